@@ -1,0 +1,319 @@
+//! Samples with axes.
+
+use crate::{Axes, Axis, DType, Element, Region, VolumeError, element_count};
+use half::f16;
+
+/// Samples of one type, in C order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Samples {
+    /// 8-bit unsigned.
+    U8(Vec<u8>),
+    /// 16-bit unsigned.
+    U16(Vec<u16>),
+    /// 32-bit unsigned.
+    U32(Vec<u32>),
+    /// 64-bit unsigned.
+    U64(Vec<u64>),
+    /// 8-bit signed.
+    I8(Vec<i8>),
+    /// 16-bit signed.
+    I16(Vec<i16>),
+    /// 32-bit signed.
+    I32(Vec<i32>),
+    /// 64-bit signed.
+    I64(Vec<i64>),
+    /// 16-bit float.
+    F16(Vec<f16>),
+    /// 32-bit float.
+    F32(Vec<f32>),
+    /// 64-bit float.
+    F64(Vec<f64>),
+}
+
+/// Runs an expression with `$v` bound to the typed vector inside a [`Samples`].
+#[macro_export]
+macro_rules! with_samples {
+    ($samples:expr, $v:ident => $body:expr) => {
+        match $samples {
+            $crate::Samples::U8($v) => $body,
+            $crate::Samples::U16($v) => $body,
+            $crate::Samples::U32($v) => $body,
+            $crate::Samples::U64($v) => $body,
+            $crate::Samples::I8($v) => $body,
+            $crate::Samples::I16($v) => $body,
+            $crate::Samples::I32($v) => $body,
+            $crate::Samples::I64($v) => $body,
+            $crate::Samples::F16($v) => $body,
+            $crate::Samples::F32($v) => $body,
+            $crate::Samples::F64($v) => $body,
+        }
+    };
+}
+
+impl Samples {
+    /// `len` zeros of a type.
+    pub fn zeros(dtype: DType, len: usize) -> Self {
+        match dtype {
+            DType::U8 => Samples::U8(vec![0; len]),
+            DType::U16 => Samples::U16(vec![0; len]),
+            DType::U32 => Samples::U32(vec![0; len]),
+            DType::U64 => Samples::U64(vec![0; len]),
+            DType::I8 => Samples::I8(vec![0; len]),
+            DType::I16 => Samples::I16(vec![0; len]),
+            DType::I32 => Samples::I32(vec![0; len]),
+            DType::I64 => Samples::I64(vec![0; len]),
+            DType::F16 => Samples::F16(vec![f16::ZERO; len]),
+            DType::F32 => Samples::F32(vec![0.0; len]),
+            DType::F64 => Samples::F64(vec![0.0; len]),
+        }
+    }
+
+    /// The sample type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Samples::U8(_) => DType::U8,
+            Samples::U16(_) => DType::U16,
+            Samples::U32(_) => DType::U32,
+            Samples::U64(_) => DType::U64,
+            Samples::I8(_) => DType::I8,
+            Samples::I16(_) => DType::I16,
+            Samples::I32(_) => DType::I32,
+            Samples::I64(_) => DType::I64,
+            Samples::F16(_) => DType::F16,
+            Samples::F32(_) => DType::F32,
+            Samples::F64(_) => DType::F64,
+        }
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        with_samples!(self, v => v.len())
+    }
+
+    /// True for no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The samples' bytes in this machine's order.
+    pub fn as_bytes(&self) -> &[u8] {
+        with_samples!(self, v => bytemuck::cast_slice(v))
+    }
+
+    /// The samples' bytes in this machine's order, to be filled.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        with_samples!(self, v => bytemuck::cast_slice_mut(v))
+    }
+
+    /// The samples as `f32`, converted where they are not.
+    pub fn to_f32(&self) -> Vec<f32> {
+        fn convert<E: Element>(v: &[E]) -> Vec<f32> {
+            v.iter().map(|s| s.to_f32()).collect()
+        }
+        with_samples!(self, v => convert(v))
+    }
+}
+
+macro_rules! from_vec {
+    ($($t:ty => $d:ident),*) => {$(
+        impl From<Vec<$t>> for Samples {
+            fn from(v: Vec<$t>) -> Self { Samples::$d(v) }
+        }
+    )*};
+}
+from_vec!(u8 => U8, u16 => U16, u32 => U32, u64 => U64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f16 => F16, f32 => F32, f64 => F64);
+
+/// An n-dimensional image in C order: axes (outermost first), their extents, and the samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array {
+    axes: Axes,
+    shape: Vec<usize>,
+    samples: Samples,
+}
+
+impl Array {
+    /// An array from its parts.
+    ///
+    /// # Errors
+    /// [`VolumeError::ShapeMismatch`] if axes and shape differ in length, [`VolumeError::LengthMismatch`] if the
+    /// samples do not fill the shape, [`VolumeError::TooLarge`] if the shape overflows.
+    pub fn new(axes: Axes, shape: Vec<usize>, samples: impl Into<Samples>) -> Result<Self, VolumeError> {
+        let samples = samples.into();
+        if axes.len() != shape.len() {
+            return Err(VolumeError::ShapeMismatch {
+                what: "one extent an axis",
+                expected: vec![0; axes.len()],
+                got: shape,
+            });
+        }
+        let expected = element_count(&shape)?;
+        if expected != samples.len() {
+            return Err(VolumeError::LengthMismatch { axes, shape, expected, got: samples.len() });
+        }
+        Ok(Self { axes, shape, samples })
+    }
+
+    /// The axes, outermost first.
+    pub fn axes(&self) -> &Axes {
+        &self.axes
+    }
+
+    /// Extent along each axis.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The samples in C order.
+    pub fn samples(&self) -> &Samples {
+        &self.samples
+    }
+
+    /// The samples in C order, to be changed in place.
+    pub fn samples_mut(&mut self) -> &mut Samples {
+        &mut self.samples
+    }
+
+    /// The samples, given away.
+    pub fn into_samples(self) -> Samples {
+        self.samples
+    }
+
+    /// The sample type.
+    pub fn dtype(&self) -> DType {
+        self.samples.dtype()
+    }
+
+    /// Extent along an axis given by its letter, if the array has it.
+    pub fn size_of(&self, letter: char) -> Option<usize> {
+        let i = self.axes.position(Axis::from_letter(letter)?)?;
+        self.shape.get(i).copied()
+    }
+
+    /// A copy of the samples inside a region.
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfBounds`] if the region leaves the array.
+    pub fn crop(&self, region: &Region) -> Result<Array, VolumeError> {
+        region.check(&self.shape)?;
+        let len = region.len()?;
+        fn copy<E: Copy>(src: &[E], shape: &[usize], region: &Region, len: usize) -> Vec<E> {
+            let mut out = Vec::with_capacity(len);
+            if len == 0 {
+                return out;
+            }
+            let rank = shape.len();
+            if rank == 0 {
+                return src.to_vec();
+            }
+            let mut strides = vec![1usize; rank];
+            for i in (0..rank - 1).rev() {
+                strides[i] = strides[i + 1] * shape[i + 1];
+            }
+            let mut index = vec![0usize; rank - 1];
+            let row = region.size[rank - 1];
+            loop {
+                let base: usize = region.start[rank - 1]
+                    + index.iter().enumerate().map(|(i, k)| (region.start[i] + k) * strides[i]).sum::<usize>();
+                out.extend_from_slice(&src[base..base + row]);
+                let mut axis = rank - 1;
+                loop {
+                    if axis == 0 {
+                        return out;
+                    }
+                    axis -= 1;
+                    index[axis] += 1;
+                    if index[axis] < region.size[axis] {
+                        break;
+                    }
+                    index[axis] = 0;
+                }
+            }
+        }
+        let samples = with_samples!(&self.samples, v => Samples::from(copy(v, &self.shape, region, len)));
+        Ok(Array { axes: self.axes.clone(), shape: region.size.clone(), samples })
+    }
+
+    /// The same samples with their axes in another order (a permutation of these axes).
+    ///
+    /// # Errors
+    /// [`VolumeError::BadAxes`] if `order` is no permutation of this array's axes.
+    pub fn transpose(&self, order: &Axes) -> Result<Array, VolumeError> {
+        if order == &self.axes {
+            return Ok(self.clone());
+        }
+        let bad = || VolumeError::BadAxes { text: order.to_string() };
+        if order.len() != self.axes.len() {
+            return Err(bad());
+        }
+        let perm: Vec<usize> = order.iter().map(|a| self.axes.position(a)).collect::<Option<_>>().ok_or_else(bad)?;
+        let rank = perm.len();
+        let mut strides = vec![1usize; rank];
+        for i in (0..rank.saturating_sub(1)).rev() {
+            strides[i] = strides[i + 1] * self.shape[i + 1];
+        }
+        let shape: Vec<usize> = perm.iter().map(|p| self.shape[*p]).collect();
+        let steps: Vec<usize> = perm.iter().map(|p| strides[*p]).collect();
+        fn gather<E: Copy>(src: &[E], shape: &[usize], steps: &[usize]) -> Vec<E> {
+            let mut out = Vec::with_capacity(src.len());
+            fn walk<E: Copy>(src: &[E], shape: &[usize], steps: &[usize], base: usize, out: &mut Vec<E>) {
+                match (shape, steps) {
+                    ([n], [s]) => out.extend((0..*n).map(|i| src[base + i * s])),
+                    ([n, shape @ ..], [s, steps @ ..]) => {
+                        (0..*n).for_each(|i| walk(src, shape, steps, base + i * s, out));
+                    }
+                    _ => out.extend(src.get(base)),
+                }
+            }
+            if !src.is_empty() {
+                walk(src, shape, steps, 0, &mut out);
+            }
+            out
+        }
+        let samples = with_samples!(&self.samples, v => Samples::from(gather(v, &shape, &steps)));
+        Ok(Array { axes: order.clone(), shape, samples })
+    }
+
+    /// The array without its axes of extent 1 (an array of only such axes keeps none and holds one sample).
+    pub fn squeeze(self) -> Array {
+        let keep: Vec<usize> = (0..self.shape.len()).filter(|i| self.shape[*i] != 1).collect();
+        let axes = Axes::new(keep.iter().map(|i| self.axes.as_slice()[*i]).collect()).unwrap_or_default();
+        let shape = keep.iter().map(|i| self.shape[*i]).collect();
+        Array { axes, shape, samples: self.samples }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counting(axes: &str, shape: &[usize]) -> Array {
+        let len = element_count(shape).unwrap();
+        Array::new(axes.parse().unwrap(), shape.to_vec(), (0..len as u32).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn crop_takes_the_samples_of_the_box() {
+        let a = counting("ZYX", &[3, 4, 5]);
+        let c = a.crop(&Region { start: vec![1, 2, 3], size: vec![2, 1, 2] }).unwrap();
+        assert_eq!(c.samples(), &Samples::U32(vec![33, 34, 53, 54]));
+        assert!(a.crop(&Region { start: vec![1, 2, 3], size: vec![3, 1, 2] }).is_err());
+    }
+
+    #[test]
+    fn transpose_moves_axes_and_back() {
+        let a = counting("ZYX", &[2, 3, 4]);
+        let t = a.transpose(&"XZY".parse().unwrap()).unwrap();
+        assert_eq!(t.shape(), &[4, 2, 3]);
+        assert_eq!(t.samples().to_f32()[0..4], [0.0, 4.0, 8.0, 12.0]);
+        assert_eq!(t.transpose(a.axes()).unwrap(), a);
+        assert!(a.transpose(&"ZYC".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn lengths_and_overflow_are_refused() {
+        let bad = Array::new("YX".parse().unwrap(), vec![2, 3], vec![0u8; 5]);
+        assert!(matches!(bad, Err(VolumeError::LengthMismatch { expected: 6, got: 5, .. })));
+        let huge = Array::new("YX".parse().unwrap(), vec![usize::MAX, 3], vec![0u8; 5]);
+        assert!(matches!(huge, Err(VolumeError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,142 @@
+//! Named axes: T (time), Z, C (channel), Y, X, S (samples of a pixel, such as RGB).
+
+use crate::VolumeError;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// One named axis of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Axis {
+    /// Time.
+    T,
+    /// Depth (slices).
+    Z,
+    /// Channel (stains).
+    C,
+    /// Rows.
+    Y,
+    /// Columns.
+    X,
+    /// Samples of one pixel, interleaved (RGB).
+    S,
+}
+
+impl Axis {
+    /// Every axis in the canonical order T, Z, C, Y, X, S.
+    pub const CANONICAL: [Axis; 6] = [Axis::T, Axis::Z, Axis::C, Axis::Y, Axis::X, Axis::S];
+
+    /// The axis named by a letter of either case.
+    pub fn from_letter(letter: char) -> Option<Axis> {
+        Some(match letter.to_ascii_uppercase() {
+            'T' => Axis::T,
+            'Z' => Axis::Z,
+            'C' => Axis::C,
+            'Y' => Axis::Y,
+            'X' => Axis::X,
+            'S' => Axis::S,
+            _ => return None,
+        })
+    }
+
+    /// The axis' upper-case letter.
+    pub fn letter(self) -> char {
+        match self {
+            Axis::T => 'T',
+            Axis::Z => 'Z',
+            Axis::C => 'C',
+            Axis::Y => 'Y',
+            Axis::X => 'X',
+            Axis::S => 'S',
+        }
+    }
+}
+
+/// An ordered list of distinct axes, outermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Axes(Vec<Axis>);
+
+impl Axes {
+    /// Axes in the given order.
+    ///
+    /// # Errors
+    /// [`VolumeError::BadAxes`] if one repeats.
+    pub fn new(axes: Vec<Axis>) -> Result<Self, VolumeError> {
+        for (i, axis) in axes.iter().enumerate() {
+            if axes[..i].contains(axis) {
+                return Err(VolumeError::BadAxes { text: axes.iter().map(|a| a.letter()).collect() });
+            }
+        }
+        Ok(Self(axes))
+    }
+
+    /// `T, Z, C, Y, X, S`.
+    pub fn canonical() -> Self {
+        Self(Axis::CANONICAL.to_vec())
+    }
+
+    /// `Z, Y, X`.
+    pub fn zyx() -> Self {
+        Self(vec![Axis::Z, Axis::Y, Axis::X])
+    }
+
+    /// The axes, outermost first.
+    pub fn as_slice(&self) -> &[Axis] {
+        &self.0
+    }
+
+    /// Number of axes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True for no axes at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Where an axis stands, outermost = 0.
+    pub fn position(&self, axis: Axis) -> Option<usize> {
+        self.0.iter().position(|a| *a == axis)
+    }
+
+    /// Whether an axis is among these.
+    pub fn contains(&self, axis: Axis) -> bool {
+        self.0.contains(&axis)
+    }
+
+    /// The axes in order.
+    pub fn iter(&self) -> impl Iterator<Item = Axis> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl fmt::Display for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|a| write!(f, "{}", a.letter()))
+    }
+}
+
+impl FromStr for Axes {
+    type Err = VolumeError;
+
+    fn from_str(text: &str) -> Result<Self, VolumeError> {
+        let bad = || VolumeError::BadAxes { text: text.to_owned() };
+        let axes: Option<Vec<Axis>> = text.chars().map(Axis::from_letter).collect();
+        Axes::new(axes.ok_or_else(bad)?).map_err(|_| bad())
+    }
+}
+
+impl TryFrom<String> for Axes {
+    type Error = VolumeError;
+
+    fn try_from(text: String) -> Result<Self, VolumeError> {
+        text.parse()
+    }
+}
+
+impl From<Axes> for String {
+    fn from(axes: Axes) -> String {
+        axes.to_string()
+    }
+}

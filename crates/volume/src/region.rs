@@ -1,0 +1,71 @@
+//! Boxes inside arrays, and checked sizes.
+
+use crate::VolumeError;
+use serde::{Deserialize, Serialize};
+
+/// The product of a shape.
+///
+/// # Errors
+/// [`VolumeError::TooLarge`] if it does not fit `usize`.
+pub fn element_count(shape: &[usize]) -> Result<usize, VolumeError> {
+    shape
+        .iter()
+        .try_fold(1usize, |n, s| n.checked_mul(*s))
+        .ok_or_else(|| VolumeError::TooLarge { shape: shape.to_vec() })
+}
+
+/// A box of samples: first index and extent along each axis of some array.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Region {
+    /// First index along each axis.
+    pub start: Vec<usize>,
+    /// Extent along each axis.
+    pub size: Vec<usize>,
+}
+
+impl Region {
+    /// A whole array of this shape.
+    pub fn whole(shape: &[usize]) -> Self {
+        Self { start: vec![0; shape.len()], size: shape.to_vec() }
+    }
+
+    /// The same region restricted to `start..start+size` along one axis (an index that does not exist is ignored).
+    pub fn with_range(mut self, axis: usize, start: usize, size: usize) -> Self {
+        if let (Some(s), Some(n)) = (self.start.get_mut(axis), self.size.get_mut(axis)) {
+            *s = start;
+            *n = size;
+        }
+        self
+    }
+
+    /// Checks that the region lies in an array of `shape`.
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfBounds`] if it does not.
+    pub fn check(&self, shape: &[usize]) -> Result<(), VolumeError> {
+        let fits = self.start.len() == shape.len()
+            && self.size.len() == shape.len()
+            && shape
+                .iter()
+                .zip(self.start.iter().zip(&self.size))
+                .all(|(n, (s, k))| s.checked_add(*k).is_some_and(|end| end <= *n));
+        if fits {
+            Ok(())
+        } else {
+            Err(VolumeError::OutOfBounds { start: self.start.clone(), size: self.size.clone(), shape: shape.to_vec() })
+        }
+    }
+
+    /// Number of samples inside.
+    ///
+    /// # Errors
+    /// [`VolumeError::TooLarge`] if it does not fit `usize`.
+    pub fn len(&self) -> Result<usize, VolumeError> {
+        element_count(&self.size)
+    }
+
+    /// True if some extent is zero.
+    pub fn is_empty(&self) -> bool {
+        self.size.contains(&0)
+    }
+}
