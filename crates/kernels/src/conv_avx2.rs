@@ -1,0 +1,63 @@
+//! AVX2 micro-kernels: up to 6 voxels × 16 output channels in registers.
+#![cfg(target_arch = "x86_64")]
+
+use crate::conv::Micro;
+use std::arch::x86_64::*;
+
+/// Computes one run of `len` voxels for one block of output channels.
+///
+/// # Safety
+/// The machine has AVX2 and FMA, and every pointer of `m` reaches what its fields say for `len` voxels.
+pub(crate) unsafe fn micro(len: usize, m: &Micro<'_>) {
+    macro_rules! pick {
+        ($($p:literal)*) => {
+            match len {
+                // SAFETY: passed on from this function's contract.
+                $($p => unsafe { kernel::<$p>(m) },)*
+                _ => unreachable!("run of {len} voxels"),
+            }
+        };
+    }
+    pick!(1 2 3 4 5 6)
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn kernel<const P: usize>(m: &Micro<'_>) {
+    // SAFETY (whole body): every pointer reaches what `m` says, by this function's contract.
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); 2]; P];
+        for row in &mut acc {
+            *row = [_mm256_loadu_ps(m.bias), _mm256_loadu_ps(m.bias.add(8))];
+        }
+        let mut weights = m.weights;
+        for block in 0..m.in_blocks {
+            let channels = if block + 1 == m.in_blocks { m.last_in_per_block } else { m.in_per_block };
+            let plane = m.input.add(block * m.in_block_stride);
+            for tap in m.taps {
+                let start = plane.add(*tap);
+                for c in 0..channels {
+                    let w = [_mm256_loadu_ps(weights), _mm256_loadu_ps(weights.add(8))];
+                    weights = weights.add(16);
+                    for p in 0..P {
+                        let x = _mm256_broadcast_ss(&*start.add(p * m.in_step + c));
+                        acc[p][0] = _mm256_fmadd_ps(x, w[0], acc[p][0]);
+                        acc[p][1] = _mm256_fmadd_ps(x, w[1], acc[p][1]);
+                    }
+                }
+            }
+        }
+        let slope = _mm256_set1_ps(m.slope);
+        let zero = _mm256_setzero_ps();
+        for (p, row) in acc.iter().enumerate() {
+            for (half, sum) in row.iter().enumerate() {
+                let mut v = *sum;
+                if let Some(residual) = m.residual {
+                    v = _mm256_add_ps(v, _mm256_loadu_ps(residual[0].add(p * 16 + half * 8)));
+                }
+                let negative = _mm256_cmp_ps::<_CMP_LT_OQ>(v, zero);
+                v = _mm256_blendv_ps(v, _mm256_mul_ps(v, slope), negative);
+                _mm256_storeu_ps(m.out[0].add(p * m.out_step + half * 8), v);
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Instance normalisation on blocked buffers: one statistics pass, one apply pass with residual and activation.
+
+use crate::conv::{Activation, Residual};
+use crate::parallel::{Shared, for_each, multiversion};
+use crate::{Blocked, Isa, KernelError, check_len, check_that};
+
+/// Mean and biased variance of each channel over the voxels.
+///
+/// Sums are taken around each channel's first voxel (so that an offset costs no digits), row by row in `f32` lanes and over
+/// rows in `f64`.
+///
+/// # Errors
+/// [`KernelError::Length`] if the buffer does not fit the layout.
+pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Vec<(f64, f64)>, KernelError> {
+    check_len("input", input.len(), layout.len())?;
+    let [depth, height, _] = layout.dims;
+    let (blocks, width) = (layout.blocks(), layout.block);
+    if layout.voxels() == 0 {
+        return Ok(vec![(0.0, 0.0); layout.channels]);
+    }
+    // Per slice: 16 sums and 16 sums of squares.
+    let mut partial = vec![0.0f32; blocks * depth * 32];
+    let shared = Shared::new(&mut partial);
+    for_each(blocks * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        let first = layout.row_start(b, 0, 0);
+        let mut pivot = [0.0f32; 16];
+        pivot[..width].copy_from_slice(&input[first..first + width]);
+        // SAFETY: each task owns its own 32 values.
+        let out = unsafe { shared.slice(task * 32, 32) };
+        let (mut sums, mut squares) = ([0.0f64; 16], [0.0f64; 16]);
+        for h in 0..height {
+            let at = layout.row_start(b, d, h);
+            let row = &input[at..at + layout.row_len()];
+            let (s, q) = if width == 16 { row_moments(isa, row, &pivot) } else { row_moments_planar(row, pivot[0]) };
+            for i in 0..16 {
+                sums[i] += f64::from(s[i]);
+                squares[i] += f64::from(q[i]);
+            }
+        }
+        for i in 0..16 {
+            out[i] = sums[i] as f32;
+            out[16 + i] = squares[i] as f32;
+        }
+    });
+    let count = layout.voxels() as f64;
+    Ok((0..layout.channels)
+        .map(|c| {
+            let (b, lane) = (c / width, c % width);
+            let pivot = f64::from(input[layout.row_start(b, 0, 0) + lane]);
+            let total = |offset: usize| -> f64 {
+                (0..depth).map(|d| f64::from(partial[(b * depth + d) * 32 + offset + lane])).sum()
+            };
+            let (mean, square) = (total(0) / count, total(16) / count);
+            (pivot + mean, (square - mean * mean).max(0.0))
+        })
+        .collect())
+}
+
+multiversion! {
+    fn row_moments(row: &[f32], pivot: &[f32; 16]) -> ([f32; 16], [f32; 16]) {
+        let (mut sums, mut squares) = ([0.0f32; 16], [0.0f32; 16]);
+        let (mut sums_odd, mut squares_odd) = ([0.0f32; 16], [0.0f32; 16]);
+        let mut pairs = row.chunks_exact(32);
+        for pair in &mut pairs {
+            for i in 0..16 {
+                let v = pair[i] - pivot[i];
+                sums[i] += v;
+                squares[i] += v * v;
+                let w = pair[16 + i] - pivot[i];
+                sums_odd[i] += w;
+                squares_odd[i] += w * w;
+            }
+        }
+        for voxel in pairs.remainder().chunks_exact(16) {
+            for i in 0..16 {
+                let v = voxel[i] - pivot[i];
+                sums[i] += v;
+                squares[i] += v * v;
+            }
+        }
+        for i in 0..16 {
+            sums[i] += sums_odd[i];
+            squares[i] += squares_odd[i];
+        }
+        (sums, squares)
+    }
+}
+
+fn row_moments_planar(row: &[f32], pivot: f32) -> ([f32; 16], [f32; 16]) {
+    let (mut sums, mut squares) = ([0.0f32; 16], [0.0f32; 16]);
+    for v in row {
+        sums[0] += v - pivot;
+        squares[0] += (v - pivot) * (v - pivot);
+    }
+    (sums, squares)
+}
+
+/// `output = activation(input · scale[c] + shift[c] + residual)`, voxel by voxel; borders are left as they are.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+#[allow(clippy::too_many_arguments)]
+pub fn affine(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    scale: &[f32],
+    shift: &[f32],
+    residual: Residual<'_>,
+    activation: Activation,
+    output: &mut [f32],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("input", input.len(), in_layout.len())?;
+    check_len("output", output.len(), out_layout.len())?;
+    same_image(in_layout, out_layout)?;
+    if let Some((values, layout)) = residual {
+        check_len("residual", values.len(), layout.len())?;
+        same_image(layout, out_layout)?;
+    }
+    let table = LaneTable::new(scale, shift, out_layout)?;
+    let [depth, height, _] = out_layout.dims;
+    let shared = Shared::new(output);
+    for_each(out_layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one block.
+            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
+            let at = in_layout.row_start(b, d, h);
+            out.copy_from_slice(&input[at..at + in_layout.row_len()]);
+            let extra = residual.map(|(values, layout)| {
+                let at = layout.row_start(b, d, h);
+                &values[at..at + layout.row_len()]
+            });
+            affine_row(isa, out, &table.lanes[b], extra, activation.slope());
+        }
+    });
+    Ok(())
+}
+
+/// [`affine`] in place.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn affine_in_place(
+    isa: Isa,
+    values: &mut [f32],
+    layout: &Blocked,
+    scale: &[f32],
+    shift: &[f32],
+    residual: Residual<'_>,
+    activation: Activation,
+) -> Result<(), KernelError> {
+    check_len("values", values.len(), layout.len())?;
+    if let Some((extra, extra_layout)) = residual {
+        check_len("residual", extra.len(), extra_layout.len())?;
+        same_image(extra_layout, layout)?;
+    }
+    let table = LaneTable::new(scale, shift, layout)?;
+    let [depth, height, _] = layout.dims;
+    let shared = Shared::new(values);
+    for_each(layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one block.
+            let out = unsafe { shared.slice(layout.row_start(b, d, h), layout.row_len()) };
+            let extra = residual.map(|(values, layout)| {
+                let at = layout.row_start(b, d, h);
+                &values[at..at + layout.row_len()]
+            });
+            affine_row(isa, out, &table.lanes[b], extra, activation.slope());
+        }
+    });
+    Ok(())
+}
+
+fn same_image(a: &Blocked, b: &Blocked) -> Result<(), KernelError> {
+    check_that(
+        (a.channels, a.dims, a.block) == (b.channels, b.dims, b.block),
+        "layouts of one image",
+        format!("{b:?}"),
+        format!("{a:?}"),
+    )
+}
+
+/// Scale and shift of each block's lanes (planar blocks repeat theirs).
+struct LaneTable {
+    lanes: Vec<([f32; 16], [f32; 16])>,
+}
+
+impl LaneTable {
+    fn new(scale: &[f32], shift: &[f32], layout: &Blocked) -> Result<Self, KernelError> {
+        check_len("scale", scale.len(), layout.channels)?;
+        check_len("shift", shift.len(), layout.channels)?;
+        let lane = |values: &[f32], b: usize, fill: f32| -> [f32; 16] {
+            std::array::from_fn(|i| {
+                let c = if layout.block == 1 { b } else { b * layout.block + i };
+                values.get(c).copied().unwrap_or(fill)
+            })
+        };
+        Ok(Self { lanes: (0..layout.blocks()).map(|b| (lane(scale, b, 0.0), lane(shift, b, 0.0))).collect() })
+    }
+}
+
+multiversion! {
+    fn affine_row(out: &mut [f32], lanes: &([f32; 16], [f32; 16]), extra: Option<&[f32]>, slope: f32) {
+        let (scale, shift) = lanes;
+        match extra {
+            None => {
+                let mut voxels = out.chunks_exact_mut(16);
+                for voxel in &mut voxels {
+                    for i in 0..16 {
+                        let v = voxel[i].mul_add(scale[i], shift[i]);
+                        voxel[i] = if v < 0.0 { v * slope } else { v };
+                    }
+                }
+                for (i, x) in voxels.into_remainder().iter_mut().enumerate() {
+                    let v = x.mul_add(scale[i], shift[i]);
+                    *x = if v < 0.0 { v * slope } else { v };
+                }
+            }
+            Some(extra) => {
+                let mut voxels = out.chunks_exact_mut(16);
+                let mut others = extra.chunks_exact(16);
+                for (voxel, other) in (&mut voxels).zip(&mut others) {
+                    for i in 0..16 {
+                        let v = voxel[i].mul_add(scale[i], shift[i]) + other[i];
+                        voxel[i] = if v < 0.0 { v * slope } else { v };
+                    }
+                }
+                for (i, (x, e)) in voxels.into_remainder().iter_mut().zip(others.remainder()).enumerate() {
+                    let v = x.mul_add(scale[i], shift[i]) + e;
+                    *x = if v < 0.0 { v * slope } else { v };
+                }
+            }
+        }
+    }
+}

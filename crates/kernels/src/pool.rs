@@ -1,0 +1,87 @@
+//! Max and average pooling on blocked buffers.
+
+use crate::conv::ConvShape;
+use crate::parallel::{Shared, for_each, multiversion};
+use crate::{Blocked, Isa, KernelError, check_len, check_that};
+
+/// What a pool does with the voxels of its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pool {
+    /// The greatest voxel inside the image.
+    Max,
+    /// The mean over the whole window, padding counted as zeros.
+    AverageWithPadding,
+    /// The mean over the voxels inside the image.
+    Average,
+}
+
+/// Pools windows of `shape`; voxels outside the image count as [`Pool`] says, whatever the input's border holds.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn pool(
+    isa: Isa,
+    kind: Pool,
+    shape: &ConvShape,
+    input: &[f32],
+    in_layout: &Blocked,
+    output: &mut [f32],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("input", input.len(), in_layout.len())?;
+    check_len("output", output.len(), out_layout.len())?;
+    check_that(
+        in_layout.channels == out_layout.channels && in_layout.block == out_layout.block,
+        "channels",
+        format!("{out_layout:?}"),
+        format!("{in_layout:?}"),
+    )?;
+    let block = in_layout.block;
+    let window: usize = shape.kernel.iter().product();
+    let [depth, height, width] = out_layout.dims;
+    let shared = Shared::new(output);
+    for_each(out_layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one block.
+            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
+            for w in 0..width {
+                let target = &mut out[w * block..(w + 1) * block];
+                target.fill(if kind == Pool::Max { f32::NEG_INFINITY } else { 0.0 });
+                let mut inside = 0usize;
+                for id in taps(shape, in_layout, 0, d) {
+                    for ih in taps(shape, in_layout, 1, h) {
+                        let row = in_layout.row_start(b, id, ih);
+                        for iw in taps(shape, in_layout, 2, w) {
+                            let source = &input[row + iw * block..row + (iw + 1) * block];
+                            accumulate(isa, kind == Pool::Max, target, source);
+                            inside += 1;
+                        }
+                    }
+                }
+                let count = if kind == Pool::AverageWithPadding { window } else { inside.max(1) };
+                if kind != Pool::Max {
+                    target.iter_mut().for_each(|x| *x /= count as f32);
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Input positions along `axis` that the window of output position `at` covers inside the image.
+fn taps(shape: &ConvShape, layout: &Blocked, axis: usize, at: usize) -> impl Iterator<Item = usize> {
+    let (first, step, pad, extent) =
+        (at * shape.stride[axis], shape.dilation[axis], shape.pad_before[axis], layout.dims[axis]);
+    (0..shape.kernel[axis]).filter_map(move |k| (first + k * step).checked_sub(pad).filter(|i| *i < extent))
+}
+
+multiversion! {
+    fn accumulate(max: bool, target: &mut [f32], source: &[f32]) {
+        if max {
+            target.iter_mut().zip(source).for_each(|(t, s)| *t = if *s > *t || s.is_nan() { *s } else { *t });
+        } else {
+            target.iter_mut().zip(source).for_each(|(t, s)| *t += s);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Resampling of blocked buffers along D, H, W by per-axis tables of source positions and weights.
+
+use crate::parallel::{Shared, for_each};
+use crate::{Blocked, Isa, KernelError, check_len, check_that};
+
+/// Where an output position along one axis comes from: `(1 - weight) · source[low] + weight · source[high]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tap {
+    /// First source position.
+    pub low: usize,
+    /// Second source position.
+    pub high: usize,
+    /// Share of the second.
+    pub weight: f32,
+}
+
+/// Resamples an image; `tables[axis]` has one [`Tap`] an output position (nearest neighbour: weight 0).
+///
+/// # Errors
+/// [`KernelError`] if buffers, layouts and tables do not fit.
+pub fn resize(
+    _isa: Isa,
+    tables: &[Vec<Tap>; 3],
+    input: &[f32],
+    in_layout: &Blocked,
+    output: &mut [f32],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("input", input.len(), in_layout.len())?;
+    check_len("output", output.len(), out_layout.len())?;
+    check_that(
+        in_layout.channels == out_layout.channels && in_layout.block == out_layout.block,
+        "channels",
+        format!("{out_layout:?}"),
+        format!("{in_layout:?}"),
+    )?;
+    for axis in 0..3 {
+        check_len("resize table", tables[axis].len(), out_layout.dims[axis])?;
+        let extent = in_layout.dims[axis];
+        check_that(
+            tables[axis].iter().all(|t| t.low < extent && t.high < extent),
+            "resize table",
+            format!("positions below {extent}"),
+            "one beyond",
+        )?;
+    }
+    let block = in_layout.block;
+    let [depth, height, _] = out_layout.dims;
+    let shared = Shared::new(output);
+    for_each(out_layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        let td = tables[0][d];
+        for h in 0..height {
+            let th = tables[1][h];
+            // SAFETY: each task owns the rows of one slice of one block.
+            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
+            let corners = [
+                (in_layout.row_start(b, td.low, th.low), (1.0 - td.weight) * (1.0 - th.weight)),
+                (in_layout.row_start(b, td.low, th.high), (1.0 - td.weight) * th.weight),
+                (in_layout.row_start(b, td.high, th.low), td.weight * (1.0 - th.weight)),
+                (in_layout.row_start(b, td.high, th.high), td.weight * th.weight),
+            ];
+            for (tw, target) in tables[2].iter().zip(out.chunks_exact_mut(block)) {
+                target.fill(0.0);
+                for (row, share) in corners {
+                    if share == 0.0 {
+                        continue;
+                    }
+                    let low = &input[row + tw.low * block..row + (tw.low + 1) * block];
+                    if tw.weight == 0.0 {
+                        target.iter_mut().zip(low).for_each(|(t, l)| *t += share * l);
+                    } else {
+                        let high = &input[row + tw.high * block..row + (tw.high + 1) * block];
+                        let (a, c) = (share * (1.0 - tw.weight), share * tw.weight);
+                        target.iter_mut().zip(low.iter().zip(high)).for_each(|(t, (l, h))| *t += a * l + c * h);
+                    }
+                }
+            }
+        }
+    });
+    Ok(())
+}

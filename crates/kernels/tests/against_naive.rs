@@ -1,0 +1,230 @@
+//! Every kernel of every instruction set this machine has, against plain loops.
+
+use cytoscope_kernels::conv::{self, Activation, ConvShape, PackedConv};
+use cytoscope_kernels::{Blocked, Isa, IsaName, norm, pool, reorder};
+use proptest::prelude::*;
+
+fn isas() -> Vec<Isa> {
+    IsaName::ALL
+        .into_iter()
+        .filter_map(|name| {
+            let isa = Isa::available(name);
+            if isa.is_none() {
+                eprintln!("SKIPPED: this machine has no {}", name.as_str());
+            }
+            isa
+        })
+        .collect()
+}
+
+/// Reproducible values in -1..1.
+fn noise(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+fn blocked(dense: &[f32], layout: &Blocked) -> Vec<f32> {
+    let mut out = vec![f32::NAN; layout.len()];
+    reorder::pack(dense, layout, &mut out).unwrap();
+    out
+}
+
+fn dense(values: &[f32], layout: &Blocked) -> Vec<f32> {
+    let mut out = vec![0.0; layout.channels * layout.voxels()];
+    reorder::unpack(values, layout, &mut out).unwrap();
+    out
+}
+
+#[allow(clippy::too_many_arguments)]
+fn naive_conv(
+    x: &[f32],
+    ci: usize,
+    dims: [usize; 3],
+    w: &[f32],
+    bias: &[f32],
+    co: usize,
+    s: &ConvShape,
+    out: [usize; 3],
+) -> Vec<f32> {
+    let taps: usize = s.kernel.iter().product();
+    let mut y = Vec::new();
+    for o in 0..co {
+        for d in 0..out[0] {
+            for h in 0..out[1] {
+                for ww in 0..out[2] {
+                    let mut sum = f64::from(bias[o]);
+                    for i in 0..ci {
+                        for t in 0..taps {
+                            let k = [t / (s.kernel[1] * s.kernel[2]), t / s.kernel[2] % s.kernel[1], t % s.kernel[2]];
+                            let at: Option<Vec<usize>> = [d, h, ww]
+                                .iter()
+                                .enumerate()
+                                .map(|(a, p)| {
+                                    (p * s.stride[a] + k[a] * s.dilation[a])
+                                        .checked_sub(s.pad_before[a])
+                                        .filter(|v| *v < dims[a])
+                                })
+                                .collect();
+                            if let Some(at) = at {
+                                let x = x[((i * dims[0] + at[0]) * dims[1] + at[1]) * dims[2] + at[2]];
+                                sum += f64::from(x) * f64::from(w[(o * ci + i) * taps + t]);
+                            }
+                        }
+                    }
+                    y.push(sum as f32);
+                }
+            }
+        }
+    }
+    y
+}
+
+fn close(got: &[f32], want: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((g - w).abs() <= tolerance * (1.0 + w.abs()), "value {i}: {g}, not {w}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn convolution_equals_plain_loops(
+        ci in prop_oneof![1usize..5, 14usize..36], co in 1usize..50, d in 1usize..5, h in 1usize..6, w in 1usize..40,
+        k in 0usize..4, stride in 1usize..4, dilation in 1usize..3, pad in 0usize..3, extra in 0usize..2, leaky in any::<bool>(),
+        residual in any::<bool>(), planar_out in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let kernel = [[1, 1, 1], [3, 3, 3], [1, 3, 3], [1, 2, 5]][k];
+        let pad_before = kernel.map(|k| pad.min(k - 1));
+        let shape = ConvShape { kernel, stride: [stride.min(2), stride, stride], dilation: [1, dilation, dilation], pad_before };
+        let dims = [d, h, w];
+        let out: Vec<Option<usize>> = (0..3)
+            .map(|a| (dims[a] + 2 * pad_before[a]).checked_sub((kernel[a] - 1) * shape.dilation[a] + 1).map(|n| n / shape.stride[a] + 1))
+            .collect();
+        prop_assume!(out.iter().all(Option::is_some));
+        let out: [usize; 3] = std::array::from_fn(|a| out[a].unwrap());
+        let x = noise(ci * d * h * w, seed);
+        let taps: usize = kernel.iter().product();
+        let weights = noise(co * ci * taps, seed ^ 1);
+        let bias = noise(co, seed ^ 2);
+        let block = if ci < 5 { 1 } else { 16 };
+        let in_layout = Blocked::new(ci, dims, pad_before.map(|p| p + extra), block);
+        let out_block = if planar_out && !residual { 1 } else { 16 };
+        let out_layout = Blocked::new(co, out, [extra, 0, 1], out_block);
+        let res_layout = Blocked::new(co, out, [0, 1, extra], 16);
+        let res = noise(co * out.iter().product::<usize>(), seed ^ 3);
+        let mut want = naive_conv(&x, ci, dims, &weights, &bias, co, &shape, out);
+        if residual { want.iter_mut().zip(&res).for_each(|(y, r)| *y += r); }
+        if leaky { want.iter_mut().for_each(|y| if *y < 0.0 { *y *= 0.25 }); }
+        let activation = if leaky { Activation::Leaky { slope: 0.25 } } else { Activation::None };
+        let packed_input = blocked(&x, &in_layout);
+        let packed_res = blocked(&res, &res_layout);
+        for isa in isas() {
+            let packed = PackedConv::new(isa, &weights, Some(&bias), co, ci, taps, block).unwrap();
+            let mut y = vec![7.5; out_layout.len()];
+            let r = residual.then_some((&packed_res[..], &res_layout));
+            conv::conv(isa, &packed_input, &in_layout, &packed, &shape, activation, r, &mut y, &out_layout).unwrap();
+            close(&dense(&y, &out_layout), &want, 2e-5);
+        }
+    }
+
+    #[test]
+    fn transposed_convolution_equals_scattering(
+        ci in 1usize..40, co in 1usize..40, d in 1usize..4, h in 1usize..5, w in 1usize..20, kd in 1usize..3, khw in 1usize..4, seed in any::<u64>(),
+    ) {
+        let kernel = [kd, khw, khw];
+        let taps = kd * khw * khw;
+        let x = noise(ci * d * h * w, seed);
+        let weights = noise(ci * co * taps, seed ^ 1);
+        let out = [d * kd, h * khw, w * khw];
+        let mut want = vec![0.0f32; co * out.iter().product::<usize>()];
+        for o in 0..co { for i in 0..ci { for z in 0..out[0] { for y in 0..out[1] { for xx in 0..out[2] {
+            let t = ((z % kd) * khw + y % khw) * khw + xx % khw;
+            want[((o * out[0] + z) * out[1] + y) * out[2] + xx] +=
+                x[((i * d + z / kd) * h + y / khw) * w + xx / khw] * weights[(i * co + o) * taps + t];
+        }}}}}
+        let block = if ci < 5 { 1 } else { 16 };
+        let in_layout = Blocked::new(ci, [d, h, w], [1, 0, 1], block);
+        let out_layout = Blocked::new(co, out, [1, 1, 1], 16);
+        let input = blocked(&x, &in_layout);
+        for isa in isas() {
+            let sets: Vec<_> = (0..taps).map(|t| {
+                let slice: Vec<f32> = (0..co * ci).map(|oi| weights[((oi % ci) * co + oi / ci) * taps + t]).collect();
+                PackedConv::new(isa, &slice, None, co, ci, 1, block).unwrap()
+            }).collect();
+            let mut y = vec![0.0; out_layout.len()];
+            conv::conv_transpose_exact(isa, &input, &in_layout, &sets, kernel, Activation::None, &mut y, &out_layout).unwrap();
+            close(&dense(&y, &out_layout), &want, 2e-5);
+        }
+    }
+
+    #[test]
+    fn moments_and_affine_equal_double_precision(c in 1usize..40, d in 1usize..4, h in 1usize..5, w in 1usize..40, offset in -50f32..50.0, seed in any::<u64>()) {
+        let dims = [d, h, w];
+        let n = d * h * w;
+        let x: Vec<f32> = noise(c * n, seed).iter().map(|v| v + offset).collect();
+        let layout = Blocked::new(c, dims, [1, 1, 1], if c < 5 { 1 } else { 16 });
+        let packed = blocked(&x, &layout);
+        for isa in isas() {
+            let moments = norm::channel_moments(isa, &packed, &layout).unwrap();
+            for (channel, (mean, variance)) in moments.iter().enumerate() {
+                let values = &x[channel * n..(channel + 1) * n];
+                let m = values.iter().map(|v| f64::from(*v)).sum::<f64>() / n as f64;
+                let v = values.iter().map(|v| (f64::from(*v) - m).powi(2)).sum::<f64>() / n as f64;
+                prop_assert!((m - mean).abs() < 1e-4 && (v - variance).abs() < 1e-4, "{m} {mean} {v} {variance}");
+            }
+            let (scale, shift) = (noise(c, seed ^ 4), noise(c, seed ^ 5));
+            let mut y = packed.clone();
+            norm::affine_in_place(isa, &mut y, &layout, &scale, &shift, Some((&packed, &layout)), Activation::Leaky { slope: 0.5 }).unwrap();
+            let want: Vec<f32> = x.iter().enumerate().map(|(i, v)| {
+                let y = v * scale[i / n] + shift[i / n] + v;
+                if y < 0.0 { y * 0.5 } else { y }
+            }).collect();
+            close(&dense(&y, &layout), &want, 1e-5);
+        }
+    }
+
+    #[test]
+    fn pooling_ignores_what_lies_outside(c in 1usize..20, h in 2usize..7, w in 2usize..9, seed in any::<u64>()) {
+        let dims = [2, h, w];
+        let x: Vec<f32> = noise(c * 2 * h * w, seed).iter().map(|v| v - 3.0).collect();
+        let shape = ConvShape { kernel: [1, 3, 3], stride: [1, 2, 2], dilation: [1; 3], pad_before: [0, 1, 1] };
+        let out = [2, (h - 1) / 2 + 1, (w - 1) / 2 + 1];
+        let (in_layout, out_layout) = (Blocked::new(c, dims, [0, 1, 1], 16), Blocked::new(c, out, [0; 3], 16));
+        for isa in isas() {
+            let mut y = vec![0.0; out_layout.len()];
+            pool::pool(isa, pool::Pool::Max, &shape, &blocked(&x, &in_layout), &in_layout, &mut y, &out_layout).unwrap();
+            let got = dense(&y, &out_layout);
+            for ch in 0..c { for z in 0..2 { for oy in 0..out[1] { for ox in 0..out[2] {
+                let mut best = f32::NEG_INFINITY;
+                for iy in (2 * oy).saturating_sub(1)..(2 * oy + 2).min(h) {
+                    for ix in (2 * ox).saturating_sub(1)..(2 * ox + 2).min(w) {
+                        best = best.max(x[((ch * 2 + z) * h + iy) * w + ix]);
+                    }
+                }
+                prop_assert_eq!(got[((ch * 2 + z) * out[1] + oy) * out[2] + ox], best);
+            }}}}
+        }
+    }
+}
+
+#[test]
+fn buffers_that_do_not_fit_are_refused() {
+    let layout = Blocked::new(16, [2, 2, 2], [0; 3], 16);
+    let isa = Isa::detect();
+    let weights = PackedConv::new(isa, &vec![0.0; 16 * 16 * 27], None, 16, 16, 27, 16).unwrap();
+    let shape = ConvShape { kernel: [3; 3], stride: [1; 3], dilation: [1; 3], pad_before: [1; 3] };
+    let (x, mut y) = (vec![0.0; layout.len()], vec![0.0; layout.len()]);
+    let narrow = conv::conv(isa, &x, &layout, &weights, &shape, Activation::None, None, &mut y, &layout);
+    assert!(narrow.unwrap_err().to_string().contains("border"));
+    let short = conv::conv(isa, &x[1..], &layout, &weights, &shape, Activation::None, None, &mut y, &layout);
+    assert!(short.is_err());
+}

@@ -1,0 +1,311 @@
+//! Where every second and megabyte of a job went.
+//!
+//! A [`Recorder`] is cheap to clone and shared by all threads of a job. A [`Span`] measures from its making to its drop and
+//! carries a [`Stage`], bytes, voxels and multiply-accumulates; memory marks sample the process. From the same spans come the
+//! [`StageTotal`] table and the Chrome trace ([`Recorder::chrome_trace`]) that Perfetto opens.
+//!
+//! Recording never fails: past [`MAX_SPANS`] single spans are no longer kept (the totals still are), and a poisoned
+//! lock is entered regardless.
+//!
+//! ```
+//! use cytoscope_profile::{Recorder, Stage};
+//! let recorder = Recorder::new();
+//! recorder.span(Stage::Read, "slab 0").bytes(1024).finish();
+//! assert_eq!(recorder.totals()[0].bytes, 1024);
+//! ```
+#![forbid(unsafe_code)]
+
+mod memory;
+mod trace;
+
+pub use memory::{MemoryMark, available_bytes, peak_resident_bytes, resident_bytes};
+
+use serde::Serialize;
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Single spans kept by one recorder.
+pub const MAX_SPANS: usize = 1_000_000;
+
+/// What kind of work a span was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Getting bytes from a file.
+    Read,
+    /// Turning a file's bytes into samples.
+    Decode,
+    /// Bringing samples to the scale a model wants.
+    Normalise,
+    /// Bringing voxels to another size.
+    Resample,
+    /// Loading and planning a model.
+    Compile,
+    /// Copying to a device.
+    Upload,
+    /// Running a network on a tile.
+    Compute,
+    /// One operator inside a network.
+    Op,
+    /// Putting tiles together.
+    Blend,
+    /// Copying from a device.
+    Download,
+    /// From probabilities to labelled, measured objects.
+    Objects,
+    /// Encoding and writing results.
+    Write,
+}
+
+impl Stage {
+    /// The name used in tables and traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Read => "read",
+            Stage::Decode => "decode",
+            Stage::Normalise => "normalise",
+            Stage::Resample => "resample",
+            Stage::Compile => "compile",
+            Stage::Upload => "upload",
+            Stage::Compute => "compute",
+            Stage::Op => "op",
+            Stage::Blend => "blend",
+            Stage::Download => "download",
+            Stage::Objects => "objects",
+            Stage::Write => "write",
+        }
+    }
+}
+
+/// One finished span.
+#[derive(Debug, Clone)]
+pub struct SpanRecord {
+    /// What kind of work.
+    pub stage: Stage,
+    /// What exactly, such as an operator or a file.
+    pub name: Cow<'static, str>,
+    /// Start in µs since the recorder was made.
+    pub start_us: f64,
+    /// Duration in µs.
+    pub duration_us: f64,
+    /// A small number for the thread.
+    pub thread: usize,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Voxels handled.
+    pub voxels: u64,
+    /// Multiply-accumulates done.
+    pub macs: u64,
+}
+
+/// The sum of a stage's spans.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageTotal {
+    /// The stage.
+    pub stage: Stage,
+    /// Spans counted.
+    pub count: u64,
+    /// Wall time in seconds, summed over threads.
+    pub seconds: f64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Voxels handled.
+    pub voxels: u64,
+    /// Multiply-accumulates done.
+    pub macs: u64,
+}
+
+#[derive(Default)]
+struct State {
+    spans: Vec<SpanRecord>,
+    dropped: u64,
+    totals: std::collections::BTreeMap<Stage, StageTotal>,
+    marks: Vec<MemoryMark>,
+    threads: Vec<std::thread::ThreadId>,
+}
+
+/// Collects the spans of one job; clones share one collection.
+#[derive(Clone)]
+pub struct Recorder {
+    start: Instant,
+    keep_spans: bool,
+    state: Arc<Mutex<State>>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    /// A recorder that keeps single spans, for a trace.
+    pub fn new() -> Self {
+        Self { start: Instant::now(), keep_spans: true, state: Arc::default() }
+    }
+
+    /// A recorder that keeps only the totals.
+    pub fn totals_only() -> Self {
+        Self { keep_spans: false, ..Self::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether single spans are kept (a trace was asked for).
+    pub fn keeps_spans(&self) -> bool {
+        self.keep_spans
+    }
+
+    /// Starts a span; it ends when it is dropped or [`Span::finish`]ed.
+    pub fn span(&self, stage: Stage, name: impl Into<Cow<'static, str>>) -> Span<'_> {
+        Span { recorder: self, stage, name: name.into(), start: Instant::now(), bytes: 0, voxels: 0, macs: 0 }
+    }
+
+    /// Samples this process' memory now.
+    pub fn mark_memory(&self, label: impl Into<Cow<'static, str>>) {
+        let mark = MemoryMark {
+            label: label.into(),
+            at_us: self.start.elapsed().as_secs_f64() * 1e6,
+            resident_bytes: resident_bytes().unwrap_or(0),
+        };
+        let mut state = self.state();
+        if state.marks.len() < MAX_SPANS {
+            state.marks.push(mark);
+        }
+    }
+
+    /// The stage table, in the order of [`Stage`].
+    pub fn totals(&self) -> Vec<StageTotal> {
+        self.state().totals.values().cloned().collect()
+    }
+
+    /// Every single span kept so far.
+    pub fn spans(&self) -> Vec<SpanRecord> {
+        self.state().spans.clone()
+    }
+
+    /// Every memory mark so far.
+    pub fn memory_marks(&self) -> Vec<MemoryMark> {
+        self.state().marks.clone()
+    }
+
+    /// The spans and memory marks as a Chrome trace (`traceEvents`), which Perfetto opens.
+    pub fn chrome_trace(&self) -> serde_json::Value {
+        let state = self.state();
+        trace::chrome_trace(&state.spans, &state.marks, state.dropped)
+    }
+
+    fn record(&self, span: &Span<'_>) {
+        let duration = span.start.elapsed().as_secs_f64();
+        let mut state = self.state();
+        let total = state.totals.entry(span.stage).or_insert(StageTotal {
+            stage: span.stage,
+            count: 0,
+            seconds: 0.0,
+            bytes: 0,
+            voxels: 0,
+            macs: 0,
+        });
+        total.count += 1;
+        total.seconds += duration;
+        total.bytes += span.bytes;
+        total.voxels += span.voxels;
+        total.macs += span.macs;
+        if !self.keep_spans {
+            return;
+        }
+        if state.spans.len() >= MAX_SPANS {
+            state.dropped += 1;
+            return;
+        }
+        let id = std::thread::current().id();
+        let thread = state.threads.iter().position(|t| *t == id).unwrap_or_else(|| {
+            state.threads.push(id);
+            state.threads.len() - 1
+        });
+        state.spans.push(SpanRecord {
+            stage: span.stage,
+            name: span.name.clone(),
+            start_us: span.start.duration_since(self.start).as_secs_f64() * 1e6,
+            duration_us: duration * 1e6,
+            thread,
+            bytes: span.bytes,
+            voxels: span.voxels,
+            macs: span.macs,
+        });
+    }
+}
+
+/// A running measurement; records itself when dropped.
+#[must_use = "a span measures until it is dropped"]
+pub struct Span<'a> {
+    recorder: &'a Recorder,
+    stage: Stage,
+    name: Cow<'static, str>,
+    start: Instant,
+    bytes: u64,
+    voxels: u64,
+    macs: u64,
+}
+
+impl Span<'_> {
+    /// Adds bytes moved.
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes += bytes as u64;
+        self
+    }
+
+    /// Adds voxels handled.
+    pub fn voxels(mut self, voxels: usize) -> Self {
+        self.voxels += voxels as u64;
+        self
+    }
+
+    /// Adds multiply-accumulates.
+    pub fn macs(mut self, macs: u64) -> Self {
+        self.macs += macs;
+        self
+    }
+
+    /// Adds bytes found out while the span runs.
+    pub fn add_bytes(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Ends the span here.
+    pub fn finish(self) {}
+}
+
+impl Drop for Span<'_> {
+    fn drop(&mut self) {
+        self.recorder.record(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_add_up_over_threads_and_the_trace_names_every_span() {
+        let recorder = Recorder::new();
+        std::thread::scope(|scope| {
+            for i in 0..4usize {
+                let recorder = &recorder;
+                scope.spawn(move || recorder.span(Stage::Compute, format!("tile {i}")).voxels(10 * i).finish());
+            }
+        });
+        recorder.mark_memory("end");
+        let totals = recorder.totals();
+        assert_eq!((totals.len(), totals[0].count, totals[0].voxels), (1, 4, 60));
+        let trace = recorder.chrome_trace();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let names: Vec<_> = events.iter().filter(|e| e["ph"] == "X").map(|e| e["name"].as_str().unwrap()).collect();
+        assert_eq!(names.len(), 4);
+        assert!(names.contains(&"tile 3"));
+        assert!(events.iter().any(|e| e["ph"] == "C"));
+    }
+}

@@ -1,0 +1,39 @@
+//! Memory of this process and of the machine.
+
+use std::borrow::Cow;
+
+/// The process' memory at one moment.
+#[derive(Debug, Clone)]
+pub struct MemoryMark {
+    /// What was going on.
+    pub label: Cow<'static, str>,
+    /// µs since the recorder was made.
+    pub at_us: f64,
+    /// Resident bytes.
+    pub resident_bytes: u64,
+}
+
+/// Resident bytes of this process, where the system tells.
+pub fn resident_bytes() -> Option<u64> {
+    status_kib("/proc/self/status", "VmRSS:").map(|k| k * 1024)
+}
+
+/// The most resident bytes this process ever had, where the system tells.
+pub fn peak_resident_bytes() -> Option<u64> {
+    status_kib("/proc/self/status", "VmHWM:").map(|k| k * 1024)
+}
+
+/// Bytes this machine (or this process' control group, if that allows fewer) could still give, where the system tells.
+pub fn available_bytes() -> Option<u64> {
+    let machine = status_kib("/proc/meminfo", "MemAvailable:").map(|k| k * 1024)?;
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let group = number("/sys/fs/cgroup/memory.max")
+        .zip(number("/sys/fs/cgroup/memory.current"))
+        .map(|(limit, used)| limit.saturating_sub(used));
+    Some(group.map_or(machine, |g| g.min(machine)))
+}
+
+fn status_kib(path: &str, key: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()
+}
