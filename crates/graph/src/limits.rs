@@ -1,0 +1,45 @@
+//! How much a model may ask for before it is refused.
+
+use crate::error::{GraphError, Result};
+
+/// Bounds on what a model file may make this crate allocate or visit. All are checked before the allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GraphLimits {
+    /// Bytes of the model file, and of each external data file. Default 4 GiB.
+    pub model_bytes: u64,
+    /// Nodes in the graph, after import. Default 100 000.
+    pub nodes: usize,
+    /// Elements of one tensor: a stored one, or one made by constant folding. Default 2³¹.
+    pub tensor_elements: usize,
+    /// Elements of one tensor that inference or folding makes out of nothing (`ConstantOfShape`, `Expand`, `Tile`,
+    /// `Range`). Default 2²⁴.
+    pub folded_elements: usize,
+    /// Axes of one tensor. Default 16.
+    pub rank: usize,
+    /// Messages nested in each other in the protobuf file. Default 32.
+    pub nesting: usize,
+}
+
+impl Default for GraphLimits {
+    fn default() -> Self {
+        Self {
+            model_bytes: 4 << 30,
+            nodes: 100_000,
+            tensor_elements: 1 << 31,
+            folded_elements: 1 << 24,
+            rank: 16,
+            nesting: 32,
+        }
+    }
+}
+
+pub(crate) fn check(limit: &'static str, what: impl Into<String>, asked: u128, allowed: u128) -> Result<()> {
+    if asked <= allowed { Ok(()) } else { Err(GraphError::OverLimit { limit, what: what.into(), asked, allowed }) }
+}
+
+/// Product of the lengths, or an error when it does not fit or exceeds `allowed`.
+pub(crate) fn checked_elements(shape: &[usize], limit: &'static str, what: &str, allowed: usize) -> Result<usize> {
+    let product = shape.iter().try_fold(1u128, |total, &n| total.checked_mul(n as u128)).unwrap_or(u128::MAX);
+    check(limit, what, product, allowed as u128)?;
+    Ok(product as usize)
+}
