@@ -16,9 +16,13 @@
 
 mod array;
 mod axes;
+pub mod blend;
 mod dtype;
 mod error;
 mod region;
+pub mod resample;
+pub mod statistics;
+pub mod tile;
 mod voxel;
 
 pub use array::{Array, Samples};

@@ -1,0 +1,228 @@
+//! Exact statistics of streams of samples: moments in one pass, percentiles in two.
+
+use crate::{Element, Samples, with_samples};
+
+/// Count, mean and variance of the finite samples of a stream, merged pairwise (Chan et al.).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Moments {
+    /// Finite samples seen.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// Sum of squared deviations from the mean.
+    pub m2: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Moments {
+    /// Adds samples.
+    pub fn add(&mut self, samples: &Samples) {
+        fn of<E: Element>(values: &[E]) -> Moments {
+            let mut all = Moments::default();
+            for chunk in values.chunks(4096) {
+                let finite = || chunk.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
+                let count = finite().count() as u64;
+                if count == 0 {
+                    continue;
+                }
+                let mean = finite().sum::<f64>() / count as f64;
+                let m2 = finite().map(|v| (v - mean) * (v - mean)).sum();
+                let (min, max) =
+                    finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
+                all.merge(Moments { count, mean, m2, min, max });
+            }
+            all
+        }
+        self.merge(with_samples!(samples, v => of(v)));
+    }
+
+    /// Adds another stream's moments.
+    pub fn merge(&mut self, other: Moments) {
+        if other.count == 0 {
+            return;
+        }
+        if self.count == 0 {
+            *self = other;
+            return;
+        }
+        let (n, m) = (self.count as f64, other.count as f64);
+        let delta = other.mean - self.mean;
+        self.mean += delta * m / (n + m);
+        self.m2 += other.m2 + delta * delta * n * m / (n + m);
+        self.count += other.count;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
+    /// Population variance.
+    pub fn variance(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.m2 / self.count as f64 }
+    }
+}
+
+/// Bins of one pass over a stream's percentiles.
+const BINS: usize = 1 << 16;
+
+/// Exact order statistics of a stream in at most three passes over 32-bit keys: a histogram of the keys' upper half finds the
+/// bin of each wanted rank, a second of the lower half inside those bins finds the value.
+///
+/// Integers up to 16 bits need one pass only. 64-bit samples are ranked after rounding to `f32`.
+#[derive(Debug, Clone)]
+pub struct Quantiles {
+    coarse: Vec<u64>,
+    /// Upper half of the key -> histogram of lower halves.
+    fine: Vec<(u32, Vec<u64>)>,
+    count: u64,
+    refining: bool,
+}
+
+impl Default for Quantiles {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A monotone map of floats to integers.
+fn key(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+}
+
+fn value(key: u32) -> f32 {
+    f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
+}
+
+impl Quantiles {
+    /// Nothing seen yet: the next pass is the coarse one.
+    pub fn new() -> Self {
+        Self { coarse: vec![0; BINS], fine: Vec::new(), count: 0, refining: false }
+    }
+
+    /// Adds samples to the current pass; those not finite are left out.
+    pub fn add(&mut self, samples: &Samples) {
+        fn each<E: Element>(values: &[E], f: &mut dyn FnMut(f32)) {
+            values.iter().map(|v| v.to_f32()).filter(|v| v.is_finite()).for_each(f);
+        }
+        if self.refining {
+            let fine = &mut self.fine;
+            let mut slot_of = vec![u16::MAX; BINS];
+            for (i, (upper, _)) in fine.iter().enumerate() {
+                slot_of[*upper as usize] = i as u16;
+            }
+            let mut add = |v: f32| {
+                let k = key(v);
+                let slot = slot_of[(k >> 16) as usize];
+                if slot != u16::MAX {
+                    fine[slot as usize].1[(k & 0xFFFF) as usize] += 1;
+                }
+            };
+            with_samples!(samples, v => each(v, &mut add));
+        } else {
+            let (coarse, count) = (&mut self.coarse, &mut self.count);
+            let mut add = |v: f32| {
+                coarse[(key(v) >> 16) as usize] += 1;
+                *count += 1;
+            };
+            with_samples!(samples, v => each(v, &mut add));
+        }
+    }
+
+    /// Ends the coarse pass: the same samples are to be added once more to find these percentiles (0 to 100) exactly.
+    pub fn refine(&mut self, percentiles: &[f64]) {
+        self.refining = true;
+        let mut uppers: Vec<u32> = percentiles
+            .iter()
+            .flat_map(|p| {
+                let (low, high, _) = self.ranks(*p);
+                [low, high]
+            })
+            .filter_map(|rank| self.coarse_bin(rank).map(|(bin, _)| bin))
+            .collect();
+        uppers.sort_unstable();
+        uppers.dedup();
+        self.fine = uppers.into_iter().map(|u| (u, vec![0; BINS])).collect();
+    }
+
+    /// The two ranks around a percentile and the share of the upper one (NumPy's `linear` method).
+    fn ranks(&self, percentile: f64) -> (u64, u64, f64) {
+        let last = self.count.saturating_sub(1);
+        let at = (percentile.clamp(0.0, 100.0) / 100.0) * last as f64;
+        (at.floor() as u64, (at.ceil() as u64).min(last), at - at.floor())
+    }
+
+    fn coarse_bin(&self, rank: u64) -> Option<(u32, u64)> {
+        let mut seen = 0;
+        for (bin, n) in self.coarse.iter().enumerate() {
+            if rank < seen + n {
+                return Some((bin as u32, rank - seen));
+            }
+            seen += n;
+        }
+        None
+    }
+
+    fn at_rank(&self, rank: u64) -> Option<f32> {
+        let (upper, within) = self.coarse_bin(rank)?;
+        let (_, histogram) = self.fine.iter().find(|(u, _)| *u == upper)?;
+        let mut seen = 0;
+        for (lower, n) in histogram.iter().enumerate() {
+            if within < seen + n {
+                return Some(value(upper << 16 | lower as u32));
+            }
+            seen += n;
+        }
+        None
+    }
+
+    /// A percentile asked for in [`Quantiles::refine`], after the second pass; `None` if nothing finite was seen.
+    pub fn percentile(&self, percentile: f64) -> Option<f64> {
+        let (low, high, share) = self.ranks(percentile);
+        let (low, high) = (f64::from(self.at_rank(low)?), f64::from(self.at_rank(high)?));
+        Some(low + (high - low) * share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn percentiles_are_those_of_the_sorted_samples(values in prop::collection::vec(-1e6f32..1e6, 1..300), p in 0.0f64..100.0) {
+            let mut q = Quantiles::new();
+            let halves = values.split_at(values.len() / 2);
+            let parts = [Samples::F32(halves.0.to_vec()), Samples::F32(halves.1.to_vec())];
+            parts.iter().for_each(|s| q.add(s));
+            q.refine(&[p]);
+            parts.iter().for_each(|s| q.add(s));
+            let mut sorted = values.clone();
+            sorted.sort_by(f32::total_cmp);
+            let at = p / 100.0 * (sorted.len() - 1) as f64;
+            let (low, high) = (f64::from(sorted[at.floor() as usize]), f64::from(sorted[at.ceil() as usize]));
+            prop_assert_eq!(q.percentile(p), Some(low + (high - low) * (at - at.floor())));
+        }
+
+        #[test]
+        fn moments_do_not_depend_on_the_cuts(values in prop::collection::vec(0u16..5000, 2..200), cut in 0usize..200) {
+            let (a, b) = values.split_at(cut.min(values.len()));
+            let mut m = Moments::default();
+            m.add(&Samples::U16(a.to_vec()));
+            m.add(&Samples::U16(b.to_vec()));
+            let n = values.len() as f64;
+            let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
+            let variance = values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n;
+            prop_assert!((m.mean - mean).abs() < 1e-9 * (1.0 + mean) && (m.variance() - variance).abs() < 1e-6 * (1.0 + variance));
+        }
+    }
+
+    #[test]
+    fn samples_that_are_not_finite_are_left_out() {
+        let mut m = Moments::default();
+        m.add(&Samples::F32(vec![1.0, f32::NAN, 3.0, f32::INFINITY]));
+        assert_eq!((m.count, m.mean, m.max), (2, 2.0, 3.0));
+    }
+}
