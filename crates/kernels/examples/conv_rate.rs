@@ -6,7 +6,15 @@ use std::time::Instant;
 
 fn main() -> Result<(), cytoscope_kernels::KernelError> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
-    let layers = [(1, 16, 64, 3), (16, 16, 64, 3), (32, 16, 64, 3), (32, 32, 32, 3), (64, 32, 32, 3), (64, 64, 16, 3), (16, 16, 64, 1)];
+    let layers = [
+        (1, 16, 64, 3),
+        (16, 16, 64, 3),
+        (32, 16, 64, 3),
+        (32, 32, 32, 3),
+        (64, 32, 32, 3),
+        (64, 64, 16, 3),
+        (16, 16, 64, 1),
+    ];
     for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
         for (ci, co, n, k) in layers {
             let pad = k / 2;
@@ -27,7 +35,11 @@ fn main() -> Result<(), cytoscope_kernels::KernelError> {
             }?;
             let best = best.into_iter().fold(f64::INFINITY, f64::min);
             let flop = 2.0 * (ci * co * k * k * k) as f64 * (n * n * n) as f64;
-            println!("{isa:>8} {ci:3} -> {co:3} at {n}³, kernel {k}³: {:7.2} ms {:6.1} GFLOP/s", best * 1e3, flop / best / 1e9);
+            println!(
+                "{isa:>8} {ci:3} -> {co:3} at {n}³, kernel {k}³: {:7.2} ms {:6.1} GFLOP/s",
+                best * 1e3,
+                flop / best / 1e9
+            );
         }
     }
     Ok(())

@@ -128,6 +128,11 @@ impl PackedConv {
         Ok(Self { values, bias: padded_bias, groups, taps, in_channels, out_channels, in_block })
     }
 
+    /// Output channels.
+    pub fn out_channels(&self) -> usize {
+        self.out_channels
+    }
+
     /// Bytes held.
     pub fn size_bytes(&self) -> usize {
         (self.values.len() + self.bias.len()) * size_of::<f32>()

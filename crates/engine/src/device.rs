@@ -1,0 +1,152 @@
+//! Devices and precisions by name.
+
+use crate::EngineError;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// Where a model runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceId {
+    /// An NVIDIA GPU by its index.
+    Cuda(usize),
+    /// A GPU (or software device) of Vulkan, Metal or DX12 by its index.
+    Wgpu(usize),
+    /// This machine's processor.
+    Cpu,
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceId::Cuda(i) => write!(f, "cuda:{i}"),
+            DeviceId::Wgpu(i) => write!(f, "wgpu:{i}"),
+            DeviceId::Cpu => f.write_str("cpu"),
+        }
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = EngineError;
+
+    fn from_str(text: &str) -> Result<Self, EngineError> {
+        let bad = || EngineError::BadDevice { text: text.to_owned() };
+        let (kind, index) = match text.split_once(':') {
+            Some((kind, index)) => (kind, index.parse().map_err(|_| bad())?),
+            None => (text, 0),
+        };
+        match kind {
+            "cuda" => Ok(DeviceId::Cuda(index)),
+            "wgpu" => Ok(DeviceId::Wgpu(index)),
+            "cpu" if !text.contains(':') => Ok(DeviceId::Cpu),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl TryFrom<String> for DeviceId {
+    type Error = EngineError;
+
+    fn try_from(text: String) -> Result<Self, EngineError> {
+        text.parse()
+    }
+}
+
+impl From<DeviceId> for String {
+    fn from(id: DeviceId) -> String {
+        id.to_string()
+    }
+}
+
+/// What a caller asks for: a device, or the fastest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceRequest {
+    /// The fastest by a measured run.
+    #[default]
+    Auto,
+    /// This one.
+    Device(DeviceId),
+}
+
+impl FromStr for DeviceRequest {
+    type Err = EngineError;
+
+    fn from_str(text: &str) -> Result<Self, EngineError> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Device) }
+    }
+}
+
+impl fmt::Display for DeviceRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Device(id) => id.fmt(f),
+        }
+    }
+}
+
+/// The number format a network computes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit float.
+    F32,
+    /// 32-bit storage, products rounded to 10 mantissa bits (NVIDIA tensor cores).
+    Tf32,
+    /// 16-bit float.
+    F16,
+    /// 16-bit float with 32-bit range.
+    Bf16,
+    /// 8-bit integers with 32-bit sums.
+    Int8,
+}
+
+impl Precision {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::F16 => "f16",
+            Precision::Bf16 => "bf16",
+            Precision::Int8 => "int8",
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = EngineError;
+
+    fn from_str(text: &str) -> Result<Self, EngineError> {
+        [Precision::F32, Precision::Tf32, Precision::F16, Precision::Bf16, Precision::Int8]
+            .into_iter()
+            .find(|p| p.name() == text)
+            .ok_or_else(|| EngineError::BadPrecision { text: text.to_owned() })
+    }
+}
+
+/// A device of this machine, usable or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its id.
+    pub id: DeviceId,
+    /// What its maker calls it.
+    pub name: String,
+    /// Its memory, where known.
+    pub memory_bytes: Option<u64>,
+    /// Whether models can run on it.
+    pub usable: bool,
+    /// Why it can be used, or why not and what would help.
+    pub reason: String,
+    /// Precisions it computes in.
+    pub precisions: Vec<Precision>,
+    /// Driver and version, or instruction set: part of what a measurement holds for.
+    #[serde(default)]
+    pub driver: String,
+}

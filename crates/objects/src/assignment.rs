@@ -1,0 +1,93 @@
+//! The linear sum assignment of small dense problems.
+
+/// For each row the column it is given so that the sum of `benefit[row][column]` is greatest; every row gets one, so there must be
+/// at least as many columns. The Hungarian method with potentials, O(rows² · columns).
+pub(crate) fn maximise(benefit: &[Vec<f64>]) -> Vec<usize> {
+    let rows = benefit.len();
+    let columns = benefit.first().map_or(0, Vec::len);
+    debug_assert!(rows <= columns);
+    // Indices from 1: column 0 stands for "the row being placed".
+    let (mut u, mut v) = (vec![0.0; rows + 1], vec![0.0; columns + 1]);
+    let mut row_of = vec![0usize; columns + 1];
+    let mut way = vec![0usize; columns + 1];
+    for row in 1..=rows {
+        row_of[0] = row;
+        let mut column = 0;
+        let mut least = vec![f64::INFINITY; columns + 1];
+        let mut used = vec![false; columns + 1];
+        loop {
+            used[column] = true;
+            let r = row_of[column];
+            let (mut delta, mut next) = (f64::INFINITY, 0);
+            for j in 1..=columns {
+                if used[j] {
+                    continue;
+                }
+                let reduced = -benefit[r - 1][j - 1] - u[r] - v[j];
+                if reduced < least[j] {
+                    least[j] = reduced;
+                    way[j] = column;
+                }
+                if least[j] < delta {
+                    (delta, next) = (least[j], j);
+                }
+            }
+            for j in 0..=columns {
+                if used[j] {
+                    u[row_of[j]] += delta;
+                    v[j] -= delta;
+                } else {
+                    least[j] -= delta;
+                }
+            }
+            column = next;
+            if row_of[column] == 0 {
+                break;
+            }
+        }
+        while column != 0 {
+            let previous = way[column];
+            row_of[column] = row_of[previous];
+            column = previous;
+        }
+    }
+    let mut given = vec![0; rows];
+    for (column, row) in row_of.iter().enumerate().skip(1) {
+        if *row > 0 {
+            given[row - 1] = column - 1;
+        }
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn best(benefit: &[Vec<f64>], row: usize, used: &mut Vec<bool>) -> f64 {
+        if row == benefit.len() {
+            return 0.0;
+        }
+        let mut top = f64::NEG_INFINITY;
+        for j in 0..used.len() {
+            if !used[j] {
+                used[j] = true;
+                top = top.max(benefit[row][j] + best(benefit, row + 1, used));
+                used[j] = false;
+            }
+        }
+        top
+    }
+
+    proptest! {
+        #[test]
+        fn equals_trying_all(rows in 1usize..5, extra in 0usize..3, values in prop::collection::vec(0.0f64..1.0, 35)) {
+            let columns = rows + extra;
+            let benefit: Vec<Vec<f64>> = (0..rows).map(|r| values[r * columns..(r + 1) * columns].to_vec()).collect();
+            let given = maximise(&benefit);
+            let sum: f64 = given.iter().enumerate().map(|(r, c)| benefit[r][*c]).sum();
+            prop_assert!((sum - best(&benefit, 0, &mut vec![false; columns])).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Connected components of a mask, by runs and union-find.
+
+use crate::ObjectsError;
+use crate::error::check_len;
+
+/// Which voxels touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub enum Connectivity {
+    /// Those that share a face (6 neighbours).
+    #[default]
+    Faces,
+    /// Those that share a face, an edge or a corner (26 neighbours).
+    Corners,
+}
+
+/// A set of numbers that are joined.
+#[derive(Debug, Default)]
+pub(crate) struct UnionFind {
+    parent: Vec<u32>,
+}
+
+impl UnionFind {
+    pub(crate) fn push(&mut self) -> u32 {
+        let id = self.parent.len() as u32;
+        self.parent.push(id);
+        id
+    }
+
+    pub(crate) fn find(&mut self, mut a: u32) -> u32 {
+        while self.parent[a as usize] != a {
+            let grand = self.parent[self.parent[a as usize] as usize];
+            self.parent[a as usize] = grand;
+            a = grand;
+        }
+        a
+    }
+
+    /// Joins two sets under the smaller number.
+    pub(crate) fn join(&mut self, a: u32, b: u32) -> u32 {
+        let (a, b) = (self.find(a), self.find(b));
+        let (low, high) = (a.min(b), a.max(b));
+        self.parent[high as usize] = low;
+        low
+    }
+
+    /// Makes `b`'s root the root of `a`'s set.
+    pub(crate) fn attach(&mut self, a: u32, b: u32) {
+        let (a, b) = (self.find(a), self.find(b));
+        self.parent[a as usize] = b;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Run {
+    start: u32,
+    end: u32,
+    id: u32,
+}
+
+/// Labels the components of `mask(value)` from 1 on in scan order; `labels` is overwritten. Gives their number.
+///
+/// # Errors
+/// [`ObjectsError::Length`] if a volume does not fill the shape; [`ObjectsError::TooManyObjects`] past `u32`.
+pub fn label<T: Copy>(
+    volume: &[T],
+    shape_zyx: [usize; 3],
+    connectivity: Connectivity,
+    mask: impl Fn(T) -> bool,
+    labels: &mut [u32],
+) -> Result<u32, ObjectsError> {
+    check_len("volume", volume.len(), shape_zyx)?;
+    check_len("labels", labels.len(), shape_zyx)?;
+    let [_, ny, nx] = shape_zyx;
+    if volume.is_empty() {
+        return Ok(0);
+    }
+    let touch = u32::from(connectivity == Connectivity::Corners);
+    let mut sets = UnionFind::default();
+    let mut runs: Vec<Run> = Vec::new();
+    let mut row_starts: Vec<usize> = vec![0];
+    for (row, values) in volume.chunks_exact(nx).enumerate() {
+        let first = runs.len();
+        let mut x = 0;
+        while x < nx {
+            if !mask(values[x]) {
+                x += 1;
+                continue;
+            }
+            let start = x;
+            while x < nx && mask(values[x]) {
+                x += 1;
+            }
+            if sets.parent.len() >= u32::MAX as usize {
+                return Err(ObjectsError::TooManyObjects { limit: u32::MAX });
+            }
+            runs.push(Run { start: start as u32, end: x as u32, id: sets.push() });
+        }
+        let (z, y) = (row / ny, row % ny);
+        let mut join_with = |other_row: usize| {
+            let (mut i, mut j) = (row_starts[other_row], first);
+            let other_end = row_starts[other_row + 1];
+            while i < other_end && j < runs.len() {
+                let (a, b) = (runs[i], runs[j]);
+                if a.start < b.end + touch && b.start < a.end + touch {
+                    sets.join(a.id, b.id);
+                }
+                if a.end < b.end { i += 1 } else { j += 1 }
+            }
+        };
+        if y > 0 {
+            join_with(row - 1);
+        }
+        if z > 0 {
+            join_with(row - ny);
+            if touch == 1 {
+                if y > 0 {
+                    join_with(row - ny - 1);
+                }
+                if y + 1 < ny {
+                    join_with(row - ny + 1);
+                }
+            }
+        }
+        row_starts.push(runs.len());
+    }
+    let mut names = vec![0u32; sets.parent.len()];
+    let mut count = 0;
+    for id in 0..sets.parent.len() as u32 {
+        let root = sets.find(id);
+        if names[root as usize] == 0 {
+            count += 1;
+            names[root as usize] = count;
+        }
+        names[id as usize] = names[root as usize];
+    }
+    for (row, target) in labels.chunks_exact_mut(nx).enumerate() {
+        target.fill(0);
+        for run in &runs[row_starts[row]..row_starts[row + 1]] {
+            target[run.start as usize..run.end as usize].fill(names[run.id as usize]);
+        }
+    }
+    Ok(count)
+}
+
+/// The box of each label `1..=count`: least and greatest index (inclusive) along Z, Y, X; `None` for a label not there.
+pub fn boxes(labels: &[u32], shape_zyx: [usize; 3], count: u32) -> Vec<Option<([usize; 3], [usize; 3])>> {
+    let [_, ny, nx] = shape_zyx;
+    let mut boxes: Vec<Option<([usize; 3], [usize; 3])>> = vec![None; count as usize];
+    if nx == 0 {
+        return boxes;
+    }
+    for (row, values) in labels.chunks_exact(nx).enumerate() {
+        let (z, y) = (row / ny, row % ny);
+        let mut x = 0;
+        while x < nx {
+            let label = values[x];
+            let start = x;
+            while x < nx && values[x] == label {
+                x += 1;
+            }
+            if label == 0 {
+                continue;
+            }
+            let Some(slot) = boxes.get_mut(label as usize - 1) else { continue };
+            let (low, high) = slot.get_or_insert(([z, y, start], [z, y, x - 1]));
+            *low = [low[0].min(z), low[1].min(y), low[2].min(start)];
+            *high = [high[0].max(z), high[1].max(y), high[2].max(x - 1)];
+        }
+    }
+    boxes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn equals_flood_filling(bits in prop::collection::vec(any::<bool>(), 4 * 5 * 6), corners in any::<bool>()) {
+            let shape = [4, 5, 6];
+            let connectivity = if corners { Connectivity::Corners } else { Connectivity::Faces };
+            let mut labels = vec![9; 120];
+            let count = label(&bits, shape, connectivity, |b| b, &mut labels).unwrap();
+            let mut want = vec![0u32; 120];
+            let mut next = 0;
+            for seed in 0..120 {
+                if !bits[seed] || want[seed] != 0 { continue; }
+                next += 1;
+                let mut stack = vec![seed];
+                want[seed] = next;
+                while let Some(i) = stack.pop() {
+                    let at = [i / 30, i / 6 % 5, i % 6];
+                    for d in 0..27usize {
+                        let step = [d / 9, d / 3 % 3, d % 3];
+                        let far: usize = step.iter().map(|s| usize::from(*s != 1)).sum();
+                        if far == 0 || (!corners && far > 1) { continue; }
+                        let to: Vec<usize> = (0..3).map(|a| (at[a] + step[a]).wrapping_sub(1)).collect();
+                        if (0..3).any(|a| to[a] >= shape[a]) { continue; }
+                        let j = to[0] * 30 + to[1] * 6 + to[2];
+                        if bits[j] && want[j] == 0 { want[j] = next; stack.push(j); }
+                    }
+                }
+            }
+            prop_assert_eq!(count, next);
+            prop_assert_eq!(labels, want);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! From a probability map to labelled, measured objects, and from two label images to how well they match.
+//!
+//! This room owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean distance
+//! transform ([`distance`]), the h-maxima watershed ([`watershed`]), the chain of them all ([`segment`]), joining
+//! labels of neighbouring slabs ([`stitch`]), the measurement table ([`measure`]) and the metrics ([`matching`],
+//! [`regression`]). Volumes are slices in C order `[Z][Y][X]`; lengths are µm.
+//!
+//! It fails with [`ObjectsError`] when sizes do not fit or parameters leave their range.
+//!
+//! ```
+//! use cytoscope_objects::{SegmentOptions, Threshold, segment};
+//! let mut probability = vec![0.0f32; 5 * 9 * 9];
+//! for (i, p) in probability.iter_mut().enumerate() {
+//!     let (z, y, x) = (i / 81, i / 9 % 9, i % 9);
+//!     if (1..4).contains(&z) && (3..6).contains(&y) && (3..6).contains(&x) { *p = 0.9; }
+//! }
+//! let options = SegmentOptions { threshold: Threshold::Fixed(0.5), min_volume_um3: 0.0, ..SegmentOptions::default() };
+//! let (labels, count) = segment(&probability, [5, 9, 9], [1.0; 3], &options)?;
+//! assert_eq!((count, labels.iter().filter(|l| **l == 1).count()), (1, 27));
+//! # Ok::<(), cytoscope_objects::ObjectsError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod assignment;
+pub mod components;
+pub mod distance;
+mod error;
+pub mod filter;
+pub mod matching;
+pub mod measure;
+pub mod regression;
+mod segment;
+pub mod smooth;
+pub mod stitch;
+pub mod threshold;
+pub mod watershed;
+
+pub use error::ObjectsError;
+pub use segment::{Height, SegmentOptions, Threshold, segment, segment_in_place};

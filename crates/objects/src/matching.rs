@@ -1,0 +1,223 @@
+//! How well predicted objects match true ones, as StarDist's `matching` and Cellpose's `average_precision` count it.
+//!
+//! Pairs are assigned one to one so that first the number of pairs at or above the threshold, then their summed IoU is
+//! greatest; that is what both packages' linear sum assignment comes to. The problem falls apart into the connected
+//! parts of "overlaps at all", so it is solved part by part.
+
+use crate::ObjectsError;
+use crate::assignment::maximise;
+use crate::components::UnionFind;
+use rayon::prelude::*;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// The thresholds reported by default.
+pub const THRESHOLDS: [f64; 4] = [0.5, 0.7, 0.75, 0.9];
+
+/// Counts and scores at one IoU threshold, named as StarDist names them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Matching {
+    /// IoU from which on two objects match.
+    pub threshold: f64,
+    /// Matched objects.
+    pub tp: u64,
+    /// Predicted objects without a match.
+    pub fp: u64,
+    /// True objects without a match.
+    pub r#fn: u64,
+    /// tp / (tp + fp).
+    pub precision: f64,
+    /// tp / (tp + fn).
+    pub recall: f64,
+    /// tp / (tp + fp + fn): StarDist's accuracy, Cellpose's average precision.
+    pub accuracy: f64,
+    /// 2 tp / (2 tp + fp + fn).
+    pub f1: f64,
+    /// True objects.
+    pub n_true: u64,
+    /// Predicted objects.
+    pub n_pred: u64,
+    /// Summed IoU of matches over the number of true objects.
+    pub mean_true_score: f64,
+    /// Mean IoU of matches.
+    pub mean_matched_score: f64,
+    /// Summed IoU of matches / (tp + fp/2 + fn/2).
+    pub panoptic_quality: f64,
+}
+
+impl Matching {
+    fn new(threshold: f64, tp: u64, n_true: u64, n_pred: u64, score: f64) -> Self {
+        let (fp, fnn) = (n_pred - tp, n_true - tp);
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+        let (t, p, n) = (tp as f64, fp as f64, fnn as f64);
+        Self {
+            threshold,
+            tp,
+            fp,
+            r#fn: fnn,
+            precision: ratio(t, t + p),
+            recall: ratio(t, t + n),
+            accuracy: ratio(t, t + p + n),
+            f1: ratio(2.0 * t, 2.0 * t + p + n),
+            n_true,
+            n_pred,
+            mean_true_score: ratio(score, n_true as f64),
+            mean_matched_score: ratio(score, t),
+            panoptic_quality: ratio(score, t + p / 2.0 + n / 2.0),
+        }
+    }
+
+    /// The counts of several images together (StarDist's `matching_dataset` with `by_image=False`).
+    pub fn pooled(parts: &[Matching]) -> Option<Matching> {
+        let threshold = parts.first()?.threshold;
+        let sum = |f: fn(&Matching) -> u64| parts.iter().map(f).sum::<u64>();
+        let score = parts.iter().map(|m| m.mean_matched_score * m.tp as f64).sum();
+        Some(Self::new(threshold, sum(|m| m.tp), sum(|m| m.n_true), sum(|m| m.n_pred), score))
+    }
+}
+
+/// Overlaps of two label images, gathered piece by piece.
+#[derive(Debug, Clone, Default)]
+pub struct Overlaps {
+    pairs: HashMap<(u32, u32), u64>,
+    truth: BTreeMap<u32, u64>,
+    prediction: BTreeMap<u32, u64>,
+}
+
+impl Overlaps {
+    /// No voxels yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds voxels: the same ones of both images.
+    ///
+    /// # Errors
+    /// [`ObjectsError::Shapes`] if the pieces differ in length.
+    pub fn add(&mut self, truth: &[u32], prediction: &[u32]) -> Result<(), ObjectsError> {
+        if truth.len() != prediction.len() {
+            return Err(ObjectsError::Shapes { a: vec![truth.len()], b: vec![prediction.len()] });
+        }
+        let mut i = 0;
+        while i < truth.len() {
+            let pair = (truth[i], prediction[i]);
+            let start = i;
+            while i < truth.len() && (truth[i], prediction[i]) == pair {
+                i += 1;
+            }
+            let n = (i - start) as u64;
+            if pair.0 > 0 {
+                *self.truth.entry(pair.0).or_default() += n;
+            }
+            if pair.1 > 0 {
+                *self.prediction.entry(pair.1).or_default() += n;
+            }
+            if pair.0 > 0 && pair.1 > 0 {
+                *self.pairs.entry(pair).or_default() += n;
+            }
+        }
+        Ok(())
+    }
+
+    /// The IoU of every pair of objects that overlaps: (truth, prediction, IoU), in order.
+    pub fn ious(&self) -> Vec<(u32, u32, f64)> {
+        let mut all: Vec<(u32, u32, f64)> = self
+            .pairs
+            .iter()
+            .map(|((t, p), n)| {
+                let union = self.truth.get(t).copied().unwrap_or(0) + self.prediction.get(p).copied().unwrap_or(0) - n;
+                (*t, *p, *n as f64 / union as f64)
+            })
+            .collect();
+        all.sort_by_key(|(t, p, _)| (*t, *p));
+        all
+    }
+
+    /// Scores at each threshold.
+    pub fn matching(&self, thresholds: &[f64]) -> Vec<Matching> {
+        let ious = self.ious();
+        let groups = groups(&ious);
+        thresholds.par_iter().map(|t| self.at(&groups, *t)).collect()
+    }
+
+    fn at(&self, groups: &[Vec<(u32, u32, f64)>], threshold: f64) -> Matching {
+        let (mut tp, mut score) = (0, 0.0);
+        for group in groups {
+            if !group.iter().any(|(_, _, iou)| *iou >= threshold) {
+                continue;
+            }
+            for iou in assign(group, threshold, self.truth.len().min(self.prediction.len())) {
+                if iou >= threshold {
+                    tp += 1;
+                    score += iou;
+                }
+            }
+        }
+        Matching::new(threshold, tp, self.truth.len() as u64, self.prediction.len() as u64, score)
+    }
+}
+
+/// Pairs that share an object, together.
+fn groups(ious: &[(u32, u32, f64)]) -> Vec<Vec<(u32, u32, f64)>> {
+    let mut sets = UnionFind::default();
+    let (mut of_truth, mut of_prediction) = (BTreeMap::new(), BTreeMap::new());
+    for (t, p, _) in ious {
+        let a = *of_truth.entry(*t).or_insert_with(|| sets.push());
+        let b = *of_prediction.entry(*p).or_insert_with(|| sets.push());
+        sets.join(a, b);
+    }
+    let mut groups: BTreeMap<u32, Vec<(u32, u32, f64)>> = BTreeMap::new();
+    for pair in ious {
+        let root = of_truth.get(&pair.0).map(|a| sets.find(*a)).unwrap_or(0);
+        groups.entry(root).or_default().push(*pair);
+    }
+    groups.into_values().collect()
+}
+
+/// The IoUs of the best one-to-one assignment inside a group.
+fn assign(group: &[(u32, u32, f64)], threshold: f64, matched_at_most: usize) -> Vec<f64> {
+    if let [(_, _, iou)] = group {
+        return vec![*iou];
+    }
+    let index = |f: fn(&(u32, u32, f64)) -> u32| {
+        let mut ids: Vec<u32> = group.iter().map(f).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    };
+    let (truths, predictions) = (index(|g| g.0), index(|g| g.1));
+    let swap = truths.len() > predictions.len();
+    let (rows, columns) = if swap { (&predictions, &truths) } else { (&truths, &predictions) };
+    let mut iou_of = vec![vec![0.0; columns.len()]; rows.len()];
+    for (t, p, iou) in group {
+        let (row, column) = if swap { (p, t) } else { (t, p) };
+        if let (Ok(r), Ok(c)) = (rows.binary_search(row), columns.binary_search(column)) {
+            iou_of[r][c] = *iou;
+        }
+    }
+    let tie = 2.0 * matched_at_most.max(1) as f64;
+    let benefit: Vec<Vec<f64>> = iou_of
+        .iter()
+        .map(|row| row.iter().map(|iou| f64::from(u8::from(*iou >= threshold)) + iou / tie).collect())
+        .collect();
+    maximise(&benefit).into_iter().enumerate().map(|(r, c)| iou_of[r][c]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_objects_one_split_and_one_missed() {
+        let truth = [1, 1, 1, 1, 0, 2, 2, 2, 0, 0];
+        let prediction = [5, 5, 5, 6, 0, 0, 0, 0, 7, 7];
+        let mut overlaps = Overlaps::new();
+        overlaps.add(&truth[..3], &prediction[..3]).unwrap();
+        overlaps.add(&truth[3..], &prediction[3..]).unwrap();
+        let m = &overlaps.matching(&[0.5, 0.8])[..];
+        assert_eq!((m[0].tp, m[0].fp, m[0].r#fn), (1, 2, 1));
+        assert!((m[0].f1 - 0.4).abs() < 1e-12 && (m[0].mean_matched_score - 0.75).abs() < 1e-12);
+        assert_eq!(m[1].tp, 0);
+        assert!(overlaps.add(&[1], &[]).is_err());
+    }
+}

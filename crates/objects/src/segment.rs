@@ -1,0 +1,246 @@
+//! The chain from a probability map to numbered objects.
+
+use crate::components::{Connectivity, boxes, label};
+use crate::error::check_len;
+use crate::filter::{fill_holes, filter_and_relabel};
+use crate::{ObjectsError, distance, smooth, threshold, watershed};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// What counts as foreground.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Threshold {
+    /// Above Otsu's threshold of the map.
+    Otsu,
+    /// Above this value.
+    Fixed(f64),
+}
+
+/// The height map whose peaks are the seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Height {
+    /// Distance to the background in µm.
+    Distance,
+    /// The (smoothed) map itself; `seed_height` is in its units.
+    Map,
+    /// Their product, in µm times the map's units.
+    DistanceTimesMap,
+}
+
+/// How a probability map becomes objects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SegmentOptions {
+    /// Gaussian smoothing of the map before the threshold: sigma in µm.
+    pub smooth_um: f64,
+    /// What counts as foreground.
+    pub threshold: Threshold,
+    /// Fill holes of the foreground, slice by slice.
+    pub fill_holes: bool,
+    /// What the watershed floods; `None` leaves connected components whole.
+    pub height: Option<Height>,
+    /// Gaussian smoothing of the height map: sigma in µm.
+    pub height_smooth_um: f64,
+    /// A seed rises at least so far above its surroundings (h-maxima), in the height map's units.
+    pub seed_height: f64,
+    /// Neighbours in the flood.
+    pub connectivity: Connectivity,
+    /// Smaller objects are dropped.
+    pub min_volume_um3: f64,
+    /// Objects that touch the border of the volume are dropped.
+    pub drop_border: bool,
+}
+
+impl Default for SegmentOptions {
+    fn default() -> Self {
+        Self {
+            smooth_um: 0.0,
+            threshold: Threshold::Otsu,
+            fill_holes: true,
+            height: Some(Height::Distance),
+            height_smooth_um: 0.5,
+            seed_height: 0.5,
+            connectivity: Connectivity::Corners,
+            min_volume_um3: 20.0,
+            drop_border: false,
+        }
+    }
+}
+
+/// Voxels of component boxes worked on at a time: bounds the memory of results not yet written.
+const BATCH_VOXELS: usize = 4 << 20;
+
+/// Labels a copy of `map`; see [`segment_in_place`].
+///
+/// # Errors
+/// As [`segment_in_place`].
+pub fn segment(
+    map: &[f32],
+    shape_zyx: [usize; 3],
+    voxel_um: [f64; 3],
+    options: &SegmentOptions,
+) -> Result<(Vec<u32>, u32), ObjectsError> {
+    if options.smooth_um > 0.0 {
+        let mut map = map.to_vec();
+        return segment_in_place(&mut map, shape_zyx, voxel_um, options);
+    }
+    label_map(map, shape_zyx, voxel_um, options)
+}
+
+/// Numbers the objects of a probability map `1..=n`; the map is smoothed in place where options ask for it. Gives the
+/// labels and `n`.
+///
+/// # Errors
+/// [`ObjectsError`] if the map does not fill the shape, a voxel size is not positive, or an option leaves its range.
+pub fn segment_in_place(
+    map: &mut [f32],
+    shape_zyx: [usize; 3],
+    voxel_um: [f64; 3],
+    options: &SegmentOptions,
+) -> Result<(Vec<u32>, u32), ObjectsError> {
+    if options.smooth_um > 0.0 {
+        smooth::gaussian(map, shape_zyx, voxel_um.map(|v| options.smooth_um / v))?;
+    }
+    label_map(map, shape_zyx, voxel_um, options)
+}
+
+fn label_map(
+    map: &[f32],
+    shape: [usize; 3],
+    voxel_um: [f64; 3],
+    options: &SegmentOptions,
+) -> Result<(Vec<u32>, u32), ObjectsError> {
+    check_len("map", map.len(), shape)?;
+    if voxel_um.iter().any(|v| !v.is_finite() || *v <= 0.0) {
+        return Err(ObjectsError::Parameter {
+            what: "voxel size",
+            expected: "positive µm",
+            got: format!("{voxel_um:?}"),
+        });
+    }
+    let level = match options.threshold {
+        Threshold::Otsu => threshold::otsu(map),
+        Threshold::Fixed(level) => level,
+    } as f32;
+    let mut labels = vec![0u32; map.len()];
+    let count = if options.fill_holes {
+        let mut mask: Vec<bool> = map.iter().map(|v| *v > level).collect();
+        fill_holes(&mut mask, shape);
+        label(&mask, shape, Connectivity::Faces, |m| m, &mut labels)?
+    } else {
+        label(map, shape, Connectivity::Faces, |v| v > level, &mut labels)?
+    };
+    let min_voxels = (options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
+    // Specks go first: they would cost a flood each.
+    let count = filter_and_relabel(&mut labels, shape, count, min_voxels, false);
+    let Some(height) = options.height else {
+        return Ok(finish(labels, shape, count, 0, options));
+    };
+    let found = boxes(&labels, shape, count);
+    let mut next = 0u32;
+    let mut at = 0;
+    while at < found.len() {
+        let mut end = at;
+        let mut voxels = 0;
+        while end < found.len() && (end == at || voxels < BATCH_VOXELS) {
+            voxels += found[end].map_or(0, |(low, high)| (0..3).map(|a| high[a] - low[a] + 3).product::<usize>());
+            end += 1;
+        }
+        let split: Vec<_> = (at..end)
+            .into_par_iter()
+            .map(|i| match found[i] {
+                Some(bounds) => {
+                    split_component(map, &labels, shape, voxel_um, i as u32 + 1, bounds, height, options).map(Some)
+                }
+                None => Ok(None),
+            })
+            .collect::<Result<_, _>>()?;
+        for (i, part) in (at..end).zip(split) {
+            let Some(part) = part else { continue };
+            // New numbers lie above all component numbers until the end, so that no component is met twice.
+            part.write(&mut labels, shape, i as u32 + 1, count + next);
+            next = next
+                .checked_add(part.count)
+                .filter(|n| count.checked_add(*n).is_some())
+                .ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
+        }
+        at = end;
+    }
+    for l in labels.iter_mut().filter(|l| **l > 0) {
+        *l -= count;
+    }
+    Ok(finish(labels, shape, next, min_voxels, options))
+}
+
+fn finish(
+    mut labels: Vec<u32>,
+    shape: [usize; 3],
+    count: u32,
+    min_voxels: u64,
+    options: &SegmentOptions,
+) -> (Vec<u32>, u32) {
+    let count = filter_and_relabel(&mut labels, shape, count, min_voxels, options.drop_border);
+    (labels, count)
+}
+
+/// The basins of one component, in its box with a margin of one voxel where the volume has one.
+struct Part {
+    origin: [usize; 3],
+    shape: [usize; 3],
+    basins: Vec<u32>,
+    count: u32,
+}
+
+impl Part {
+    fn write(&self, labels: &mut [u32], shape: [usize; 3], component: u32, base: u32) {
+        for (row, basins) in self.basins.chunks_exact(self.shape[2]).enumerate() {
+            let (z, y) = (self.origin[0] + row / self.shape[1], self.origin[1] + row % self.shape[1]);
+            let start = (z * shape[1] + y) * shape[2] + self.origin[2];
+            for (target, basin) in labels[start..start + self.shape[2]].iter_mut().zip(basins) {
+                if *target == component {
+                    *target = base + basin;
+                }
+            }
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn split_component(
+    map: &[f32],
+    labels: &[u32],
+    shape: [usize; 3],
+    voxel_um: [f64; 3],
+    component: u32,
+    (low, high): ([usize; 3], [usize; 3]),
+    height: Height,
+    options: &SegmentOptions,
+) -> Result<Part, ObjectsError> {
+    let origin = low.map(|v| v.saturating_sub(1));
+    let size: [usize; 3] = std::array::from_fn(|a| (high[a] + 2).min(shape[a]) - origin[a]);
+    let rows = || {
+        (0..size[0] * size[1])
+            .map(move |r| ((origin[0] + r / size[1]) * shape[1] + origin[1] + r % size[1]) * shape[2] + origin[2])
+    };
+    let mut mask = Vec::with_capacity(size.iter().product());
+    rows().for_each(|at| mask.extend(labels[at..at + size[2]].iter().map(|l| *l == component)));
+    let mut heights = if height == Height::Map { Vec::new() } else { distance::distance_um(&mask, size, voxel_um)? };
+    if height != Height::Distance {
+        let mut values = Vec::with_capacity(mask.len());
+        rows().for_each(|at| values.extend_from_slice(&map[at..at + size[2]]));
+        if height == Height::Map {
+            heights = values;
+        } else {
+            heights.iter_mut().zip(values).for_each(|(d, v)| *d *= v);
+        }
+    }
+    if options.height_smooth_um > 0.0 {
+        // A component without background has no finite distance.
+        heights.iter_mut().for_each(|v| *v = v.min(1e30));
+        smooth::gaussian(&mut heights, size, voxel_um.map(|v| options.height_smooth_um / v))?;
+    }
+    let (basins, count) = watershed::flood(&heights, &mask, size, options.seed_height as f32, options.connectivity)?;
+    Ok(Part { origin, shape: size, basins, count })
+}

@@ -1,0 +1,159 @@
+//! Watershed from the h-maxima of a height map, in one flood.
+//!
+//! Voxels are taken from the highest down. A voxel without a taken neighbour founds a basin; one that touches several joins
+//! those whose peak rises less than `h` above it (their dynamic is below `h`, so they are no h-maxima) to the one with the highest
+//! peak; what still touches two basins goes to its highest neighbour's. That is the h-maxima transform and the
+//! marker-controlled watershed of its regional maxima without a pass for each.
+
+use crate::ObjectsError;
+use crate::components::{Connectivity, UnionFind};
+use crate::error::check_len;
+
+/// Basins of `height` inside `mask`, numbered from 1; their number.
+///
+/// # Errors
+/// [`ObjectsError`] if a volume does not fill the shape or `h` is negative or not a number.
+pub fn flood(
+    height: &[f32],
+    mask: &[bool],
+    shape_zyx: [usize; 3],
+    h: f32,
+    connectivity: Connectivity,
+) -> Result<(Vec<u32>, u32), ObjectsError> {
+    check_len("height map", height.len(), shape_zyx)?;
+    check_len("mask", mask.len(), shape_zyx)?;
+    if h.is_nan() || h < 0.0 {
+        return Err(ObjectsError::Parameter { what: "seed height", expected: "0 or more", got: h.to_string() });
+    }
+    if height.len() >= u32::MAX as usize {
+        return Err(ObjectsError::TooManyObjects { limit: u32::MAX });
+    }
+    let mut order: Vec<u64> = Vec::new();
+    for (i, (value, inside)) in height.iter().zip(mask).enumerate() {
+        if *inside {
+            order.push(u64::from(!key(*value)) << 32 | i as u64);
+        }
+    }
+    order.sort_unstable();
+    let [nz, ny, nx] = shape_zyx;
+    let steps = neighbours(connectivity);
+    let mut labels = vec![0u32; height.len()];
+    let mut sets = UnionFind::default();
+    sets.push();
+    let mut peaks: Vec<f32> = vec![0.0];
+    for packed in order {
+        let i = (packed & 0xFFFF_FFFF) as usize;
+        let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
+        let own = height[i].min(f32::MAX);
+        let inner = z > 0 && y > 0 && x > 0 && z + 1 < nz && y + 1 < ny && x + 1 < nx;
+        let (mut best, mut steepest, mut steepest_height) = (0u32, 0u32, f32::NEG_INFINITY);
+        let mut several = false;
+        let visit = |f: &mut dyn FnMut(usize)| {
+            for [dz, dy, dx] in steps {
+                if !inner {
+                    let fits = |at: usize, d: isize, n: usize| at.checked_add_signed(d).is_some_and(|v| v < n);
+                    if !(fits(z, *dz, nz) && fits(y, *dy, ny) && fits(x, *dx, nx)) {
+                        continue;
+                    }
+                }
+                f(i.wrapping_add_signed((dz * ny as isize + dy) * nx as isize + dx));
+            }
+        };
+        visit(&mut |j| {
+            if labels[j] == 0 {
+                return;
+            }
+            let root = sets.find(labels[j]);
+            if best == 0 {
+                best = root;
+            } else if root != best {
+                several = true;
+                if peaks[root as usize] > peaks[best as usize] {
+                    best = root;
+                }
+            }
+            if height[j] > steepest_height {
+                (steepest, steepest_height) = (root, height[j]);
+            }
+        });
+        if best == 0 {
+            labels[i] = sets.push();
+            peaks.push(own);
+            continue;
+        }
+        if several {
+            visit(&mut |j| {
+                if labels[j] != 0 {
+                    let root = sets.find(labels[j]);
+                    if root != best && peaks[root as usize] - own < h {
+                        sets.attach(root, best);
+                    }
+                }
+            });
+        }
+        labels[i] = steepest;
+    }
+    let mut names = vec![0u32; peaks.len()];
+    let mut count = 0;
+    for label in labels.iter_mut().filter(|l| **l != 0) {
+        let root = sets.find(*label) as usize;
+        if names[root] == 0 {
+            count += 1;
+            names[root] = count;
+        }
+        *label = names[root];
+    }
+    Ok((labels, count))
+}
+
+/// A monotone map of floats to integers.
+fn key(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+}
+
+fn neighbours(connectivity: Connectivity) -> &'static [[isize; 3]] {
+    const FACES: [[isize; 3]; 6] = [[-1, 0, 0], [0, -1, 0], [0, 0, -1], [0, 0, 1], [0, 1, 0], [1, 0, 0]];
+    const CORNERS: [[isize; 3]; 26] = {
+        let mut all = [[0; 3]; 26];
+        let (mut i, mut n) = (0, 0);
+        while i < 27 {
+            if i != 13 {
+                all[n] = [i as isize / 9 - 1, i as isize / 3 % 3 - 1, i as isize % 3 - 1];
+                n += 1;
+            }
+            i += 1;
+        }
+        all
+    };
+    match connectivity {
+        Connectivity::Faces => &FACES,
+        Connectivity::Corners => &CORNERS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ridge(values: &[f32], h: f32) -> (Vec<u32>, u32) {
+        flood(values, &vec![true; values.len()], [1, 1, values.len()], h, Connectivity::Faces).unwrap()
+    }
+
+    #[test]
+    fn only_peaks_that_rise_by_h_keep_a_basin() {
+        let line = [1.0, 5.0, 3.0, 4.0, 1.0, 6.0, 2.0];
+        assert_eq!(ridge(&line, 0.0).1, 3);
+        // The middle peak rises by 1 above its pass to the left.
+        assert_eq!(ridge(&line, 1.5).1, 2);
+        assert_eq!(ridge(&line, 1.5).0, [1, 1, 1, 1, 2, 2, 2]);
+        // The left one by 4 above the pass to the highest.
+        assert_eq!(ridge(&line, 4.5).1, 1);
+    }
+
+    #[test]
+    fn a_plateau_is_one_basin() {
+        assert_eq!(ridge(&[2.0, 2.0, 2.0, 2.0], 0.1).1, 1);
+        assert_eq!(flood(&[1.0], &[true], [1, 1, 1], -1.0, Connectivity::Faces).is_err(), true);
+    }
+}
