@@ -16,7 +16,9 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod export;
 mod graph;
+mod import;
 mod infer;
 mod limits;
 mod op;
@@ -27,6 +29,7 @@ mod tensor;
 
 pub use error::{GraphError, GraphErrorKind, Result};
 pub use graph::{Dim, Graph, Node, Value, ValueId};
+pub use import::NEWEST_OPSET;
 pub use infer::{InputKey, infer_shapes};
 pub use limits::GraphLimits;
 pub use op::{

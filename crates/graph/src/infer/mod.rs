@@ -12,9 +12,7 @@ mod window;
 pub(crate) mod rules {
     pub(crate) use super::data::reduced_axes;
     pub(crate) use super::elementwise::broadcast;
-    pub(crate) use super::shape_ops::{
-        cut, pad_plan, permutation, range_length, reshape_target, shape_range, slice_plan,
-    };
+    pub(crate) use super::shape_ops::{cut, pad_plan, permutation, range_length, shape_range, slice_plan};
     pub(crate) use super::window::resize_geometry;
 }
 

@@ -26,7 +26,7 @@ use crate::op::Op;
 use crate::tensor::{ElementType, Scalar, Tensor};
 
 pub use elementwise::activate;
-pub(crate) use matmul::{EinsumPlan, einsum_plan};
+pub(crate) use matmul::einsum_plan;
 pub(crate) use shape_ops::shape_values;
 
 /// One operator's inputs, and the shapes its outputs have.
