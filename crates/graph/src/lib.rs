@@ -15,6 +15,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod analysis;
+pub mod builders;
 mod error;
 mod export;
 mod graph;
@@ -23,6 +25,7 @@ mod infer;
 mod limits;
 mod op;
 mod opname;
+pub mod passes;
 mod proto;
 pub mod reference;
 mod tensor;

@@ -52,7 +52,6 @@ pub(crate) enum AttributeValue<'a> {
     Tensor(Box<TensorProto<'a>>),
     Floats(Vec<f32>),
     Ints(Vec<i64>),
-    Texts(Vec<&'a [u8]>),
     /// A subgraph, a type, or anything else no supported operator has.
     Other,
 }
@@ -170,7 +169,7 @@ impl<'a> Attribute<'a> {
         let mut reader = Reader::new(bytes, "AttributeProto");
         let mut name = "";
         let (mut float, mut int, mut text, mut tensor, mut other) = (None, None, None, None, false);
-        let (mut floats, mut ints, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut floats, mut ints) = (Vec::new(), Vec::new());
         let mut kind = 0;
         while let Some((field, raw)) = reader.next()? {
             match field {
@@ -181,8 +180,7 @@ impl<'a> Attribute<'a> {
                 5 => tensor = Some(TensorProto::decode(reader.bytes(field, raw)?)?),
                 7 => reader.floats(field, raw, &mut floats)?,
                 8 => reader.ints(field, raw, &mut ints)?,
-                9 => texts.push(reader.bytes(field, raw)?),
-                6 | 10 | 11 | 14 | 15 | 21 | 22 | 23 => other = true,
+                6 | 9 | 10 | 11 | 14 | 15 | 21 | 22 | 23 => other = true,
                 20 => kind = reader.int(field, raw)?,
                 _ => {}
             }
@@ -194,7 +192,6 @@ impl<'a> Attribute<'a> {
             3 => AttributeValue::Text(text.unwrap_or_default()),
             6 => AttributeValue::Floats(floats),
             7 => AttributeValue::Ints(ints),
-            8 => AttributeValue::Texts(texts),
             _ => match (tensor, float, int, text) {
                 (Some(t), ..) => AttributeValue::Tensor(Box::new(t)),
                 _ if other || kind != 0 => AttributeValue::Other,
@@ -202,7 +199,6 @@ impl<'a> Attribute<'a> {
                 (_, _, Some(i), _) => AttributeValue::Int(i),
                 (_, _, _, Some(s)) => AttributeValue::Text(s),
                 _ if !floats.is_empty() => AttributeValue::Floats(floats),
-                _ if !texts.is_empty() => AttributeValue::Texts(texts),
                 _ => AttributeValue::Ints(ints),
             },
         };
