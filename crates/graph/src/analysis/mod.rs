@@ -41,34 +41,39 @@ pub struct Analysis {
 pub fn multiply_accumulates(graph: &Graph, input_shapes: &[(&str, Vec<usize>)]) -> Result<u64> {
     let mut shaped = graph.clone();
     infer_shapes(&mut shaped, input_shapes)?;
-    let mut total = 0u128;
-    for node in &shaped.nodes {
-        let shape = |id: Option<crate::ValueId>| -> Result<Vec<u128>> {
-            let value = id.map(|id| shaped.value(id));
-            let fixed = value.and_then(crate::Value::fixed_shape);
-            fixed.map(|s| s.into_iter().map(|n| n as u128).collect()).ok_or_else(|| {
-                GraphError::misused("input shapes", format!("\"{}\" stays open", node.name), "concrete lengths")
-            })
-        };
-        let after_first = |s: &[u128]| s.iter().skip(1).product::<u128>();
-        let each = |s: &[u128]| s.iter().product::<u128>();
-        total += match &node.op {
-            Op::Conv(_) | Op::FusedConv { .. } | Op::ConvInteger(_) => {
-                each(&shape(node.output(0))?) * after_first(&shape(node.input(1))?)
-            }
-            Op::QLinearConv(_) => each(&shape(node.output(0))?) * after_first(&shape(node.input(3))?),
-            Op::ConvTranspose(_) => each(&shape(node.input(0))?) * after_first(&shape(node.input(1))?),
-            Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul => {
-                each(&shape(node.output(0))?) * shape(node.input(0))?.last().copied().unwrap_or(1)
-            }
-            Op::Gemm { trans_a, .. } => {
-                let a = shape(node.input(0))?;
-                let inner = if *trans_a { a.first() } else { a.last() };
-                each(&shape(node.output(0))?) * inner.copied().unwrap_or(1)
-            }
-            _ => 0,
-        };
-    }
+    shaped.nodes.iter().try_fold(0u64, |total, node| Ok(total.saturating_add(node_macs(&shaped, node)?)))
+}
+
+/// Multiply-accumulates of one node of a graph whose shapes are known: those of convolutions and matrix products, else 0.
+///
+/// # Errors
+/// When a shape it needs is open.
+pub fn node_macs(shaped: &Graph, node: &crate::Node) -> Result<u64> {
+    let shape = |id: Option<crate::ValueId>| -> Result<Vec<u128>> {
+        let value = id.map(|id| shaped.value(id));
+        let fixed = value.and_then(crate::Value::fixed_shape);
+        fixed.map(|s| s.into_iter().map(|n| n as u128).collect()).ok_or_else(|| {
+            GraphError::misused("input shapes", format!("\"{}\" stays open", node.name), "concrete lengths")
+        })
+    };
+    let after_first = |s: &[u128]| s.iter().skip(1).product::<u128>();
+    let each = |s: &[u128]| s.iter().product::<u128>();
+    let total = match &node.op {
+        Op::Conv(_) | Op::FusedConv { .. } | Op::ConvInteger(_) => {
+            each(&shape(node.output(0))?) * after_first(&shape(node.input(1))?)
+        }
+        Op::QLinearConv(_) => each(&shape(node.output(0))?) * after_first(&shape(node.input(3))?),
+        Op::ConvTranspose(_) => each(&shape(node.input(0))?) * after_first(&shape(node.input(1))?),
+        Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul => {
+            each(&shape(node.output(0))?) * shape(node.input(0))?.last().copied().unwrap_or(1)
+        }
+        Op::Gemm { trans_a, .. } => {
+            let a = shape(node.input(0))?;
+            let inner = if *trans_a { a.first() } else { a.last() };
+            each(&shape(node.output(0))?) * inner.copied().unwrap_or(1)
+        }
+        _ => 0,
+    };
     Ok(u64::try_from(total).unwrap_or(u64::MAX))
 }
 
