@@ -26,10 +26,12 @@
 //! assert_eq!(image.read_all()?, stack);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+// One exception: the advice on large pages in `huge`.
+#![deny(unsafe_code)]
 
 mod codec;
 mod error;
+mod huge;
 mod image;
 mod limits;
 mod meta;

@@ -1,6 +1,6 @@
 //! NumPy's `.npy`: reading by region, and the header written.
 
-use crate::{codec, error::Fault, limits::Limits, meta::ByteOrder, source::Source};
+use crate::{codec, error::Fault, huge, limits::Limits, meta::ByteOrder, source::Source};
 use cytoscope_volume::{Axes, Axis, DType, Region, Samples, element_count};
 
 /// First bytes of every `.npy` file.
@@ -70,7 +70,7 @@ impl Npy {
     /// The samples of a region along T, Z, C, Y, X, S, already checked against the shape.
     pub fn read(&self, region: &Region) -> Result<Samples, Fault> {
         let len = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
-        let mut samples = Samples::zeros(self.dtype, len);
+        let mut samples = huge::zeros(self.dtype, len);
         let (Ok(start), Ok(size)) =
             (<[usize; 6]>::try_from(region.start.as_slice()), <[usize; 6]>::try_from(region.size.as_slice()))
         else {

@@ -1,10 +1,12 @@
 //! LZW as TIFF uses it, and the older bit order of its first writers.
 //!
-//! Every string of the code table occurs in the output already, so the table keeps only where and how long; decoding
-//! a code is a copy inside the output.
+//! Every string of the code table occurs in the output already, and the string of entry `k` begins where the `k`-th code
+//! since the last clearing was written and ends with the first byte of the next one. So the table only keeps where each
+//! code was written, and decoding a code is a copy inside the output.
 
 use super::{Codec, short};
 use crate::error::Fault;
+use std::{cell::RefCell, hint::select_unpredictable};
 
 const CLEAR: usize = 256;
 const END: usize = 257;
@@ -12,155 +14,134 @@ const CODES: usize = 4096;
 /// Bytes copied at once; the work buffer is this much longer than the output.
 const STEP: usize = 16;
 
-/// Where a code's string begins in the work buffer, and its length.
-#[derive(Clone, Copy, Default)]
-struct Span {
-    at: u32,
-    len: u32,
+thread_local! {
+    static WORK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Work buffers up to this size are kept for the next strip.
+const KEPT_BYTES: usize = 8 << 20;
+
 /// Decodes until `out` is full or the data end.
-pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
+pub(super) fn decode(mut encoded: Vec<u8>, out: &mut [u8]) -> Result<(), Fault> {
     // The work buffer begins with the 256 one-byte strings, so that those are copied like any other.
     let total = 256 + out.len();
     if u32::try_from(total + 2 * STEP).is_err() {
-        return Err(Fault::over("an LZW strip", out.len() as u64, "4 GiB", u64::from(u32::MAX)));
+        return Err(Fault::over("the size of an LZW strip", out.len() as u64, "4 GiB", u64::from(u32::MAX)));
     }
-    let mut work = vec![0u8; total + 2 * STEP + CODES];
-    for (i, b) in work.iter_mut().take(256).enumerate() {
-        *b = i as u8;
+    let old_style = matches!(encoded.as_slice(), [0, second, ..] if second & 1 == 1);
+    let bits = encoded.len() * 8;
+    encoded.extend([0; 8]);
+    let mut work = WORK.take();
+    if work.len() < total + 2 * STEP {
+        work = vec![0; total + 2 * STEP];
     }
-    let old_style = matches!(encoded, [0, second, ..] if second & 1 == 1);
-    let end =
-        if old_style { run::<true>(encoded, &mut work, total)? } else { run::<false>(encoded, &mut work, total)? };
+    for (b, i) in work.iter_mut().zip(0..=255u8) {
+        *b = i;
+    }
+    let end = if old_style {
+        run::<true>(&encoded, bits, &mut work, total)?
+    } else {
+        run::<false>(&encoded, bits, &mut work, total)?
+    };
     if end < total {
         return Err(short(Codec::Lzw, end - 256, out.len()));
     }
     out.copy_from_slice(work.get(256..total).unwrap_or_default());
+    if work.len() <= KEPT_BYTES {
+        WORK.set(work);
+    }
     Ok(())
 }
 
+#[cold]
 fn broken() -> Fault {
     Fault::malformed("a strip or tile is not valid LZW data")
 }
 
+/// The code of `width` bits at bit `at`; the data are padded so that eight bytes can be read at every bit of theirs.
+#[inline(always)]
+fn code_at<const OLD: bool>(encoded: &[u8], at: usize, width: usize) -> Option<usize> {
+    let bytes: [u8; 8] = *encoded.get(at / 8..)?.first_chunk::<8>()?;
+    let mask = (1u64 << width) - 1;
+    let code =
+        if OLD { u64::from_le_bytes(bytes) >> (at % 8) } else { u64::from_be_bytes(bytes) >> (64 - width - at % 8) };
+    Some((code & mask) as usize)
+}
+
 /// Decodes into `work[256..total]`, and returns the end reached.
-fn run<const OLD: bool>(encoded: &[u8], work: &mut [u8], total: usize) -> Result<usize, Fault> {
-    let mut table = [Span::default(); CODES];
-    for (i, s) in table.iter_mut().take(256).enumerate() {
-        *s = Span { at: i as u32, len: 1 };
-    }
-    let mut bits = Bits::<OLD> { bytes: encoded, at: 0, held: 0, have: 0 };
+fn run<const OLD: bool>(encoded: &[u8], bits: usize, work: &mut [u8], total: usize) -> Result<usize, Fault> {
+    // starts[k] is where the string of entry k begins; it ends one byte after starts[k + 1].
+    let mut starts = [0u32; CODES * 2];
     let mut width = 9;
-    let mut next = 258usize;
-    let mut before = Span::default();
+    let mut next = END;
+    let mut bit = 0;
     let mut at = 256usize;
     // Old-style writers widen their codes one code later.
     let early = usize::from(!OLD);
-    while at < total {
-        let Some(code) = bits.take(width) else { break };
-        if code == CLEAR {
-            width = 9;
-            next = 258;
-            before = Span::default();
-            continue;
-        }
-        if code == END {
-            break;
-        }
-        if before.len != 0 && next < CODES {
-            // The new string: the one before and the first byte of this one, which is written next to it.
-            table[next & (CODES - 1)] = Span { at: before.at, len: before.len + 1 };
-            next += 1;
-            if next + early >= (1 << width) && width < 12 {
+    'codes: while at < total {
+        // Up to the next change of width all codes are alike.
+        let widen_at = if width < 12 { (1 << width) - early } else { usize::MAX };
+        while at < total {
+            if bit + width > bits {
+                break 'codes;
+            }
+            let Some(code) = code_at::<OLD>(encoded, bit, width) else { break 'codes };
+            bit += width;
+            if code & !1 == CLEAR {
+                if code == END {
+                    break 'codes;
+                }
+                width = 9;
+                next = END;
+                continue 'codes;
+            }
+            if next < CODES {
+                next += 1;
+                starts[next & (CODES * 2 - 1)] = at as u32;
+            }
+            if code >= next {
+                return Err(broken());
+            }
+            // Which codes are single bytes cannot be foreseen, so both answers are worked out.
+            let from = starts[code & (CODES - 1)];
+            let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1).wrapping_sub(from) as usize;
+            let byte = code < CLEAR;
+            let (from, len) = (select_unpredictable(byte, code, from as usize), select_unpredictable(byte, 1, len));
+            copy_step(work, from, at).ok_or_else(broken)?;
+            if len > STEP {
+                copy_long(work, from, at, len, total).ok_or_else(broken)?;
+            }
+            if code + 1 == next && code > END {
+                // The newest string ends with its own first byte, which was only just written.
+                let first = work.get(at).copied().ok_or_else(broken)?;
+                if let Some(last) = work.get_mut(at + len - 1) {
+                    *last = first;
+                }
+            }
+            at += len;
+            if next >= widen_at {
                 width += 1;
+                continue 'codes;
             }
         }
-        if code >= next {
-            return Err(broken());
-        }
-        let span = table[code & (CODES - 1)];
-        let (from, len) = (span.at as usize, (span.len as usize).min(total - at));
-        let mut copied = 0;
-        loop {
-            let step: [u8; STEP] = match work.get(from + copied..from + copied + STEP) {
-                Some(s) => s.try_into().map_err(|_| broken())?,
-                None => return Err(broken()),
-            };
-            match work.get_mut(at + copied..at + copied + STEP) {
-                Some(to) => to.copy_from_slice(&step),
-                None => return Err(broken()),
-            }
-            copied += STEP;
-            if copied >= len {
-                break;
-            }
-        }
-        if from + len > at && from >= 256 && len > 0 {
-            // The string ends with its own first byte, just written.
-            let first = work.get(at).copied().unwrap_or(0);
-            if let Some(last) = work.get_mut(at + len - 1) {
-                *last = first;
-            }
-        }
-        before = Span { at: at as u32, len: len as u32 };
-        at += len;
     }
-    Ok(at)
+    Ok(at.min(total))
 }
 
-struct Bits<'a, const OLD: bool> {
-    bytes: &'a [u8],
-    at: usize,
-    held: u64,
-    have: u32,
+#[inline(always)]
+fn copy_step(work: &mut [u8], from: usize, to: usize) -> Option<()> {
+    let step: [u8; STEP] = *work.get(from..)?.first_chunk::<STEP>()?;
+    *work.get_mut(to..)?.first_chunk_mut::<STEP>()? = step;
+    Some(())
 }
 
-impl<const OLD: bool> Bits<'_, OLD> {
-    /// The next code of `width` bits.
-    #[inline(always)]
-    fn take(&mut self, width: u32) -> Option<usize> {
-        if self.have < width {
-            self.refill();
-            if self.have < width {
-                return None;
-            }
-        }
-        let mask = (1u64 << width) - 1;
-        if OLD {
-            let code = self.held & mask;
-            self.held >>= width;
-            self.have -= width;
-            Some(code as usize)
-        } else {
-            self.have -= width;
-            Some(((self.held >> self.have) & mask) as usize)
-        }
+/// The rest of a string longer than one step, as far as there is room.
+#[cold]
+fn copy_long(work: &mut [u8], from: usize, to: usize, len: usize, total: usize) -> Option<()> {
+    let mut copied = STEP;
+    while copied < len && to + copied < total {
+        copy_step(work, from + copied, to + copied)?;
+        copied += STEP;
     }
-
-    #[inline(always)]
-    fn refill(&mut self) {
-        if let Some(&[a, b, c, d]) = self.bytes.get(self.at..self.at + 4) {
-            if OLD {
-                self.held |= u64::from(u32::from_le_bytes([a, b, c, d])) << self.have;
-            } else {
-                self.held = (self.held << 32) | u64::from(u32::from_be_bytes([a, b, c, d]));
-            }
-            self.at += 4;
-            self.have += 32;
-            return;
-        }
-        while let Some(b) = self.bytes.get(self.at) {
-            if self.have > 48 {
-                break;
-            }
-            if OLD {
-                self.held |= u64::from(*b) << self.have;
-            } else {
-                self.held = (self.held << 8) | u64::from(*b);
-            }
-            self.at += 1;
-            self.have += 8;
-        }
-    }
+    Some(())
 }

@@ -112,11 +112,11 @@ pub(crate) fn decode_chunk(
         if out.len() != packed_len {
             return Err(Fault::malformed("a strip or tile does not match the page it belongs to"));
         }
-        decompress(layout.codec, &encoded, out, padded_len)?;
+        decompress(layout.codec, encoded, out, padded_len)?;
         predict::undo(layout, order, out);
     } else {
         let mut packed = vec![0u8; packed_len];
-        decompress(layout.codec, &encoded, &mut packed, padded_len)?;
+        decompress(layout.codec, encoded, &mut packed, padded_len)?;
         bits::unpack(layout, &packed, out);
         if layout.predictor == Predictor::Horizontal {
             bits::undo_horizontal(layout, out);
@@ -125,7 +125,7 @@ pub(crate) fn decode_chunk(
     Ok(())
 }
 
-fn decompress(codec: Codec, encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+fn decompress(codec: Codec, encoded: Vec<u8>, out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
     match codec {
         Codec::Raw => {
             let from = encoded.get(..out.len()).ok_or_else(|| short(codec, encoded.len(), out.len()))?;
@@ -133,9 +133,9 @@ fn decompress(codec: Codec, encoded: &[u8], out: &mut [u8], padded_len: usize) -
             Ok(())
         }
         Codec::Lzw => lzw::decode(encoded, out),
-        Codec::Deflate => deflate::decode(encoded, out, padded_len),
-        Codec::PackBits => packbits::decode(encoded, out),
-        Codec::Zstd => zstandard::decode(encoded, out, padded_len),
+        Codec::Deflate => deflate::decode(&encoded, out, padded_len),
+        Codec::PackBits => packbits::decode(&encoded, out),
+        Codec::Zstd => zstandard::decode(&encoded, out, padded_len),
         Codec::Jpeg => Err(Fault::malformed("JPEG data where none is expected")),
     }
 }
