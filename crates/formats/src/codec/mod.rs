@@ -2,6 +2,7 @@
 
 mod bits;
 mod deflate;
+mod inflate;
 mod jpeg;
 mod lzw;
 mod packbits;
@@ -133,7 +134,7 @@ fn decompress(codec: Codec, encoded: Vec<u8>, out: &mut [u8], padded_len: usize)
             Ok(())
         }
         Codec::Lzw => lzw::decode(encoded, out),
-        Codec::Deflate => deflate::decode(&encoded, out, padded_len),
+        Codec::Deflate => deflate::decode(encoded, out, padded_len),
         Codec::PackBits => packbits::decode(&encoded, out),
         Codec::Zstd => zstandard::decode(&encoded, out, padded_len),
         Codec::Jpeg => Err(Fault::malformed("JPEG data where none is expected")),
