@@ -1,0 +1,147 @@
+//! From the bytes of a strip or tile to samples in this machine's order. Every decoder is bounded by its output.
+
+mod bits;
+mod deflate;
+mod inflate;
+mod jpeg;
+mod lzw;
+mod packbits;
+mod predict;
+pub(crate) use deflate::compress as deflate_compress;
+pub(crate) use predict::{horizontal_differences, to_native};
+pub(crate) use zstandard::compress as zstd_compress;
+mod zstandard;
+
+use crate::{
+    error::{Fault, RESAVE},
+    meta::ByteOrder,
+    tiff::page::{Layout, Predictor},
+};
+
+/// How the pixels of a page are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Codec {
+    Raw,
+    Lzw,
+    Jpeg,
+    Deflate,
+    PackBits,
+    Zstd,
+}
+
+impl Codec {
+    /// The compression named by tag 259.
+    pub fn from_tag(value: u64) -> Result<Self, Fault> {
+        let refused = match value {
+            0 | 1 => return Ok(Codec::Raw),
+            5 => return Ok(Codec::Lzw),
+            7 | 33007 => return Ok(Codec::Jpeg),
+            8 | 32946 => return Ok(Codec::Deflate),
+            32773 => return Ok(Codec::PackBits),
+            34926 | 50000 => return Ok(Codec::Zstd),
+            2 => "CCITT modified Huffman (fax)",
+            3 => "CCITT group 3 (fax)",
+            4 => "CCITT group 4 (fax)",
+            6 => "old-style JPEG",
+            9 | 10 => "JBIG",
+            32766 => "NeXT",
+            32809 => "ThunderScan",
+            32895..=32898 => "IT8",
+            33003 | 33004 | 33005 | 34712 => "JPEG 2000",
+            34676 | 34677 => "SGI LogLuv",
+            34887 => "LERC",
+            34892 => "lossy JPEG (DNG)",
+            34925 => "LZMA",
+            34933 | 50001 => "WebP",
+            34934 | 22610 => "JPEG XR",
+            50002 | 52546 => "JPEG XL",
+            other => return Err(Fault::unsupported(format!("compression {other} is not known"), RESAVE)),
+        };
+        Err(Fault::unsupported(format!("{refused} compression ({value}) is not read"), RESAVE))
+    }
+
+    /// Name shown to people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Codec::Raw => "none",
+            Codec::Lzw => "lzw",
+            Codec::Jpeg => "jpeg",
+            Codec::Deflate => "deflate",
+            Codec::PackBits => "packbits",
+            Codec::Zstd => "zstd",
+        }
+    }
+
+    /// Whether the predictor tag means anything with it.
+    pub fn takes_predictor(self) -> bool {
+        matches!(self, Codec::Raw | Codec::Lzw | Codec::Deflate | Codec::Zstd)
+    }
+
+    /// The most bytes that one stored byte can become: a chunk that claims more is refused before memory is taken.
+    pub fn max_ratio(self) -> u64 {
+        match self {
+            Codec::Raw => 1,
+            Codec::PackBits => 64,
+            Codec::Lzw | Codec::Deflate | Codec::Jpeg => 4096,
+            Codec::Zstd => 1 << 17,
+        }
+    }
+}
+
+/// Decodes one chunk of `rows` rows into `out`, which holds exactly its samples.
+///
+/// `tables` are the JPEG tables of the page, if it has some.
+pub(crate) fn decode_chunk(
+    layout: &Layout,
+    order: ByteOrder,
+    mut encoded: Vec<u8>,
+    tables: &[u8],
+    rows: usize,
+    out: &mut [u8],
+) -> Result<(), Fault> {
+    if layout.bits_reversed && layout.codec != Codec::Jpeg {
+        encoded.iter_mut().for_each(|b| *b = b.reverse_bits());
+    }
+    if layout.codec == Codec::Jpeg {
+        return jpeg::decode(layout, &encoded, tables, rows, out);
+    }
+    let row_bytes = layout.packed_row_bytes().unwrap_or(usize::MAX);
+    let packed_len = row_bytes.saturating_mul(rows);
+    // A last strip may have been stored with all the rows of the others.
+    let padded_len = row_bytes.saturating_mul(layout.chunk_height).max(packed_len);
+    if layout.whole_bytes() {
+        if out.len() != packed_len {
+            return Err(Fault::malformed("a strip or tile does not match the page it belongs to"));
+        }
+        decompress(layout.codec, encoded, out, padded_len)?;
+        predict::undo(layout, order, out);
+    } else {
+        let mut packed = vec![0u8; packed_len];
+        decompress(layout.codec, encoded, &mut packed, padded_len)?;
+        bits::unpack(layout, &packed, out);
+        if layout.predictor == Predictor::Horizontal {
+            bits::undo_horizontal(layout, out);
+        }
+    }
+    Ok(())
+}
+
+fn decompress(codec: Codec, encoded: Vec<u8>, out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+    match codec {
+        Codec::Raw => {
+            let from = encoded.get(..out.len()).ok_or_else(|| short(codec, encoded.len(), out.len()))?;
+            out.copy_from_slice(from);
+            Ok(())
+        }
+        Codec::Lzw => lzw::decode(encoded, out),
+        Codec::Deflate => deflate::decode(encoded, out, padded_len),
+        Codec::PackBits => packbits::decode(&encoded, out),
+        Codec::Zstd => zstandard::decode(&encoded, out, padded_len),
+        Codec::Jpeg => Err(Fault::malformed("JPEG data where none is expected")),
+    }
+}
+
+/// A chunk that ends too early.
+fn short(codec: Codec, got: usize, expected: usize) -> Fault {
+    Fault::malformed(format!("a strip or tile ({}) decodes to {got} bytes where {expected} are needed", codec.name()))
+}

@@ -1,0 +1,41 @@
+//! Zstandard frames.
+
+use super::{Codec, short};
+use crate::error::Fault;
+use std::{cell::RefCell, io};
+use zstd::bulk::Decompressor;
+
+thread_local! {
+    static DECODER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Decodes exactly `out`; data that go on up to `padded_len` bytes are cut.
+pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+    DECODER.with_borrow_mut(|slot| {
+        let decoder = match slot {
+            Some(decoder) => decoder,
+            None => slot.insert(Decompressor::new().map_err(|e| Fault::Io("starting the Zstd decoder", e))?),
+        };
+        let fault = |e: io::Error| Fault::malformed(format!("a strip or tile is not valid Zstd data ({e})"));
+        let got = match decoder.decompress_to_buffer(encoded, out) {
+            Ok(got) => got,
+            Err(_) if padded_len > out.len() => {
+                let mut padded = vec![0; padded_len];
+                let got = decoder.decompress_to_buffer(encoded, padded.as_mut_slice()).map_err(fault)?;
+                let len = out.len();
+                out.copy_from_slice(padded.get(..len).unwrap_or_default());
+                got.min(len)
+            }
+            Err(e) => return Err(fault(e)),
+        };
+        if got == out.len() { Ok(()) } else { Err(short(Codec::Zstd, got, out.len())) }
+    })
+}
+
+/// Level of compression: the library's own default.
+const LEVEL: i32 = 3;
+
+/// Compresses a strip into one frame that states its size.
+pub(crate) fn compress(samples: &[u8]) -> io::Result<Vec<u8>> {
+    zstd::bulk::compress(samples, LEVEL)
+}

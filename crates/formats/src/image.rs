@@ -1,0 +1,254 @@
+//! Opening a file by its content, and reading from it.
+
+use crate::{
+    error::{Fault, FormatError},
+    limits::Limits,
+    meta::{ByteOrder, Channel, ImageMeta, Level},
+    npy::{self, Npy},
+    source::Source,
+    tiff::{
+        file::{FileSet, TiffFile},
+        ifd::looks_like_tiff,
+        ome,
+        read::Stack,
+        series::{self, Opened},
+    },
+};
+use cytoscope_volume::{Array, Axes, Region, VoxelSize};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// How to open a file.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Which image of a file that holds several.
+    pub series: usize,
+    /// Axes to use where the file's own are wrong: one letter of T, Z, C that all planes run along (such as `TYX`), or
+    /// one for each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
+    pub axes: Option<Axes>,
+    /// What the file may ask for.
+    pub limits: Limits,
+}
+
+/// An opened image: its metadata, and its pixels on demand. Clones share the open files.
+#[derive(Debug, Clone)]
+pub struct Image {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    meta: ImageMeta,
+    data: Data,
+    limits: Limits,
+    bytes_read: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Data {
+    Tiff(Stack),
+    Npy(Npy),
+}
+
+/// Opens an image; the format is told from the content, whatever the extension.
+///
+/// Only headers are read. A multi-file OME-TIFF set opens whole from any of its files, or from its companion file.
+///
+/// # Errors
+/// [`FormatError`] if the file cannot be read, is no format read here, breaks its format or a limit, or lacks the
+/// series or axes asked for.
+pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+    let bytes_read = Arc::new(AtomicU64::new(0));
+    let source = Source::open(path, Arc::clone(&bytes_read)).map_err(|f| f.at(path))?;
+    let mut head = [0u8; 512];
+    let have = source.len().min(512) as usize;
+    let head = head.get_mut(..have).unwrap_or_default();
+    source.read_at(0, head).map_err(|f| f.at(path))?;
+    open_source(path, source, head, options, bytes_read)
+}
+
+/// Opens an image held in memory, as [`open`] opens a file; sets of several files cannot be opened so.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_bytes(bytes: Vec<u8>, options: &OpenOptions) -> Result<Image, FormatError> {
+    let head: Vec<u8> = bytes.iter().take(512).copied().collect();
+    open_source(Path::new("<memory>"), Source::memory(bytes), &head, options, Arc::default())
+}
+
+fn open_source(
+    path: &Path,
+    source: Source,
+    head: &[u8],
+    options: &OpenOptions,
+    bytes_read: Arc<AtomicU64>,
+) -> Result<Image, FormatError> {
+    let files = FileSet::new(options.limits.clone(), Arc::clone(&bytes_read));
+    if head.starts_with(npy::MAGIC) {
+        return open_npy(path, source, options, bytes_read);
+    }
+    if looks_like_tiff(head) {
+        let file = TiffFile::walk(path, source, &options.limits).map_err(|f| f.at(path))?;
+        return from_tiff(path, series::open(path, file, files, options)?, options, bytes_read);
+    }
+    if crate::tiff::ome_xml::is_ome(&String::from_utf8_lossy(head)) {
+        return from_tiff(path, ome::open_companion(path, files, options)?, options, bytes_read);
+    }
+    Err(FormatError::unsupported(
+        path,
+        "the file is no TIFF, OME-TIFF or NPY",
+        "save it as TIFF, for example with Fiji (File > Save As > Tiff)",
+    ))
+}
+
+fn open_npy(
+    path: &Path,
+    source: Source,
+    options: &OpenOptions,
+    bytes_read: Arc<AtomicU64>,
+) -> Result<Image, FormatError> {
+    let npy = Npy::open(source, &options.limits, options.axes.as_ref()).map_err(|f| f.at(path))?;
+    if options.series != 0 {
+        return Err(FormatError::misused(
+            path,
+            format!("there is no series {}", options.series),
+            "an .npy file has one: 0",
+        ));
+    }
+    let shape_full = npy.shape_full.to_vec();
+    let (axes, shape) = squeezed(&shape_full);
+    let meta = ImageMeta {
+        path: path.to_owned(),
+        format: "npy".into(),
+        axes,
+        shape,
+        axes_full: Axes::canonical(),
+        levels: vec![Level { name: "0".into(), shape_full: shape_full.clone() }],
+        channels: vec![Channel::default(); npy.shape_full[2]],
+        shape_full,
+        dtype: npy.dtype,
+        voxel_size_um: VoxelSize::default(),
+        time_interval_secs: None,
+        compression: "none".into(),
+        byte_order: npy.order,
+        series: 0,
+        series_count: 1,
+        bits_per_sample: npy.dtype.size_bytes() as u32 * 8,
+        display_range: None,
+        missing_planes: 0,
+    };
+    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Npy(npy), limits: options.limits.clone(), bytes_read }) })
+}
+
+fn from_tiff(
+    path: &Path,
+    opened: Opened,
+    options: &OpenOptions,
+    bytes_read: Arc<AtomicU64>,
+) -> Result<Image, FormatError> {
+    let Opened { series, files, count } = opened;
+    let Some(first) = series.planes.iter().flatten().next() else {
+        return Err(Fault::malformed("the image has no plane").at(path));
+    };
+    let file = files.get(first.file)?;
+    let Some(Some(page)) = file.pages.get(first.page as usize) else {
+        return Err(Fault::malformed("the first plane of the image is not in the file").at(&file.path));
+    };
+    let mut layouts = vec![Arc::clone(&page.layout)];
+    layouts.extend(file.sub_levels(page).map_err(|f| f.at(&file.path))?.into_iter().map(|p| p.layout));
+    let tzc = series.tzc();
+    let full = |l: &crate::tiff::page::Layout| vec![tzc[0], tzc[1], tzc[2], l.height, l.width, l.samples];
+    let levels: Vec<Level> =
+        layouts.iter().enumerate().map(|(i, l)| Level { name: i.to_string(), shape_full: full(l) }).collect();
+    let layout = &page.layout;
+    let shape_full = full(layout);
+    let (axes, shape) = squeezed(&shape_full);
+    let mut channels = series.channels.clone();
+    channels.resize(tzc[2], Channel::default());
+    let planes = series.planes_tzc();
+    let meta = ImageMeta {
+        path: path.to_owned(),
+        format: series.format.into(),
+        axes,
+        shape,
+        axes_full: Axes::canonical(),
+        shape_full,
+        dtype: layout.dtype,
+        voxel_size_um: series.voxel_size_um,
+        time_interval_secs: series.time_interval_secs,
+        channels,
+        compression: layout.codec.name().into(),
+        byte_order: file.container.order,
+        levels,
+        series: options.series,
+        series_count: count,
+        bits_per_sample: layout.bits,
+        display_range: series.display_range,
+        missing_planes: planes.iter().filter(|p| p.is_none()).count(),
+    };
+    let stack = Stack { files, planes, levels: layouts, tzc };
+    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Tiff(stack), limits: options.limits.clone(), bytes_read }) })
+}
+
+/// The canonical axes longer than 1, with their extents.
+fn squeezed(shape_full: &[usize]) -> (Axes, Vec<usize>) {
+    let kept: Vec<_> = Axes::canonical().iter().zip(shape_full.iter().copied()).filter(|(_, n)| *n != 1).collect();
+    (Axes::new(kept.iter().map(|k| k.0).collect()).unwrap_or_default(), kept.iter().map(|k| k.1).collect())
+}
+
+impl Image {
+    /// What is known of the image.
+    pub fn meta(&self) -> &ImageMeta {
+        &self.inner.meta
+    }
+
+    /// Bytes read from the image's files so far, its headers included.
+    pub fn bytes_read(&self) -> u64 {
+        self.inner.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// The samples of a region of a level, along T, Z, C, Y, X, S: only the strips or tiles it touches are read, and
+    /// they are decoded on all cores.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the level does not exist, the region leaves it, or the data are damaged or over a limit.
+    pub fn read(&self, level: usize, region: &Region) -> Result<Array, FormatError> {
+        let meta = self.meta();
+        let Some(shape) = meta.levels.get(level).map(|l| &l.shape_full) else {
+            let next = format!("choose one of 0 to {}", meta.levels.len().saturating_sub(1));
+            return Err(FormatError::misused(&meta.path, format!("there is no level {level}"), next));
+        };
+        region
+            .check(shape)
+            .map_err(|e| FormatError::misused(&meta.path, e.to_string(), "choose a region inside the image"))?;
+        let bytes = region.len().ok().and_then(|n| n.checked_mul(meta.dtype.size_bytes())).unwrap_or(usize::MAX) as u64;
+        let limit = self.inner.limits.max_read_bytes;
+        if bytes > limit {
+            return Err(Fault::over("the size of the region in bytes", bytes, "max_read_bytes", limit).at(&meta.path));
+        }
+        let samples = match &self.inner.data {
+            Data::Tiff(stack) => stack.read(&meta.path, level, region)?,
+            Data::Npy(npy) => npy.read(region).map_err(|f| f.at(&meta.path))?,
+        };
+        Array::new(Axes::canonical(), region.size.clone(), samples)
+            .map_err(|e| FormatError::misused(&meta.path, e.to_string(), "read a smaller region"))
+    }
+
+    /// The whole of level 0, without axes of length 1.
+    ///
+    /// # Errors
+    /// As [`Image::read`].
+    pub fn read_all(&self) -> Result<Array, FormatError> {
+        Ok(self.read(0, &Region::whole(&self.meta().shape_full))?.squeeze())
+    }
+
+    /// Whether samples are stored in this machine's order.
+    pub fn is_native_order(&self) -> bool {
+        self.meta().byte_order == ByteOrder::NATIVE
+    }
+}

@@ -1,0 +1,51 @@
+//! Images in files: TIFF, ImageJ TIFF, OME-TIFF and NPY, in and out.
+//!
+//! This room owns the formats: what a file says of its axes, voxels and channels, where its planes are, how their
+//! strips and tiles decode, and how a stack is written so that Fiji, Bio-Formats and Python read the same back.
+//! Values are exactly those stored: nothing is inverted, scaled or mapped through a palette.
+//!
+//! Opening reads headers only, a region read touches only its strips or tiles, and writing streams plane by plane.
+//! It fails with [`FormatError`], whose [`FormatError::kind`] tells a damaged file from one of an unread kind, one over
+//! a limit, a wrong call, a full disk, and other trouble with files. Whatever is in a file, nothing panics, and memory
+//! is taken only for data that the file can hold ([`Limits`]).
+//!
+//! ```
+//! use cytoscope_formats::{OpenOptions, WriteSpec, open, write_array, container_for_path};
+//! use cytoscope_volume::{Array, Samples, VoxelSize};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("stack.ome.tif");
+//! let stack = Array::new("ZYX".parse()?, vec![2, 3, 4], Samples::U16((0..24).collect()))?;
+//! let mut spec = WriteSpec::of(&stack, container_for_path(&path)?);
+//! spec.voxel_size_um = VoxelSize::new_um(0.5, 0.1, 0.1);
+//! write_array(&path, &stack, &spec)?;
+//!
+//! let image = open(&path, &OpenOptions::default())?;
+//! assert_eq!(image.meta().axes.to_string(), "ZYX");
+//! assert_eq!(image.meta().voxel_size_um, VoxelSize::new_um(0.5, 0.1, 0.1));
+//! assert_eq!(image.read_all()?, stack);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+// One exception: the advice on large pages in `huge`.
+#![deny(unsafe_code)]
+
+mod codec;
+mod error;
+mod huge;
+mod image;
+mod limits;
+mod meta;
+mod npy;
+mod preview;
+mod source;
+mod tiff;
+mod write;
+
+pub use error::{FormatError, FormatErrorKind};
+pub use image::{Image, OpenOptions, open, open_bytes};
+pub use limits::Limits;
+pub use meta::{ByteOrder, Channel, ImageMeta, Level};
+pub use preview::preview_png;
+pub use write::{
+    Compression, Container, StackWriter, WriteSpec, atomic_write, atomic_write_with, container_for_path, write_array,
+};

@@ -1,0 +1,76 @@
+//! PNG previews.
+
+use crate::{error::FormatError, write::atomic_write};
+use cytoscope_volume::{Array, Axis, Element, with_samples};
+use image::{ExtendedColorType, ImageEncoder, codecs::png::PngEncoder};
+use std::path::Path;
+
+/// Writes a PNG of a 2-D array (YX) or a colour one (YXS with 3 or 4 samples).
+///
+/// Intensities are stretched from their smallest to their largest value; 8-bit colours are taken as they are. Labels
+/// get a colour each, the same in every image, and background is black.
+///
+/// # Errors
+/// [`FormatError::Misused`] for an array of another shape, [`FormatError::Io`] if writing fails.
+pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<(), FormatError> {
+    let letters: String = array.axes().to_string();
+    let (height, width, samples) = match (letters.as_str(), array.shape()) {
+        ("YX", [h, w]) => (*h, *w, 1),
+        ("YXS", [h, w, s @ (3 | 4)]) => (*h, *w, *s),
+        _ => {
+            return Err(FormatError::misused(
+                path,
+                format!("a preview of axes {letters} {:?} was asked for", array.shape()),
+                "give one plane (YX), or one in RGB (YXS)",
+            ));
+        }
+    };
+    let (Ok(w), Ok(h)) = (u32::try_from(width), u32::try_from(height)) else {
+        return Err(FormatError::misused(path, "the preview is too large", "give a smaller plane"));
+    };
+    let (pixels, color) = if labels && samples == 1 {
+        let colors =
+            with_samples!(array.samples(), v => v.iter().flat_map(|l| label_color(l.to_f64())).collect::<Vec<u8>>());
+        (colors, ExtendedColorType::Rgb8)
+    } else {
+        let color = match samples {
+            1 => ExtendedColorType::L8,
+            3 => ExtendedColorType::Rgb8,
+            _ => ExtendedColorType::Rgba8,
+        };
+        let as_is = array.dtype().size_bytes() == 1 && array.axes().contains(Axis::S);
+        let gray =
+            if as_is { array.samples().as_bytes().to_vec() } else { with_samples!(array.samples(), v => stretched(v)) };
+        (gray, color)
+    };
+    let mut png = Vec::new();
+    PngEncoder::new(&mut png).write_image(&pixels, w, h, color).map_err(|e| {
+        FormatError::misused(path, format!("the preview cannot be encoded ({e})"), "give a plane of some pixels")
+    })?;
+    atomic_write(path, &png)
+}
+
+fn stretched<E: Element>(values: &[E]) -> Vec<u8> {
+    let finite = || values.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
+    let low = finite().fold(f64::INFINITY, f64::min);
+    let high = finite().fold(f64::NEG_INFINITY, f64::max);
+    let scale = if high > low { 255.0 / (high - low) } else { 0.0 };
+    values.iter().map(|v| ((v.to_f64() - low) * scale).round().clamp(0.0, 255.0) as u8).collect()
+}
+
+/// A bright colour that depends on the label alone; black for background.
+fn label_color(label: f64) -> [u8; 3] {
+    if label == 0.0 {
+        return [0, 0, 0];
+    }
+    // Golden-ratio steps of hue keep neighbouring labels apart; brightness varies with the next bits.
+    let bits = label.to_bits().wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let hue = (label * 0.618_033_988_749_895).rem_euclid(1.0) * 6.0;
+    let value = [255.0, 215.0, 180.0, 235.0][(bits >> 62) as usize & 3];
+    let channel = |shift: f64| {
+        let k = (shift + hue).rem_euclid(6.0);
+        let saturation = 0.75;
+        (value * (1.0 - saturation * k.min(4.0 - k).clamp(0.0, 1.0))).round() as u8
+    };
+    [channel(5.0), channel(3.0), channel(1.0)]
+}

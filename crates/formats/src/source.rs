@@ -1,0 +1,110 @@
+//! Positioned, counted reads of a file or of bytes in memory.
+
+use crate::error::Fault;
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Bytes that can be read at any position by many threads at once.
+#[derive(Debug)]
+pub(crate) struct Source {
+    store: Store,
+    len: u64,
+    bytes_read: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Store {
+    File(File),
+    Memory(Vec<u8>),
+}
+
+impl Source {
+    /// Opens a file; reads are added to `bytes_read`.
+    pub fn open(path: &Path, bytes_read: Arc<AtomicU64>) -> Result<Self, Fault> {
+        let file = File::open(path).map_err(|e| Fault::Io("opening", e))?;
+        let about = file.metadata().map_err(|e| Fault::Io("opening", e))?;
+        if about.is_dir() {
+            return Err(Fault::unsupported("this is a folder", "name an image file inside it"));
+        }
+        Ok(Self { store: Store::File(file), len: about.len(), bytes_read })
+    }
+
+    /// Bytes in memory.
+    pub fn memory(bytes: Vec<u8>) -> Self {
+        Self { len: bytes.len() as u64, store: Store::Memory(bytes), bytes_read: Arc::default() }
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether `offset..offset + count` lies inside.
+    pub fn holds(&self, offset: u64, count: u64) -> bool {
+        offset.checked_add(count).is_some_and(|end| end <= self.len)
+    }
+
+    /// Fills `into` from `offset` on.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
+        if !self.holds(offset, into.len() as u64) {
+            return Err(Fault::malformed(format!(
+                "{} bytes at offset {offset} are past the end of the file ({} bytes)",
+                into.len(),
+                self.len
+            )));
+        }
+        self.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        match &self.store {
+            Store::File(file) => read_exact_at(file, offset, into).map_err(|e| Fault::Io("reading", e)),
+            Store::Memory(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                match bytes.get(start..).and_then(|b| b.get(..into.len())) {
+                    Some(from) => into.copy_from_slice(from),
+                    None => return Err(Fault::malformed("a read past the end of the bytes")),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// `count` bytes from `offset` on; checked against the length before memory is taken.
+    pub fn read_vec(&self, offset: u64, count: usize) -> Result<Vec<u8>, Fault> {
+        if !self.holds(offset, count as u64) {
+            return Err(Fault::malformed(format!(
+                "{count} bytes at offset {offset} are past the end of the file ({} bytes)",
+                self.len
+            )));
+        }
+        let mut bytes = vec![0; count];
+        self.read_at(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, offset)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, into, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                into = into.get_mut(n..).unwrap_or_default();
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

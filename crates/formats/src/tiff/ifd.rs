@@ -1,0 +1,270 @@
+//! The TIFF container: header, image file directories (IFDs) and the values of their tags, all bounded.
+
+use crate::{error::Fault, limits::Limits, meta::ByteOrder, source::Source};
+
+/// Tags read or written here.
+pub(crate) mod tag {
+    pub const NEW_SUBFILE_TYPE: u16 = 254;
+    pub const WIDTH: u16 = 256;
+    pub const HEIGHT: u16 = 257;
+    pub const BITS: u16 = 258;
+    pub const COMPRESSION: u16 = 259;
+    pub const PHOTOMETRIC: u16 = 262;
+    pub const FILL_ORDER: u16 = 266;
+    pub const DESCRIPTION: u16 = 270;
+    pub const STRIP_OFFSETS: u16 = 273;
+    pub const SAMPLES: u16 = 277;
+    pub const ROWS_PER_STRIP: u16 = 278;
+    pub const STRIP_COUNTS: u16 = 279;
+    pub const X_RESOLUTION: u16 = 282;
+    pub const Y_RESOLUTION: u16 = 283;
+    pub const PLANAR: u16 = 284;
+    pub const RESOLUTION_UNIT: u16 = 296;
+    pub const PREDICTOR: u16 = 317;
+    pub const TILE_WIDTH: u16 = 322;
+    pub const TILE_HEIGHT: u16 = 323;
+    pub const TILE_OFFSETS: u16 = 324;
+    pub const TILE_COUNTS: u16 = 325;
+    pub const SUB_IFDS: u16 = 330;
+    pub const EXTRA_SAMPLES: u16 = 338;
+    pub const SAMPLE_FORMAT: u16 = 339;
+    pub const S_MIN: u16 = 340;
+    pub const S_MAX: u16 = 341;
+    pub const JPEG_TABLES: u16 = 347;
+    pub const YCBCR_SUBSAMPLING: u16 = 530;
+    pub const IJ_METADATA_COUNTS: u16 = 50838;
+    pub const IJ_METADATA: u16 = 50839;
+}
+
+/// One tag: its type, its count, and its value or the place of its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub tag: u16,
+    kind: u16,
+    pub count: u64,
+    data: [u8; 8],
+}
+
+/// One directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Ifd {
+    pub entries: Vec<Entry>,
+    pub next: u64,
+}
+
+impl Ifd {
+    /// The tag's entry, if the directory has it.
+    pub fn get(&self, tag: u16) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.tag == tag)
+    }
+}
+
+fn kind_size(kind: u16) -> Option<u64> {
+    Some(match kind {
+        1 | 2 | 6 | 7 => 1,
+        3 | 8 => 2,
+        4 | 9 | 11 | 13 => 4,
+        5 | 10 | 12 | 16 | 17 | 18 => 8,
+        _ => return None,
+    })
+}
+
+/// Reads directories and values of one file.
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub source: Source,
+    pub order: ByteOrder,
+    pub big: bool,
+    pub first_ifd: u64,
+    pub limits: Limits,
+}
+
+/// First bytes of a file, enough to tell a TIFF.
+pub(crate) fn looks_like_tiff(head: &[u8]) -> bool {
+    matches!(head.get(..4), Some(b"II*\0" | b"MM\0*" | b"II+\0" | b"MM\0+"))
+}
+
+impl Container {
+    /// Reads the header.
+    pub fn open(source: Source, limits: Limits) -> Result<Self, Fault> {
+        let mut head = [0u8; 16];
+        let have = source.len().min(16) as usize;
+        if have < 8 {
+            return Err(Fault::malformed(format!("{have} bytes are too few for a TIFF header")));
+        }
+        source.read_at(0, head.get_mut(..have).unwrap_or_default())?;
+        let order = match &head[..2] {
+            b"II" => ByteOrder::Little,
+            b"MM" => ByteOrder::Big,
+            _ => return Err(Fault::malformed("the file does not begin as a TIFF does (II or MM)")),
+        };
+        let magic = order.u16([head[2], head[3]]);
+        let be = order;
+        let (big, first_ifd) = match magic {
+            42 => (false, u64::from(be.u32([head[4], head[5], head[6], head[7]]))),
+            43 if have == 16 && be.u16([head[4], head[5]]) == 8 => {
+                let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h] = head;
+                (true, be.u64([a, b, c, d, e, f, g, h]))
+            }
+            43 => return Err(Fault::malformed("the BigTIFF header is not one with 8-byte offsets")),
+            other => {
+                return Err(Fault::malformed(format!("the TIFF version is {other}, not 42 (classic) or 43 (BigTIFF)")));
+            }
+        };
+        Ok(Self { source, order, big, first_ifd, limits })
+    }
+
+    /// Reads the directory at an offset.
+    pub fn read_ifd(&self, offset: u64) -> Result<Ifd, Fault> {
+        let (head, entry_len, link) = if self.big { (8u64, 20usize, 8usize) } else { (2, 12, 4) };
+        let mut bytes = [0u8; 8];
+        self.source.read_at(offset, bytes.get_mut(..head as usize).unwrap_or_default()).map_err(|f| match f {
+            Fault::Malformed(..) => {
+                Fault::malformed(format!("a page directory at offset {offset} is past the end of the file"))
+            }
+            other => other,
+        })?;
+        let count = if self.big { self.order.u64(bytes) } else { u64::from(self.order.u16([bytes[0], bytes[1]])) };
+        if count == 0 {
+            return Err(Fault::malformed(format!("the page directory at offset {offset} is empty")));
+        }
+        if count > self.limits.max_ifd_entries {
+            return Err(Fault::over(
+                "the number of tags of a page",
+                count,
+                "max_ifd_entries",
+                self.limits.max_ifd_entries,
+            ));
+        }
+        let body_at = offset.saturating_add(head);
+        let body_len = count as usize * entry_len;
+        let with_link = self.source.holds(body_at, (body_len + link) as u64);
+        let body = self.source.read_vec(body_at, if with_link { body_len + link } else { body_len })?;
+        let (rows, tail) = body.split_at_checked(body_len).unwrap_or_default();
+        let entries = rows.chunks_exact(entry_len).map(|row| self.entry(row)).collect();
+        let next = match *tail {
+            [a, b, c, d] => u64::from(self.order.u32([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => self.order.u64([a, b, c, d, e, f, g, h]),
+            _ => 0,
+        };
+        Ok(Ifd { entries, next })
+    }
+
+    fn entry(&self, row: &[u8]) -> Entry {
+        let at = |i: usize| row.get(i).copied().unwrap_or(0);
+        let count = if self.big {
+            self.order.u64([at(4), at(5), at(6), at(7), at(8), at(9), at(10), at(11)])
+        } else {
+            u64::from(self.order.u32([at(4), at(5), at(6), at(7)]))
+        };
+        let data = if self.big {
+            [at(12), at(13), at(14), at(15), at(16), at(17), at(18), at(19)]
+        } else {
+            [at(8), at(9), at(10), at(11), 0, 0, 0, 0]
+        };
+        Entry { tag: self.order.u16([at(0), at(1)]), kind: self.order.u16([at(2), at(3)]), count, data }
+    }
+
+    /// The raw bytes of elements `start..start + count` of a value, with the size of one element.
+    fn raw(&self, entry: &Entry, start: u64, count: u64) -> Result<(Vec<u8>, usize), Fault> {
+        let Some(size) = kind_size(entry.kind) else {
+            return Err(Fault::malformed(format!("tag {} has the unknown type {}", entry.tag, entry.kind)));
+        };
+        if start.checked_add(count).is_none_or(|end| end > entry.count) {
+            return Err(Fault::malformed(format!(
+                "tag {} has {} values where {} are needed",
+                entry.tag,
+                entry.count,
+                start.saturating_add(count)
+            )));
+        }
+        let bytes = count.checked_mul(size).filter(|n| *n <= self.limits.max_metadata_bytes).ok_or_else(|| {
+            let limit = self.limits.max_metadata_bytes;
+            Fault::over(
+                &format!("the size of tag {}", entry.tag),
+                count.saturating_mul(size),
+                "max_metadata_bytes",
+                limit,
+            )
+        })?;
+        let inline = if self.big { 8 } else { 4 };
+        let skip = start.saturating_mul(size);
+        if entry.count.saturating_mul(size) <= inline {
+            let from = entry.data.get(skip as usize..).and_then(|d| d.get(..bytes as usize)).unwrap_or_default();
+            return Ok((from.to_vec(), size as usize));
+        }
+        let offset = if self.big {
+            self.order.u64(entry.data)
+        } else {
+            let [a, b, c, d, ..] = entry.data;
+            u64::from(self.order.u32([a, b, c, d]))
+        };
+        let at = offset.saturating_add(skip);
+        Ok((self.source.read_vec(at, bytes as usize)?, size as usize))
+    }
+
+    /// Elements `start..start + count` of an unsigned integer value.
+    pub fn integers(&self, entry: &Entry, start: u64, count: u64) -> Result<Vec<u64>, Fault> {
+        if !matches!(entry.kind, 1 | 3 | 4 | 13 | 16 | 18) {
+            return Err(Fault::malformed(format!(
+                "tag {} has type {} where an integer is needed",
+                entry.tag, entry.kind
+            )));
+        }
+        let (bytes, size) = self.raw(entry, start, count)?;
+        Ok(bytes
+            .chunks_exact(size)
+            .map(|b| match *b {
+                [a] => u64::from(a),
+                [a, b] => u64::from(self.order.u16([a, b])),
+                [a, b, c, d] => u64::from(self.order.u32([a, b, c, d])),
+                [a, b, c, d, e, f, g, h] => self.order.u64([a, b, c, d, e, f, g, h]),
+                _ => 0,
+            })
+            .collect())
+    }
+
+    /// The first element of an unsigned integer value.
+    pub fn integer(&self, entry: &Entry) -> Result<u64, Fault> {
+        Ok(self.integers(entry, 0, 1)?.first().copied().unwrap_or(0))
+    }
+
+    /// A tag's first integer, or a default where the directory lacks it.
+    pub fn integer_or(&self, ifd: &Ifd, tag: u16, default: u64) -> Result<u64, Fault> {
+        ifd.get(tag).map_or(Ok(default), |e| self.integer(e))
+    }
+
+    /// A number of any type, for resolutions and display ranges: the first element, if it is readable and finite.
+    pub fn number(&self, ifd: &Ifd, tag: u16) -> Option<f64> {
+        let entry = ifd.get(tag)?;
+        let (b, _) = self.raw(entry, 0, 1).ok()?;
+        let o = self.order;
+        let value = match (entry.kind, b.as_slice()) {
+            (5, &[a, b, c, d, e, f, g, h]) => f64::from(o.u32([a, b, c, d])) / f64::from(o.u32([e, f, g, h])),
+            (10, &[a, b, c, d, e, f, g, h]) => {
+                f64::from(o.u32([a, b, c, d]) as i32) / f64::from(o.u32([e, f, g, h]) as i32)
+            }
+            (12, &[a, b, c, d, e, f, g, h]) => f64::from_bits(o.u64([a, b, c, d, e, f, g, h])),
+            (11, &[a, b, c, d]) => f64::from(f32::from_bits(o.u32([a, b, c, d]))),
+            (6, &[a]) => f64::from(a as i8),
+            (8, &[a, b]) => f64::from(o.u16([a, b]) as i16),
+            (9, &[a, b, c, d]) => f64::from(o.u32([a, b, c, d]) as i32),
+            _ => self.integer(entry).ok()? as f64,
+        };
+        value.is_finite().then_some(value)
+    }
+
+    /// A value's bytes as they are.
+    pub fn bytes(&self, entry: &Entry) -> Result<Vec<u8>, Fault> {
+        Ok(self.raw(entry, 0, entry.count)?.0)
+    }
+
+    /// A text: UTF-8 where it is, else Latin-1; up to the first NUL.
+    pub fn text(&self, entry: &Entry) -> Result<String, Fault> {
+        let mut bytes = self.bytes(entry)?;
+        if let Some(end) = bytes.iter().position(|b| *b == 0) {
+            bytes.truncate(end);
+        }
+        Ok(String::from_utf8(bytes).unwrap_or_else(|e| e.as_bytes().iter().map(|b| char::from(*b)).collect()))
+    }
+}

@@ -1,0 +1,116 @@
+//! ImageJ's own metadata: the `key=value` description and the private tags 50838 and 50839.
+
+use super::ifd::{Container, Ifd, tag};
+use crate::meta::{ByteOrder, micrometres_per, positive, seconds_per};
+use cytoscope_volume::VoxelSize;
+use std::collections::HashMap;
+
+/// What an ImageJ description says.
+#[derive(Debug, Default)]
+pub(crate) struct ImageJ {
+    pub images: usize,
+    pub frames: usize,
+    pub slices: usize,
+    pub channels: usize,
+    pub voxel_size_um: VoxelSize,
+    pub time_interval_secs: Option<f64>,
+    pub display_range: Option<(f64, f64)>,
+}
+
+/// Whether a description is ImageJ's.
+pub(crate) fn is_imagej(description: &str) -> bool {
+    description.starts_with("ImageJ=")
+}
+
+/// Parses a description; resolutions come from the first directory.
+pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
+    let pairs: HashMap<&str, &str> =
+        description.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect();
+    let count = |key: &str| pairs.get(key).and_then(|v| v.parse::<usize>().ok()).filter(|n| *n > 0);
+    let number = |key: &str| pairs.get(key).and_then(|v| v.parse::<f64>().ok()).filter(|n| n.is_finite());
+    // Some scripts wrote Python tuples such as ('cm',).
+    let unit = |key: &str| {
+        let text = pairs.get(key)?;
+        micrometres_per(text.trim_matches(|c| "()',\" ".contains(c)))
+    };
+    let base = unit("unit");
+    let size = |res: u16, key: &str| {
+        let per_unit = positive(file.number(ifd, res)?)?;
+        positive(unit(key).or(base)? / per_unit)
+    };
+    let z = number("spacing").map(f64::abs).and_then(positive);
+    let z = z.and_then(|s| positive(s * unit("zunit").or(base)?));
+    let seconds = pairs.get("tunit").map_or(Some(1.0), |u| seconds_per(u));
+    let interval = number("finterval").and_then(positive).and_then(|v| Some(v * seconds?));
+    let channels = count("channels").unwrap_or(1);
+    let slices = count("slices").unwrap_or(1);
+    let frames = count("frames").unwrap_or(1);
+    let display_range = match (number("min"), number("max")) {
+        (Some(lo), Some(hi)) if lo < hi => Some((lo, hi)),
+        _ => None,
+    };
+    ImageJ {
+        images: count("images").unwrap_or(1),
+        frames,
+        slices,
+        channels,
+        voxel_size_um: VoxelSize { z, y: size(tag::Y_RESOLUTION, "yunit"), x: size(tag::X_RESOLUTION, "xunit") },
+        time_interval_secs: interval.or_else(|| positive(1.0 / number("fps")?)),
+        display_range,
+    }
+}
+
+/// What tags 50838 and 50839 say: slice labels and colour tables.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    pub labels: Vec<String>,
+    /// The brightest colour of each channel's table.
+    pub colors: Vec<[u8; 3]>,
+}
+
+/// Parses the private tags; anything odd in them is left out, for the pixels do not depend on it.
+pub(crate) fn extras(file: &Container, ifd: &Ifd) -> Extras {
+    let mut extras = Extras::default();
+    let (Some(counts), Some(data)) = (ifd.get(tag::IJ_METADATA_COUNTS), ifd.get(tag::IJ_METADATA)) else {
+        return extras;
+    };
+    let (Ok(counts), Ok(data)) = (file.integers(counts, 0, counts.count), file.bytes(data)) else { return extras };
+    let mut counts = counts.into_iter();
+    let head_len = counts.next().unwrap_or(0) as usize;
+    let Some((head, mut rest)) = data.split_at_checked(head_len) else { return extras };
+    let word = |b: &[u8; 4]| file.order.u32(*b);
+    let (words, _) = head.as_chunks::<4>();
+    if words.first().map(word) != Some(0x494a_494a) {
+        return extras;
+    }
+    let (pairs, _) = words.get(1..).unwrap_or_default().as_chunks::<2>();
+    for [kind, how_many] in pairs {
+        for _ in 0..word(how_many) {
+            let Some(len) = counts.next() else { return extras };
+            let Some((value, after)) = rest.split_at_checked(len as usize) else { return extras };
+            rest = after;
+            match &word(kind).to_be_bytes() {
+                b"labl" => extras.labels.push(utf16(value, file.order)),
+                b"luts" => {
+                    let brightest = |c: usize| value.get(c * 256 + 255).copied().unwrap_or(255);
+                    extras.colors.push([brightest(0), brightest(1), brightest(2)]);
+                }
+                _ => {}
+            }
+        }
+    }
+    extras
+}
+
+fn utf16(bytes: &[u8], order: ByteOrder) -> String {
+    let units: Vec<u16> = bytes.as_chunks::<2>().0.iter().map(|b| order.u16(*b)).collect();
+    String::from_utf16_lossy(&units)
+}
+
+/// Channel names, where the labels of the slices are the names of their channels (as written here, page order TZC).
+pub(crate) fn channel_names(labels: &[String], channels: usize) -> Vec<String> {
+    let (Some(first), true) = (labels.get(..channels), channels > 0) else { return Vec::new() };
+    let repeats = labels.chunks(channels).all(|c| c.iter().zip(first).all(|(a, b)| a == b));
+    // One label of a one-channel stack could be anything, such as a slice's file name; it must repeat to be a name.
+    if repeats { first.to_vec() } else { Vec::new() }
+}

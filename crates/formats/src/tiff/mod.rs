@@ -1,0 +1,11 @@
+//! Reading the TIFF family: container, pages, series, and planes of pixels.
+
+pub(crate) mod file;
+pub(crate) mod ifd;
+pub(crate) mod imagej;
+pub(crate) mod ome;
+pub(crate) mod ome_xml;
+pub(crate) mod page;
+pub(crate) mod plan;
+pub(crate) mod read;
+pub(crate) mod series;

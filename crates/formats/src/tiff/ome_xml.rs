@@ -1,0 +1,191 @@
+//! OME-XML: the elements that say which plane is where, and what a voxel is.
+
+use crate::{
+    error::Fault,
+    meta::{Channel, micrometres_per, positive, seconds_per},
+};
+use cytoscope_volume::{Axis, VoxelSize};
+use quick_xml::{
+    Reader,
+    events::{BytesStart, Event},
+};
+use std::collections::HashMap;
+
+/// An OME-XML document.
+#[derive(Debug, Default)]
+pub(crate) struct Document {
+    pub uuid: Option<String>,
+    /// The file that holds the metadata, where this one only holds pixels.
+    pub metadata_file: Option<String>,
+    pub images: Vec<OmeImage>,
+}
+
+/// One `Image` with its `Pixels`.
+#[derive(Debug, Default)]
+pub(crate) struct OmeImage {
+    /// Leading axes from the slowest to the fastest.
+    pub order: Vec<Axis>,
+    pub size_x: usize,
+    pub size_y: usize,
+    pub size_z: usize,
+    pub size_c: usize,
+    pub size_t: usize,
+    pub voxel_size_um: VoxelSize,
+    pub time_interval_secs: Option<f64>,
+    pub channels: Vec<Channel>,
+    pub tiff_data: Vec<TiffData>,
+}
+
+/// One `TiffData`: planes from one directory of one file on.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct TiffData {
+    pub ifd: Option<usize>,
+    pub first_z: usize,
+    pub first_c: usize,
+    pub first_t: usize,
+    pub plane_count: Option<usize>,
+    pub file_name: Option<String>,
+    pub uuid: Option<String>,
+}
+
+/// Whether a description is OME-XML.
+pub(crate) fn is_ome(description: &str) -> bool {
+    let head: String = description.chars().take(4096).collect();
+    head.trim_start().starts_with('<') && (head.contains("<OME") || head.contains(":OME"))
+}
+
+type Attributes = HashMap<String, String>;
+
+fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> {
+    let mut all = Attributes::new();
+    for attribute in element.attributes() {
+        let attribute = attribute.map_err(|e| broken(&e))?;
+        let key = attribute.key.local_name().as_ref().to_owned();
+        let raw = attribute.value.into_owned();
+        let value = quick_xml::escape::unescape(&raw).map(|v| v.into_owned()).unwrap_or(raw);
+        all.insert(key, value);
+    }
+    Ok(all)
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Fault {
+    Fault::Malformed(
+        format!("its OME-XML is broken ({error})").into(),
+        "give the axes (--axes) to read its pages without the metadata, or export the file again".into(),
+    )
+}
+
+/// Parses a document.
+pub(crate) fn parse(xml: &str) -> Result<Document, Fault> {
+    let mut reader = Reader::from_str(xml);
+    let mut document = Document::default();
+    let mut in_uuid = false;
+    loop {
+        match reader.read_event().map_err(|e| broken(&e))? {
+            Event::Eof => break,
+            Event::Start(e) => {
+                in_uuid = e.local_name().as_ref() == "UUID";
+                element(&mut document, &e)?;
+            }
+            Event::Empty(e) => element(&mut document, &e)?,
+            Event::End(_) => in_uuid = false,
+            Event::Text(text) if in_uuid => {
+                let data = document.images.last_mut().and_then(|i| i.tiff_data.last_mut());
+                if let Some(data) = data {
+                    data.uuid = Some(text.trim().to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(document)
+}
+
+fn element(document: &mut Document, e: &BytesStart<'_>) -> Result<(), Fault> {
+    let name = e.local_name();
+    let wanted: [&str; 7] = ["OME", "BinaryOnly", "Image", "Pixels", "Channel", "TiffData", "UUID"];
+    if !wanted.contains(&name.as_ref()) {
+        return Ok(());
+    }
+    let a = attributes(e)?;
+    match name.as_ref() {
+        "OME" => document.uuid = a.get("UUID").cloned(),
+        "BinaryOnly" => document.metadata_file = a.get("MetadataFile").cloned(),
+        "Image" => document.images.push(OmeImage::default()),
+        "Pixels" => {
+            if let Some(image) = document.images.last_mut() {
+                pixels(image, &a)?;
+            }
+        }
+        "Channel" => {
+            if let Some(image) = document.images.last_mut() {
+                image.channels.push(channel(&a));
+            }
+        }
+        "TiffData" => {
+            if let Some(image) = document.images.last_mut() {
+                image.tiff_data.push(TiffData {
+                    ifd: optional(&a, "IFD")?,
+                    first_z: optional(&a, "FirstZ")?.unwrap_or(0),
+                    first_c: optional(&a, "FirstC")?.unwrap_or(0),
+                    first_t: optional(&a, "FirstT")?.unwrap_or(0),
+                    plane_count: optional(&a, "PlaneCount")?,
+                    ..TiffData::default()
+                });
+            }
+        }
+        "UUID" => {
+            let data = document.images.last_mut().and_then(|i| i.tiff_data.last_mut());
+            if let Some(data) = data {
+                data.file_name = a.get("FileName").cloned();
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn optional(a: &Attributes, key: &str) -> Result<Option<usize>, Fault> {
+    let Some(text) = a.get(key) else { return Ok(None) };
+    text.trim().parse().map(Some).map_err(|_| broken(&format!("{key}=\"{text}\" is not a count")))
+}
+
+fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
+    let size = |key: &str| match optional(a, key)? {
+        Some(n) if n > 0 => Ok(n),
+        _ => Err(broken(&format!("Pixels lacks a {key} above 0"))),
+    };
+    image.size_x = size("SizeX")?;
+    image.size_y = size("SizeY")?;
+    image.size_z = size("SizeZ")?;
+    image.size_c = size("SizeC")?;
+    image.size_t = size("SizeT")?;
+    let order = a.get("DimensionOrder").map_or("XYZCT", String::as_str);
+    let leading: Vec<Axis> = order.chars().rev().filter(|c| "ZCT".contains(*c)).filter_map(Axis::from_letter).collect();
+    if leading.len() != 3 || !order.starts_with("XY") || order.len() != 5 || leading.first() == leading.get(2) {
+        return Err(broken(&format!("DimensionOrder \"{order}\" is not XY and an order of Z, C, T")));
+    }
+    image.order = leading;
+    let length = |axis: &str| {
+        let unit = a.get(&format!("PhysicalSize{axis}Unit")).map_or("µm", String::as_str);
+        let value: f64 = a.get(&format!("PhysicalSize{axis}"))?.trim().parse().ok()?;
+        positive(value * micrometres_per(unit)?)
+    };
+    image.voxel_size_um = VoxelSize { z: length("Z"), y: length("Y"), x: length("X") };
+    image.time_interval_secs = (|| {
+        let unit = a.get("TimeIncrementUnit").map_or("s", String::as_str);
+        let value: f64 = a.get("TimeIncrement")?.trim().parse().ok()?;
+        positive(value * seconds_per(unit)?)
+    })();
+    Ok(())
+}
+
+fn channel(a: &Attributes) -> Channel {
+    // Color is a signed 32-bit RGBA; -1, opaque white, is what files say that say nothing.
+    let color = a.get("Color").and_then(|c| c.trim().parse::<i64>().ok()).and_then(|c| i32::try_from(c).ok());
+    let color_rgb = color.filter(|c| *c != -1).map(|c| {
+        let [r, g, b, _] = c.to_be_bytes();
+        [r, g, b]
+    });
+    Channel { name: a.get("Name").cloned().unwrap_or_default(), color_rgb }
+}

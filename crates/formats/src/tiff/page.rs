@@ -1,0 +1,242 @@
+//! What one page (IFD) says about its pixels, validated once.
+
+use super::ifd::{Container, Entry, Ifd, tag};
+use crate::{
+    codec::Codec,
+    error::{Fault, RESAVE},
+};
+use cytoscope_volume::DType;
+use std::sync::Arc;
+
+/// Everything needed to decode the strips or tiles of a page; shared by the pages of a stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub width: usize,
+    pub height: usize,
+    /// Samples of a pixel.
+    pub samples: usize,
+    /// Stored bits of a sample.
+    pub bits: u32,
+    /// Type the samples are read as.
+    pub dtype: DType,
+    pub codec: Codec,
+    pub predictor: Predictor,
+    /// Each sample in a plane of its own.
+    pub planar: bool,
+    pub ycbcr: bool,
+    pub bits_reversed: bool,
+    pub tiled: bool,
+    pub chunk_width: usize,
+    pub chunk_height: usize,
+    /// NewSubfileType bit 0: a smaller version of another page.
+    pub reduced: bool,
+}
+
+/// What was done to the samples before compression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Predictor {
+    None,
+    Horizontal,
+    Float,
+}
+
+impl Layout {
+    /// Chunks across, chunks down, sample planes.
+    pub fn grid(&self) -> (usize, usize, usize) {
+        let planes = if self.planar { self.samples } else { 1 };
+        (self.width.div_ceil(self.chunk_width), self.height.div_ceil(self.chunk_height), planes)
+    }
+
+    /// Samples stored side by side in a pixel of a chunk.
+    pub fn chunk_samples(&self) -> usize {
+        if self.planar { 1 } else { self.samples }
+    }
+
+    /// Rows stored in the chunk row `row`.
+    pub fn rows_in(&self, row: usize) -> usize {
+        if self.tiled {
+            self.chunk_height
+        } else {
+            self.chunk_height.min(self.height.saturating_sub(row.saturating_mul(self.chunk_height)))
+        }
+    }
+
+    /// Whether the stored bits are the samples themselves, but for byte order.
+    pub fn whole_bytes(&self) -> bool {
+        self.bits as usize == self.dtype.size_bytes() * 8
+    }
+
+    /// Bytes of a chunk row as stored (before compression), if that fits the address space.
+    pub fn packed_row_bytes(&self) -> Option<usize> {
+        let bits = self.chunk_width.checked_mul(self.chunk_samples())?.checked_mul(self.bits as usize)?;
+        Some(bits.div_ceil(8))
+    }
+
+    /// Bytes of a whole plane as read.
+    pub fn plane_bytes(&self) -> Option<usize> {
+        self.width.checked_mul(self.height)?.checked_mul(self.samples)?.checked_mul(self.dtype.size_bytes())
+    }
+
+    /// Whether two pages can be planes of one stack.
+    pub fn stacks_with(&self, other: &Layout) -> bool {
+        (self.width, self.height, self.samples, self.bits, self.dtype, self.reduced)
+            == (other.width, other.height, other.samples, other.bits, other.dtype, other.reduced)
+            && self.planar == other.planar
+    }
+}
+
+/// One page.
+#[derive(Debug, Clone)]
+pub(crate) struct Page {
+    pub layout: Arc<Layout>,
+    pub offsets: Entry,
+    pub counts: Option<Entry>,
+    pub jpeg_tables: Option<Entry>,
+    /// Offsets of SubIFDs; empty for most pages.
+    pub sub_ifds: Option<Entry>,
+}
+
+impl Page {
+    /// Reads the layout from a directory; `like` is a layout to share where it is the same.
+    pub fn parse(file: &Container, ifd: &Ifd, like: Option<&Arc<Layout>>) -> Result<Page, Fault> {
+        let layout = layout(file, ifd)?;
+        let (offsets_tag, counts_tag) = if ifd.get(tag::TILE_OFFSETS).is_some() && layout.tiled {
+            (tag::TILE_OFFSETS, tag::TILE_COUNTS)
+        } else {
+            (tag::STRIP_OFFSETS, tag::STRIP_COUNTS)
+        };
+        let offsets = *ifd
+            .get(offsets_tag)
+            .ok_or_else(|| Fault::malformed(format!("a page lacks tag {offsets_tag}, the offsets of its pixels")))?;
+        let layout = match like {
+            Some(shared) if **shared == layout => Arc::clone(shared),
+            _ => Arc::new(layout),
+        };
+        Ok(Page {
+            layout,
+            offsets,
+            counts: ifd.get(counts_tag).copied(),
+            jpeg_tables: ifd.get(tag::JPEG_TABLES).copied(),
+            sub_ifds: ifd.get(tag::SUB_IFDS).copied(),
+        })
+    }
+}
+
+fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
+    let extent = |tag: u16, name: &str| -> Result<usize, Fault> {
+        let entry = ifd.get(tag).ok_or_else(|| Fault::malformed(format!("a page lacks its {name} (tag {tag})")))?;
+        let n = file.integer(entry)?;
+        if n == 0 || n > i32::MAX as u64 {
+            return Err(Fault::malformed(format!("a page has the {name} {n}")));
+        }
+        Ok(n as usize)
+    };
+    let width = extent(tag::WIDTH, "width")?;
+    let height = extent(tag::HEIGHT, "height")?;
+    let samples = file.integer_or(ifd, tag::SAMPLES, 1)?;
+    if samples == 0 || samples > u64::from(u16::MAX) {
+        return Err(Fault::malformed(format!("a page has {samples} samples a pixel")));
+    }
+    let same = |tag: u16, name: &str, default: u64| -> Result<u64, Fault> {
+        let Some(entry) = ifd.get(tag) else { return Ok(default) };
+        let all = file.integers(entry, 0, entry.count.min(samples))?;
+        let first = all.first().copied().unwrap_or(default);
+        if all.iter().any(|v| *v != first) {
+            return Err(Fault::unsupported(
+                format!("the samples of a pixel differ in their {name} ({all:?})"),
+                "save the image with samples of one type",
+            ));
+        }
+        Ok(first)
+    };
+    let bits = same(tag::BITS, "number of bits", 1)?;
+    let format = same(tag::SAMPLE_FORMAT, "format", 1)?;
+    let dtype = dtype(format, bits)?;
+    let photometric = file.integer_or(ifd, tag::PHOTOMETRIC, 1)?;
+    let codec = Codec::from_tag(file.integer_or(ifd, tag::COMPRESSION, 1)?)?;
+    let predictor = match file.integer_or(ifd, tag::PREDICTOR, 1)? {
+        _ if !codec.takes_predictor() => Predictor::None,
+        1 => Predictor::None,
+        2 => Predictor::Horizontal,
+        3 if dtype.is_float() => Predictor::Float,
+        other => {
+            return Err(Fault::unsupported(
+                format!(
+                    "predictor {other} on {dtype} samples is not one of none (1), horizontal (2), floating point (3)"
+                ),
+                RESAVE,
+            ));
+        }
+    };
+    let planar = match file.integer_or(ifd, tag::PLANAR, 1)? {
+        2 => samples > 1,
+        0 | 1 => false,
+        other => return Err(Fault::malformed(format!("planar configuration {other} is not 1 or 2"))),
+    };
+    let ycbcr = photometric == 6;
+    if ycbcr && codec != Codec::Jpeg {
+        let entry = ifd.get(tag::YCBCR_SUBSAMPLING);
+        let sub = entry.map_or(Ok(vec![2, 2]), |e| file.integers(e, 0, 2))?;
+        if sub != [1, 1] {
+            return Err(Fault::unsupported("the colours are subsampled YCbCr without JPEG", "save the image as RGB"));
+        }
+    }
+    if codec == Codec::Jpeg && (bits != 8 || dtype != DType::U8) {
+        return Err(Fault::unsupported(format!("JPEG compression of {bits}-bit {dtype} samples is not read"), RESAVE));
+    }
+    let reduced = file.integer_or(ifd, tag::NEW_SUBFILE_TYPE, 0)? & 1 == 1;
+    let bits_reversed = file.integer_or(ifd, tag::FILL_ORDER, 1)? == 2;
+    let tiled = ifd.get(tag::TILE_WIDTH).is_some() && ifd.get(tag::TILE_HEIGHT).is_some();
+    let (chunk_width, chunk_height) = if tiled {
+        (extent(tag::TILE_WIDTH, "tile width")?, extent(tag::TILE_HEIGHT, "tile height")?)
+    } else {
+        let rows = file.integer_or(ifd, tag::ROWS_PER_STRIP, u64::from(u32::MAX))?;
+        if rows == 0 {
+            return Err(Fault::malformed("a page has strips of 0 rows"));
+        }
+        (width, rows.min(height as u64) as usize)
+    };
+    Ok(Layout {
+        width,
+        height,
+        samples: samples as usize,
+        bits: bits as u32,
+        dtype,
+        codec,
+        predictor,
+        planar,
+        ycbcr,
+        bits_reversed,
+        tiled,
+        chunk_width,
+        chunk_height,
+        reduced,
+    })
+}
+
+fn dtype(format: u64, bits: u64) -> Result<DType, Fault> {
+    Ok(match (format, bits) {
+        (1 | 4, 1..=8) => DType::U8,
+        (1 | 4, 9..=16) => DType::U16,
+        (1 | 4, 17..=32) => DType::U32,
+        (1 | 4, 64) => DType::U64,
+        (2, 8) => DType::I8,
+        (2, 16) => DType::I16,
+        (2, 32) => DType::I32,
+        (2, 64) => DType::I64,
+        (3, 16) => DType::F16,
+        (3, 32) => DType::F32,
+        (3, 64) => DType::F64,
+        (5 | 6, _) => {
+            return Err(Fault::unsupported("the samples are complex numbers", "save their parts as channels"));
+        }
+        (1..=4, 1..=128) => {
+            let name = ["", "unsigned", "signed", "floating point", "untyped"].get(format as usize).unwrap_or(&"");
+            return Err(Fault::unsupported(
+                format!("{bits}-bit {name} samples are not read"),
+                "save it with 8, 16, 32 or 64 bits a sample",
+            ));
+        }
+        _ => return Err(Fault::malformed(format!("a page has {bits}-bit samples of format {format}"))),
+    })
+}

@@ -1,0 +1,165 @@
+//! Which strips or tiles a region of a plane needs, and whether what they claim can be true.
+
+use super::{
+    file::TiffFile,
+    page::{Layout, Page, Predictor},
+};
+use crate::{codec::Codec, error::Fault};
+use std::{ops::Range, sync::Arc};
+
+/// A box inside a plane.
+#[derive(Debug, Clone)]
+pub(crate) struct Window {
+    pub y: Range<usize>,
+    pub x: Range<usize>,
+    pub s: Range<usize>,
+}
+
+/// A strip or tile in the file; a count of 0 stands for one that is not stored and reads as zeros.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chunk {
+    pub offset: u64,
+    pub count: u64,
+}
+
+/// A plane of a stack with all that its decoding needs.
+#[derive(Debug)]
+pub(crate) struct PlaneSource {
+    pub file: Arc<TiffFile>,
+    pub page: Page,
+    pub jpeg_tables: Vec<u8>,
+    /// Chunks of the window: by chunk row, then sample plane, then column.
+    pub chunks: Vec<Chunk>,
+}
+
+/// What the chunks of one read may claim in all.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    pub unstored: u64,
+    pub referenced: u64,
+}
+
+impl PlaneSource {
+    /// Chunk rows that the window touches.
+    pub fn chunk_rows(layout: &Layout, window: &Window) -> Range<usize> {
+        window.y.start / layout.chunk_height..window.y.end.div_ceil(layout.chunk_height)
+    }
+
+    /// Chunk columns that the window touches.
+    pub fn chunk_columns(layout: &Layout, window: &Window) -> Range<usize> {
+        window.x.start / layout.chunk_width..window.x.end.div_ceil(layout.chunk_width)
+    }
+
+    /// Sample planes that the window touches.
+    pub fn sample_planes(layout: &Layout, window: &Window) -> Range<usize> {
+        if layout.planar { window.s.clone() } else { 0..1 }
+    }
+
+    /// Chunks of one chunk row.
+    pub fn band_len(layout: &Layout, window: &Window) -> usize {
+        Self::chunk_columns(layout, window).len() * Self::sample_planes(layout, window).len()
+    }
+
+    /// Looks the window's chunks up and checks them.
+    pub fn plan(
+        file: Arc<TiffFile>,
+        page: Page,
+        slice: u32,
+        window: &Window,
+        budget: &mut Budget,
+    ) -> Result<PlaneSource, Fault> {
+        let layout = Arc::clone(&page.layout);
+        let (across, down, planes) = layout.grid();
+        let rows = Self::chunk_rows(&layout, window);
+        let columns = Self::chunk_columns(&layout, window);
+        let wanted_planes = Self::sample_planes(&layout, window);
+        let grid = across.checked_mul(down).filter(|n| n.checked_mul(planes).is_some());
+        let grid = grid.ok_or_else(|| Fault::malformed("a page has more strips or tiles than can be counted"))?;
+        let jpeg_tables = match (layout.codec, page.jpeg_tables) {
+            (Codec::Jpeg, Some(entry)) => file.container.bytes(&entry)?,
+            _ => Vec::new(),
+        };
+        let row_bytes =
+            layout.packed_row_bytes().ok_or_else(|| Fault::malformed("a page has rows of impossible length"))?;
+        let only_one = page.offsets.count == 1;
+        let mut by_plane = Vec::with_capacity(wanted_planes.len());
+        for plane in wanted_planes {
+            let start = (plane * grid + rows.start * across) as u64;
+            let count = (rows.len() * across) as u64;
+            let offsets = file.container.integers(&page.offsets, start, count)?;
+            let counts = match &page.counts {
+                Some(entry) => file.container.integers(entry, start, count)?,
+                None if layout.codec == Codec::Raw => rows
+                    .clone()
+                    .flat_map(|r| std::iter::repeat_n((row_bytes * layout.rows_in(r)) as u64, across))
+                    .collect(),
+                None if only_one => offsets.iter().map(|o| file.container.source.len().saturating_sub(*o)).collect(),
+                None => return Err(Fault::malformed("a page lacks the sizes of its strips or tiles")),
+            };
+            by_plane.push((offsets, counts));
+        }
+        let mut chunks = Vec::with_capacity(rows.len() * columns.len() * by_plane.len());
+        for (k, row) in rows.clone().enumerate() {
+            let packed = row_bytes.checked_mul(layout.rows_in(row)).map(|n| n as u64);
+            let packed = packed.ok_or_else(|| Fault::malformed("a strip or tile has an impossible size"))?;
+            for (offsets, counts) in &by_plane {
+                for column in columns.clone() {
+                    let at = k * across + column;
+                    let (Some(offset), Some(count)) = (offsets.get(at), counts.get(at)) else {
+                        return Err(Fault::malformed("a page lacks the places of its strips or tiles"));
+                    };
+                    let skip = u64::from(slice).saturating_mul(layout.plane_bytes().unwrap_or(usize::MAX) as u64);
+                    let chunk = Chunk { offset: offset.saturating_add(skip), count: *count };
+                    chunks.push(check(&file, &layout, chunk, packed, budget)?);
+                }
+            }
+        }
+        Ok(PlaneSource { file, page, jpeg_tables, chunks })
+    }
+
+    /// Whether rows can be read straight from the file.
+    pub fn is_plain(layout: &Layout) -> bool {
+        layout.codec == Codec::Raw
+            && layout.whole_bytes()
+            && !layout.bits_reversed
+            && layout.predictor == Predictor::None
+    }
+}
+
+/// Refuses a chunk that cannot be what it claims, before any memory is taken for it.
+fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &mut Budget) -> Result<Chunk, Fault> {
+    let limits = &file.container.limits;
+    if chunk.count == 0 || chunk.offset == 0 {
+        budget.unstored = budget.unstored.saturating_add(packed.max(64));
+        if budget.unstored > limits.max_unstored_bytes {
+            let limit = limits.max_unstored_bytes;
+            return Err(Fault::over(
+                "the size of strips or tiles that are not stored",
+                budget.unstored,
+                "max_unstored_bytes",
+                limit,
+            ));
+        }
+        return Ok(Chunk { offset: 0, count: 0 });
+    }
+    let plain = PlaneSource::is_plain(layout);
+    let stored = if layout.codec == Codec::Raw { packed } else { chunk.count };
+    if !file.container.source.holds(chunk.offset, stored) {
+        return Err(Fault::malformed(format!(
+            "a strip or tile of {stored} bytes at offset {} is past the end of the file ({} bytes)",
+            chunk.offset,
+            file.container.source.len()
+        )));
+    }
+    if !plain && packed > limits.max_chunk_bytes {
+        return Err(Fault::over("the size of a strip or tile", packed, "max_chunk_bytes", limits.max_chunk_bytes));
+    }
+    if packed > stored.saturating_mul(layout.codec.max_ratio()).saturating_add(4096) {
+        return Err(Fault::malformed(format!(
+            "a strip or tile of {stored} bytes cannot hold the {packed} bytes it should ({})",
+            layout.codec.name()
+        )));
+    }
+    budget.referenced = budget.referenced.saturating_add(stored);
+    Ok(Chunk { offset: chunk.offset, count: stored })
+}

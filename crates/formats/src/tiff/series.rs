@@ -1,0 +1,293 @@
+//! From pages to images with axes: which plane of which file is which T, Z, C.
+
+use super::{
+    file::{FileSet, TiffFile},
+    ifd::tag,
+    imagej, ome, ome_xml,
+    page::{Layout, Page},
+};
+use crate::{
+    error::{Fault, FormatError},
+    image::OpenOptions,
+    meta::{Channel, positive},
+};
+use cytoscope_volume::{Axes, Axis, VoxelSize};
+use std::{path::Path, sync::Arc};
+
+/// Where one plane is: a page of a file, and for one-directory stacks the plane's number behind the page's offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlaneRef {
+    pub file: u32,
+    pub page: u32,
+    pub slice: u32,
+}
+
+/// One image of a file or set.
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    pub format: &'static str,
+    /// Leading axes in storage order, slowest first.
+    pub dims: Vec<(Axis, usize)>,
+    /// Planes in storage order; `None` for one that no file holds.
+    pub planes: Vec<Option<PlaneRef>>,
+    pub voxel_size_um: VoxelSize,
+    pub time_interval_secs: Option<f64>,
+    pub channels: Vec<Channel>,
+    pub display_range: Option<(f64, f64)>,
+}
+
+/// The image opened, its files, and how many there were to choose from.
+pub(crate) struct Opened {
+    pub series: Series,
+    pub files: FileSet,
+    pub count: usize,
+}
+
+/// Finds the images in a file, and picks one.
+pub(crate) fn open(
+    path: &Path,
+    file: TiffFile,
+    mut files: FileSet,
+    options: &OpenOptions,
+) -> Result<Opened, FormatError> {
+    let description = file.description().map_err(|f| f.at(path))?.unwrap_or_default();
+    if ome_xml::is_ome(&description) {
+        match ome_xml::parse(&description) {
+            Ok(document) => return ome::open(path, file, document, files, options),
+            Err(fault) if options.axes.is_none() => return Err(fault.at(path)),
+            Err(_) => {}
+        }
+    }
+    let all = if imagej::is_imagej(&description) {
+        imagej_series(&file, &description).map_err(|f| f.at(path))?
+    } else {
+        plain_series(&file, &description)
+    };
+    let count = all.len();
+    let mut series = pick(path, all, options.series)?;
+    if let Some(axes) = &options.axes {
+        apply_axes(path, &mut series, axes, &file)?;
+    }
+    files.add_open(file);
+    Ok(Opened { series, files, count })
+}
+
+/// The series of a number.
+pub(crate) fn pick(path: &Path, all: Vec<Series>, index: usize) -> Result<Series, FormatError> {
+    let count = all.len();
+    all.into_iter().nth(index).ok_or_else(|| {
+        let next = format!("choose one of 0 to {}", count.saturating_sub(1));
+        FormatError::misused(path, format!("there is no series {index} among its {count}"), next)
+    })
+}
+
+/// Pages of equal shape, in the order in which their shapes first appear.
+fn grouped(file: &TiffFile) -> Vec<(Arc<Layout>, Vec<u32>)> {
+    let mut groups: Vec<(Arc<Layout>, Vec<u32>)> = Vec::new();
+    let mut last = 0;
+    for index in &file.reading_order {
+        let Some(Some(page)) = file.pages.get(*index as usize) else { continue };
+        let same = |g: &(Arc<Layout>, Vec<u32>)| Arc::ptr_eq(&g.0, &page.layout) || g.0.stacks_with(&page.layout);
+        if groups.get(last).is_some_and(same) {
+            groups[last].1.push(*index);
+        } else if let Some(found) = groups.iter().position(same) {
+            groups[found].1.push(*index);
+            last = found;
+        } else if groups.len() < 4096 {
+            last = groups.len();
+            groups.push((Arc::clone(&page.layout), vec![*index]));
+        }
+    }
+    groups
+}
+
+fn plain_series(file: &TiffFile, description: &str) -> Vec<Series> {
+    let voxel_size_um = plain_resolution(file);
+    let mut all: Vec<Series> = grouped(file)
+        .into_iter()
+        .map(|(_, pages)| Series {
+            format: if file.container.big { "bigtiff" } else { "tiff" },
+            dims: vec![(Axis::Z, pages.len())],
+            planes: pages.into_iter().map(|page| Some(PlaneRef { file: 0, page, slice: 0 })).collect(),
+            voxel_size_um,
+            display_range: stored_range(file),
+            ..Series::default()
+        })
+        .collect();
+    if let (Some(dims), [only]) = (shaped_dims(description), all.as_mut_slice())
+        && dims.iter().try_fold(1usize, |n, d| n.checked_mul(d.1)) == Some(only.planes.len())
+    {
+        only.dims = dims;
+    }
+    all
+}
+
+/// Leading axes that Python scripts leave as JSON (`{"axes": "TZYX", "shape": [...]}`), where all are known.
+fn shaped_dims(description: &str) -> Option<Vec<(Axis, usize)>> {
+    let json: serde_json::Value = serde_json::from_str(description.get(..65536).unwrap_or(description)).ok()?;
+    let axes: Axes = json.get("axes")?.as_str()?.parse().ok()?;
+    let shape: Vec<usize> =
+        json.get("shape")?.as_array()?.iter().map(|n| Some(n.as_u64()? as usize)).collect::<Option<_>>()?;
+    let pairs: Vec<(Axis, usize)> = axes.iter().zip(shape).collect();
+    let leading: Vec<_> = pairs.into_iter().take_while(|(a, _)| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect();
+    (axes.len() > leading.len()).then_some(leading)
+}
+
+/// A pixel size from ResolutionUnit. Centimetres are meant; inches are only believed where they are no print setting.
+pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
+    let unit = file.container.integer_or(&file.first, tag::RESOLUTION_UNIT, 2).unwrap_or(2);
+    let size = |tag: u16| {
+        let per_unit = positive(file.container.number(&file.first, tag)?)?;
+        match unit {
+            3 if per_unit > 1.0 => positive(10_000.0 / per_unit),
+            2 if per_unit > 2540.0 => positive(25_400.0 / per_unit),
+            _ => None,
+        }
+    };
+    VoxelSize { z: None, y: size(tag::Y_RESOLUTION), x: size(tag::X_RESOLUTION) }
+}
+
+/// The display range kept in SMinSampleValue and SMaxSampleValue.
+pub(crate) fn stored_range(file: &TiffFile) -> Option<(f64, f64)> {
+    let low = file.container.number(&file.first, tag::S_MIN)?;
+    let high = file.container.number(&file.first, tag::S_MAX)?;
+    (low < high).then_some((low, high))
+}
+
+fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
+    let ij = imagej::parse(description, &file.container, &file.first);
+    let mut groups = grouped(file);
+    let one_directory = file.chain_len == 1 && ij.images > 1 && file.pages.len() == 1;
+    let mut planes: Vec<Option<PlaneRef>> = Vec::new();
+    match groups.first_mut() {
+        Some((layout, pages)) if one_directory => {
+            if layout.codec != crate::codec::Codec::Raw || layout.tiled {
+                return Err(Fault::malformed(format!(
+                    "it announces {} images in one compressed page, where they must follow each other uncompressed",
+                    ij.images
+                )));
+            }
+            let images = one_directory_images(file, layout, &ij)?;
+            let page = pages.first().copied().unwrap_or(0);
+            planes.extend((0..images).map(|slice| Some(PlaneRef { file: 0, page, slice })));
+        }
+        Some((_, pages)) => planes.extend(pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 }))),
+        None => return Err(Fault::malformed("the file has no page")),
+    }
+    let total = planes.len();
+    let announced = ij.frames.checked_mul(ij.slices).and_then(|n| n.checked_mul(ij.channels));
+    let dims = if announced == Some(total) {
+        vec![(Axis::T, ij.frames), (Axis::Z, ij.slices), (Axis::C, ij.channels)]
+    } else {
+        vec![(Axis::Z, total)]
+    };
+    let channel_count = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
+    let extras = imagej::extras(&file.container, &file.first);
+    let names = imagej::channel_names(&extras.labels, channel_count);
+    let channels = (0..channel_count)
+        .map(|c| Channel {
+            name: names.get(c).cloned().unwrap_or_default(),
+            color_rgb: if extras.colors.len() == channel_count { extras.colors.get(c).copied() } else { None },
+        })
+        .collect();
+    let mut all = vec![Series {
+        format: "imagej",
+        dims,
+        planes,
+        voxel_size_um: ij.voxel_size_um,
+        time_interval_secs: ij.time_interval_secs,
+        channels,
+        display_range: ij.display_range,
+    }];
+    all.extend(plain_series(file, "").into_iter().skip(1));
+    Ok(all)
+}
+
+/// Images behind a single directory: all of them must be in the file.
+fn one_directory_images(file: &TiffFile, layout: &Layout, ij: &imagej::ImageJ) -> Result<u32, Fault> {
+    let limits = &file.container.limits;
+    if ij.images as u64 > limits.max_pages {
+        return Err(Fault::over("the number of images", ij.images as u64, "max_pages", limits.max_pages));
+    }
+    let Some(Some(page)) = file.pages.first() else { return Err(Fault::malformed("the file has no page")) };
+    let first = file.container.integer(&page.offsets)?;
+    let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
+    let there = file.container.source.len().saturating_sub(first) / plane.max(1);
+    if there < ij.images as u64 {
+        return Err(Fault::malformed(format!("it announces {} images and holds the data of {there}", ij.images)));
+    }
+    Ok(ij.images as u32)
+}
+
+/// Names the leading axes anew, as `--axes` asks.
+pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &TiffFile) -> Result<(), FormatError> {
+    let samples = first_page(series, file).map_or(1, |p| p.layout.samples);
+    let leading: Vec<Axis> = axes.iter().filter(|a| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect();
+    let trailing: String = axes.iter().skip(leading.len()).map(|a| a.letter()).collect();
+    let fits = match trailing.as_str() {
+        "" | "YX" => true,
+        "YXS" => samples > 1,
+        _ => false,
+    };
+    let known: Vec<(Axis, usize)> = series.dims.iter().copied().filter(|d| d.1 > 1).collect();
+    let total = series.planes.len();
+    let dims: Option<Vec<(Axis, usize)>> = match (fits, leading.as_slice()) {
+        (false, _) => None,
+        (true, []) => (total == 1).then(Vec::new),
+        (true, [one]) => Some(vec![(*one, total)]),
+        (true, many) if many.len() == known.len() => Some(many.iter().zip(&known).map(|(a, d)| (*a, d.1)).collect()),
+        _ => None,
+    };
+    match dims {
+        Some(dims) => {
+            let channels = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
+            if channels != series.channels.len() {
+                series.channels.clear();
+            }
+            series.dims = dims;
+            Ok(())
+        }
+        None => {
+            let found: String = known.iter().map(|(a, n)| format!("{a:?}={n} ")).collect();
+            Err(FormatError::misused(
+                path,
+                format!(
+                    "the axes {axes} do not fit its {total} planes ({}YX{})",
+                    found,
+                    if samples > 1 { "S" } else { "" }
+                ),
+                "give one letter of T, Z, C for all planes (such as TYX), or one for each leading axis",
+            ))
+        }
+    }
+}
+
+fn first_page<'a>(series: &Series, file: &'a TiffFile) -> Option<&'a Page> {
+    let plane = series.planes.iter().flatten().next()?;
+    file.pages.get(plane.page as usize)?.as_ref()
+}
+
+impl Series {
+    /// Extents along T, Z, C.
+    pub fn tzc(&self) -> [usize; 3] {
+        [Axis::T, Axis::Z, Axis::C].map(|axis| self.dims.iter().find(|d| d.0 == axis).map_or(1, |d| d.1))
+    }
+
+    /// The planes in the order T, Z, C, whatever their order in the file.
+    pub fn planes_tzc(&self) -> Vec<Option<PlaneRef>> {
+        let [nt, nz, nc] = self.tzc();
+        let steps = [Axis::T, Axis::Z, Axis::C].map(|axis| {
+            let at = self.dims.iter().position(|d| d.0 == axis);
+            at.map_or(0, |i| self.dims.iter().skip(i + 1).map(|d| d.1).product::<usize>())
+        });
+        let mut planes = Vec::with_capacity(self.planes.len());
+        for t in 0..nt {
+            for z in 0..nz {
+                for c in 0..nc {
+                    planes.push(self.planes.get(t * steps[0] + z * steps[1] + c * steps[2]).copied().flatten());
+                }
+            }
+        }
+        planes
+    }
+}

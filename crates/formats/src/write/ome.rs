@@ -1,0 +1,152 @@
+//! OME-TIFF: its XML, and the tags that planes of any TIFF have.
+
+use super::{
+    ifd::{Value, fraction},
+    range::Ranges,
+    spec::WriteSpec,
+};
+use crate::{error::FormatError, meta::positive, tiff::ifd::tag};
+use cytoscope_volume::{Axis, DType};
+use std::{fmt::Write, path::Path};
+
+/// The OME name of a sample type, if it has one.
+fn type_name(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::F32 => "float",
+        DType::F64 => "double",
+        DType::U64 | DType::I64 | DType::F16 => return None,
+        other => other.name(),
+    })
+}
+
+/// Refuses what OME-XML has no words for.
+pub(crate) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
+    if type_name(spec.dtype).is_none() {
+        return Err(FormatError::unsupported(
+            path,
+            format!("OME-TIFF has no {} images", spec.dtype),
+            "write it as .npy, or convert it to one of uint8 to uint32, int8 to int32, float32 or float64",
+        ));
+    }
+    if spec.size(Axis::S) > usize::from(u16::MAX) {
+        return Err(FormatError::unsupported(path, "a pixel has more than 65535 samples", "write it as .npy"));
+    }
+    Ok(())
+}
+
+/// Whether the differences of neighbours are compressed rather than the samples.
+pub(crate) fn uses_predictor(spec: &WriteSpec) -> bool {
+    !spec.dtype.is_float() && spec.dtype.size_bytes() <= 4
+}
+
+/// Tags of a plane that hold for all planes, but for its compression and where its pixels are.
+pub(crate) fn plane_tags(spec: &WriteSpec) -> Vec<(u16, Value)> {
+    let samples = spec.size(Axis::S);
+    let bits = spec.dtype.size_bytes() as u16 * 8;
+    let format = match spec.dtype {
+        DType::F16 | DType::F32 | DType::F64 => 3,
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => 2,
+        _ => 1,
+    };
+    let rgb = matches!(samples, 3 | 4);
+    let mut tags = vec![
+        (tag::NEW_SUBFILE_TYPE, Value::Long(vec![0])),
+        (tag::WIDTH, Value::Long(vec![spec.size(Axis::X) as u32])),
+        (tag::HEIGHT, Value::Long(vec![spec.size(Axis::Y) as u32])),
+        (tag::BITS, Value::Short(vec![bits; samples])),
+        (tag::PHOTOMETRIC, Value::Short(vec![if rgb { 2 } else { 1 }])),
+        (tag::SAMPLES, Value::Short(vec![samples as u16])),
+        (tag::PLANAR, Value::Short(vec![1])),
+        (tag::SAMPLE_FORMAT, Value::Short(vec![format; samples])),
+    ];
+    let extra = samples - if rgb { 3 } else { 1 };
+    if extra > 0 {
+        tags.push((tag::EXTRA_SAMPLES, Value::Short(vec![if rgb { 2 } else { 0 }; extra])));
+    }
+    tags
+}
+
+/// Tags of the first page besides: the XML, the display range, and the pixel size for readers without OME.
+pub(crate) fn first_tags(spec: &WriteSpec, ranges: &Ranges) -> Vec<(u16, Value)> {
+    let mut tags = vec![(tag::DESCRIPTION, Value::Ascii(xml(spec)))];
+    if spec.size(Axis::S) == 1 {
+        let (low, high) = ranges.of_all();
+        tags.push((tag::S_MIN, Value::Double(low)));
+        tags.push((tag::S_MAX, Value::Double(high)));
+    }
+    let v = spec.voxel_size_um;
+    if let (Some(x), Some(y)) = (v.x.and_then(positive), v.y.and_then(positive)) {
+        tags.push((tag::RESOLUTION_UNIT, Value::Short(vec![3])));
+        for (tag, size) in [(tag::X_RESOLUTION, x), (tag::Y_RESOLUTION, y)] {
+            let (n, d) = fraction(10_000.0 / size);
+            tags.push((tag, Value::Rational(n, d)));
+        }
+    }
+    tags
+}
+
+fn escaped(text: &str) -> String {
+    // Control characters have no place in XML at all.
+    let clean: String = text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect();
+    quick_xml::escape::escape(clean.as_str()).into_owned()
+}
+
+/// The document that says what the planes are.
+fn xml(spec: &WriteSpec) -> String {
+    let samples = spec.size(Axis::S);
+    let channels = spec.size(Axis::C);
+    // The fastest axis first; axes the stack lacks come last.
+    let mut order: Vec<Axis> = spec.leading().iter().rev().map(|d| d.0).collect();
+    for axis in [Axis::Z, Axis::C, Axis::T] {
+        if !order.contains(&axis) {
+            order.push(axis);
+        }
+    }
+    let order: String = order.iter().map(|a| a.letter()).collect();
+    let mut x = String::from(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+         <OME xmlns=\"http://www.openmicroscopy.org/Schemas/OME/2016-06\" \
+         xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" \
+         xsi:schemaLocation=\"http://www.openmicroscopy.org/Schemas/OME/2016-06 \
+         http://www.openmicroscopy.org/Schemas/OME/2016-06/ome.xsd\" Creator=\"Cytoscope\">\
+         <Image ID=\"Image:0\" Name=\"Image0\">",
+    );
+    if let Some(text) = spec.description.as_deref().filter(|d| !d.is_empty()) {
+        let _ = write!(x, "<Description>{}</Description>", escaped(text));
+    }
+    let _ = write!(
+        x,
+        "<Pixels ID=\"Pixels:0\" DimensionOrder=\"XY{order}\" Type=\"{}\" SizeX=\"{}\" SizeY=\"{}\" SizeZ=\"{}\" \
+         SizeC=\"{}\" SizeT=\"{}\" BigEndian=\"false\" Interleaved=\"{}\" SignificantBits=\"{}\"",
+        type_name(spec.dtype).unwrap_or_default(),
+        spec.size(Axis::X),
+        spec.size(Axis::Y),
+        spec.size(Axis::Z),
+        channels * samples,
+        spec.size(Axis::T),
+        samples > 1,
+        spec.dtype.size_bytes() * 8,
+    );
+    let v = spec.voxel_size_um;
+    for (axis, size) in [("X", v.x), ("Y", v.y), ("Z", v.z)] {
+        if let Some(size) = size.and_then(positive) {
+            let _ = write!(x, " PhysicalSize{axis}=\"{size:?}\" PhysicalSize{axis}Unit=\"µm\"");
+        }
+    }
+    if let Some(secs) = spec.time_interval_secs.and_then(positive) {
+        let _ = write!(x, " TimeIncrement=\"{secs:?}\" TimeIncrementUnit=\"s\"");
+    }
+    x.push('>');
+    for c in 0..channels {
+        let _ = write!(x, "<Channel ID=\"Channel:0:{c}\" SamplesPerPixel=\"{samples}\"");
+        if !spec.channel_name(c).is_empty() {
+            let _ = write!(x, " Name=\"{}\"", escaped(spec.channel_name(c)));
+        }
+        if let Some([r, g, b]) = spec.channels.get(c).and_then(|c| c.color_rgb) {
+            let _ = write!(x, " Color=\"{}\"", i32::from_be_bytes([r, g, b, 255]));
+        }
+        x.push_str("/>");
+    }
+    let _ = write!(x, "<TiffData IFD=\"0\" PlaneCount=\"{}\"/></Pixels></Image></OME>", spec.planes());
+    x
+}

@@ -1,0 +1,180 @@
+//! What to write, checked before anything is.
+
+use crate::{error::FormatError, meta::Channel};
+use cytoscope_volume::{Array, Axes, Axis, DType, VoxelSize, element_count};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Kind of file to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Container {
+    /// TIFF as ImageJ and Fiji write it; one directory and contiguous planes above 4 GB.
+    ImageJ,
+    /// OME-TIFF; BigTIFF where it could pass 4 GB.
+    OmeTiff,
+    /// NumPy's `.npy`.
+    Npy,
+}
+
+/// Compression of the strips of an OME-TIFF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// None.
+    #[default]
+    None,
+    /// Deflate (zlib), which every reader knows.
+    Deflate,
+    /// Zstandard: faster, and known to Bio-Formats, libtiff and tifffile.
+    Zstd,
+}
+
+/// The kind of file that a name stands for.
+///
+/// # Errors
+/// [`FormatError::Unsupported`] for `.zarr`, [`FormatError::Misused`] for any other name that stands for none.
+pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
+    let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let ends = |suffixes: &[&str]| suffixes.iter().any(|s| name.ends_with(s));
+    if ends(&[".ome.tif", ".ome.tiff", ".ome.tf2", ".ome.tf8", ".ome.btf"]) {
+        Ok(Container::OmeTiff)
+    } else if ends(&[".tif", ".tiff"]) {
+        Ok(Container::ImageJ)
+    } else if ends(&[".npy"]) {
+        Ok(Container::Npy)
+    } else if ends(&[".zarr"]) {
+        Err(FormatError::unsupported(path, "OME-Zarr is not written yet", "name a file ending in .ome.tif instead"))
+    } else {
+        Err(FormatError::misused(
+            path,
+            "its extension stands for no format written here",
+            "end the name in .tif (ImageJ), .ome.tif (OME-TIFF) or .npy",
+        ))
+    }
+}
+
+/// A stack to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WriteSpec {
+    /// Kind of file.
+    pub container: Container,
+    /// Compression; ImageJ TIFF and NPY take none.
+    pub compression: Compression,
+    /// Axes of the stack, outermost first; those of T, Z, C before Y, X, S.
+    pub axes: Axes,
+    /// Extents along `axes`.
+    pub shape: Vec<usize>,
+    /// Type of the samples.
+    pub dtype: DType,
+    /// Size of a voxel in µm.
+    pub voxel_size_um: VoxelSize,
+    /// Seconds from one time point to the next.
+    pub time_interval_secs: Option<f64>,
+    /// Names and colours of the channels; missing ones are nameless.
+    pub channels: Vec<Channel>,
+    /// Values to show black and white; found while writing where it is `None`, so that labels do not look black.
+    pub display_range: Option<(f64, f64)>,
+    /// Free text kept with the image (OME `Description`, ImageJ `Info`), such as how it was made.
+    pub description: Option<String>,
+}
+
+impl WriteSpec {
+    /// The plain spec of an array: no voxel size, no names, no compression.
+    pub fn of(array: &Array, container: Container) -> Self {
+        Self::new(container, array.axes().clone(), array.shape().to_vec(), array.dtype())
+    }
+
+    /// A spec with no voxel size, names or compression.
+    pub fn new(container: Container, axes: Axes, shape: Vec<usize>, dtype: DType) -> Self {
+        Self {
+            container,
+            compression: Compression::None,
+            axes,
+            shape,
+            dtype,
+            voxel_size_um: VoxelSize::default(),
+            time_interval_secs: None,
+            channels: Vec::new(),
+            display_range: None,
+            description: None,
+        }
+    }
+
+    /// Extent along an axis; 1 where the stack does not have it.
+    pub(crate) fn size(&self, axis: Axis) -> usize {
+        self.axes.position(axis).and_then(|i| self.shape.get(i).copied()).unwrap_or(1)
+    }
+
+    /// Leading axes (T, Z, C), outermost first.
+    pub(crate) fn leading(&self) -> Vec<(Axis, usize)> {
+        let all = self.axes.iter().zip(self.shape.iter().copied());
+        all.filter(|(a, _)| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect()
+    }
+
+    /// Number of planes.
+    pub(crate) fn planes(&self) -> usize {
+        self.leading().iter().map(|d| d.1).product()
+    }
+
+    /// Samples of one plane.
+    pub(crate) fn plane_len(&self) -> usize {
+        self.size(Axis::Y) * self.size(Axis::X) * self.size(Axis::S)
+    }
+
+    /// Bytes of one plane.
+    pub(crate) fn plane_bytes(&self) -> u64 {
+        (self.plane_len() * self.dtype.size_bytes()) as u64
+    }
+
+    /// The channel of a plane.
+    pub(crate) fn channel_of(&self, plane: usize) -> usize {
+        let leading = self.leading();
+        let Some(at) = leading.iter().position(|d| d.0 == Axis::C) else { return 0 };
+        let step: usize = leading.iter().skip(at + 1).map(|d| d.1).product();
+        plane / step.max(1) % self.size(Axis::C).max(1)
+    }
+
+    /// Name of a channel; empty where it has none.
+    pub(crate) fn channel_name(&self, channel: usize) -> &str {
+        self.channels.get(channel).map_or("", |c| &c.name)
+    }
+
+    /// Refuses what cannot be written as asked.
+    pub(crate) fn check(&self, path: &Path) -> Result<(), FormatError> {
+        let misused = |met: String, next: &str| Err(FormatError::misused(path, met, next));
+        if self.axes.len() != self.shape.len() {
+            return misused(
+                format!("the axes {} and the shape {:?} differ in length", self.axes, self.shape),
+                "give one extent an axis",
+            );
+        }
+        let bytes = element_count(&self.shape).ok().and_then(|n| n.checked_mul(self.dtype.size_bytes()));
+        if bytes.is_none_or(|n| n == 0) {
+            return misused(format!("a stack of shape {:?} cannot be written", self.shape), "give extents above 0");
+        }
+        let trailing: Vec<Axis> = self.axes.iter().skip(self.leading().len()).collect();
+        let sorted = trailing.is_sorted() && trailing.iter().all(|a| matches!(a, Axis::Y | Axis::X | Axis::S));
+        if self.container == Container::Npy {
+            if self.compression != Compression::None {
+                return misused("an .npy file cannot be compressed".into(), "write it uncompressed, or as .ome.tif");
+            }
+            return Ok(());
+        }
+        if !sorted {
+            return misused(
+                format!("the axes {} do not end in Y, X, S", self.axes),
+                "transpose the stack before writing it",
+            );
+        }
+        for (axis, n) in self.axes.iter().zip(&self.shape) {
+            if *n > i32::MAX as usize {
+                return misused(format!("axis {} is {n} long", axis.letter()), "write it as .npy");
+            }
+        }
+        match self.container {
+            Container::ImageJ => super::imagej::check(self, path),
+            _ => super::ome::check(self, path),
+        }
+    }
+}

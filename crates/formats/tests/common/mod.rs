@@ -1,0 +1,44 @@
+//! What the integration tests share: where the real files are, and how to say loudly that they are not there.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::{Path, PathBuf};
+
+/// The folder of real TIFF files, or `None` (said aloud) where it is absent.
+pub fn tiff_folder() -> Option<PathBuf> {
+    shared("tiff/manifest.json").and_then(|p| p.parent().map(Path::to_owned))
+}
+
+/// A file of the shared data, or `None` (said aloud) where it is absent.
+pub fn shared(name: &str) -> Option<PathBuf> {
+    let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
+        Some(root) => PathBuf::from(root),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+    };
+    let path = root.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: {} not found (set CYTOSCOPE_SHARED_DATA)", path.display());
+    None
+}
+
+/// A Python with tifffile, or `None` (said aloud) where there is none.
+pub fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
+    let works = std::process::Command::new(&python)
+        .args(["-c", "import tifffile, imagecodecs, numpy"])
+        .output()
+        .is_ok_and(|o| o.status.success());
+    if works {
+        return Some(python);
+    }
+    eprintln!("SKIPPED: no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)");
+    None
+}
+
+/// Runs a Python script with arguments, and gives what it printed.
+pub fn run_python(python: &Path, script: &str, args: &[&str]) -> String {
+    let out = std::process::Command::new(python).arg("-c").arg(script).args(args).output().expect("python runs");
+    assert!(out.status.success(), "python failed:\n{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("python prints text")
+}

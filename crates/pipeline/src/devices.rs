@@ -1,0 +1,168 @@
+//! What this machine can compute on, and the choice for a model.
+
+use crate::predict::PredictJob;
+use crate::{Context, JobError, Model, user_folder};
+use cytoscope_engine::select::{self, Cache, Measurement, Probe};
+use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::Tensor;
+use cytoscope_profile::Recorder;
+use serde::Serialize;
+use std::sync::Arc;
+
+/// The devices of this machine.
+#[derive(Debug, Clone)]
+pub struct Devices {
+    all: Vec<Device>,
+}
+
+/// The device a job runs on, and why.
+#[derive(Clone, Serialize)]
+pub struct Chosen {
+    /// The device.
+    pub id: DeviceId,
+    /// What its maker calls it.
+    pub name: String,
+    /// Why it was taken, for people.
+    pub why: String,
+    /// What was measured.
+    pub measurements: Vec<Measurement>,
+    #[serde(skip)]
+    engine: Arc<dyn Engine>,
+}
+
+impl std::fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chosen").field("id", &self.id).field("why", &self.why).finish_non_exhaustive()
+    }
+}
+
+impl Chosen {
+    fn new(engine: Box<dyn Engine>, why: String, measurements: Vec<Measurement>) -> Self {
+        let device = engine.device();
+        Self { id: device.id, name: device.name.clone(), why, measurements, engine: Arc::from(engine) }
+    }
+
+    /// Its engine.
+    pub fn engine(&self) -> &dyn Engine {
+        self.engine.as_ref()
+    }
+
+    /// Whether another device can take over when this one fails.
+    pub(crate) fn can_step_down(&self) -> bool {
+        self.id != DeviceId::Cpu
+    }
+}
+
+/// Voxels along each axis of the tile that devices are compared on.
+const PROBE_EDGE: usize = 48;
+
+impl Devices {
+    /// The processor alone.
+    pub fn cpu_only() -> Self {
+        Self { all: vec![CpuEngine::new().device().clone()] }
+    }
+
+    /// The processor and the GPUs that probes found.
+    pub fn with_gpus(gpus: Vec<Device>) -> Self {
+        let mut all = gpus;
+        all.extend(Self::cpu_only().all);
+        Self { all }
+    }
+
+    /// Every device, usable or not.
+    pub fn list(&self) -> &[Device] {
+        &self.all
+    }
+
+    fn open(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+        match device.id {
+            DeviceId::Cpu => Ok(Box::new(CpuEngine::new())),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Err(EngineError::BadDevice { text: device.id.to_string() }), //BURN
+        }
+    }
+
+    /// The engine for a request without a model at hand.
+    ///
+    /// # Errors
+    /// [`EngineError::BadDevice`] with the device's reason if it is not there or cannot be used.
+    pub fn engine(&self, id: DeviceId) -> Result<Box<dyn Engine>, EngineError> {
+        match self.all.iter().find(|d| d.id == id) {
+            Some(device) if device.usable => Self::open(device),
+            Some(device) => {
+                Err(EngineError::Device { device: id, reason: format!("it cannot be used: {}", device.reason) })
+            }
+            None => {
+                let reasons: Vec<String> = self
+                    .all
+                    .iter()
+                    .map(|d| format!("{} ({})", d.id, if d.usable { "usable" } else { &d.reason }))
+                    .collect();
+                Err(EngineError::Device {
+                    device: id,
+                    reason: format!("there is no such device; there are {}", reasons.join(", ")),
+                })
+            }
+        }
+    }
+
+    /// The device for a model: the one asked for, or the fastest by a short measured run.
+    ///
+    /// # Errors
+    /// [`JobError::Engine`] if the device asked for cannot be used, or no device runs the model.
+    pub fn for_model(
+        &self,
+        context: &Context,
+        model: &Model,
+        request: DeviceRequest,
+        job: &PredictJob,
+    ) -> Result<Chosen, JobError> {
+        if let DeviceRequest::Device(id) = request {
+            return Ok(Chosen::new(self.engine(id)?, "asked for".to_owned(), Vec::new()));
+        }
+        let mut engines = Vec::new();
+        let mut unusable = Vec::new();
+        for device in &self.all {
+            match device.usable.then(|| Self::open(device)) {
+                Some(Ok(engine)) => engines.push(engine),
+                Some(Err(error)) => {
+                    unusable.push(Device { usable: false, reason: error.to_string(), ..device.clone() })
+                }
+                None => unusable.push(device.clone()),
+            }
+        }
+        let options = CompileOptions {
+            precision: job.precision.unwrap_or(Precision::F32),
+            threads: job.threads,
+            memory_budget_bytes: None,
+            recorder: Recorder::totals_only(),
+        };
+        let edge: [usize; 3] = std::array::from_fn(|a| {
+            if a == 0 && model.spatial_axes == 2 {
+                1
+            } else {
+                PROBE_EDGE.max(model.min_size[a]).next_multiple_of(model.step[a])
+            }
+        });
+        let shape = model.tensor_shape(model.input_channels, edge);
+        let inputs = [Tensor::new(shape.clone(), vec![0.5f32; shape.iter().product()])?];
+        if engines.len() > 1 {
+            context.note(format!("comparing {} devices on a tile of {edge:?} voxels", engines.len()));
+        }
+        let probe = Probe { graph: &model.graph, fingerprint: &model.fingerprint, inputs: &inputs, options: &options };
+        let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("device-times.json")));
+        let choice = select::fastest(&engines, &unusable, &probe, &mut cache)?;
+        let engine = engines.into_iter().find(|e| e.device().id == choice.device);
+        let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
+        Ok(Chosen::new(engine, choice.why, choice.measurements))
+    }
+
+    /// The processor, after another device failed.
+    pub(crate) fn step_down(&self, failed: &Chosen, error: &EngineError) -> Result<Chosen, JobError> {
+        Ok(Chosen::new(
+            self.engine(DeviceId::Cpu)?,
+            format!("{} failed: {error}", failed.id),
+            failed.measurements.clone(),
+        ))
+    }
+}

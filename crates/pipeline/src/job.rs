@@ -1,0 +1,151 @@
+//! What every long job shares: progress, cancelling, and where its time goes.
+
+use crate::JobError;
+use cytoscope_profile::Recorder;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Asks a job to stop; it answers within a tile. Clones share one request.
+#[derive(Debug, Clone, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Asks to stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked to.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a job tells while it runs.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// An input is begun.
+    Started {
+        /// The input.
+        input: PathBuf,
+        /// Its place among all inputs, from 0.
+        index: usize,
+        /// Inputs in all.
+        count: usize,
+    },
+    /// How far a stage is.
+    Progress {
+        /// The stage.
+        stage: &'static str,
+        /// Units done.
+        done: u64,
+        /// Units in all.
+        total: u64,
+        /// What is counted.
+        unit: &'static str,
+        /// Units a second so far.
+        rate: f64,
+        /// Seconds left at that rate.
+        eta_secs: f64,
+    },
+    /// Something worth knowing.
+    Note {
+        /// A sentence.
+        message: String,
+    },
+    /// An input is done.
+    Finished {
+        /// The input.
+        input: PathBuf,
+        /// Files written.
+        outputs: Vec<PathBuf>,
+    },
+    /// An input failed; a batch goes on.
+    Failed {
+        /// The input.
+        input: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a job runs with.
+#[derive(Clone)]
+pub struct Context {
+    /// Stops it.
+    pub cancel: CancelToken,
+    /// Hears its events; called from the job's thread.
+    pub sink: Arc<dyn Fn(&Event) + Send + Sync>,
+    /// Keeps its spans.
+    pub recorder: Recorder,
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Self { cancel: CancelToken::default(), sink: Arc::new(|_| {}), recorder: Recorder::totals_only() }
+    }
+}
+
+impl Context {
+    /// Tells an event.
+    pub fn tell(&self, event: &Event) {
+        (self.sink)(event);
+    }
+
+    /// Tells a sentence.
+    pub fn note(&self, message: impl Into<String>) {
+        self.tell(&Event::Note { message: message.into() });
+    }
+
+    /// # Errors
+    /// [`JobError::Cancelled`] once the job was asked to stop.
+    pub fn check(&self) -> Result<(), JobError> {
+        if self.cancel.is_cancelled() { Err(JobError::Cancelled) } else { Ok(()) }
+    }
+
+    /// A meter for a stage of `total` units.
+    pub fn meter(&self, stage: &'static str, total: u64, unit: &'static str) -> Meter<'_> {
+        let meter = Meter { context: self, stage, total, unit, done: 0, start: Instant::now() };
+        meter.tell();
+        meter
+    }
+}
+
+/// Counts a stage's units and tells its rate and ETA.
+pub struct Meter<'a> {
+    context: &'a Context,
+    stage: &'static str,
+    total: u64,
+    unit: &'static str,
+    done: u64,
+    start: Instant,
+}
+
+impl Meter<'_> {
+    /// Counts units and tells; also the place where cancelling is answered.
+    ///
+    /// # Errors
+    /// [`JobError::Cancelled`] once the job was asked to stop.
+    pub fn add(&mut self, units: u64) -> Result<(), JobError> {
+        self.done = (self.done + units).min(self.total);
+        self.tell();
+        self.context.check()
+    }
+
+    fn tell(&self) {
+        let rate = self.done as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
+        let left = (self.total - self.done) as f64;
+        self.context.tell(&Event::Progress {
+            stage: self.stage,
+            done: self.done,
+            total: self.total,
+            unit: self.unit,
+            rate,
+            eta_secs: if rate > 0.0 { left / rate } else { 0.0 },
+        });
+    }
+}

@@ -1,0 +1,25 @@
+//! Jobs: what a person asks for, from files to files.
+//!
+//! This room owns [`PredictJob`] (stacks to labels, maps and tables), [`Model`] (a package made ready), [`devices`] (what this
+//! machine can compute on, and the choice among it), and what every long job shares: [`Context`] with progress, cancelling
+//! and spans. A job is a value that can be written down, sent, and run again; provenance records hold one.
+//!
+//! Stacks are read, predicted and written in slabs with temporary files between, so that memory does not grow with the number of
+//! slices. It fails with [`JobError`], whose [`JobError::kind`] is the exit code of the command line; a failed or cancelled job
+//! leaves no half-written result.
+#![forbid(unsafe_code)]
+
+pub mod devices;
+mod error;
+mod job;
+mod model;
+mod ops;
+pub mod predict;
+pub mod provenance;
+mod spool;
+mod stack;
+
+pub use error::{JobError, JobErrorKind};
+pub use job::{CancelToken, Context, Event, Meter};
+pub use model::{Model, Task, find_model, model_folders, user_folder};
+pub use predict::{InputFailure, InputReport, Output, PredictJob, PredictOutcome};

@@ -1,0 +1,248 @@
+//! A model as jobs use it: network, axes, processing, reach.
+
+use crate::JobError;
+use cytoscope_engine::select;
+use cytoscope_graph::package::{AxisKind, AxisSize, Package, Processing};
+use cytoscope_graph::{Graph, analysis};
+use cytoscope_objects::SegmentOptions;
+use std::path::{Path, PathBuf};
+
+/// What a model predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// A map of foreground probability: objects are made of it.
+    Segmentation,
+    /// Intensities of a stain.
+    LabelFree,
+}
+
+/// A model ready to be compiled.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// Where it was found.
+    pub path: PathBuf,
+    /// Its network.
+    pub graph: Graph,
+    /// Fingerprint of the network's file.
+    pub fingerprint: String,
+    /// Channels it takes.
+    pub input_channels: usize,
+    /// Channels it gives.
+    pub output_channels: usize,
+    /// Which of its outputs is used.
+    pub output_index: usize,
+    /// 3, or 2 for a network that sees single slices.
+    pub spatial_axes: usize,
+    /// Least tile along Z, Y, X.
+    pub min_size: [usize; 3],
+    /// Tiles are multiples of this.
+    pub step: [usize; 3],
+    /// Voxels on each side that an output voxel depends on; `None` if it looks at the whole tile.
+    pub reach: Option<[usize; 3]>,
+    /// Voxel size Z, Y, X in µm it was made for.
+    pub voxel_um: Option<[f64; 3]>,
+    /// What is done to the stack before.
+    pub preprocessing: Vec<Processing>,
+    /// What is done to its output.
+    pub postprocessing: Vec<Processing>,
+    /// What its output is.
+    pub task: Task,
+    /// How objects are made of its output.
+    pub segment: SegmentOptions,
+    /// The output channel objects are made of.
+    pub segment_channel: usize,
+}
+
+/// Where models are looked up by name: `models/` beside the program (or above it, in a source tree), then the user's folder.
+pub fn model_folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    if let Some(folder) = std::env::var_os("CYTOSCOPE_MODELS") {
+        folders.push(PathBuf::from(folder));
+    }
+    if let Ok(program) = std::env::current_exe().and_then(|p| p.canonicalize()) {
+        folders.extend(
+            program.ancestors().skip(1).take(5).flat_map(|a| [a.join("models"), a.join("share/cytoscope/models")]),
+        );
+    }
+    folders.extend(user_folder().map(|f| f.join("models")));
+    folders.retain(|f| f.is_dir());
+    folders.dedup();
+    folders
+}
+
+/// The user's own folder for models and settings.
+pub fn user_folder() -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").or_else(|| std::env::var_os("USERPROFILE")).map(PathBuf::from);
+    if cfg!(target_os = "macos") {
+        return home().map(|h| h.join("Library/Application Support/Cytoscope"));
+    }
+    if cfg!(windows) {
+        return std::env::var_os("APPDATA").map(PathBuf::from).map(|f| f.join("Cytoscope"));
+    }
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
+    data.or_else(|| home().map(|h| h.join(".local/share"))).map(|f| f.join("cytoscope"))
+}
+
+/// The path of a package given by path or by name. A file `NAME.alias` beside the packages holds the name it stands for.
+///
+/// # Errors
+/// [`JobError::WrongUse`] that lists the names there are.
+pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
+    let path = Path::new(text);
+    if path.exists() {
+        return Ok(path.to_owned());
+    }
+    let mut known = Vec::new();
+    for folder in model_folders() {
+        let alias = std::fs::read_to_string(folder.join(format!("{text}.alias"))).ok();
+        let name = alias.as_deref().map_or(text, str::trim);
+        for candidate in [folder.join(name), folder.join(format!("{name}.zip")), folder.join(format!("{name}.onnx"))] {
+            if candidate.exists() && Path::new(name).components().count() == 1 {
+                return Ok(candidate);
+            }
+        }
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_model = path.join("rdf.yaml").exists()
+                || path.extension().is_some_and(|e| e == "alias" || e == "zip" || e == "onnx");
+            if is_model {
+                known.extend(path.file_stem().map(|s| s.to_string_lossy().into_owned()));
+            }
+        }
+    }
+    known.sort();
+    known.dedup();
+    let known =
+        if known.is_empty() { "none are installed".to_owned() } else { format!("known are {}", known.join(", ")) };
+    Err(JobError::WrongUse(format!("there is no model \"{text}\": give the path of a package, or a name ({known})")))
+}
+
+impl Model {
+    /// Loads a package by path or name.
+    ///
+    /// # Errors
+    /// [`JobError`] if there is none, it is at fault, or it is of a kind that cannot be run on stacks.
+    pub fn load(text: &str) -> Result<Self, JobError> {
+        let path = find_model(text)?;
+        let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
+        Self::from_package(package)
+    }
+
+    /// A model from an opened package.
+    ///
+    /// # Errors
+    /// [`JobError::Model`] if it has several inputs or axes that stacks do not have.
+    pub fn from_package(package: Package) -> Result<Self, JobError> {
+        let bad = |problem: String| JobError::model(package.path.display().to_string(), problem);
+        let [input] = package.inputs.as_slice() else {
+            return Err(bad(format!(
+                "it has {} inputs; models of one image input can be run on stacks",
+                package.inputs.len()
+            )));
+        };
+        let output = package.outputs.first().ok_or_else(|| bad("it has no output".to_owned()))?;
+        let order: Vec<AxisKind> = input.axes.iter().map(|a| a.kind).collect();
+        use AxisKind::{Batch, Channel, X, Y, Z};
+        let spatial_axes = match order.as_slice() {
+            [Batch, Channel, Z, Y, X] => 3,
+            [Batch, Channel, Y, X] => 2,
+            _ => {
+                return Err(bad(format!("its input has axes {order:?}; batch, channel, (z,) y, x is what can be run")));
+            }
+        };
+        if output.axes.iter().map(|a| a.kind).ne(order) {
+            return Err(bad("its output has other axes than its input".to_owned()));
+        }
+        let channels = |spec: &cytoscope_graph::package::TensorSpec| match spec.axis(Channel).map(|a| &a.size) {
+            Some(AxisSize::Fixed(n)) => Some(*n),
+            _ => None,
+        };
+        let graph_channels =
+            |id: Option<&cytoscope_graph::ValueId>| package.graph.value(*id?).shape.as_ref()?.get(1)?.fixed();
+        let input_channels =
+            graph_channels(package.graph.inputs.first()).or_else(|| channels(input)).unwrap_or(1).max(1);
+        let field = analysis::receptive_field(&package.graph).map_err(|e| bad(e.to_string()))?;
+        let static_norm = !analysis::normalises_over_tile(&package.graph);
+        let pick = |values: &[usize], a: usize, missing: usize| {
+            let skip = 3 - spatial_axes;
+            if a < skip { missing } else { values.get(a - skip).copied().unwrap_or(missing) }
+        };
+        let multiples: Vec<usize> = field.axes.iter().map(|axis| axis.multiple_of).collect();
+        let mut step: [usize; 3] = std::array::from_fn(|a| pick(&multiples, a, 1).max(1));
+        let mut min_size = step;
+        for (a, kind) in [Z, Y, X].into_iter().enumerate() {
+            match input.axis(kind).map(|axis| &axis.size) {
+                Some(AxisSize::Fixed(n)) => (step[a], min_size[a]) = (*n, *n),
+                Some(AxisSize::Step { min, step: s }) => {
+                    let s = (*s).max(1);
+                    step[a] = lcm(step[a], if min % s == 0 { s } else { 1 });
+                    min_size[a] = (*min).max(step[a]).next_multiple_of(step[a]);
+                }
+                _ => {}
+            }
+        }
+        let halo = field.halo().filter(|_| static_norm);
+        let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| pick(&halo, a, 0)));
+        let config = package.config();
+        let segment = match config.get("segment") {
+            None => SegmentOptions::default(),
+            Some(value) => {
+                serde_json::from_value(value.clone()).map_err(|e| bad(format!("config.cytoscope.segment: {e}")))?
+            }
+        };
+        let task = if config.get("task").and_then(|t| t.as_str()) == Some("labelfree") {
+            Task::LabelFree
+        } else {
+            Task::Segmentation
+        };
+        let segment_channel = config.get("segment_channel").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
+        let output_channels = match channels(output) {
+            Some(n) => n,
+            None => graph_channels(package.graph.outputs.first()).unwrap_or(1),
+        };
+        if segment_channel >= output_channels {
+            return Err(bad(format!(
+                "config.cytoscope.segment_channel is {segment_channel}, it has {output_channels} channels"
+            )));
+        }
+        Ok(Self {
+            fingerprint: select::fingerprint(&package.model_bytes),
+            voxel_um: input.voxel_um(),
+            preprocessing: input.processing.clone(),
+            postprocessing: output.processing.clone(),
+            output_index: 0,
+            name: package.name,
+            description: package.description,
+            path: package.path,
+            graph: package.graph,
+            input_channels,
+            output_channels,
+            spatial_axes,
+            min_size,
+            step,
+            reach,
+            task,
+            segment,
+            segment_channel,
+        })
+    }
+
+    /// The shape of the network's input for a tile.
+    pub fn tensor_shape(&self, channels: usize, tile: [usize; 3]) -> Vec<usize> {
+        let mut shape = vec![1, channels];
+        shape.extend(&tile[3 - self.spatial_axes..]);
+        shape
+    }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x.max(1)).saturating_mul(b)
+}

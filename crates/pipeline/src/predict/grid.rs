@@ -1,0 +1,105 @@
+//! The model's own voxel grid and the way there and back.
+
+use crate::ops::{Elementwise, apply};
+use crate::stack::Stack;
+use crate::{Context, JobError};
+use cytoscope_profile::Stage;
+use cytoscope_volume::resample::{AxisMap, linear, resampled_extent};
+use std::ops::Range;
+
+/// Voxel sizes closer than this share count as equal: no resampling.
+const SAME_VOXEL: f64 = 0.02;
+
+/// A stack seen on the model's grid, normalised.
+pub(crate) struct ModelView<'a> {
+    pub stack: &'a Stack,
+    pub channels: &'a [usize],
+    /// One chain a channel.
+    pub chains: Vec<Vec<Elementwise>>,
+    /// Extents Z, Y, X on the model's grid.
+    pub shape: [usize; 3],
+    maps: Option<[AxisMap; 3]>,
+    /// The slices last read, by channel: first input slice and values.
+    cache: Vec<(Range<usize>, Vec<f32>)>,
+}
+
+/// Extents on the model's grid; the input's own where a size is unknown or the same.
+pub(crate) fn model_shape(zyx: [usize; 3], voxel_um: Option<[f64; 3]>, model_um: Option<[f64; 3]>) -> [usize; 3] {
+    let (Some(from), Some(to)) = (voxel_um, model_um) else { return zyx };
+    std::array::from_fn(|a| {
+        let same = (from[a] / to[a] - 1.0).abs() <= SAME_VOXEL || zyx[a] == 1;
+        if same { zyx[a] } else { resampled_extent(zyx[a], from[a], to[a]) }
+    })
+}
+
+/// Maps from one grid to another, or `None` where they are the same.
+pub(crate) fn maps(from: [usize; 3], to: [usize; 3]) -> Option<[AxisMap; 3]> {
+    (from != to).then(|| std::array::from_fn(|a| AxisMap::new(from[a], to[a])))
+}
+
+impl<'a> ModelView<'a> {
+    pub(crate) fn new(
+        stack: &'a Stack,
+        channels: &'a [usize],
+        chains: Vec<Vec<Elementwise>>,
+        shape: [usize; 3],
+    ) -> Self {
+        let maps = maps(stack.extents.zyx, shape);
+        let cache = vec![(0..0, Vec::new()); channels.len()];
+        Self { stack, channels, chains, shape, maps, cache }
+    }
+
+    /// Slices `z` of the model's grid, `[C][z][Y][X]`; slices past the end repeat the last.
+    pub(crate) fn read(&mut self, context: &Context, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+        let plane = self.shape[1] * self.shape[2];
+        let inside = z.start.min(self.shape[0] - 1)..z.end.min(self.shape[0]);
+        let mut out = Vec::with_capacity(self.channels.len() * z.len() * plane);
+        for c in 0..self.channels.len() {
+            let at = out.len();
+            match self.maps.clone() {
+                None => out.extend(self.fetch(context, c, inside.clone())?),
+                Some(maps) => {
+                    let sources = maps[0].sources(inside.clone());
+                    let slab = self.fetch(context, c, sources.clone())?;
+                    let [_, ny, nx] = self.stack.extents.zyx;
+                    let _span = context.recorder.span(Stage::Resample, "to model").voxels(inside.len() * plane);
+                    out.extend(linear(&slab, sources.start, [ny, nx], &maps, inside.clone()));
+                }
+            }
+            for _ in inside.end..z.end {
+                let last = out.len() - plane;
+                debug_assert!(last >= at);
+                out.extend_from_within(last..);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Normalised input slices of one channel; those read last are not read again.
+    fn fetch(&mut self, context: &Context, c: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+        let plane = self.stack.slice_len();
+        let (held, values) = &self.cache[c];
+        let keep = z.start.max(held.start)..z.end.min(held.end);
+        let mut out = Vec::with_capacity(z.len() * plane);
+        if z.start >= held.start && keep.start < keep.end {
+            out.extend_from_slice(&values[(keep.start - held.start) * plane..(keep.end - held.start) * plane]);
+        }
+        let from = z.start + out.len() / plane;
+        if from < z.end {
+            let samples = self.stack.read(context, self.channels[c], from..z.end)?;
+            let _span = context.recorder.span(Stage::Normalise, "slices").voxels(samples.len());
+            let mut fresh = samples.to_f32();
+            apply(&self.chains[c], &mut fresh);
+            out.append(&mut fresh);
+        }
+        // Only what the next slab can overlap with is kept.
+        let tail = (out.len() / plane).min(self.overlap());
+        self.cache[c] = (z.end - tail..z.end, out[out.len() - tail * plane..].to_vec());
+        Ok(out)
+    }
+
+    /// Slices worth keeping between slabs: at most 16.
+    fn overlap(&self) -> usize {
+        16
+    }
+}

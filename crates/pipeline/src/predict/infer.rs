@@ -1,0 +1,252 @@
+//! Running the network over a volume, slab by slab: tiles in, blended slices out.
+
+use super::grid::ModelView;
+use super::plan::{Blend, TilePlan};
+use crate::model::Model;
+use crate::{Context, JobError, Meter};
+use cytoscope_engine::Session;
+use cytoscope_graph::Tensor;
+use cytoscope_profile::Stage;
+use cytoscope_volume::blend::gaussian_map;
+use cytoscope_volume::tile::{Span, crop_spans, window_starts};
+use std::ops::Range;
+
+/// Receives finished slices `[C][z][Y][X]`, in order and without gaps.
+pub(crate) type Sink<'a> = dyn FnMut(Range<usize>, &[f32]) -> Result<(), JobError> + 'a;
+
+/// Difference across tile borders against that beside them: 0 means no visible seams.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seams {
+    across: f64,
+    across_count: u64,
+    beside: f64,
+    beside_count: u64,
+}
+
+impl Seams {
+    /// `(mean |step| across borders) / (mean |step| beside them) − 1`, at least 0; `None` without borders.
+    pub(crate) fn energy(&self) -> Option<f64> {
+        if self.across_count == 0 || self.beside_count == 0 || self.beside <= 0.0 {
+            return None;
+        }
+        let ratio = (self.across / self.across_count as f64) / (self.beside / self.beside_count as f64);
+        Some((ratio - 1.0).max(0.0))
+    }
+
+    /// Looks at a finished slice's steps along X at the columns where tiles end, and beside them.
+    fn look(&mut self, slice: &[f32], width: usize, borders: &[usize]) {
+        for row in slice.chunks_exact(width.max(1)).step_by(4) {
+            for &b in borders {
+                let step = |x: usize| match (row.get(x.wrapping_sub(1)), row.get(x)) {
+                    (Some(a), Some(c)) => Some(f64::from((a - c).abs())),
+                    _ => None,
+                };
+                if let Some(s) = step(b) {
+                    self.across += s;
+                    self.across_count += 1;
+                }
+                for s in [step(b.saturating_sub(3)), step(b + 3)].into_iter().flatten() {
+                    self.beside += s;
+                    self.beside_count += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Everything [`run`] works with.
+pub(crate) struct Run<'a> {
+    pub context: &'a Context,
+    pub model: &'a Model,
+    pub plan: &'a TilePlan,
+    pub session: &'a mut dyn Session,
+    pub meter: Meter<'a>,
+    pub seams: Seams,
+}
+
+impl Run<'_> {
+    /// Runs the whole volume.
+    pub(crate) fn run(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
+        match self.plan.blend {
+            Blend::Crop => self.crop(view, sink),
+            Blend::Gaussian => self.gaussian(view, sink),
+        }
+    }
+
+    fn crop(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
+        let (shape, plan) = (view.shape, self.plan);
+        let spans: Vec<Vec<Span>> =
+            (0..3).map(|a| crop_spans(shape[a], plan.tile[a], plan.halo[a], plan.step[a])).collect::<Result<_, _>>()?;
+        let borders: Vec<usize> = spans[2].iter().skip(1).map(|s| s.keep_start).collect();
+        let channels = self.model.output_channels;
+        for sz in &spans[0] {
+            let slab = view.read(self.context, sz.start..sz.start + sz.len)?;
+            let mut out = vec![0.0f32; channels * sz.keep_len * shape[1] * shape[2]];
+            for sy in &spans[1] {
+                for sx in &spans[2] {
+                    let size = [sz.len, sy.len, sx.len];
+                    let result = self.tile(&slab, sz.len, shape, [0, sy.start, sx.start], size)?;
+                    let _span = self
+                        .context
+                        .recorder
+                        .span(Stage::Blend, "crop")
+                        .voxels(sz.keep_len * sy.keep_len * sx.keep_len);
+                    let (kz, ky, kx) = (sz.kept_in_tile(), sy.kept_in_tile(), sx.kept_in_tile());
+                    for c in 0..channels {
+                        for (oz, tz) in kz.clone().enumerate() {
+                            for (oy, ty) in sy.kept_in_volume().zip(ky.clone()) {
+                                let from = ((c * size[0] + tz) * size[1] + ty) * size[2];
+                                let to = ((c * sz.keep_len + oz) * shape[1] + oy) * shape[2];
+                                out[to + sx.keep_start..to + sx.keep_start + sx.keep_len]
+                                    .copy_from_slice(&result[from + kx.start..from + kx.end]);
+                            }
+                        }
+                    }
+                    self.meter.add((sz.keep_len * sy.keep_len * sx.keep_len) as u64)?;
+                }
+            }
+            drop(slab);
+            self.look(&out, sz.keep_len, shape, &borders);
+            sink(sz.kept_in_volume(), &out)?;
+        }
+        Ok(())
+    }
+
+    fn gaussian(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
+        let (shape, plan) = (view.shape, self.plan);
+        let size: [usize; 3] = std::array::from_fn(|a| plan.tile[a].next_multiple_of(plan.step[a]));
+        let starts: Vec<Vec<usize>> =
+            (0..3).map(|a| window_starts(shape[a], size[a], plan.overlap)).collect::<Result<_, _>>()?;
+        let borders: Vec<usize> =
+            starts[2].iter().skip(1).flat_map(|s| [*s, s + size[2]]).filter(|b| *b < shape[2]).collect();
+        let map = gaussian_map(size);
+        let channels = self.model.output_channels;
+        let plane = shape[1] * shape[2];
+        // Weighted sums and weights of slices base..base + depth; slices below `base` are finished.
+        let depth = size[0];
+        let mut base = 0;
+        let mut sums = vec![0.0f32; channels * depth * plane];
+        let mut weights = vec![0.0f32; depth * plane];
+        let tiles = (starts[1].len() * starts[2].len()) as u64;
+        let voxels_in_all = shape.iter().product::<usize>() as u64;
+        let rows = starts[0].len() as u64;
+        for (i, &z) in starts[0].iter().enumerate() {
+            if z > base {
+                self.emit(&mut sums, &mut weights, base, z - base, depth, shape, &borders, sink)?;
+                base = z;
+            }
+            let slab = view.read(self.context, z..z + size[0])?;
+            for &y in &starts[1] {
+                for &x in &starts[2] {
+                    let result = self.tile(&slab, size[0], shape, [0, y, x], size)?;
+                    let _span = self.context.recorder.span(Stage::Blend, "gaussian").voxels(size.iter().product());
+                    let (ny, nx) = (size[1].min(shape[1] - y), size[2].min(shape[2] - x));
+                    for tz in 0..size[0] {
+                        for ty in 0..ny {
+                            let at = (tz * size[1] + ty) * size[2];
+                            let to = (tz * shape[1] + y + ty) * shape[2] + x;
+                            let share = &map[at..at + nx];
+                            weights[to..to + nx].iter_mut().zip(share).for_each(|(w, s)| *w += s);
+                            for c in 0..channels {
+                                let from = &result[c * map.len() + at..][..nx];
+                                let sum = &mut sums[c * depth * plane + to..][..nx];
+                                sum.iter_mut().zip(from.iter().zip(share)).for_each(|(t, (v, s))| *t += v * s);
+                            }
+                        }
+                    }
+                    // Windows overlap: progress is counted in shares of the volume.
+                    let done = (i as u64 * voxels_in_all) / rows;
+                    let next = ((i as u64 + 1) * voxels_in_all) / rows;
+                    self.meter.add((next - done) / tiles)?;
+                }
+            }
+        }
+        self.emit(&mut sums, &mut weights, base, shape[0] - base, depth, shape, &borders, sink)
+    }
+
+    /// Divides and hands on the first `count` slices held, and moves the rest to the front.
+    #[allow(clippy::too_many_arguments)]
+    fn emit(
+        &mut self,
+        sums: &mut [f32],
+        weights: &mut [f32],
+        base: usize,
+        count: usize,
+        depth: usize,
+        shape: [usize; 3],
+        borders: &[usize],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), JobError> {
+        let plane = shape[1] * shape[2];
+        let channels = sums.len() / (depth * plane);
+        let mut out = Vec::with_capacity(channels * count * plane);
+        for c in 0..channels {
+            let held = &sums[c * depth * plane..][..count * plane];
+            out.extend(held.iter().zip(&*weights).map(|(s, w)| s / w));
+        }
+        for c in 0..channels {
+            let held = &mut sums[c * depth * plane..(c + 1) * depth * plane];
+            held.copy_within(count * plane.., 0);
+            held[(depth - count) * plane..].fill(0.0);
+        }
+        weights.copy_within(count * plane.., 0);
+        weights[(depth - count) * plane..].fill(0.0);
+        self.look(&out, count, shape, borders);
+        sink(base..base + count, &out)
+    }
+
+    fn look(&mut self, out: &[f32], slices: usize, shape: [usize; 3], borders: &[usize]) {
+        let plane = shape[1] * shape[2];
+        // One slice in four of the first channel says enough.
+        for z in (0..slices).step_by(4) {
+            self.seams.look(&out[z * plane..(z + 1) * plane], shape[2], borders);
+        }
+    }
+
+    /// Runs one tile: `slab` is `[C][slab_z][Y][X]` of the volume; voxels past the volume repeat its last.
+    fn tile(
+        &mut self,
+        slab: &[f32],
+        slab_z: usize,
+        shape: [usize; 3],
+        start: [usize; 3],
+        size: [usize; 3],
+    ) -> Result<Vec<f32>, JobError> {
+        let channels = self.model.input_channels;
+        let mut values = Vec::with_capacity(channels * size.iter().product::<usize>());
+        {
+            let _span = self.context.recorder.span(Stage::Upload, "tile").bytes(values.capacity() * 4);
+            let inside = size[2].min(shape[2] - start[2]);
+            for c in 0..channels {
+                for z in 0..size[0] {
+                    for y in 0..size[1] {
+                        let (sz, sy) = ((start[0] + z).min(slab_z - 1), (start[1] + y).min(shape[1] - 1));
+                        let row = ((c * slab_z + sz) * shape[1] + sy) * shape[2] + start[2];
+                        values.extend_from_slice(&slab[row..row + inside]);
+                        let last = slab[row + inside - 1];
+                        values.extend(std::iter::repeat_n(last, size[2] - inside));
+                    }
+                }
+            }
+        }
+        let voxels = size.iter().product::<usize>();
+        let input = Tensor::new(self.model.tensor_shape(channels, size), values)?;
+        let macs = self.session.report().macs;
+        let span = self.context.recorder.span(Stage::Compute, "tile").voxels(voxels).macs(macs);
+        let outputs = self.session.run(&[input])?;
+        drop(span);
+        let output = outputs.into_iter().nth(self.model.output_index).and_then(Tensor::into_f32);
+        let expected = self.model.output_channels * voxels;
+        match output {
+            Some(values) if values.len() == expected => Ok(values),
+            other => Err(JobError::model(
+                self.model.name.clone(),
+                format!(
+                    "its output has {} values for a tile of {size:?}, expected {expected}: only models whose output has the \
+                     grid of their input can be tiled",
+                    other.map_or(0, |v| v.len())
+                ),
+            )),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! From a predicted volume of any length to labels and measurements in bounded memory.
+
+use super::prediction::Prediction;
+use crate::spool::Spool;
+use crate::stack::Stack;
+use crate::{Context, JobError};
+use cytoscope_objects::measure::{Measurer, ObjectRow};
+use cytoscope_objects::stitch::Stitcher;
+use cytoscope_objects::threshold::Histogram;
+use cytoscope_objects::{SegmentOptions, Threshold, segment_in_place};
+use cytoscope_profile::Stage;
+use std::path::Path;
+
+/// Voxels segmented at once: longer stacks are cut into overlapping slabs.
+pub(crate) const SLAB_VOXELS: usize = 20 << 20;
+/// Slabs overlap by about this many µm: more than a nucleus.
+const OVERLAP_UM: f64 = 16.0;
+
+/// Bytes that labelling a volume holds at most.
+pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
+    let voxels = (shape.iter().product::<usize>()).min(SLAB_VOXELS.max(shape[1] * shape[2])) as u64;
+    // Map, labels, mask, and the boxes being worked on.
+    voxels * (4 + 4 + 1) + (64 << 20)
+}
+
+/// Labels in a spool, numbered `1..=count` once [`Labels::names`] is applied.
+pub(crate) struct Labels {
+    spool: Spool<u32>,
+    shape: [usize; 3],
+    names: Vec<u32>,
+    pub count: u32,
+}
+
+/// Segments a predicted channel.
+pub(crate) fn label(
+    context: &Context,
+    prediction: &mut Prediction,
+    channel: usize,
+    voxel_um: [f64; 3],
+    options: &SegmentOptions,
+    folder: &Path,
+) -> Result<Labels, JobError> {
+    let shape = prediction.shape;
+    let plane = shape[1] * shape[2];
+    let mut spool = Spool::new(folder, plane)?;
+    let slab = (SLAB_VOXELS / plane.max(1)).max(1);
+    let whole = shape[0] <= slab;
+    let overlap = if whole {
+        0
+    } else {
+        ((OVERLAP_UM / voxel_um[0]).ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
+    };
+    let mut meter = context.meter("objects", shape[0] as u64, "slices");
+    // A threshold of the whole volume, whatever the slabs.
+    let threshold = match options.threshold {
+        Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, prediction, channel, slab)?),
+        other => other,
+    };
+    let options = SegmentOptions { threshold, drop_border: false, ..options.clone() };
+    let mut stitcher = Stitcher::new();
+    let mut start = 0;
+    loop {
+        let end = (start + slab).min(shape[0]);
+        let mut map = prediction.read(context, channel, start..end)?;
+        let span = context.recorder.span(Stage::Objects, "segment").voxels(map.len());
+        let (mut labels, _) = segment_in_place(&mut map, [end - start, shape[1], shape[2]], voxel_um, &options)?;
+        drop(map);
+        stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
+        drop(span);
+        // Of the overlap with the slab before, its first half stays that slab's.
+        let skip = if start == 0 { 0 } else { overlap / 2 };
+        let span = context.recorder.span(Stage::Write, "label spool").bytes(labels.len() * 4);
+        spool.write(start + skip, &labels[skip * plane..])?;
+        drop(span);
+        meter.add((end - start - skip) as u64)?;
+        context.recorder.mark_memory("objects");
+        if end == shape[0] {
+            break;
+        }
+        stitcher.keep_tail(&labels[(end - start - overlap) * plane..]);
+        start = end - overlap;
+    }
+    Ok(Labels { spool, shape, names: (0..=stitcher.count()).collect(), count: stitcher.count() })
+}
+
+fn otsu(context: &Context, prediction: &mut Prediction, channel: usize, slab: usize) -> Result<f64, JobError> {
+    let depth = prediction.shape[0];
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    for z in (0..depth).step_by(slab) {
+        context.check()?;
+        for v in prediction.read(context, channel, z..(z + slab).min(depth))?.iter().filter(|v| v.is_finite()) {
+            (low, high) = (low.min(f64::from(*v)), high.max(f64::from(*v)));
+        }
+    }
+    if low >= high {
+        return Ok(if low.is_finite() { low } else { 0.0 });
+    }
+    let mut histogram = Histogram::new(low, high);
+    for z in (0..depth).step_by(slab) {
+        context.check()?;
+        histogram.add(&prediction.read(context, channel, z..(z + slab).min(depth))?);
+    }
+    Ok(histogram.otsu())
+}
+
+impl Labels {
+    /// One slice, with final numbers.
+    pub(crate) fn slice(&mut self, z: usize, values: &mut Vec<u32>) -> Result<(), JobError> {
+        self.spool.read(z..z + 1, values)?;
+        for v in values.iter_mut() {
+            *v = self.names.get(*v as usize).copied().unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// Drops objects below `min_voxels` (cut ones included) and, if asked, those that touch the stack's border, and closes the
+    /// numbers up.
+    pub(crate) fn settle(&mut self, context: &Context, min_voxels: u64, drop_border: bool) -> Result<(), JobError> {
+        let [depth, ny, nx] = self.shape;
+        let mut voxels = vec![0u64; self.count as usize + 1];
+        let mut border = vec![false; self.count as usize + 1];
+        let mut slice = Vec::new();
+        for z in 0..depth {
+            context.check()?;
+            self.slice(z, &mut slice)?;
+            let end_slice = depth > 1 && (z == 0 || z + 1 == depth);
+            for (y, row) in slice.chunks_exact(nx.max(1)).enumerate() {
+                let end_row = end_slice || (ny > 1 && (y == 0 || y + 1 == ny));
+                for (x, label) in row.iter().enumerate().filter(|(_, l)| **l > 0) {
+                    let label = *label as usize;
+                    voxels[label] += 1;
+                    border[label] |= end_row || (nx > 1 && (x == 0 || x + 1 == nx));
+                }
+            }
+        }
+        let mut next = 0;
+        for label in 1..voxels.len() {
+            let keep = voxels[label] > 0 && voxels[label] >= min_voxels && !(drop_border && border[label]);
+            self.names[label] = if keep {
+                next += 1;
+                next
+            } else {
+                0
+            };
+        }
+        self.count = next;
+        Ok(())
+    }
+
+    /// Hands each slice on and measures its objects in the stack's channels.
+    pub(crate) fn finish(
+        mut self,
+        context: &Context,
+        stack: &Stack,
+        channels: &[usize],
+        channel_names: Vec<String>,
+        voxel_um: [f64; 3],
+        measure: bool,
+        mut take: impl FnMut(&[u32]) -> Result<(), JobError>,
+    ) -> Result<Vec<ObjectRow>, JobError> {
+        let [depth, ny, nx] = self.shape;
+        let mut measurer = Measurer::new(voxel_um, [ny, nx], channel_names);
+        let mut slice = Vec::new();
+        let mut meter = context.meter("write", depth as u64, "slices");
+        let step = stack.slab_slices();
+        let mut light: Vec<Vec<f32>> = Vec::new();
+        for z in 0..depth {
+            self.slice(z, &mut slice)?;
+            if measure {
+                if z % step == 0 {
+                    light = channels
+                        .iter()
+                        .map(|c| Ok(stack.read(context, *c, z..(z + step).min(depth))?.to_f32()))
+                        .collect::<Result<_, JobError>>()?;
+                }
+                let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
+                let at = (z % step) * ny * nx;
+                let planes: Vec<&[f32]> = light.iter().map(|l| l.get(at..at + ny * nx).unwrap_or_default()).collect();
+                measurer.add_slice(&slice, &planes);
+            }
+            let _span = context.recorder.span(Stage::Write, "labels").bytes(slice.len() * 4);
+            take(&slice)?;
+            meter.add(1)?;
+        }
+        Ok(measurer.finish())
+    }
+}

@@ -1,0 +1,317 @@
+//! Predicting: stack in, labels, maps and tables out.
+
+mod grid;
+mod infer;
+mod label;
+mod one;
+mod plan;
+mod prediction;
+
+pub use plan::{Blend, TilePlan, TileRequest};
+
+use crate::devices::{Chosen, Devices};
+use crate::{Context, Event, JobError, Model, provenance};
+use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_formats::OpenOptions;
+use cytoscope_profile::StageTotal;
+use cytoscope_volume::Axes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+/// What is written for each input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Output {
+    /// The network's output, 32-bit float: `NAME_raw.tif`.
+    Raw,
+    /// The objects: `NAME_labels.tif`.
+    Labels,
+    /// Their measurements: `NAME_objects.csv`.
+    Table,
+}
+
+impl std::str::FromStr for Output {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "raw" => Ok(Self::Raw),
+            "labels" => Ok(Self::Labels),
+            "table" => Ok(Self::Table),
+            _ => Err(format!("\"{text}\" is no output: expected raw, labels or table")),
+        }
+    }
+}
+
+/// A prediction of one or many stacks: everything that decides its result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PredictJob {
+    /// Files and folders.
+    pub inputs: Vec<PathBuf>,
+    /// Package by path or name.
+    pub model: String,
+    /// Folder of the results.
+    pub out: PathBuf,
+    /// `auto`, or a device.
+    #[serde(default = "auto")]
+    pub device: String,
+    /// Number format; `None`: the best the device has for this model.
+    #[serde(default)]
+    pub precision: Option<Precision>,
+    /// Tiles.
+    #[serde(default)]
+    pub tiles: TileRequest,
+    /// What is written; empty: all that the model's task has.
+    #[serde(default)]
+    pub outputs: BTreeSet<Output>,
+    /// First channel the model sees (from 0).
+    #[serde(default)]
+    pub channel: Option<usize>,
+    /// Time point (from 0); `None`: all.
+    #[serde(default)]
+    pub time: Option<usize>,
+    /// Series of files with several.
+    #[serde(default)]
+    pub series: usize,
+    /// Axes of the file, where its own are wrong.
+    #[serde(default)]
+    pub axes: Option<Axes>,
+    /// Most bytes to hold; `None`: three quarters of what is free.
+    #[serde(default)]
+    pub memory_budget_bytes: Option<u64>,
+    /// Skip inputs whose results are there and were made by the same job.
+    #[serde(default)]
+    pub resume: bool,
+    /// Threads; 0: all.
+    #[serde(default)]
+    pub threads: usize,
+}
+
+fn auto() -> String {
+    "auto".to_owned()
+}
+
+/// One input's report.
+#[derive(Debug, Clone, Serialize)]
+pub struct InputReport {
+    /// The input.
+    pub input: PathBuf,
+    /// Files written.
+    pub outputs: Vec<PathBuf>,
+    /// Whether results of an earlier run were kept.
+    pub resumed: bool,
+    /// Shape Z, Y, X.
+    pub shape_zyx: [usize; 3],
+    /// Time points predicted.
+    pub times: usize,
+    /// Objects found, a time point.
+    pub objects: Vec<u32>,
+    /// Where it ran and why.
+    pub device: Chosen,
+    /// Precision it ran in.
+    pub precision: String,
+    /// Tiles, halo, blending, stated peak.
+    pub plan: TilePlan,
+    /// Operators the reference executor ran.
+    pub fallbacks: Vec<cytoscope_engine::OpFallback>,
+    /// Seams along X: 0 is none; absent where there is a single tile.
+    pub seam_energy: Option<f64>,
+    /// Seconds, bytes and voxels by stage.
+    pub stages: Vec<StageTotal>,
+    /// Wall seconds.
+    pub seconds: f64,
+    /// Most bytes this process ever held.
+    pub actual_peak_bytes: Option<u64>,
+    /// Things worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// An input that failed.
+#[derive(Debug)]
+pub struct InputFailure {
+    /// The input.
+    pub input: PathBuf,
+    /// Why.
+    pub error: JobError,
+}
+
+/// What a prediction came to.
+#[derive(Debug, Default)]
+pub struct PredictOutcome {
+    /// Inputs done.
+    pub done: Vec<InputReport>,
+    /// Inputs that failed.
+    pub failed: Vec<InputFailure>,
+}
+
+/// Endings of files taken from folders.
+const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
+
+/// The files of inputs: files as they are, folders by their stacks, in order. Results of earlier predictions are left out.
+///
+/// # Errors
+/// [`JobError`] for a path that is not there and for a folder without stacks.
+pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
+    let mut files = Vec::new();
+    for input in inputs {
+        if !input.is_dir() {
+            std::fs::metadata(input).map_err(|error| JobError::Io { path: input.clone(), error })?;
+            files.push(input.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(input).map_err(|error| JobError::Io { path: input.clone(), error })?;
+        let mut found: Vec<PathBuf> = entries
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| {
+                let name = p.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
+                let stack = STACK_ENDINGS.iter().any(|e| name.ends_with(&format!(".{e}")));
+                stack && !name.starts_with('.') && p.is_file()
+            })
+            .collect();
+        if found.is_empty() {
+            return Err(JobError::Mismatch {
+                path: input.clone(),
+                problem: "the folder holds no stacks".to_owned(),
+                next_step: format!("give a folder with files that end in .{}", STACK_ENDINGS.join(", .")),
+            });
+        }
+        found.sort();
+        files.extend(found);
+    }
+    if files.is_empty() {
+        return Err(JobError::WrongUse("no input was given: name a file or a folder".to_owned()));
+    }
+    Ok(files)
+}
+
+/// The stem of results: the file's name without its ending (`.ome.tif` counts as one); a number is added where two inputs share it.
+fn stems(files: &[PathBuf]) -> Vec<String> {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    files
+        .iter()
+        .map(|f| {
+            let name = f.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
+            let lower = name.to_lowercase();
+            let cut = [".ome.tiff", ".ome.tif"].into_iter().find(|e| lower.ends_with(e)).map(|e| name.len() - e.len());
+            let stem = match cut.or_else(|| name.rfind('.').filter(|i| *i > 0)) {
+                Some(at) => name.get(..at).unwrap_or(&name).to_owned(),
+                None => name,
+            };
+            let mut unique = stem.clone();
+            let mut n = 2;
+            while !seen.insert(unique.clone()) {
+                unique = format!("{stem}_{n}");
+                n += 1;
+            }
+            unique
+        })
+        .collect()
+}
+
+impl PredictJob {
+    /// Options the inputs are opened with.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        OpenOptions { series: self.series, axes: self.axes.clone(), ..OpenOptions::default() }
+    }
+
+    /// Runs the job. An input that fails is reported and the rest goes on; cancelling and a full disk end it.
+    ///
+    /// # Errors
+    /// [`JobError`] if nothing can be begun (no model, no device, no folder to write to), or on cancelling.
+    pub fn run(&self, context: &Context, devices: &Devices) -> Result<PredictOutcome, JobError> {
+        let request: DeviceRequest = self.device.parse()?;
+        let files = expand_inputs(&self.inputs)?;
+        let model = Model::load(&self.model)?;
+        std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
+        let mut outcome = PredictOutcome::default();
+        let mut engine = devices.for_model(context, &model, request, self)?;
+        let count = files.len();
+        for (index, (input, stem)) in files.iter().zip(stems(&files)).enumerate() {
+            context.tell(&Event::Started { input: input.clone(), index, count });
+            let report =
+                catch_unwind(AssertUnwindSafe(|| self.one(context, &model, &mut engine, devices, input, &stem)))
+                    .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))));
+            match report {
+                Ok(report) => {
+                    context.tell(&Event::Finished { input: input.clone(), outputs: report.outputs.clone() });
+                    outcome.done.push(report);
+                }
+                Err(JobError::Cancelled) => return Err(JobError::Cancelled),
+                Err(error) => {
+                    context.tell(&Event::Failed { input: input.clone(), reason: error.to_string() });
+                    let fatal =
+                        error.kind() == crate::JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
+                    outcome.failed.push(InputFailure { input: input.clone(), error });
+                    if fatal {
+                        context.note("the disk is full: the remaining inputs were not begun");
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn one(
+        &self,
+        context: &Context,
+        model: &Model,
+        engine: &mut Chosen,
+        devices: &Devices,
+        input: &Path,
+        stem: &str,
+    ) -> Result<InputReport, JobError> {
+        let result = one::predict(self, context, model, engine, input, stem);
+        match result {
+            // A device that gives up is not the end of the run: the processor takes over.
+            Err(JobError::Engine(e)) if engine.can_step_down() => {
+                context.note(format!("{e}; going on with the processor"));
+                *engine = devices.step_down(engine, &e)?;
+                one::predict(self, context, model, engine, input, stem)
+            }
+            other => other,
+        }
+    }
+
+    /// The part of the job that decides an input's result, for `--resume` and provenance.
+    pub(crate) fn fingerprint(&self, model: &Model, input: &Path) -> String {
+        let job = PredictJob {
+            resume: false,
+            memory_budget_bytes: None,
+            threads: 0,
+            inputs: vec![input.to_owned()],
+            ..self.clone()
+        };
+        provenance::fingerprint(&job, &model.fingerprint, input)
+    }
+}
+
+fn is_full_disk(error: &JobError) -> bool {
+    match error {
+        JobError::Io { error, .. } => error.kind() == std::io::ErrorKind::StorageFull,
+        JobError::Format(e) => e.kind() == cytoscope_formats::FormatErrorKind::OutOfResources,
+        _ => false,
+    }
+}
+
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stems_drop_endings_and_never_collide() {
+        let files = ["a/x.ome.tif", "b/x.tif", "c/y.z.TIFF", "d/.hidden"].map(PathBuf::from);
+        assert_eq!(stems(&files), ["x", "x_2", "y.z", ".hidden"]);
+    }
+}

@@ -1,0 +1,467 @@
+//! One input from file to files.
+
+use super::grid::{ModelView, model_shape};
+use super::infer::{Run, Seams};
+use super::label::{self, Labels};
+use super::plan::{Volume, plan};
+use super::prediction::{Prediction, RawChannel};
+use super::{InputReport, Output, PredictJob};
+use crate::devices::Chosen;
+use crate::model::Task;
+use crate::ops;
+use crate::spool::Spool;
+use crate::stack::{ChannelStream, Stack};
+use crate::{Context, JobError, Model, provenance};
+use cytoscope_engine::{CompileOptions, Precision};
+use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
+use cytoscope_graph::package::Processing;
+use cytoscope_objects::measure::{ObjectRow, to_csv};
+use cytoscope_profile::Stage;
+use cytoscope_volume::{Array, Axes, DType, Samples};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Most objects a 16-bit label image tells apart.
+const MAX_U16_LABELS: u32 = u16::MAX as u32;
+
+pub(super) fn predict(
+    job: &PredictJob,
+    context: &Context,
+    model: &Model,
+    engine: &Chosen,
+    input: &Path,
+    stem: &str,
+) -> Result<InputReport, JobError> {
+    let start = Instant::now();
+    context.recorder.mark_memory("start");
+    let image = {
+        let _span = context.recorder.span(Stage::Read, "open");
+        cytoscope_formats::open(input, &job.open_options())?
+    };
+    let meta = image.meta().clone();
+    let mut notes = Vec::new();
+    let first = Stack::new(&image, 0);
+    let extents = first.extents;
+    let channels = channels(job, model, &meta, &first, input, &mut notes)?;
+    let times: Vec<usize> = match job.time {
+        Some(t) if t >= extents.times => {
+            return Err(JobError::Mismatch {
+                path: input.to_owned(),
+                problem: format!("time point {t} was asked for, the file has {}", extents.times),
+                next_step: format!("give --time 0 to {}", extents.times - 1),
+            });
+        }
+        Some(t) => vec![t],
+        None => (0..extents.times).collect(),
+    };
+    let wanted: BTreeSet<Output> = match (job.outputs.is_empty(), model.task) {
+        (false, _) => job.outputs.clone(),
+        (true, Task::Segmentation) => [Output::Raw, Output::Labels, Output::Table].into(),
+        (true, Task::LabelFree) => [Output::Raw].into(),
+    };
+    let paths = Paths::new(&job.out, stem);
+    let fingerprint = job.fingerprint(model, input);
+    if job.resume
+        && let Some(report) = provenance::finished(&paths.provenance, &fingerprint)
+    {
+        context.note(format!("{}: its results are there already", input.display()));
+        return Ok(report_of_resumed(&report, input, engine, model));
+    }
+    let voxel = meta.voxel_size_um;
+    let voxel_um = voxel.zyx_or_unit();
+    if voxel.zyx().is_none() && wanted.contains(&Output::Table) {
+        notes.push("the file does not say its whole voxel size: unknown sizes count as 1 µm".to_owned());
+    }
+    let known = if extents.zyx[0] == 1 {
+        voxel.y.zip(voxel.x).map(|(y, x)| [voxel.z.unwrap_or(1.0), y, x])
+    } else {
+        voxel.zyx()
+    };
+    let grid = model_shape(extents.zyx, known.filter(|v| v.iter().all(|s| s.is_finite() && *s > 0.0)), model.voxel_um);
+    if grid != extents.zyx {
+        notes.push(format!("resampled from {:?} to the model's voxel size: {grid:?} voxels", extents.zyx));
+    }
+    let precision = job.precision.unwrap_or(Precision::F32);
+    let options = CompileOptions {
+        precision,
+        threads: job.threads,
+        memory_budget_bytes: None,
+        recorder: context.recorder.clone(),
+    };
+    let budget =
+        job.memory_budget_bytes.unwrap_or_else(|| cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3));
+    let objects = wanted.contains(&Output::Labels) || wanted.contains(&Output::Table);
+    let volume = Volume {
+        shape: grid,
+        read_slice_bytes: (first.slice_len() * meta.dtype.size_bytes()) as u64,
+        later_bytes: if objects { label::peak_bytes(extents.zyx) } else { 0 },
+    };
+    let (tile_plan, mut session) = plan(
+        context,
+        model,
+        engine.engine(),
+        &options,
+        &job.tiles,
+        &volume,
+        budget,
+        job.memory_budget_bytes.is_some(),
+    )?;
+    let fallbacks = session.report().fallbacks.clone();
+    if !fallbacks.is_empty() {
+        let names: Vec<String> = fallbacks.iter().map(|f| format!("{} ({})", f.op, f.count)).collect();
+        notes.push(format!("run by the reference executor, slowly: {}", names.join(", ")));
+    }
+
+    let mut writers = Writers::default();
+    if wanted.contains(&Output::Raw) {
+        writers.raw = Some(raw_writer(&paths.raw, model, &meta, &extents.zyx, times.len())?);
+    }
+    let mut counts = Vec::new();
+    let mut rows: Vec<(usize, Vec<ObjectRow>)> = Vec::new();
+    let mut seams = Seams::default();
+    let names: Vec<String> = (0..extents.channels).map(|c| channel_name(&meta, c)).collect();
+    let all_channels: Vec<usize> = (0..extents.channels).collect();
+    let mut labelled: Vec<(Stack, Labels)> = Vec::new();
+    for &time in &times {
+        let stack = Stack::new(&image, time);
+        let chains = channels
+            .iter()
+            .map(|&channel| {
+                let mut stream = ChannelStream { stack: &stack, context, channel };
+                ops::fix(&model.preprocessing, channel, None, &mut stream)?.map_err(|step| {
+                    JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
+                })
+            })
+            .collect::<Result<Vec<_>, JobError>>()?;
+        let mut view = ModelView::new(&stack, &channels, chains, grid);
+        let plane = grid[1] * grid[2];
+        let mut prediction = Prediction::new(Spool::new(&job.out, plane)?, model.output_channels, grid, extents.zyx);
+        let (softmax, later) = match model.postprocessing.as_slice() {
+            [Processing::Softmax, rest @ ..] => (true, rest),
+            all => (false, all),
+        };
+        let meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
+        let mut run = Run { context, model, plan: &tile_plan, session: session.as_mut(), meter, seams };
+        run.run(&mut view, &mut |z, values| {
+            if softmax {
+                let mut values = values.to_vec();
+                softmax_channels(&mut values, model.output_channels);
+                return prediction.put(context, z, &values);
+            }
+            prediction.put(context, z, values)
+        })?;
+        seams = run.seams;
+        drop(view);
+        context.recorder.mark_memory("predicted");
+        postprocess(context, model, &channels, &stack, later, &mut prediction)?;
+        if let Some(writer) = &mut writers.raw {
+            write_raw(context, writer, &mut prediction, times.len() > 1)?;
+        }
+        if objects {
+            let mut labels =
+                label::label(context, &mut prediction, model.segment_channel, voxel_um, &model.segment, &job.out)?;
+            let min_voxels = (model.segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
+            labels.settle(context, min_voxels, model.segment.drop_border)?;
+            counts.push(labels.count);
+            labelled.push((stack, labels));
+        }
+    }
+    drop(session);
+    if objects {
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let dtype = if most > MAX_U16_LABELS { DType::U32 } else { DType::U16 };
+        let path = if dtype == DType::U16 { &paths.labels } else { &paths.labels_wide };
+        if wanted.contains(&Output::Labels) {
+            writers.labels = Some((label_writer(path, &meta, &extents.zyx, times.len(), dtype, most)?, path.clone()));
+        }
+        let measure = wanted.contains(&Output::Table);
+        for ((stack, labels), time) in labelled.into_iter().zip(&times) {
+            let writer = &mut writers.labels;
+            let table = labels.finish(context, &stack, &all_channels, names.clone(), voxel_um, measure, |slice| {
+                let Some((writer, _)) = writer else { return Ok(()) };
+                let samples = match dtype {
+                    DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
+                    _ => Samples::U32(slice.to_vec()),
+                };
+                let shape = if times.len() > 1 {
+                    vec![1, 1, extents.zyx[1], extents.zyx[2]]
+                } else {
+                    vec![1, extents.zyx[1], extents.zyx[2]]
+                };
+                Ok(writer.write(&Array::new(label_axes(times.len()), shape, samples)?)?)
+            })?;
+            rows.push((*time, table));
+        }
+    }
+    let _span = context.recorder.span(Stage::Write, "finish");
+    let mut outputs = Vec::new();
+    if let Some(writer) = writers.raw.take() {
+        writer.finish()?;
+        outputs.push(paths.raw.clone());
+    }
+    if let Some((writer, path)) = writers.labels.take() {
+        writer.finish()?;
+        outputs.push(path);
+    }
+    if wanted.contains(&Output::Table) {
+        cytoscope_formats::atomic_write(&paths.table, table_text(&rows, &names, extents.times > 1).as_bytes())?;
+        outputs.push(paths.table.clone());
+    }
+    drop(_span);
+    context.recorder.mark_memory("end");
+    let mut report = InputReport {
+        input: input.to_owned(),
+        outputs,
+        resumed: false,
+        shape_zyx: extents.zyx,
+        times: times.len(),
+        objects: counts,
+        device: engine.clone(),
+        precision: precision.to_string(),
+        plan: tile_plan,
+        fallbacks,
+        seam_energy: seams.energy(),
+        stages: context.recorder.totals(),
+        seconds: start.elapsed().as_secs_f64(),
+        actual_peak_bytes: cytoscope_profile::peak_resident_bytes(),
+        notes,
+    };
+    provenance::write(&paths.provenance, job, model, input, &fingerprint, &report)?;
+    report.outputs.push(paths.provenance.clone());
+    Ok(report)
+}
+
+/// Files of one input's results.
+struct Paths {
+    raw: PathBuf,
+    labels: PathBuf,
+    labels_wide: PathBuf,
+    table: PathBuf,
+    provenance: PathBuf,
+}
+
+impl Paths {
+    fn new(out: &Path, stem: &str) -> Self {
+        Self {
+            raw: out.join(format!("{stem}_raw.tif")),
+            labels: out.join(format!("{stem}_labels.tif")),
+            labels_wide: out.join(format!("{stem}_labels.ome.tif")),
+            table: out.join(format!("{stem}_objects.csv")),
+            provenance: out.join(format!("{stem}_provenance.json")),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Writers {
+    raw: Option<StackWriter>,
+    labels: Option<(StackWriter, PathBuf)>,
+}
+
+fn channel_name(meta: &ImageMeta, channel: usize) -> String {
+    match meta.channels.get(channel).map(|c| c.name.trim()) {
+        Some(name) if !name.is_empty() => name.to_owned(),
+        _ => format!("channel{channel}"),
+    }
+}
+
+/// The channels the model sees.
+fn channels(
+    job: &PredictJob,
+    model: &Model,
+    meta: &ImageMeta,
+    stack: &Stack,
+    input: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<usize>, JobError> {
+    let have = stack.extents.channels;
+    let wants = model.input_channels;
+    let mismatch =
+        |problem: String, next_step: String| JobError::Mismatch { path: input.to_owned(), problem, next_step };
+    let first = match job.channel {
+        Some(c) => c,
+        None if stack.extents.is_rgb() && wants == 1 => {
+            return Err(mismatch(
+                "this is an RGB picture, the model takes one channel".to_owned(),
+                "choose one with --channel 0 (red), 1 (green) or 2 (blue)".to_owned(),
+            ));
+        }
+        None => {
+            if have > wants {
+                notes.push(format!(
+                    "the file has {have} channels; {} is taken (--channel takes another)",
+                    channel_name(meta, 0)
+                ));
+            }
+            0
+        }
+    };
+    if first + wants > have {
+        return Err(mismatch(
+            format!("the model takes {wants} channel(s) from channel {first} on, the file has {have}"),
+            format!("give --channel 0 to {}", have.saturating_sub(wants)),
+        ));
+    }
+    Ok((first..first + wants).collect())
+}
+
+fn softmax_channels(values: &mut [f32], channels: usize) {
+    let voxels = values.len() / channels.max(1);
+    for v in 0..voxels {
+        let at = |c: usize| c * voxels + v;
+        let most = (0..channels).map(|c| values[at(c)]).fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = (0..channels).map(|c| (values[at(c)] - most).exp()).sum();
+        (0..channels).for_each(|c| values[at(c)] = (values[at(c)] - most).exp() / sum);
+    }
+}
+
+fn postprocess(
+    context: &Context,
+    model: &Model,
+    channels: &[usize],
+    stack: &Stack,
+    steps: &[Processing],
+    prediction: &mut Prediction,
+) -> Result<(), JobError> {
+    let reference = if steps.iter().any(|s| matches!(s, Processing::ScaleMeanVariance { .. })) {
+        let channel = channels.first().copied().unwrap_or(0);
+        let mut moments = cytoscope_volume::statistics::Moments::default();
+        ops::Stream::each(&mut ChannelStream { stack, context, channel }, &mut |s| moments.add(&s))?;
+        Some(moments)
+    } else {
+        None
+    };
+    for channel in 0..prediction.channels {
+        let chain = ops::fix(steps, channel, reference, &mut RawChannel { prediction, channel })?.map_err(|step| {
+            JobError::model(
+                model.name.clone(),
+                format!("postprocessing step {step} is supported as the first step only"),
+            )
+        })?;
+        prediction.chains[channel] = chain;
+    }
+    Ok(())
+}
+
+fn raw_axes(times: usize) -> Axes {
+    let text = if times > 1 { "TZCYX" } else { "ZCYX" };
+    text.parse().unwrap_or_default()
+}
+
+fn label_axes(times: usize) -> Axes {
+    let text = if times > 1 { "TZYX" } else { "ZYX" };
+    text.parse().unwrap_or_default()
+}
+
+fn raw_writer(
+    path: &Path,
+    model: &Model,
+    meta: &ImageMeta,
+    zyx: &[usize; 3],
+    times: usize,
+) -> Result<StackWriter, JobError> {
+    let mut shape = vec![zyx[0], model.output_channels, zyx[1], zyx[2]];
+    if times > 1 {
+        shape.insert(0, times);
+    }
+    let mut spec = WriteSpec::new(Container::ImageJ, raw_axes(times), shape, DType::F32);
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.time_interval_secs = meta.time_interval_secs;
+    spec.channels =
+        (0..model.output_channels).map(|c| Channel { name: format!("{} {c}", model.name), color_rgb: None }).collect();
+    if model.task == Task::Segmentation {
+        spec.display_range = Some((0.0, 1.0));
+    }
+    Ok(StackWriter::create(path, &spec)?)
+}
+
+fn write_raw(
+    context: &Context,
+    writer: &mut StackWriter,
+    prediction: &mut Prediction,
+    timed: bool,
+) -> Result<(), JobError> {
+    let [depth, ny, nx] = prediction.shape;
+    let mut meter = context.meter("write", depth as u64, "slices");
+    for z in 0..depth {
+        let mut values = Vec::with_capacity(prediction.channels * ny * nx);
+        for c in 0..prediction.channels {
+            values.extend(prediction.read(context, c, z..z + 1)?);
+        }
+        let mut shape = vec![1, prediction.channels, ny, nx];
+        if timed {
+            shape.insert(0, 1);
+        }
+        let _span = context.recorder.span(Stage::Write, "raw").bytes(values.len() * 4);
+        writer.write(&Array::new(raw_axes(if timed { 2 } else { 1 }), shape, values)?)?;
+        meter.add(1)?;
+    }
+    Ok(())
+}
+
+fn label_writer(
+    path: &Path,
+    meta: &ImageMeta,
+    zyx: &[usize; 3],
+    times: usize,
+    dtype: DType,
+    most: u32,
+) -> Result<StackWriter, JobError> {
+    let mut shape = zyx.to_vec();
+    if times > 1 {
+        shape.insert(0, times);
+    }
+    let container = if dtype == DType::U16 { Container::ImageJ } else { Container::OmeTiff };
+    let mut spec = WriteSpec::new(container, label_axes(times), shape, dtype);
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.time_interval_secs = meta.time_interval_secs;
+    spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
+    spec.display_range = Some((0.0, f64::from(most.max(1))));
+    spec.compression = if container == Container::OmeTiff { Compression::Deflate } else { Compression::None };
+    Ok(StackWriter::create(path, &spec)?)
+}
+
+fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
+    if !timed {
+        return rows.first().map_or_else(|| to_csv(&[], names), |(_, r)| to_csv(r, names));
+    }
+    let mut text = String::new();
+    for (i, (time, rows)) in rows.iter().enumerate() {
+        for (n, line) in to_csv(rows, names).lines().enumerate() {
+            match n {
+                0 if i == 0 => text.push_str(&format!("time,{line}\n")),
+                0 => {}
+                _ => text.push_str(&format!("{time},{line}\n")),
+            }
+        }
+    }
+    text
+}
+
+fn report_of_resumed(outputs: &[PathBuf], input: &Path, engine: &Chosen, model: &Model) -> InputReport {
+    InputReport {
+        input: input.to_owned(),
+        outputs: outputs.to_vec(),
+        resumed: true,
+        shape_zyx: [0; 3],
+        times: 0,
+        objects: Vec::new(),
+        device: engine.clone(),
+        precision: Precision::F32.to_string(),
+        plan: super::TilePlan {
+            tile: [0; 3],
+            halo: model.reach.unwrap_or_default(),
+            step: model.step,
+            blend: if model.reach.is_some() { super::Blend::Crop } else { super::Blend::Gaussian },
+            overlap: 0.0,
+            stated_peak_bytes: 0,
+        },
+        fallbacks: Vec::new(),
+        seam_energy: None,
+        stages: Vec::new(),
+        seconds: 0.0,
+        actual_peak_bytes: None,
+        notes: Vec::new(),
+    }
+}

@@ -1,0 +1,102 @@
+//! A stack as a job sees it: one time point, some channels, slices in Z.
+
+use crate::ops::Stream;
+use crate::{Context, JobError};
+use cytoscope_formats::{Image, ImageMeta};
+use cytoscope_profile::Stage;
+use cytoscope_volume::{Axis, Region, Samples};
+use std::ops::Range;
+
+/// Extents of an image's six axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extents {
+    pub times: usize,
+    pub zyx: [usize; 3],
+    /// Channels; the samples of an RGB pixel count as channels.
+    pub channels: usize,
+    samples: usize,
+}
+
+impl Extents {
+    pub(crate) fn of(meta: &ImageMeta) -> Self {
+        let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
+        Self {
+            times: size(Axis::T),
+            zyx: [size(Axis::Z), size(Axis::Y), size(Axis::X)],
+            channels: size(Axis::C) * size(Axis::S),
+            samples: size(Axis::S),
+        }
+    }
+
+    pub(crate) fn is_rgb(&self) -> bool {
+        self.samples > 1
+    }
+}
+
+/// One time point of an image.
+#[derive(Clone)]
+pub(crate) struct Stack {
+    image: Image,
+    pub extents: Extents,
+    time: usize,
+}
+
+/// Voxels read at a time where nothing else sets a slab's length.
+const SLAB_VOXELS: usize = 4 << 20;
+
+impl Stack {
+    pub(crate) fn new(image: &Image, time: usize) -> Self {
+        Self { image: image.clone(), extents: Extents::of(image.meta()), time }
+    }
+
+    /// Voxels of a slice.
+    pub(crate) fn slice_len(&self) -> usize {
+        self.extents.zyx[1] * self.extents.zyx[2]
+    }
+
+    /// Slices `z` of one channel.
+    pub(crate) fn read(&self, context: &Context, channel: usize, z: Range<usize>) -> Result<Samples, JobError> {
+        let meta = self.image.meta();
+        let mut region = Region::whole(&meta.shape_full);
+        let (c, s) = (channel / self.extents.samples, channel % self.extents.samples);
+        for (axis, start, size) in
+            [(Axis::T, self.time, 1), (Axis::Z, z.start, z.len()), (Axis::C, c, 1), (Axis::S, s, 1)]
+        {
+            if let Some(i) = meta.axes_full.position(axis) {
+                region = region.with_range(i, start, size);
+            }
+        }
+        let mut span = context.recorder.span(Stage::Read, "slices").voxels(z.len() * self.slice_len());
+        let array = self.image.read(0, &region)?;
+        span.add_bytes(array.samples().as_bytes().len());
+        Ok(array.into_samples())
+    }
+
+    /// Slices of a slab of about [`SLAB_VOXELS`].
+    pub(crate) fn slab_slices(&self) -> usize {
+        (SLAB_VOXELS / self.slice_len().max(1)).clamp(1, self.extents.zyx[0].max(1))
+    }
+}
+
+/// One channel of a stack as a stream for statistics.
+pub(crate) struct ChannelStream<'a> {
+    pub stack: &'a Stack,
+    pub context: &'a Context,
+    pub channel: usize,
+}
+
+impl Stream for ChannelStream<'_> {
+    type Error = JobError;
+
+    fn each(&mut self, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
+        let depth = self.stack.extents.zyx[0];
+        let step = self.stack.slab_slices();
+        for z in (0..depth).step_by(step) {
+            self.context.check()?;
+            let samples = self.stack.read(self.context, self.channel, z..(z + step).min(depth))?;
+            let _span = self.context.recorder.span(Stage::Normalise, "statistics").voxels(samples.len());
+            f(samples);
+        }
+        Ok(())
+    }
+}
