@@ -11,15 +11,20 @@
 
 pub mod devices;
 mod error;
+mod evaluate;
 mod job;
 mod model;
 mod ops;
+pub mod packages;
 pub mod predict;
 pub mod provenance;
+mod segment;
 mod spool;
 mod stack;
 
 pub use error::{JobError, JobErrorKind};
+pub use evaluate::{EvaluateJob, EvaluateReport, PairReport};
 pub use job::{CancelToken, Context, Event, Meter};
 pub use model::{Model, Task, find_model, model_folders, user_folder};
 pub use predict::{InputFailure, InputReport, Output, PredictJob, PredictOutcome};
+pub use segment::{SegmentJob, SegmentReport};

@@ -1,6 +1,5 @@
 //! From a predicted volume of any length to labels and measurements in bounded memory.
 
-use super::prediction::Prediction;
 use crate::spool::Spool;
 use crate::stack::Stack;
 use crate::{Context, JobError};
@@ -9,6 +8,7 @@ use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
 use cytoscope_objects::{SegmentOptions, Threshold, segment_in_place};
 use cytoscope_profile::Stage;
+use std::ops::Range;
 use std::path::Path;
 
 /// Voxels segmented at once: longer stacks are cut into overlapping slabs.
@@ -23,6 +23,14 @@ pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
     voxels * (4 + 4 + 1) + (64 << 20)
 }
 
+/// A volume on the input's grid that can be read slice by slice.
+pub(crate) trait MapSource {
+    /// Extents Z, Y, X.
+    fn shape(&self) -> [usize; 3];
+    /// Slices `z` of one channel.
+    fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError>;
+}
+
 /// Labels in a spool, numbered `1..=count` once [`Labels::names`] is applied.
 pub(crate) struct Labels {
     spool: Spool<u32>,
@@ -34,13 +42,13 @@ pub(crate) struct Labels {
 /// Segments a predicted channel.
 pub(crate) fn label(
     context: &Context,
-    prediction: &mut Prediction,
+    map: &mut dyn MapSource,
     channel: usize,
     voxel_um: [f64; 3],
     options: &SegmentOptions,
     folder: &Path,
 ) -> Result<Labels, JobError> {
-    let shape = prediction.shape;
+    let shape = map.shape();
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(folder, plane)?;
     let slab = (SLAB_VOXELS / plane.max(1)).max(1);
@@ -53,7 +61,7 @@ pub(crate) fn label(
     let mut meter = context.meter("objects", shape[0] as u64, "slices");
     // A threshold of the whole volume, whatever the slabs.
     let threshold = match options.threshold {
-        Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, prediction, channel, slab)?),
+        Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, voxel_um, options.smooth_um)?),
         other => other,
     };
     let options = SegmentOptions { threshold, drop_border: false, ..options.clone() };
@@ -61,10 +69,10 @@ pub(crate) fn label(
     let mut start = 0;
     loop {
         let end = (start + slab).min(shape[0]);
-        let mut map = prediction.read(context, channel, start..end)?;
-        let span = context.recorder.span(Stage::Objects, "segment").voxels(map.len());
-        let (mut labels, _) = segment_in_place(&mut map, [end - start, shape[1], shape[2]], voxel_um, &options)?;
-        drop(map);
+        let mut values = map.read(context, channel, start..end)?;
+        let span = context.recorder.span(Stage::Objects, "segment").voxels(values.len());
+        let (mut labels, _) = segment_in_place(&mut values, [end - start, shape[1], shape[2]], voxel_um, &options)?;
+        drop(values);
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
         drop(span);
         // Of the overlap with the slab before, its first half stays that slab's.
@@ -83,23 +91,39 @@ pub(crate) fn label(
     Ok(Labels { spool, shape, names: (0..=stitcher.count()).collect(), count: stitcher.count() })
 }
 
-fn otsu(context: &Context, prediction: &mut Prediction, channel: usize, slab: usize) -> Result<f64, JobError> {
-    let depth = prediction.shape[0];
+/// Otsu's threshold of a whole volume read in slabs, smoothed as they will be (but for a few slices where slabs meet).
+fn otsu(
+    context: &Context,
+    map: &mut dyn MapSource,
+    channel: usize,
+    slab: usize,
+    voxel_um: [f64; 3],
+    smooth_um: f64,
+) -> Result<f64, JobError> {
+    let [depth, ny, nx] = map.shape();
+    let mut each = |f: &mut dyn FnMut(&[f32])| -> Result<(), JobError> {
+        for z in (0..depth).step_by(slab) {
+            context.check()?;
+            let end = (z + slab).min(depth);
+            let mut values = map.read(context, channel, z..end)?;
+            if smooth_um > 0.0 {
+                cytoscope_objects::smooth::gaussian(&mut values, [end - z, ny, nx], voxel_um.map(|v| smooth_um / v))?;
+            }
+            f(&values);
+        }
+        Ok(())
+    };
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-    for z in (0..depth).step_by(slab) {
-        context.check()?;
-        for v in prediction.read(context, channel, z..(z + slab).min(depth))?.iter().filter(|v| v.is_finite()) {
+    each(&mut |values| {
+        for v in values.iter().filter(|v| v.is_finite()) {
             (low, high) = (low.min(f64::from(*v)), high.max(f64::from(*v)));
         }
-    }
+    })?;
     if low >= high {
         return Ok(if low.is_finite() { low } else { 0.0 });
     }
     let mut histogram = Histogram::new(low, high);
-    for z in (0..depth).step_by(slab) {
-        context.check()?;
-        histogram.add(&prediction.read(context, channel, z..(z + slab).min(depth))?);
-    }
+    each(&mut |values| histogram.add(values))?;
     Ok(histogram.otsu())
 }
 
@@ -148,6 +172,7 @@ impl Labels {
     }
 
     /// Hands each slice on and measures its objects in the stack's channels.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn finish(
         mut self,
         context: &Context,

@@ -2,8 +2,8 @@
 
 mod grid;
 mod infer;
-mod label;
-mod one;
+pub(crate) mod label;
+pub(crate) mod one;
 mod plan;
 mod prediction;
 

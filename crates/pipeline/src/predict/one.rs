@@ -259,7 +259,7 @@ struct Writers {
     labels: Option<(StackWriter, PathBuf)>,
 }
 
-fn channel_name(meta: &ImageMeta, channel: usize) -> String {
+pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
     match meta.channels.get(channel).map(|c| c.name.trim()) {
         Some(name) if !name.is_empty() => name.to_owned(),
         _ => format!("channel{channel}"),
@@ -400,7 +400,7 @@ fn write_raw(
     Ok(())
 }
 
-fn label_writer(
+pub(crate) fn label_writer(
     path: &Path,
     meta: &ImageMeta,
     zyx: &[usize; 3],
@@ -422,7 +422,7 @@ fn label_writer(
     Ok(StackWriter::create(path, &spec)?)
 }
 
-fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
+pub(crate) fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
     if !timed {
         return rows.first().map_or_else(|| to_csv(&[], names), |(_, r)| to_csv(r, names));
     }

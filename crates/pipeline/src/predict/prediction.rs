@@ -1,5 +1,6 @@
 //! What the network made, kept in a spool on the model's grid and read back on the input's.
 
+use super::label::MapSource;
 use crate::ops::{Elementwise, Stream, apply};
 use crate::spool::Spool;
 use crate::{Context, JobError};
@@ -62,6 +63,16 @@ impl Prediction {
                 Ok(linear(&slab, sources.start, [self.model_shape[1], self.model_shape[2]], maps, z))
             }
         }
+    }
+}
+
+impl MapSource for Prediction {
+    fn shape(&self) -> [usize; 3] {
+        self.shape
+    }
+
+    fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+        Prediction::read(self, context, channel, z)
     }
 }
 

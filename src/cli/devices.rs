@@ -1,0 +1,60 @@
+//! `cytoscope devices`, and the probe it runs in child processes.
+
+use super::failure::Outcome;
+use super::{bytes, print, print_json};
+use clap::Args;
+use cytoscope_pipeline::devices::Devices;
+
+/// Options of `devices`.
+#[derive(Args)]
+pub(crate) struct DevicesCommand {
+    /// Print one JSON array.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of the hidden probe.
+#[derive(Args)]
+pub(crate) struct ProbeDevice {
+    /// `cuda` or `wgpu`.
+    kind: String,
+}
+
+/// Every device of this machine; GPUs are looked for in child processes.
+pub(crate) fn discover() -> Devices {
+    match std::env::current_exe() {
+        Ok(program) => Devices::discover(&program),
+        Err(_) => Devices::cpu_only(),
+    }
+}
+
+impl DevicesCommand {
+    pub(crate) fn run(self) -> Outcome {
+        let devices = discover();
+        if self.json {
+            return print_json(&devices.list());
+        }
+        for d in devices.list() {
+            let precisions: Vec<&str> = d.precisions.iter().map(|p| p.name()).collect();
+            print(&format!("{:8} {}  {}", d.id.to_string(), if d.usable { "usable  " } else { "unusable" }, d.name));
+            print(&format!("         {}", d.reason));
+            if d.usable {
+                let memory = d.memory_bytes.map_or_else(|| "unknown memory".to_owned(), bytes);
+                print(&format!("         {memory}; computes in {}", precisions.join(", ")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ProbeDevice {
+    pub(crate) fn run(self) -> Outcome {
+        print(&cytoscope_pipeline::devices::probe_child(&self.kind));
+        Ok(())
+    }
+}
+
+/// The devices a request needs: none but the processor are looked for where it is asked for by name.
+pub(crate) fn for_request(device: &str) -> Devices {
+    if device == "cpu" { Devices::cpu_only() } else { discover() }
+}

@@ -1,0 +1,106 @@
+//! Why a command failed, and the exit code that says so.
+
+use cytoscope_engine::EngineError;
+use cytoscope_formats::FormatError;
+use cytoscope_graph::package::PackageError;
+use cytoscope_graph::{GraphError, GraphErrorKind};
+use cytoscope_pipeline::{JobError, JobErrorKind};
+use cytoscope_simulate::SimulateError;
+
+/// What a command gives.
+pub(crate) type Outcome = Result<(), Failure>;
+
+/// A sentence and an exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    kind: JobErrorKind,
+    sentence: String,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: JobErrorKind, sentence: impl Into<String>) -> Self {
+        Self { kind, sentence: sentence.into() }
+    }
+
+    pub(crate) fn other(sentence: impl Into<String>) -> Self {
+        Self::new(JobErrorKind::Other, sentence)
+    }
+
+    pub(crate) fn wrong_use(sentence: impl Into<String>) -> Self {
+        Self::new(JobErrorKind::WrongUse, sentence)
+    }
+
+    pub(crate) fn bad_input(sentence: impl Into<String>) -> Self {
+        Self::new(JobErrorKind::BadInput, sentence)
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.kind.exit_code() as u8
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.sentence)
+    }
+}
+
+impl From<JobError> for Failure {
+    fn from(error: JobError) -> Self {
+        Self::new(error.kind(), error.to_string())
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        JobError::from(error).into()
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        JobError::from(error).into()
+    }
+}
+
+impl From<cytoscope_volume::VolumeError> for Failure {
+    fn from(error: cytoscope_volume::VolumeError) -> Self {
+        Self::bad_input(error.to_string())
+    }
+}
+
+impl From<cytoscope_objects::ObjectsError> for Failure {
+    fn from(error: cytoscope_objects::ObjectsError) -> Self {
+        Self::bad_input(error.to_string())
+    }
+}
+
+impl From<GraphError> for Failure {
+    fn from(error: GraphError) -> Self {
+        let kind = if error.kind() == GraphErrorKind::Io { JobErrorKind::Other } else { JobErrorKind::BadInput };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<PackageError> for Failure {
+    fn from(error: PackageError) -> Self {
+        let kind = match &error {
+            PackageError::Io { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
+                JobErrorKind::OutOfResources
+            }
+            PackageError::Io { error, .. } if error.kind() != std::io::ErrorKind::NotFound => JobErrorKind::Other,
+            _ => JobErrorKind::BadInput,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<SimulateError> for Failure {
+    fn from(error: SimulateError) -> Self {
+        let kind = match error {
+            SimulateError::Cancelled => JobErrorKind::Cancelled,
+            _ => JobErrorKind::WrongUse,
+        };
+        Self::new(kind, error.to_string())
+    }
+}

@@ -1,0 +1,67 @@
+//! `cytoscope info`.
+
+use super::failure::Outcome;
+use super::{print, print_json};
+use clap::Args;
+use cytoscope_formats::{OpenOptions, open};
+use cytoscope_volume::Axes;
+use std::path::PathBuf;
+
+/// Options of `info`.
+#[derive(Args)]
+pub(crate) struct Info {
+    /// The file.
+    file: PathBuf,
+    /// Series of a file with several, from 0.
+    #[arg(long, default_value_t = 0)]
+    series: usize,
+    /// Axes of the file where its own are wrong, such as ZYX or TCYX.
+    #[arg(long)]
+    axes: Option<Axes>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Info {
+    pub(crate) fn run(self) -> Outcome {
+        let image = open(&self.file, &OpenOptions { series: self.series, axes: self.axes, ..OpenOptions::default() })?;
+        let meta = image.meta();
+        if self.json {
+            return print_json(meta);
+        }
+        let um = |v: Option<f64>| v.map_or_else(|| "unknown".to_owned(), |v| format!("{v:.4} µm"));
+        let shape: Vec<String> =
+            meta.axes.iter().zip(&meta.shape).map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
+        print(&format!("{}", meta.path.display()));
+        print(&format!(
+            "  format      {} ({}, {})",
+            meta.format,
+            meta.compression,
+            format!("{:?}", meta.byte_order).to_lowercase()
+        ));
+        print(&format!(
+            "  axes        {}",
+            if shape.is_empty() { "a single value".to_owned() } else { shape.join(", ") }
+        ));
+        print(&format!("  samples     {}", meta.dtype));
+        let v = meta.voxel_size_um;
+        print(&format!("  voxel size  z {}, y {}, x {}", um(v.z), um(v.y), um(v.x)));
+        if let Some(seconds) = meta.time_interval_secs {
+            print(&format!("  interval    {seconds} s"));
+        }
+        for (i, channel) in meta.channels.iter().enumerate().filter(|(_, c)| !c.name.is_empty()) {
+            print(&format!("  channel {i}   {}", channel.name));
+        }
+        for level in meta.levels.iter().skip(1) {
+            print(&format!("  level       {} {:?}", level.name, level.shape_full));
+        }
+        if meta.series_count > 1 {
+            print(&format!("  series      {} of {} (--series picks another)", meta.series, meta.series_count));
+        }
+        if meta.missing_planes > 0 {
+            print(&format!("  missing     {} planes are not in the file and read as zeros", meta.missing_planes));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! The command line: options are parsed here, resolved once, and run by the rooms below. Results go to stdout, all else to stderr.
+
+mod convert;
+mod devices;
+mod evaluate;
+mod failure;
+mod info;
+mod models;
+mod predict;
+mod progress;
+mod run;
+mod segment;
+mod simulate;
+
+use clap::{Parser, Subcommand};
+use failure::{Failure, Outcome};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Cells, and stains never applied, from 3-D microscopy stacks.
+///
+/// Exit codes: 0 done; 2 wrong use; 3 bad input; 4 out of memory or disk; 5 cancelled; 1 anything else.
+#[derive(Parser)]
+#[command(name = "cytoscope", version, max_term_width = 100, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what is in an image file: axes, voxel size, channels, compression
+    Info(info::Info),
+    /// Write an image in another format, pixels untouched
+    Convert(convert::Convert),
+    /// List what this machine can compute on, and why not where it cannot
+    Devices(devices::DevicesCommand),
+    /// Segment stacks or predict a stain: labels, maps and measurements
+    Predict(predict::Predict),
+    /// Run an ONNX model on arrays and time it
+    Run(run::Run),
+    /// Make objects of a probability map
+    Segment(segment::Segment),
+    /// Score predictions against truth: F1, AP, PQ; Pearson, PSNR, SSIM
+    Evaluate(evaluate::Evaluate),
+    /// Make a model package of a bioimage.io folder or zip, or an ONNX file
+    Import(models::Import),
+    /// Write a package as ONNX, bioimage.io zip or safetensors
+    Export(models::Export),
+    /// Make stacks with truth, for trying things out
+    Simulate(simulate::Simulate),
+    /// Looks for GPUs; run in a process of its own, which a driver may crash
+    #[command(hide = true)]
+    ProbeDevice(devices::ProbeDevice),
+}
+
+/// Parses, runs, and turns failures into a sentence and an exit code.
+pub fn main() -> ExitCode {
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let outcome = match command {
+        Command::Info(c) => c.run(),
+        Command::Convert(c) => c.run(),
+        Command::Devices(c) => c.run(),
+        Command::Predict(c) => c.run(),
+        Command::Run(c) => c.run(),
+        Command::Segment(c) => c.run(),
+        Command::Evaluate(c) => c.run(),
+        Command::Import(c) => c.run(),
+        Command::Export(c) => c.run(),
+        Command::Simulate(c) => c.run(),
+        Command::ProbeDevice(c) => c.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say(&format!("error: {failure}"));
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// A line on stderr; a closed one is no reason to stop.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// A line on stdout; a closed one is no reason to panic.
+fn print(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// One JSON object on stdout.
+fn print_json(value: &impl serde::Serialize) -> Outcome {
+    print(&serde_json::to_string_pretty(value).map_err(|e| Failure::other(e.to_string()))?);
+    Ok(())
+}
+
+/// Bytes for people.
+fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A size such as `2G`, `512MiB` or a number of bytes.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return Err(format!("\"{text}\" is no size: expected such as 2G, 512M or a number of bytes")),
+    };
+    let value: f64 =
+        number.parse().map_err(|_| format!("\"{text}\" is no size: expected such as 2G, 512M or a number of bytes"))?;
+    Ok((value * factor as f64) as u64)
+}
+
+/// `Z,Y,X` as three lengths.
+fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
+    let parts: Result<Vec<usize>, _> = text.split(',').map(|p| p.trim().parse()).collect();
+    match parts.as_deref() {
+        Ok([z, y, x]) if *z > 0 && *y > 0 && *x > 0 => Ok([*z, *y, *x]),
+        _ => Err(format!("\"{text}\" is not Z,Y,X: expected three positive lengths such as 64,256,256")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        assert_eq!(parse_bytes("2G"), Ok(2 << 30));
+        assert_eq!(parse_bytes("1.5MiB"), Ok(3 << 19));
+        assert_eq!(parse_bytes("123"), Ok(123));
+        assert!(parse_bytes("2 apples").is_err());
+        assert_eq!(parse_zyx("1, 2,3"), Ok([1, 2, 3]));
+        assert!(parse_zyx("1,0,3").is_err());
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+}

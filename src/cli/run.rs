@@ -1,0 +1,220 @@
+//! `cytoscope run`: one model, arrays in and out, timed.
+
+use super::failure::{Failure, Outcome};
+use super::{devices, print, print_json};
+use clap::{Args, ValueEnum};
+use cpu_time::ProcessTime;
+use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision};
+use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
+use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
+use cytoscope_profile::Recorder;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Options of `run`.
+#[derive(Args)]
+pub(crate) struct Run {
+    /// The model.
+    model: PathBuf,
+    /// An input array, in the model's order or by name: [NAME=]FILE.npy.
+    #[arg(long = "input", value_name = "[NAME=]FILE.npy", required = true)]
+    inputs: Vec<String>,
+    /// Where an output goes, in the model's order or by name: [NAME=]FILE.npy.
+    #[arg(long = "output", value_name = "[NAME=]FILE.npy")]
+    outputs: Vec<String>,
+    /// What computes.
+    #[arg(long, value_enum, default_value = "cpu")]
+    engine: EngineName,
+    /// f32, tf32, f16, bf16 or int8.
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
+    /// Timed runs after one warm-up.
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+    /// Threads; 0 takes all cores.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Write every operator's span as a Chrome trace.
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EngineName {
+    Reference,
+    Cpu,
+    Cuda,
+    Wgpu,
+}
+
+/// Most timed runs.
+const MAX_REPEAT: usize = 1_000_000;
+
+impl Run {
+    pub(crate) fn run(self) -> Outcome {
+        if self.repeat == 0 || self.repeat > MAX_REPEAT {
+            return Err(Failure::wrong_use(format!("--repeat takes 1 to {MAX_REPEAT}")));
+        }
+        let graph = Graph::load(&self.model, &GraphLimits::default())?;
+        let inputs = self.read_inputs(&graph)?;
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+        let engine: Box<dyn Engine> = match self.engine {
+            EngineName::Reference => Box::new(ReferenceEngine::new()),
+            EngineName::Cpu => Box::new(CpuEngine::new()),
+            EngineName::Cuda => devices::discover().engine(DeviceId::Cuda(0))?,
+            EngineName::Wgpu => devices::discover().engine(DeviceId::Wgpu(0))?,
+        };
+        let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
+        let options = CompileOptions {
+            precision: self.precision,
+            threads: self.threads,
+            memory_budget_bytes: None,
+            recorder: recorder.clone(),
+        };
+        let compile_start = Instant::now();
+        let mut session = engine.compile(&graph, &shapes, &options)?;
+        let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;
+        let first = Instant::now();
+        let mut outputs = session.run(&inputs)?;
+        let first_run_ms = first.elapsed().as_secs_f64() * 1e3;
+        let (mut wall, mut cpu) = (Vec::with_capacity(self.repeat), Vec::with_capacity(self.repeat));
+        for _ in 0..self.repeat {
+            let (start, cpu_start) = (Instant::now(), ProcessTime::now());
+            outputs = session.run(&inputs)?;
+            wall.push(start.elapsed().as_secs_f64() * 1e3);
+            cpu.push(cpu_start.elapsed().as_secs_f64() * 1e3);
+        }
+        self.write_outputs(&graph, &outputs)?;
+        if let Some(path) = &self.trace {
+            let text = serde_json::to_vec(&recorder.chrome_trace()).map_err(|e| Failure::other(e.to_string()))?;
+            cytoscope_formats::atomic_write(path, &text)?;
+        }
+        let threads = match (self.engine, self.threads) {
+            (_, 0) => std::thread::available_parallelism().map_or(1, usize::from),
+            (_, n) => n,
+        };
+        let report = session.report();
+        let described: Vec<_> = graph
+            .outputs
+            .iter()
+            .zip(&outputs)
+            .map(|(id, t)| json!({"name": graph.value(*id).name, "shape": t.shape(), "dtype": t.dtype().name()}))
+            .collect();
+        let (wall, cpu) = (spread(wall), spread(cpu));
+        if self.json {
+            return print_json(&json!({
+                "engine": engine.name(),
+                "device": engine.device().name,
+                "backend": report.backend,
+                "precision": self.precision.name(),
+                "threads": threads,
+                "outputs": described,
+                "wall_ms": wall.json(),
+                "cpu_ms": cpu.json(),
+                "compile_ms": compile_ms,
+                "first_run_ms": first_run_ms,
+                "peak_rss_bytes": cytoscope_profile::peak_resident_bytes(),
+                "arena_bytes": report.arena_bytes,
+                "weight_bytes": report.weight_bytes,
+                "macs": report.macs,
+                "fallbacks": report.fallbacks,
+            }));
+        }
+        print(&format!("{} on {} ({}), {threads} threads", engine.name(), engine.device().name, report.backend));
+        print(&format!(
+            "  {:.2} ms a run (median of {}; {:.2} to {:.2}), CPU {:.2} ms",
+            wall.median, self.repeat, wall.min, wall.max, cpu.median
+        ));
+        if report.macs > 0 {
+            print(&format!("  {:.1} GFLOP/s", 2.0 * report.macs as f64 / wall.median / 1e6));
+        }
+        for f in &report.fallbacks {
+            print(&format!("  {} × {} by the reference executor", f.count, f.op));
+        }
+        for (id, t) in graph.outputs.iter().zip(&outputs) {
+            print(&format!("  {} {:?} {}", graph.value(*id).name, t.shape(), t.dtype().name()));
+        }
+        Ok(())
+    }
+
+    /// One tensor a graph input.
+    fn read_inputs(&self, graph: &Graph) -> Result<Vec<Tensor>, Failure> {
+        let assigned = assign(graph, &graph.inputs, &self.inputs, "input")?;
+        graph
+            .inputs
+            .iter()
+            .zip(assigned)
+            .map(|(id, path)| {
+                let name = &graph.value(*id).name;
+                let path =
+                    path.ok_or_else(|| Failure::wrong_use(format!("the model's input \"{name}\" got no --input")))?;
+                let bytes = std::fs::read(&path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+                npy::read(&bytes).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))
+            })
+            .collect()
+    }
+
+    fn write_outputs(&self, graph: &Graph, outputs: &[Tensor]) -> Outcome {
+        let assigned = assign(graph, &graph.outputs, &self.outputs, "output")?;
+        for (tensor, path) in outputs.iter().zip(assigned) {
+            if let Some(path) = path {
+                cytoscope_formats::atomic_write(&path, &npy::write(tensor))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file of each value: those with a name by name, the others in order.
+fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Result<Vec<Option<PathBuf>>, Failure> {
+    let mut files: Vec<Option<PathBuf>> = vec![None; ids.len()];
+    let names: Vec<&str> = ids.iter().map(|id| graph.value(*id).name.as_str()).collect();
+    for text in given {
+        let named = text.split_once('=').and_then(|(name, file)| Some((names.iter().position(|n| *n == name)?, file)));
+        let (at, file) = match named {
+            Some((at, file)) => (Some(at), file),
+            None if text.contains('=') && !Path::new(text).exists() => {
+                return Err(Failure::wrong_use(format!(
+                    "--{what} {text}: the model's {what}s are {}",
+                    names.join(", ")
+                )));
+            }
+            None => (files.iter().position(Option::is_none), text.as_str()),
+        };
+        match at.and_then(|i| files.get_mut(i)) {
+            Some(slot) => *slot = Some(PathBuf::from(file)),
+            None => {
+                return Err(Failure::wrong_use(format!(
+                    "--{what} {text} is one too many: the model has {} ({})",
+                    ids.len(),
+                    names.join(", ")
+                )));
+            }
+        }
+    }
+    Ok(files)
+}
+
+struct Spread {
+    min: f64,
+    median: f64,
+    max: f64,
+}
+
+impl Spread {
+    fn json(&self) -> serde_json::Value {
+        json!({"min": self.min, "median": self.median, "max": self.max})
+    }
+}
+
+fn spread(mut values: Vec<f64>) -> Spread {
+    values.sort_by(f64::total_cmp);
+    let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
+    let n = values.len();
+    let median = if n % 2 == 1 { at(n / 2) } else { (at((n / 2).wrapping_sub(1)) + at(n / 2)) / 2.0 };
+    Spread { min: at(0), median, max: at(n.wrapping_sub(1)) }
+}

@@ -1,0 +1,105 @@
+//! `cytoscope segment`.
+
+use super::failure::{Failure, Outcome};
+use super::{print, print_json, progress};
+use clap::{Args, ValueEnum};
+use cytoscope_objects::{Height, SegmentOptions, Threshold};
+use cytoscope_pipeline::SegmentJob;
+use cytoscope_profile::Recorder;
+use std::path::PathBuf;
+
+/// Options of `segment`.
+#[derive(Args)]
+pub(crate) struct Segment {
+    /// A stack of probabilities (or any map that is high inside objects).
+    map: PathBuf,
+    /// Where the labels go (.tif).
+    #[arg(long)]
+    out: PathBuf,
+    /// Where the measurements go (.csv).
+    #[arg(long)]
+    table: Option<PathBuf>,
+    /// watershed splits touching objects; components keeps connected ones whole.
+    #[arg(long, value_enum, default_value = "watershed")]
+    method: Method,
+    /// What watershed floods: the distance to the background, the map, or their product.
+    #[arg(long, value_enum, default_value = "distance")]
+    height: HeightName,
+    /// Foreground is above this value, or above Otsu's threshold.
+    #[arg(long, default_value = "otsu")]
+    threshold: String,
+    /// Gaussian smoothing of the map, sigma in µm.
+    #[arg(long, default_value_t = 0.0)]
+    smooth_um: f64,
+    /// A seed rises at least so far above its surroundings (µm for distances).
+    #[arg(long)]
+    seed_height: Option<f64>,
+    /// Smaller objects are dropped.
+    #[arg(long)]
+    min_volume_um3: Option<f64>,
+    /// Drop objects that touch the border.
+    #[arg(long)]
+    drop_border: bool,
+    /// Channel of the map, from 0.
+    #[arg(long, default_value_t = 0)]
+    channel: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Tell progress as JSON lines on stderr.
+    #[arg(long)]
+    json_progress: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Method {
+    Watershed,
+    Components,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum HeightName {
+    Distance,
+    Map,
+    Product,
+}
+
+impl Segment {
+    pub(crate) fn run(self) -> Outcome {
+        let threshold = match self.threshold.as_str() {
+            "otsu" => Threshold::Otsu,
+            text => Threshold::Fixed(
+                text.parse()
+                    .map_err(|_| Failure::wrong_use(format!("--threshold {text}: expected otsu or a number")))?,
+            ),
+        };
+        let height = match self.height {
+            HeightName::Distance => Height::Distance,
+            HeightName::Map => Height::Map,
+            HeightName::Product => Height::DistanceTimesMap,
+        };
+        let usual = SegmentOptions::default();
+        let job = SegmentJob {
+            map: self.map,
+            labels: self.out,
+            table: self.table,
+            channel: self.channel,
+            options: SegmentOptions {
+                smooth_um: self.smooth_um,
+                threshold,
+                height: (self.method == Method::Watershed).then_some(height),
+                seed_height: self.seed_height.unwrap_or(usual.seed_height),
+                min_volume_um3: self.min_volume_um3.unwrap_or(usual.min_volume_um3),
+                drop_border: self.drop_border,
+                ..usual
+            },
+        };
+        let context = progress::context(self.json_progress, false, Recorder::totals_only());
+        let report = job.run(&context)?;
+        if self.json {
+            return print_json(&report);
+        }
+        print(&format!("{} objects in {}", report.objects, report.labels.display()));
+        Ok(())
+    }
+}

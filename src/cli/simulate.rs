@@ -1,0 +1,74 @@
+//! `cytoscope simulate`.
+
+use super::failure::{Failure, Outcome};
+use super::{parse_zyx, print, print_json};
+use clap::Args;
+use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
+use cytoscope_pipeline::JobErrorKind;
+use cytoscope_simulate::{Kind, Settings, simulate};
+use cytoscope_volume::{Array, DType};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Options of `simulate`.
+#[derive(Args)]
+pub(crate) struct Simulate {
+    /// nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence).
+    #[arg(long)]
+    kind: Kind,
+    /// Voxels Z,Y,X.
+    #[arg(long, value_parser = parse_zyx, default_value = "32,256,256")]
+    shape: [usize; 3],
+    /// The same seed makes the same stack.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Folder to write to; made if it is not there.
+    #[arg(long)]
+    out: PathBuf,
+    /// Settings as a JSON file, as the card of an earlier simulation holds them (other options are ignored).
+    #[arg(long, value_name = "FILE.json")]
+    settings: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Simulate {
+    pub(crate) fn run(self) -> Outcome {
+        let settings = match &self.settings {
+            None => Settings::new(self.kind, self.shape, self.seed),
+            Some(path) => {
+                let text = std::fs::read(path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+                serde_json::from_slice(&text).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?
+            }
+        };
+        std::fs::create_dir_all(&self.out)
+            .map_err(|e| Failure::new(JobErrorKind::Other, format!("{}: {e}", self.out.display())))?;
+        let made = simulate(&settings, |_| true)?;
+        let stem = format!("{}_{}", settings.kind, settings.seed);
+        let mut written = Vec::new();
+        let parts: [(&str, Option<&Array>); 3] =
+            [("raw", Some(&made.raw)), ("labels", made.labels.as_ref()), ("target", made.target.as_ref())];
+        for (part, array) in parts {
+            let Some(array) = array else { continue };
+            let wide = array.dtype() == DType::U32;
+            let container = if wide { Container::OmeTiff } else { Container::ImageJ };
+            let path = self.out.join(format!("{stem}_{part}.{}", if wide { "ome.tif" } else { "tif" }));
+            let mut spec = WriteSpec::of(array, container);
+            spec.voxel_size_um = made.voxel_size_um;
+            spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
+            write_array(&path, array, &spec)?;
+            written.push(path);
+        }
+        let card = self.out.join(format!("{stem}.json"));
+        let text = serde_json::to_string_pretty(&made.settings).map_err(|e| Failure::other(e.to_string()))?;
+        cytoscope_formats::atomic_write(&card, text.as_bytes())?;
+        written.push(card);
+        if self.json {
+            return print_json(&json!({"objects": made.object_count, "outputs": written}));
+        }
+        print(&format!("{} objects", made.object_count));
+        written.iter().for_each(|p| print(&format!("  wrote {}", p.display())));
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! Cytoscope: cells, and stains never applied, from 3-D microscopy stacks.
+#![forbid(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
