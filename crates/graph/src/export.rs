@@ -44,6 +44,14 @@ impl Graph {
             let dtype = node.input(0).and_then(|id| infos.get(&id)).and_then(|i| i.dtype);
             nodes.extend(export.node(node, dtype.unwrap_or(ElementType::F32)));
         }
+        // Other executors want node names to be unique.
+        let mut taken = HashSet::new();
+        for (index, node) in nodes.iter_mut().enumerate() {
+            if !taken.insert(node.name.clone()) {
+                node.name = format!("{}_{}_{index}", node.name, node.op_type);
+                taken.insert(node.name.clone());
+            }
+        }
         writer.message(7, |graph| {
             for node in &nodes {
                 graph.message(1, |w| node.write(w));
