@@ -9,12 +9,12 @@ use std::path::Path;
 
 use crate::EXPORT_OPSET;
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, Padding, PoolAttrs};
 use crate::graph::{Dim, Graph, Node, Value};
 use crate::infer::all_infos;
 use crate::limits::GraphLimits;
 use crate::op::{
-    Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, Padding,
-    PoolAttrs, ResizeAttrs, ResizeMode,
+    Activation, AspectPolicy, BinaryOp, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, ResizeAttrs, ResizeMode,
 };
 use crate::opname::{activation_name, op_name};
 use crate::proto::{Writer, write_tensor};

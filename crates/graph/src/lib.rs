@@ -28,6 +28,7 @@ pub mod analysis;
 pub mod builders;
 mod error;
 mod export;
+mod geometry;
 mod graph;
 mod import;
 mod infer;
@@ -41,13 +42,14 @@ mod table;
 mod tensor;
 
 pub use error::{GraphError, GraphErrorKind, Result};
+pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry};
 pub use graph::{Dim, Graph, Node, Value, ValueId};
 pub use import::NEWEST_OPSET;
 pub use infer::{InputKey, infer_shapes};
 pub use limits::GraphLimits;
 pub use op::{
-    Activation, AspectPolicy, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, DepthOrder, NearestMode, Op,
-    PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, TransposedGeometry, UnaryOp,
+    Activation, AspectPolicy, BinaryOp, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, ReduceOp, ResizeAttrs,
+    ResizeMode, UnaryOp,
 };
 pub use opname::{activation_name, op_name};
 pub use proto::parse_tensor;

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 
 use super::{Analysis, probe};
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, Padding, PoolAttrs};
 use crate::graph::{Graph, Node, ValueId};
 use crate::infer::rules::{pad_plan, permutation, reduced_axes, slice_plan};
 use crate::infer::{Info, all_infos, resolve_axis};
 use crate::limits::GraphLimits;
-use crate::op::{ConvAttrs, CoordinateMode, Op, PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode};
+use crate::op::{CoordinateMode, Op, PadMode, ResizeAttrs, ResizeMode};
 
 /// How far an output voxel sees along one axis, in input voxels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -352,7 +353,7 @@ impl Walk<'_> {
                     let (before, after) = plan.get(t.axis).copied().unwrap_or((0, 0));
                     match mode {
                         PadMode::Wrap if before != 0 || after != 0 => everything,
-                        _ => along(t.through((1, 1), -before as f64, -before as f64)),
+                        _ => along(t.through((1, 1), -(before as f64), -(before as f64))),
                     }
                 }
                 None => everything,

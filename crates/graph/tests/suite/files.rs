@@ -163,3 +163,40 @@ fn damaged_files_do_not_crash() {
         let _ = reference::run(&graph, &[(x, Tensor::new([1, 1, 4, 4, 4], vec![0.5f32; 64]).unwrap())]);
     }
 }
+
+#[test]
+fn hostile_arguments_are_refused_or_harmless() {
+    use cytoscope_graph::{Op, PadMode, Padding, PoolAttrs};
+    let x = Tensor::new([1, 1, 4], vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
+    let ints = |v: &[i64]| Tensor::vector(v.to_vec());
+    let eval = |op: &Op, rest: &[Tensor]| {
+        let inputs: Vec<_> = [&x].into_iter().chain(rest).map(Some).collect();
+        reference::eval(op, &inputs, 1)
+    };
+    let (min, max) = (i64::MIN, i64::MAX);
+    for step in [min, max, 1, -1] {
+        let arguments = [ints(&[min]), ints(&[max]), ints(&[2]), ints(&[step])];
+        let _ = eval(&Op::Slice, &arguments).unwrap();
+    }
+    assert!(eval(&Op::Slice, &[ints(&[0]), ints(&[4]), ints(&[2]), ints(&[0])]).is_err());
+    for mode in [PadMode::Constant, PadMode::Edge, PadMode::Reflect, PadMode::Wrap] {
+        assert!(eval(&Op::Pad { mode }, &[ints(&[0, 0, max, 0, 0, 0])]).is_err());
+        assert!(eval(&Op::Pad { mode }, &[ints(&[0, 0, min, 0, 0, max])]).is_ok_and(|y| y[0].shape() == [1, 1, 3]));
+    }
+    let pool = PoolAttrs {
+        kernel: vec![1 << 31],
+        strides: vec![1 << 31],
+        dilations: vec![1],
+        padding: Padding::symmetric(vec![1 << 31]),
+        ceil_mode: false,
+        count_include_pad: true,
+        column_major_indices: false,
+    };
+    assert_eq!(eval(&Op::AveragePool(pool), &[]).unwrap_err().kind(), GraphErrorKind::OverLimit);
+    let einsum = Op::Einsum { equation: "abc,def->".into() };
+    assert_eq!(eval(&einsum, std::slice::from_ref(&x)).unwrap()[0].to_f64_vec(), [100.0]);
+    assert!(eval(&Op::Einsum { equation: "abc,abd->x".into() }, std::slice::from_ref(&x)).is_err());
+    for target in [vec![-1, -1], vec![0, 0, 0, 0], vec![-2], vec![max, max], vec![3]] {
+        assert!(eval(&Op::Reshape { allow_zero: false }, &[ints(&target)]).is_err(), "{target:?}");
+    }
+}
