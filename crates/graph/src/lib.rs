@@ -3,7 +3,7 @@
 //! This room owns the in-memory [`Graph`] and its operators ([`Op`], one form whatever the file's opset), ONNX files in
 //! and out ([`Graph::load`], [`Graph::save`]), shape inference ([`infer_shapes`]), rewrites ([`passes`]), what a graph
 //! tells about itself ([`analysis`]), networks made from a description ([`builders`]), and the naive executor that every
-//! engine is judged by ([`reference`]). It knows no device and no image file.
+//! engine is judged by ([`mod@reference`]). It knows no device and no image file.
 //!
 //! It fails with [`GraphError`], whose [`GraphError::kind`] is malformed, unsupported (with operator, node and opset),
 //! over a limit ([`GraphLimits`], checked before memory is taken), misused, or I/O. Nothing that comes from a file makes
