@@ -9,12 +9,12 @@ use std::path::Path;
 
 use crate::EXPORT_OPSET;
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, Padding, PoolAttrs};
 use crate::graph::{Dim, Graph, Node, Value};
 use crate::infer::all_infos;
 use crate::limits::GraphLimits;
 use crate::op::{
-    Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, Padding,
-    PoolAttrs, ResizeAttrs, ResizeMode,
+    Activation, AspectPolicy, BinaryOp, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, ResizeAttrs, ResizeMode,
 };
 use crate::opname::{activation_name, op_name};
 use crate::proto::{Writer, write_tensor};
@@ -43,6 +43,14 @@ impl Graph {
         for node in &self.nodes {
             let dtype = node.input(0).and_then(|id| infos.get(&id)).and_then(|i| i.dtype);
             nodes.extend(export.node(node, dtype.unwrap_or(ElementType::F32)));
+        }
+        // Other executors want node names to be unique.
+        let mut taken = HashSet::new();
+        for (index, node) in nodes.iter_mut().enumerate() {
+            if !taken.insert(node.name.clone()) {
+                node.name = format!("{}_{}_{index}", node.name, node.op_type);
+                taken.insert(node.name.clone());
+            }
         }
         writer.message(7, |graph| {
             for node in &nodes {

@@ -1,16 +1,25 @@
-//! The model: a graph of typed operators with weights.
+//! The model: a graph of typed operators with weights, and everything computed from it before an engine runs it.
 //!
-//! This room owns the in-memory [`Graph`], its operators ([`Op`]), tensors, and what is computed from them.
+//! This room owns the in-memory [`Graph`] and its operators ([`Op`], one form whatever the file's opset), ONNX files in
+//! and out ([`Graph::load`], [`Graph::save`]), shape inference ([`infer_shapes`]), rewrites ([`passes`]), what a graph
+//! tells about itself ([`analysis`]), networks made from a description ([`builders`]), and the naive executor that every
+//! engine is judged by ([`mod@reference`]). It knows no device and no image file.
 //!
-//! It fails with [`GraphError`], which is malformed, unsupported, over a limit, or misused ([`GraphError::kind`]).
+//! It fails with [`GraphError`], whose [`GraphError::kind`] is malformed, unsupported (with operator, node and opset),
+//! over a limit ([`GraphLimits`], checked before memory is taken), misused, or I/O. Nothing that comes from a file makes
+//! it panic.
 //!
 //! ```
-//! use cytoscope_graph::{Activation, Dim, ElementType, Graph, Op};
-//! let mut graph = Graph::new("rectify");
-//! let x = graph.add_input("x", ElementType::F32, vec![Dim::Free("n".into())]);
-//! let y = graph.push("y", Op::Activation(Activation::Relu), &[Some(x)]);
-//! graph.outputs.push(y);
-//! graph.validate()?;
+//! use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
+//! use cytoscope_graph::{Graph, GraphLimits, Tensor, analysis, passes, reference};
+//!
+//! let net = unet3d(&UNet3d { filters: vec![4, 8], strides: vec![[1, 2, 2]], ..UNet3d::default() }, &Weights::Random { seed: 1 })?;
+//! let mut again = Graph::from_bytes(&net.to_bytes()?, None, &GraphLimits::default())?;
+//! passes::optimize(&mut again)?;
+//! let stack = Tensor::new([1, 1, 4, 8, 8], vec![0.5f32; 256])?;
+//! let prediction = reference::run(&again, &[("x".into(), stack)])?;
+//! assert_eq!(prediction[0].shape(), [1, 1, 4, 8, 8]);
+//! assert!(!analysis::normalises_over_tile(&again));
 //! # Ok::<(), cytoscope_graph::GraphError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -19,6 +28,7 @@ pub mod analysis;
 pub mod builders;
 mod error;
 mod export;
+mod geometry;
 mod graph;
 mod import;
 mod infer;
@@ -30,19 +40,22 @@ pub mod package;
 pub mod passes;
 mod proto;
 pub mod reference;
+mod table;
 mod tensor;
 
 pub use error::{GraphError, GraphErrorKind, Result};
+pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry};
 pub use graph::{Dim, Graph, Node, Value, ValueId};
 pub use import::NEWEST_OPSET;
 pub use infer::{InputKey, infer_shapes};
 pub use limits::GraphLimits;
 pub use op::{
-    Activation, AspectPolicy, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, DepthOrder, NearestMode, Op,
-    PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, TransposedGeometry, UnaryOp,
+    Activation, AspectPolicy, BinaryOp, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, ReduceOp, ResizeAttrs,
+    ResizeMode, UnaryOp,
 };
 pub use opname::{activation_name, op_name};
 pub use proto::parse_tensor;
+pub use table::{SUPPORTED, SupportedOperator, operators_markdown};
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 
 /// Opset of the default domain that exported files are written in.

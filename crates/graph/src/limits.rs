@@ -11,8 +11,8 @@ pub struct GraphLimits {
     pub nodes: usize,
     /// Elements of one tensor: a stored one, or one made by constant folding. Default 2³¹.
     pub tensor_elements: usize,
-    /// Elements of one tensor that inference or folding makes out of nothing (`ConstantOfShape`, `Expand`, `Tile`,
-    /// `Range`). Default 2²⁴.
+    /// Elements of one constant that folding makes out of fewer (`ConstantOfShape`, `Expand`, `Tile`, `Range`), and taps
+    /// of a pool's window. Default 2²⁴.
     pub folded_elements: usize,
     /// Axes of one tensor. Default 16.
     pub rank: usize,

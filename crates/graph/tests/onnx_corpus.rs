@@ -1,6 +1,7 @@
 //! Small ONNX models with stored inputs and outputs: the reference executor must reproduce at least 98 % of them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "suite/common.rs"]
 mod common;
 
 use std::path::{Path, PathBuf};

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 
 use super::{Analysis, probe};
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, Padding, PoolAttrs};
 use crate::graph::{Graph, Node, ValueId};
 use crate::infer::rules::{pad_plan, permutation, reduced_axes, slice_plan};
 use crate::infer::{Info, all_infos, resolve_axis};
 use crate::limits::GraphLimits;
-use crate::op::{ConvAttrs, CoordinateMode, Op, PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode};
+use crate::op::{CoordinateMode, Op, PadMode, ResizeAttrs, ResizeMode};
 
 /// How far an output voxel sees along one axis, in input voxels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +86,10 @@ impl Track {
         self.scale.0 as f64 / self.scale.1 as f64
     }
 
+    fn unbounded(self) -> Self {
+        Self { lo: f64::NEG_INFINITY, hi: f64::INFINITY, ..self }
+    }
+
     /// Position `o` now reads what positions `o·num/den + lo ..= o·num/den + hi` read.
     fn through(mut self, (num, den): (usize, usize), lo: f64, hi: f64) -> Self {
         let step = self.step();
@@ -134,9 +139,9 @@ pub fn analyse(graph: &Graph) -> Result<Analysis> {
                 Seen::Everything => (before, after) = (None, None),
                 Seen::Along(t) => {
                     // A hair of slack for thirds and the like; whole numbers stay whole.
-                    let up = |v: f64| (v - 1e-6).ceil().max(0.0) as usize;
-                    before = before.map(|b| b.max(up(-t.lo)));
-                    after = after.map(|a| a.max(up(t.hi)));
+                    let up = |v: f64| v.is_finite().then(|| (v - 1e-6).ceil().max(0.0) as usize);
+                    before = before.zip(up(-t.lo)).map(|(b, v)| b.max(v));
+                    after = after.zip(up(t.hi)).map(|(a, v)| a.max(v));
                 }
             }
         }
@@ -267,31 +272,20 @@ impl Walk<'_> {
                 }
                 along(t.through((1, stride), (before - reach) / stride as f64, before / stride as f64))
             }
-            Op::InstanceNormalization { .. } | Op::GlobalAveragePool | Op::GlobalMaxPool => {
-                if t.axis < 2 && !matches!(node.op, Op::GlobalMaxPool | Op::GlobalAveragePool) {
-                    x
-                } else {
-                    self.statistic()
-                }
+            Op::GlobalAveragePool | Op::GlobalMaxPool => self.statistic(),
+            Op::InstanceNormalization { .. } if t.axis < 2 => x,
+            Op::InstanceNormalization { .. } => self.normalised(t),
+            Op::GroupNormalization { .. } if t.axis == 0 => x,
+            Op::GroupNormalization { .. } => self.normalised(t),
+            Op::LayerNormalization { axis: from, .. } if t.axis < resolve_axis(*from, shape.len())? => x,
+            Op::LayerNormalization { .. } => self.normalised(t),
+            Op::Softmax { axis: a } | Op::LogSoftmax { axis: a } | Op::LpNormalization { axis: a, .. }
+                if t.axis != resolve_axis(*a, shape.len())? =>
+            {
+                x
             }
-            Op::GroupNormalization { .. } => {
-                if t.axis == 0 {
-                    x
-                } else {
-                    self.statistic()
-                }
-            }
-            Op::LayerNormalization { axis: from, .. } => {
-                if t.axis >= resolve_axis(*from, shape.len())? {
-                    self.statistic()
-                } else {
-                    x
-                }
-            }
-            Op::Softmax { axis: a } | Op::LogSoftmax { axis: a } | Op::LpNormalization { axis: a, .. } => {
-                if t.axis == resolve_axis(*a, shape.len())? { self.statistic() } else { x }
-            }
-            Op::DynamicQuantizeLinear => self.statistic(),
+            Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LpNormalization { .. } => self.normalised(t),
+            Op::DynamicQuantizeLinear => self.normalised(t),
             Op::Reduce { keep_dims, noop_with_empty_axes, .. } => {
                 let axes = self.ints(node.input(1));
                 if node.input(1).is_some() && axes.is_none() {
@@ -359,7 +353,7 @@ impl Walk<'_> {
                     let (before, after) = plan.get(t.axis).copied().unwrap_or((0, 0));
                     match mode {
                         PadMode::Wrap if before != 0 || after != 0 => everything,
-                        _ => along(t.through((1, 1), -before as f64, -before as f64)),
+                        _ => along(t.through((1, 1), -(before as f64), -(before as f64))),
                     }
                 }
                 None => everything,
@@ -398,6 +392,12 @@ impl Walk<'_> {
     fn statistic(&mut self) -> Seen {
         self.normalises = true;
         Seen::Everything
+    }
+
+    /// The axis stays, but every position sees all of it.
+    fn normalised(&mut self, t: Track) -> Seen {
+        self.normalises = true;
+        Seen::Along(t.unbounded())
     }
 
     fn windowed(&self, t: Track, a: &ConvAttrs, shape: &[usize]) -> Seen {
@@ -480,6 +480,7 @@ fn union(a: Seen, b: Seen) -> Seen {
         (Seen::Along(x), Seen::Along(y)) if x.axis == y.axis && x.scale == y.scale => {
             Seen::Along(Track { lo: x.lo.min(y.lo), hi: x.hi.max(y.hi), ..x })
         }
+        (Seen::Along(t), Seen::Everything) | (Seen::Everything, Seen::Along(t)) => Seen::Along(t.unbounded()),
         _ => Seen::Everything,
     }
 }

@@ -2,8 +2,9 @@
 
 use super::weights::{Maker, Weights};
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, Padding};
 use crate::graph::{Graph, ValueId};
-use crate::op::{Activation, BinaryOp, ConvAttrs, Op, PadMode, Padding};
+use crate::op::{Activation, BinaryOp, Op, PadMode};
 use crate::tensor::Tensor;
 
 /// Description of a blob detector: σ(gain·(G_small − G_large) ∗ x + offset).

@@ -2,8 +2,9 @@
 
 use super::weights::{Maker, Weights};
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, Padding};
 use crate::graph::{Graph, ValueId};
-use crate::op::{BinaryOp, ConvAttrs, Op, Padding};
+use crate::op::{BinaryOp, Op};
 
 /// Description of a dynamic U-Net. The default is CytoDL's: 1 in, 1 out, filters 16-32-64, strides 1-2-2, kernels 3,
 /// residual encoder, plain decoder, instance norm, LeakyReLU 0.01; tile lengths must be multiples of 4.

@@ -2,8 +2,9 @@
 
 use super::weights::{Maker, Weights};
 use crate::error::{GraphError, Result};
+use crate::geometry::ConvAttrs;
 use crate::graph::{Graph, ValueId};
-use crate::op::{Activation, ConvAttrs, Op, ResizeAttrs};
+use crate::op::{Activation, Op, ResizeAttrs};
 use crate::tensor::Tensor;
 
 /// How the decoder gets larger again.

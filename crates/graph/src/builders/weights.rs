@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, ConvTransposeAttrs};
 use crate::graph::{Dim, Graph, ValueId};
-use crate::op::{Activation, ConvAttrs, ConvTransposeAttrs, Op};
+use crate::op::{Activation, Op};
 use crate::tensor::{ElementType, Tensor};
 
 /// The parameters of a network to be built.

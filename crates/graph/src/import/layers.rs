@@ -2,10 +2,8 @@
 
 use super::{Importer, Pending};
 use crate::error::{GraphError, Result};
-use crate::op::{
-    Activation, AspectPolicy, ConvAttrs, ConvTransposeAttrs, CoordinateMode, NearestMode, Op, Padding, PoolAttrs,
-    ResizeAttrs, ResizeMode,
-};
+use crate::geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs};
+use crate::op::{Activation, AspectPolicy, CoordinateMode, NearestMode, Op, ResizeAttrs, ResizeMode};
 use crate::tensor::{ElementType, Tensor};
 
 /// The operator of `node`, if it is one of this file's.

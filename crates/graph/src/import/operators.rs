@@ -351,3 +351,57 @@ fn dropout(node: &mut Pending<'_>, wanted: &[&str]) -> Result<()> {
     node.inputs.truncate(1);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use super::super::attributes::Attributes;
+    use super::super::{Importer, Pending, layers};
+    use crate::error::GraphError;
+    use crate::graph::Graph;
+    use crate::limits::GraphLimits;
+
+    /// The table names exactly what the converters know: no row is "not implemented", and what is not in it is.
+    #[test]
+    fn the_table_is_what_is_converted() {
+        let limits = GraphLimits::default();
+        let known = |op_type: &str| {
+            let mut importer = Importer {
+                graph: Graph { opset: 17, ..Graph::default() },
+                names: HashMap::new(),
+                infos: BTreeMap::new(),
+                declared: HashMap::new(),
+                domains: BTreeMap::new(),
+                limits: &limits,
+            };
+            let mut node = Pending {
+                name: "n".into(),
+                op_type,
+                opset: 17,
+                attributes: Attributes::new(&[]).unwrap(),
+                inputs: Vec::new(),
+                outputs: Vec::new(),
+            };
+            let result = match layers::convert(&mut importer, &mut node, &["y"]) {
+                Ok(None) => super::convert(&mut importer, &mut node, &["y"]).map(|_| ()),
+                Ok(Some(_)) => Ok(()),
+                Err(e) => Err(e),
+            };
+            !matches!(result, Err(GraphError::UnsupportedOp { why, .. }) if why == "not implemented")
+        };
+        for row in crate::SUPPORTED.iter().filter(|r| r.name != "Constant") {
+            assert!(known(row.name), "{} is in the table but not converted", row.name);
+        }
+        assert!(!known("NonMaxSuppression"));
+        let listed = |name: &str| crate::SUPPORTED.iter().any(|r| r.name == name);
+        let tables = super::UNARY
+            .iter()
+            .map(|r| r.0)
+            .chain(super::BINARY.iter().map(|r| r.0))
+            .chain(super::REDUCE.iter().map(|r| r.0));
+        for name in tables {
+            assert!(listed(name), "{name} is converted but not in the table");
+        }
+    }
+}

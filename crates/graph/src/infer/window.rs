@@ -2,8 +2,9 @@
 
 use super::{FLOATS, Given, Info, map_dim, resolve_axis};
 use crate::error::{GraphError, Result};
+use crate::geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs};
 use crate::graph::Dim;
-use crate::op::{AspectPolicy, ConvAttrs, ConvTransposeAttrs, Op, Padding, PoolAttrs, ResizeAttrs};
+use crate::op::{AspectPolicy, Op, ResizeAttrs};
 use crate::tensor::ElementType;
 
 const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];
@@ -218,6 +219,7 @@ fn pool(a: &PoolAttrs, given: &Given<'_>) -> Result<Info> {
         group: 1,
     };
     attrs_fit(&as_conv, axes)?;
+    crate::limits::checked_elements(&a.kernel, "folded_elements", "a pool's window", given.limits.folded_elements)?;
     let mut shape = Vec::new();
     for (index, d) in x.shape.iter().flatten().enumerate() {
         if index < 2 {

@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use super::{Call, typed, wrong_type};
 use crate::error::Result;
-use crate::op::{ConvAttrs, ConvTransposeAttrs, Op};
+use crate::geometry::{ConvAttrs, ConvTransposeAttrs};
+use crate::op::Op;
 use crate::tensor::{ElementType, Scalar, Tensor};
 
 /// What a convolution multiplies and adds.

@@ -170,6 +170,8 @@ pub(crate) fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<Einsu
     if output.iter().take(count).any(|c| !left.contains(*c)) {
         return Err(bad("output letters that the inputs have"));
     }
+    let allowed = crate::GraphLimits::default().tensor_elements;
+    crate::limits::checked_elements(&lengths, "tensor_elements", "the products of Einsum", allowed)?;
     Ok(EinsumPlan { lengths, output: count, strides })
 }
 

@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use super::{Call, typed};
 use crate::error::Result;
-use crate::op::{Op, PoolAttrs};
+use crate::geometry::PoolAttrs;
+use crate::op::Op;
 use crate::tensor::{Scalar, Tensor, TensorData};
 use crate::with_tensor_data;
 

@@ -115,8 +115,9 @@ fn taps(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, region: (f64
         return Some(vec![(inside(i), 1.0)]);
     }
     // The kernel is widened by 1/factor when shrinking with antialiasing.
-    let width = if a.antialias { factor.min(1.0) } else { 1.0 };
     let reach = if a.mode == ResizeMode::Linear { 1.0 } else { 2.0 };
+    // Beyond the whole axis a wider kernel only repeats the border; hostile factors must not make it endless.
+    let width = if a.antialias { factor.clamp(reach / (4.0 * n as f64 + 8.0), 1.0) } else { 1.0 };
     let base = x.floor();
     let first = (-reach / width).floor() as i64 + 1;
     let count = 2 - 2 * first;

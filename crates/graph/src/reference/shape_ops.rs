@@ -196,7 +196,8 @@ fn slice(call: &Call<'_>) -> Result<Tensor> {
             Some((start, end, step)) => {
                 let c = cut(n, start, end, step)?;
                 offset += c.start * stride;
-                jumps.push(c.step * stride);
+                // A step longer than the axis is never taken; its product may leave the range.
+                jumps.push(c.step.wrapping_mul(stride));
             }
         }
     }
@@ -243,7 +244,7 @@ fn pad(mode: PadMode, call: &Call<'_>) -> Result<Tensor> {
     let source = |p: &[usize]| {
         let mut at = 0;
         for (((&p, &n), stride), (before, _)) in p.iter().zip(x.shape()).zip(&own).zip(&plan) {
-            at += padded_source(p as i64 - before, n as i64, mode)? * stride;
+            at += padded_source((p as i64).wrapping_sub(*before), n as i64, mode)? * stride;
         }
         Some(at)
     };

@@ -1,0 +1,267 @@
+//! Windows that slide over spatial axes: convolutions, transposed convolutions and pools, and the lengths they make.
+
+use crate::error::{GraphError, Result};
+
+/// How a window that leaves the input is filled up.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Padding {
+    /// So many elements before and after, one entry a spatial axis.
+    Explicit {
+        /// Elements before the first one.
+        before: Vec<usize>,
+        /// Elements after the last one.
+        after: Vec<usize>,
+    },
+    /// As many as make output = ceil(input / stride), the odd one after.
+    SameUpper,
+    /// As many as make output = ceil(input / stride), the odd one before.
+    SameLower,
+}
+
+impl Padding {
+    /// The same number of elements before and after.
+    pub fn symmetric(pads: Vec<usize>) -> Self {
+        Self::Explicit { before: pads.clone(), after: pads }
+    }
+
+    /// No padding on `axes` spatial axes.
+    pub fn none(axes: usize) -> Self {
+        Self::symmetric(vec![0; axes])
+    }
+
+    /// Elements before and after on each spatial axis of an input of lengths `input`. All slices have one entry a
+    /// spatial axis.
+    pub fn resolve(
+        &self,
+        input: &[usize],
+        kernel: &[usize],
+        strides: &[usize],
+        dilations: &[usize],
+    ) -> (Vec<usize>, Vec<usize>) {
+        if let Self::Explicit { before, after } = self {
+            return (before.clone(), after.clone());
+        }
+        let mut before = Vec::with_capacity(input.len());
+        let mut after = Vec::with_capacity(input.len());
+        for (((&n, &k), &s), &d) in input.iter().zip(kernel).zip(strides).zip(dilations) {
+            let reach = k.saturating_sub(1).saturating_mul(d).saturating_add(1);
+            let out = n.div_ceil(s.max(1));
+            let total = (out.saturating_sub(1).saturating_mul(s)).saturating_add(reach).saturating_sub(n);
+            let (small, large) = (total / 2, total - total / 2);
+            if *self == Self::SameUpper {
+                before.push(small);
+                after.push(large);
+            } else {
+                before.push(large);
+                after.push(small);
+            }
+        }
+        (before, after)
+    }
+}
+
+/// A convolution's geometry. Every vector has one entry a spatial axis, in the order of the tensor (z, y, x).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ConvAttrs {
+    /// Taps of the kernel.
+    pub kernel: Vec<usize>,
+    /// Step between outputs, in input elements.
+    pub strides: Vec<usize>,
+    /// Step between taps, in input elements.
+    pub dilations: Vec<usize>,
+    /// Filling at the borders (zeros; the zero point for quantized inputs).
+    pub padding: Padding,
+    /// Channels are convolved in this many separate groups.
+    pub group: usize,
+}
+
+impl ConvAttrs {
+    /// Stride 1, dilation 1, one group, "same" zero padding of an odd kernel.
+    pub fn same(kernel: &[usize]) -> Self {
+        Self {
+            kernel: kernel.to_vec(),
+            strides: vec![1; kernel.len()],
+            dilations: vec![1; kernel.len()],
+            padding: Padding::symmetric(kernel.iter().map(|k| k / 2).collect()),
+            group: 1,
+        }
+    }
+
+    /// The same with other strides.
+    pub fn with_strides(mut self, strides: &[usize]) -> Self {
+        self.strides = strides.to_vec();
+        self
+    }
+
+    /// The same with other padding.
+    pub fn with_padding(mut self, padding: Padding) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// Lengths of the output's spatial axes for an input of spatial lengths `input`.
+    ///
+    /// # Errors
+    /// When the number of axes differs or the window is larger than the padded input.
+    pub fn output_lengths(&self, input: &[usize]) -> Result<Vec<usize>> {
+        window_output(input, &self.kernel, &self.strides, &self.dilations, &self.padding, false)
+    }
+}
+
+/// A transposed convolution's geometry; see [`ConvAttrs`]. The weight is `[in, out / group, kernel…]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ConvTransposeAttrs {
+    /// Taps of the kernel.
+    pub kernel: Vec<usize>,
+    /// Step between inputs, in output elements.
+    pub strides: Vec<usize>,
+    /// Step between taps, in output elements.
+    pub dilations: Vec<usize>,
+    /// What is cut off the full result at both ends. For the `Same…` forms see [`Self::geometry`].
+    pub padding: Padding,
+    /// Elements added to the output at the far end.
+    pub output_padding: Vec<usize>,
+    /// Lengths the output must have (overrides the padding), if the file asked for them.
+    pub output_shape: Option<Vec<usize>>,
+    /// Channels are convolved in this many separate groups.
+    pub group: usize,
+}
+
+/// Where a transposed convolution's output lies in its full, uncut result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransposedGeometry {
+    /// Lengths of the output's spatial axes.
+    pub output: Vec<usize>,
+    /// Elements cut off before (negative: zeros put in front).
+    pub before: Vec<isize>,
+}
+
+impl ConvTransposeAttrs {
+    /// Stride = kernel, no padding: every input element becomes a block of its own.
+    pub fn upsample(factors: &[usize]) -> Self {
+        Self {
+            kernel: factors.to_vec(),
+            strides: factors.to_vec(),
+            dilations: vec![1; factors.len()],
+            padding: Padding::none(factors.len()),
+            output_padding: vec![0; factors.len()],
+            output_shape: None,
+            group: 1,
+        }
+    }
+
+    /// Output lengths and cut for an input of spatial lengths `input` (ONNX `ConvTranspose`): output element `o`
+    /// collects input element `i` through tap `k` where `o = i·stride + k·dilation − before`.
+    ///
+    /// # Errors
+    /// When the number of axes differs or a length would be negative.
+    pub fn geometry(&self, input: &[usize]) -> Result<TransposedGeometry> {
+        let axes = self.kernel.len();
+        let same = |v: usize| v == axes;
+        if !(same(input.len()) && same(self.strides.len()) && same(self.dilations.len())) {
+            return Err(GraphError::misused("spatial axes", input.len().to_string(), axes.to_string()));
+        }
+        let at = |v: &[usize], a: usize| v.get(a).copied().unwrap_or(0) as i128;
+        let mut geometry = TransposedGeometry { output: Vec::new(), before: Vec::new() };
+        for axis in 0..axes {
+            let stride = at(&self.strides, axis);
+            let full = stride * (at(input, axis) - 1)
+                + at(&self.output_padding, axis)
+                + (at(&self.kernel, axis) - 1) * at(&self.dilations, axis)
+                + 1;
+            let wanted = match (&self.output_shape, &self.padding) {
+                (Some(shape), _) => Some(at(shape, axis)),
+                (None, Padding::Explicit { .. }) => None,
+                (None, _) => Some(at(input, axis) * stride),
+            };
+            let (out, before) = match (wanted, &self.padding) {
+                (Some(out), padding) => {
+                    let total = (full - out).max(0);
+                    (out, if *padding == Padding::SameUpper { total / 2 } else { total - total / 2 })
+                }
+                (None, Padding::Explicit { before, after }) => {
+                    (full - at(before, axis) - at(after, axis), at(before, axis))
+                }
+                (None, _) => (full, 0),
+            };
+            let length = usize::try_from(out).ok().filter(|_| out > 0 || at(input, axis) == 0).ok_or_else(|| {
+                GraphError::misused("transposed convolution", format!("output length {out}"), "a positive length")
+            })?;
+            geometry.output.push(length);
+            geometry.before.push(before as isize);
+        }
+        Ok(geometry)
+    }
+}
+
+/// A pooling window; see [`ConvAttrs`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PoolAttrs {
+    /// Lengths of the window.
+    pub kernel: Vec<usize>,
+    /// Step between windows.
+    pub strides: Vec<usize>,
+    /// Step inside a window.
+    pub dilations: Vec<usize>,
+    /// Filling at the borders (never the maximum; counted in an average only with `count_include_pad`).
+    pub padding: Padding,
+    /// Round the output length up instead of down.
+    pub ceil_mode: bool,
+    /// Average pools: divide by the whole window, padding included.
+    pub count_include_pad: bool,
+    /// Max pools with indices: count them with the last axis slowest (`storage_order` = 1).
+    pub column_major_indices: bool,
+}
+
+impl PoolAttrs {
+    /// Lengths of the output's spatial axes for an input of spatial lengths `input`.
+    ///
+    /// # Errors
+    /// When the number of axes differs or the window is larger than the padded input.
+    pub fn output_lengths(&self, input: &[usize]) -> Result<Vec<usize>> {
+        window_output(input, &self.kernel, &self.strides, &self.dilations, &self.padding, self.ceil_mode)
+    }
+}
+
+/// Output lengths of a sliding window (ONNX `Conv` and pools); with `ceil`, a last window that would start in the
+/// far padding is left out, as ONNX and PyTorch do.
+fn window_output(
+    input: &[usize],
+    kernel: &[usize],
+    strides: &[usize],
+    dilations: &[usize],
+    padding: &Padding,
+    ceil: bool,
+) -> Result<Vec<usize>> {
+    let axes = input.len();
+    if kernel.len() != axes || strides.len() != axes || dilations.len() != axes {
+        return Err(GraphError::misused("spatial axes", axes.to_string(), kernel.len().to_string()));
+    }
+    if !matches!(padding, Padding::Explicit { .. }) {
+        return Ok(input.iter().zip(strides).map(|(n, s)| n.div_ceil((*s).max(1))).collect());
+    }
+    let (before, after) = padding.resolve(input, kernel, strides, dilations);
+    if before.len() != axes || after.len() != axes {
+        return Err(GraphError::misused("padding", before.len().to_string(), format!("{axes} axes")));
+    }
+    let mut out = Vec::with_capacity(axes);
+    for axis in 0..axes {
+        let get = |v: &[usize]| v.get(axis).copied().unwrap_or(0) as u128;
+        let padded = get(input) + get(&before) + get(&after);
+        let reach = get(kernel).saturating_sub(1) * get(dilations) + 1;
+        let stride = get(strides).max(1);
+        if padded < reach {
+            return Err(GraphError::misused(
+                format!("length of spatial axis {axis}"),
+                format!("{padded} with padding"),
+                format!("at least the window's {reach}"),
+            ));
+        }
+        let mut n = if ceil { (padded - reach).div_ceil(stride) } else { (padded - reach) / stride } + 1;
+        if ceil && (n - 1) * stride >= get(input) + get(&before) {
+            n -= 1;
+        }
+        out.push(usize::try_from(n).unwrap_or(usize::MAX));
+    }
+    Ok(out)
+}

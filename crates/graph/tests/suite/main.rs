@@ -1,0 +1,10 @@
+//! Passes, analyses, builders, files and limits.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod analysis;
+mod builders;
+mod common;
+mod documents;
+mod export;
+mod files;
+mod passes;
