@@ -22,15 +22,13 @@ thread_local! {
 const KEPT_BYTES: usize = 8 << 20;
 
 /// Decodes until `out` is full or the data end.
-pub(super) fn decode(mut encoded: Vec<u8>, out: &mut [u8]) -> Result<(), Fault> {
+pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     // The work buffer begins with the 256 one-byte strings, so that those are copied like any other.
     let total = 256 + out.len();
     if u32::try_from(total + 2 * STEP).is_err() {
         return Err(Fault::over("the size of an LZW strip", out.len() as u64, "4 GiB", u64::from(u32::MAX)));
     }
-    let old_style = matches!(encoded.as_slice(), [0, second, ..] if second & 1 == 1);
-    let bits = encoded.len() * 8;
-    encoded.extend([0; 8]);
+    let old_style = matches!(encoded, [0, second, ..] if second & 1 == 1);
     let mut work = WORK.take();
     if work.len() < total + 2 * STEP {
         work = vec![0; total + 2 * STEP];
@@ -38,11 +36,8 @@ pub(super) fn decode(mut encoded: Vec<u8>, out: &mut [u8]) -> Result<(), Fault> 
     for (b, i) in work.iter_mut().zip(0..=255u8) {
         *b = i;
     }
-    let end = if old_style {
-        run::<true>(&encoded, bits, &mut work, total)?
-    } else {
-        run::<false>(&encoded, bits, &mut work, total)?
-    };
+    let end =
+        if old_style { run::<true>(encoded, &mut work, total)? } else { run::<false>(encoded, &mut work, total)? };
     if end < total {
         return Err(short(Codec::Lzw, end - 256, out.len()));
     }
@@ -58,74 +53,121 @@ fn broken() -> Fault {
     Fault::malformed("a strip or tile is not valid LZW data")
 }
 
-/// The code of `width` bits at bit `at`; the data are padded so that eight bytes can be read at every bit of theirs.
-#[inline(always)]
-fn code_at<const OLD: bool>(encoded: &[u8], at: usize, width: usize) -> Option<usize> {
-    let bytes: [u8; 8] = *encoded.get(at / 8..)?.first_chunk::<8>()?;
-    let mask = (1u64 << width) - 1;
-    let code =
-        if OLD { u64::from_le_bytes(bytes) >> (at % 8) } else { u64::from_be_bytes(bytes) >> (64 - width - at % 8) };
-    Some((code & mask) as usize)
+/// What is carried from code to code.
+struct State {
+    /// Bytes taken from the data.
+    byte: usize,
+    /// Bits not yet used: at the top, or for old-style data at the bottom.
+    held: u64,
+    have: usize,
+    /// The entry that the next code completes.
+    next: usize,
+    /// The end of the output.
+    at: usize,
+    /// Where the string of each entry begins; it ends one byte after the beginning of the next one.
+    starts: [u32; CODES * 2],
+}
+
+/// Why a run of codes of one width ended.
+enum Ended {
+    Wider,
+    Cleared,
+    Finished,
 }
 
 /// Decodes into `work[256..total]`, and returns the end reached.
-fn run<const OLD: bool>(encoded: &[u8], bits: usize, work: &mut [u8], total: usize) -> Result<usize, Fault> {
-    // starts[k] is where the string of entry k begins; it ends one byte after starts[k + 1].
-    let mut starts = [0u32; CODES * 2];
+fn run<const OLD: bool>(encoded: &[u8], work: &mut [u8], total: usize) -> Result<usize, Fault> {
+    let mut state = State { byte: 0, held: 0, have: 0, next: END, at: 256, starts: [0; CODES * 2] };
     let mut width = 9;
-    let mut next = END;
-    let mut bit = 0;
-    let mut at = 256usize;
-    // Old-style writers widen their codes one code later.
-    let early = usize::from(!OLD);
-    'codes: while at < total {
-        // Up to the next change of width all codes are alike.
-        let widen_at = if width < 12 { (1 << width) - early } else { usize::MAX };
-        while at < total {
-            if bit + width > bits {
-                break 'codes;
-            }
-            let Some(code) = code_at::<OLD>(encoded, bit, width) else { break 'codes };
-            bit += width;
-            if code & !1 == CLEAR {
-                if code == END {
-                    break 'codes;
-                }
+    loop {
+        let ended = match width {
+            9 => codes::<OLD, 9>(encoded, work, total, &mut state)?,
+            10 => codes::<OLD, 10>(encoded, work, total, &mut state)?,
+            11 => codes::<OLD, 11>(encoded, work, total, &mut state)?,
+            _ => codes::<OLD, 12>(encoded, work, total, &mut state)?,
+        };
+        match ended {
+            Ended::Wider => width += 1,
+            Ended::Cleared => {
                 width = 9;
-                next = END;
-                continue 'codes;
+                state.next = END;
             }
-            if next < CODES {
-                next += 1;
-                starts[next & (CODES * 2 - 1)] = at as u32;
-            }
-            if code >= next {
-                return Err(broken());
-            }
-            // Which codes are single bytes cannot be foreseen, so both answers are worked out.
-            let from = starts[code & (CODES - 1)];
-            let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1).wrapping_sub(from) as usize;
-            let byte = code < CLEAR;
-            let (from, len) = (select_unpredictable(byte, code, from as usize), select_unpredictable(byte, 1, len));
-            copy_step(work, from, at).ok_or_else(broken)?;
-            if len > STEP {
-                copy_long(work, from, at, len, total).ok_or_else(broken)?;
-            }
-            if code + 1 == next && code > END {
-                // The newest string ends with its own first byte, which was only just written.
-                let first = work.get(at).copied().ok_or_else(broken)?;
-                if let Some(last) = work.get_mut(at + len - 1) {
-                    *last = first;
-                }
-            }
-            at += len;
-            if next >= widen_at {
-                width += 1;
-                continue 'codes;
-            }
+            Ended::Finished => return Ok(state.at.min(total)),
         }
     }
-    Ok(at.min(total))
+}
+
+/// Decodes codes of `W` bits until they get wider, the table is cleared, or all is done.
+fn codes<const OLD: bool, const W: usize>(
+    encoded: &[u8],
+    work: &mut [u8],
+    total: usize,
+    state: &mut State,
+) -> Result<Ended, Fault> {
+    // Old-style writers widen their codes one code later.
+    let widen_at = if W < 12 { (1 << W) - usize::from(!OLD) } else { usize::MAX };
+    let State { byte, held, have, next, at, starts } = state;
+    let (mut b, mut h, mut n, mut next_code, mut end) = (*byte, *held, *have, *next, *at);
+    let ended = loop {
+        if end >= total {
+            break Ended::Finished;
+        }
+        if n < W {
+            if let Some(word) = encoded.get(b..).and_then(|e| e.first_chunk::<4>()) {
+                if OLD {
+                    h |= u64::from(u32::from_le_bytes(*word)) << n;
+                } else {
+                    h |= u64::from(u32::from_be_bytes(*word)) << (32 - n);
+                }
+                b += 4;
+                n += 32;
+            } else {
+                while let Some(last) = encoded.get(b) {
+                    h |= u64::from(*last) << if OLD { n } else { 56 - n };
+                    b += 1;
+                    n += 8;
+                }
+                if n < W {
+                    break Ended::Finished;
+                }
+            }
+        }
+        let code = if OLD { h & ((1 << W) - 1) } else { h >> (64 - W) } as usize;
+        h = if OLD { h >> W } else { h << W };
+        n -= W;
+        if code & !1 == CLEAR {
+            break if code == END { Ended::Finished } else { Ended::Cleared };
+        }
+        if next_code < CODES {
+            next_code += 1;
+            starts[next_code & (CODES * 2 - 1)] = end as u32;
+        }
+        if code >= next_code {
+            return Err(broken());
+        }
+        // Which codes are single bytes cannot be foreseen, so both answers are worked out.
+        let from = starts[code & (CODES - 1)];
+        let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1).wrapping_sub(from) as usize;
+        let single = code < CLEAR;
+        let (from, len) = (select_unpredictable(single, code, from as usize), select_unpredictable(single, 1, len));
+        copy_step(work, from, end).ok_or_else(broken)?;
+        if len > STEP {
+            copy_long(work, from, end, len, total).ok_or_else(broken)?;
+        }
+        if code + 1 == next_code && code > END {
+            // The newest string ends with its own first byte, which was only just written.
+            let first = work.get(end).copied().ok_or_else(broken)?;
+            if let Some(last) = work.get_mut(end + len - 1) {
+                *last = first;
+            }
+        }
+        end += len;
+        if W < 12 && next_code >= widen_at {
+            break Ended::Wider;
+        }
+    };
+    (*byte, *held, *have, *next, *at) = (b, h, n, next_code, end);
+    Ok(ended)
 }
 
 #[inline(always)]
