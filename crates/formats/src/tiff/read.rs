@@ -98,9 +98,10 @@ impl Stack {
         let run = |(task, out): (Task<'_>, &mut [u8])| {
             task.run(&window, row_bytes, out).map_err(|f| f.at(&task.plane.file.path))
         };
-        match tasks.len() {
-            0 | 1 => tasks.into_iter().try_for_each(run)?,
-            _ => tasks.into_par_iter().try_for_each(run)?,
+        if tasks.len() < 2 || rayon::current_num_threads() == 1 {
+            tasks.into_iter().try_for_each(run)?;
+        } else {
+            tasks.into_par_iter().try_for_each(run)?;
         }
         Ok(samples)
     }
