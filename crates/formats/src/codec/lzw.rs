@@ -187,3 +187,101 @@ fn copy_long(work: &mut [u8], from: usize, to: usize, len: usize, total: usize) 
     }
     Some(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    /// A plain LZW encoder, for new and old bit order; `full` is the entry at which the table is cleared.
+    fn encode(data: &[u8], old: bool, full: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        let (mut held, mut have) = (0u64, 0u32);
+        let mut put = |code: usize, width: u32, out: &mut Vec<u8>| {
+            held = if old { held | (code as u64) << have } else { (held << width) | code as u64 };
+            have += width;
+            while have >= 8 {
+                have -= 8;
+                out.push(if old { held as u8 } else { (held >> have) as u8 });
+                held = if old { held >> 8 } else { held & ((1 << have) - 1) };
+            }
+        };
+        let mut table: HashMap<Vec<u8>, usize> = HashMap::new();
+        let (mut next, mut width) = (258, 9);
+        put(CLEAR, 9, &mut out);
+        let mut string: Vec<u8> = Vec::new();
+        let code_of = |s: &[u8], table: &HashMap<Vec<u8>, usize>| if let [b] = s { usize::from(*b) } else { table[s] };
+        for byte in data {
+            let mut longer = string.clone();
+            longer.push(*byte);
+            if longer.len() == 1 || table.contains_key(&longer) {
+                string = longer;
+                continue;
+            }
+            put(code_of(&string, &table), width, &mut out);
+            table.insert(longer, next);
+            next += 1;
+            if next == full {
+                put(CLEAR, width, &mut out);
+                table.clear();
+                (next, width) = (258, 9);
+            } else if next + usize::from(!old) > (1 << width) {
+                width += 1;
+            }
+            string = vec![*byte];
+        }
+        if !string.is_empty() {
+            put(code_of(&string, &table), width, &mut out);
+            // The decoder completes one more entry with this code, and may widen with it.
+            if next + 1 + usize::from(!old) > (1 << width) && width < 12 {
+                width += 1;
+            }
+        }
+        put(END, width, &mut out);
+        put(0, 16, &mut out);
+        out
+    }
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        (any::<u64>(), 0usize..40_000, 1u64..256, 1u64..60).prop_map(|(seed, len, values, run)| {
+            let mut state = seed | 1;
+            let mut next = move || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state >> 33
+            };
+            let mut out = Vec::new();
+            while out.len() < len {
+                let value = (next() % values) as u8;
+                out.extend(std::iter::repeat_n(value, 1 + (next() % run) as usize));
+            }
+            out
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn gives_back_what_was_encoded(data in bytes(), full in 300usize..=4094) {
+            let mut out = vec![0; data.len()];
+            prop_assert!(decode(&encode(&data, false, full), &mut out).is_ok());
+            prop_assert_eq!(&out, &data);
+        }
+
+        #[test]
+        fn gives_back_what_was_encoded_the_old_way(data in bytes(), full in 300usize..=4094) {
+            let mut encoded = encode(&data, true, full);
+            prop_assert!(encoded.starts_with(&[0]) && encoded[1] & 1 == 1);
+            let mut out = vec![0; data.len()];
+            prop_assert!(decode(&encoded, &mut out).is_ok());
+            prop_assert_eq!(&out, &data);
+            encoded.truncate(encoded.len() / 2);
+            let _ = decode(&encoded, &mut out);
+        }
+
+        #[test]
+        fn anything_else_is_an_answer(noise in prop::collection::vec(any::<u8>(), 0..2000), len in 0usize..9000) {
+            let mut out = vec![0; len];
+            let _ = decode(&noise, &mut out);
+        }
+    }
+}
