@@ -185,3 +185,27 @@ impl Fault {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_from_other_trouble() {
+        let kind = |k: io::ErrorKind| FormatError::io(Path::new("a.tif"), "writing", k.into()).kind();
+        assert_eq!(kind(io::ErrorKind::StorageFull), FormatErrorKind::OutOfResources);
+        assert_eq!(kind(io::ErrorKind::QuotaExceeded), FormatErrorKind::OutOfResources);
+        assert_eq!(kind(io::ErrorKind::PermissionDenied), FormatErrorKind::Io);
+        let text = FormatError::io(Path::new("a.tif"), "writing", io::ErrorKind::StorageFull.into()).to_string();
+        assert!(text.starts_with("a.tif: writing failed") && text.ends_with("try again"), "{text}");
+    }
+
+    #[test]
+    fn the_four_answers_differ() {
+        let at = |f: Fault| f.at(Path::new("a.tif")).kind();
+        assert_eq!(at(Fault::malformed("x")), FormatErrorKind::Malformed);
+        assert_eq!(at(Fault::unsupported("x", "y")), FormatErrorKind::Unsupported);
+        assert_eq!(at(Fault::over("x", 2, "max", 1)), FormatErrorKind::OverLimit);
+        assert_eq!(at(Fault::Misused("x".into(), "y".into())), FormatErrorKind::Misused);
+    }
+}

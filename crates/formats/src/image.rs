@@ -141,6 +141,7 @@ fn open_npy(
         bits_per_sample: npy.dtype.size_bytes() as u32 * 8,
         display_range: None,
         missing_planes: 0,
+        unread_pages: 0,
     };
     Ok(Image { inner: Arc::new(Inner { meta, data: Data::Npy(npy), limits: options.limits.clone(), bytes_read }) })
 }
@@ -190,6 +191,7 @@ fn from_tiff(
         bits_per_sample: layout.bits,
         display_range: series.display_range,
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
+        unread_pages: file.pages.iter().filter(|p| p.is_none()).count(),
     };
     let stack = Stack { files, planes, levels: layouts, tzc };
     Ok(Image { inner: Arc::new(Inner { meta, data: Data::Tiff(stack), limits: options.limits.clone(), bytes_read }) })

@@ -92,6 +92,9 @@ pub struct ImageMeta {
     /// Planes that the metadata announce and no file holds; they read as zeros.
     #[serde(skip_serializing_if = "is_zero")]
     pub missing_planes: usize,
+    /// Pages of the file that are of a kind not read (such as a fax mask) and belong to no series.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unread_pages: usize,
 }
 
 fn is_zero(n: &usize) -> bool {

@@ -187,6 +187,45 @@ fn imagej_stacks_above_4_gb_are_written_so() {
 }
 
 #[test]
+fn ome_tiffs_above_4_gb_are_bigtiffs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.ome.tif");
+    if std::env::var_os("CYTOSCOPE_LARGE_FILES").is_none() {
+        eprintln!("SKIPPED: writing 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to do it)");
+        return;
+    }
+    let spec = WriteSpec::new(Container::OmeTiff, "CZYX".parse().unwrap(), vec![2, 505, 2048, 1024], DType::U16);
+    let mut writer = StackWriter::create(&path, &spec).unwrap();
+    for z in 0..1010u16 {
+        writer.write(&Array::new("YX".parse().unwrap(), vec![2048, 1024], vec![z; 2048 * 1024]).unwrap()).unwrap();
+    }
+    writer.finish().unwrap();
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape[0]), ("ZCYX", 505));
+    let last = Region { start: vec![0, 504, 1, 2047, 1023, 0], size: vec![1; 6] };
+    assert_eq!(image.read(0, &last).unwrap().samples().to_f32(), [1009.0]);
+    if let Some(python) = common::python() {
+        let script = "import sys,tifffile;t=tifffile.TiffFile(sys.argv[1]);s=t.series[0];\
+                      print(t.is_ome,t.is_bigtiff,s.axes,s.shape,s.pages[1009].asarray()[2047,1023])";
+        let said = common::run_python(&python, script, &[path.to_str().unwrap()]);
+        assert_eq!(said.trim(), "True True CZYX (2, 505, 2048, 1024) 1009");
+    }
+}
+
+#[test]
+fn pages_of_a_kind_not_read_are_counted() {
+    let mut t = Tiff::new();
+    let at = t.data(&[7; 12]);
+    t.page(&gray(4, 3, at, 12));
+    let mut fax = gray(4, 3, at, 12);
+    fax[3].2 = vec![4];
+    t.page(&fax);
+    t.page(&gray(4, 3, at, 12));
+    let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();
+    assert_eq!((image.meta().shape.as_slice(), image.meta().unread_pages), (&[2, 3, 4][..], 1));
+}
+
+#[test]
 fn a_region_touches_only_its_strips() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("strips.ome.tif");

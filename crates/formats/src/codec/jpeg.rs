@@ -18,7 +18,7 @@ pub(super) fn decode(layout: &Layout, encoded: &[u8], tables: &[u8], rows: usize
     let options = DecoderOptions::default()
         .set_max_width(width)
         .set_max_height(layout.chunk_height.max(rows))
-        .set_strict_mode(false);
+        .set_strict_mode(true);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&stream), options);
     decoder.decode_headers().map_err(|e| fault(e.to_string()))?;
     let stored = decoder.input_colorspace().ok_or_else(|| fault("no components".into()))?;

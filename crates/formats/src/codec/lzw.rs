@@ -22,15 +22,13 @@ thread_local! {
 const KEPT_BYTES: usize = 8 << 20;
 
 /// Decodes until `out` is full or the data end.
-pub(super) fn decode(mut encoded: Vec<u8>, out: &mut [u8]) -> Result<(), Fault> {
+pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     // The work buffer begins with the 256 one-byte strings, so that those are copied like any other.
     let total = 256 + out.len();
     if u32::try_from(total + 2 * STEP).is_err() {
         return Err(Fault::over("the size of an LZW strip", out.len() as u64, "4 GiB", u64::from(u32::MAX)));
     }
-    let old_style = matches!(encoded.as_slice(), [0, second, ..] if second & 1 == 1);
-    let bits = encoded.len() * 8;
-    encoded.extend([0; 8]);
+    let old_style = matches!(encoded, [0, second, ..] if second & 1 == 1);
     let mut work = WORK.take();
     if work.len() < total + 2 * STEP {
         work = vec![0; total + 2 * STEP];
@@ -38,11 +36,8 @@ pub(super) fn decode(mut encoded: Vec<u8>, out: &mut [u8]) -> Result<(), Fault> 
     for (b, i) in work.iter_mut().zip(0..=255u8) {
         *b = i;
     }
-    let end = if old_style {
-        run::<true>(&encoded, bits, &mut work, total)?
-    } else {
-        run::<false>(&encoded, bits, &mut work, total)?
-    };
+    let end =
+        if old_style { run::<true>(encoded, &mut work, total)? } else { run::<false>(encoded, &mut work, total)? };
     if end < total {
         return Err(short(Codec::Lzw, end - 256, out.len()));
     }
@@ -58,74 +53,121 @@ fn broken() -> Fault {
     Fault::malformed("a strip or tile is not valid LZW data")
 }
 
-/// The code of `width` bits at bit `at`; the data are padded so that eight bytes can be read at every bit of theirs.
-#[inline(always)]
-fn code_at<const OLD: bool>(encoded: &[u8], at: usize, width: usize) -> Option<usize> {
-    let bytes: [u8; 8] = *encoded.get(at / 8..)?.first_chunk::<8>()?;
-    let mask = (1u64 << width) - 1;
-    let code =
-        if OLD { u64::from_le_bytes(bytes) >> (at % 8) } else { u64::from_be_bytes(bytes) >> (64 - width - at % 8) };
-    Some((code & mask) as usize)
+/// What is carried from code to code.
+struct State {
+    /// Bytes taken from the data.
+    byte: usize,
+    /// Bits not yet used: at the top, or for old-style data at the bottom.
+    held: u64,
+    have: usize,
+    /// The entry that the next code completes.
+    next: usize,
+    /// The end of the output.
+    at: usize,
+    /// Where the string of each entry begins; it ends one byte after the beginning of the next one.
+    starts: [u32; CODES * 2],
+}
+
+/// Why a run of codes of one width ended.
+enum Ended {
+    Wider,
+    Cleared,
+    Finished,
 }
 
 /// Decodes into `work[256..total]`, and returns the end reached.
-fn run<const OLD: bool>(encoded: &[u8], bits: usize, work: &mut [u8], total: usize) -> Result<usize, Fault> {
-    // starts[k] is where the string of entry k begins; it ends one byte after starts[k + 1].
-    let mut starts = [0u32; CODES * 2];
+fn run<const OLD: bool>(encoded: &[u8], work: &mut [u8], total: usize) -> Result<usize, Fault> {
+    let mut state = State { byte: 0, held: 0, have: 0, next: END, at: 256, starts: [0; CODES * 2] };
     let mut width = 9;
-    let mut next = END;
-    let mut bit = 0;
-    let mut at = 256usize;
-    // Old-style writers widen their codes one code later.
-    let early = usize::from(!OLD);
-    'codes: while at < total {
-        // Up to the next change of width all codes are alike.
-        let widen_at = if width < 12 { (1 << width) - early } else { usize::MAX };
-        while at < total {
-            if bit + width > bits {
-                break 'codes;
-            }
-            let Some(code) = code_at::<OLD>(encoded, bit, width) else { break 'codes };
-            bit += width;
-            if code & !1 == CLEAR {
-                if code == END {
-                    break 'codes;
-                }
+    loop {
+        let ended = match width {
+            9 => codes::<OLD, 9>(encoded, work, total, &mut state)?,
+            10 => codes::<OLD, 10>(encoded, work, total, &mut state)?,
+            11 => codes::<OLD, 11>(encoded, work, total, &mut state)?,
+            _ => codes::<OLD, 12>(encoded, work, total, &mut state)?,
+        };
+        match ended {
+            Ended::Wider => width += 1,
+            Ended::Cleared => {
                 width = 9;
-                next = END;
-                continue 'codes;
+                state.next = END;
             }
-            if next < CODES {
-                next += 1;
-                starts[next & (CODES * 2 - 1)] = at as u32;
-            }
-            if code >= next {
-                return Err(broken());
-            }
-            // Which codes are single bytes cannot be foreseen, so both answers are worked out.
-            let from = starts[code & (CODES - 1)];
-            let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1).wrapping_sub(from) as usize;
-            let byte = code < CLEAR;
-            let (from, len) = (select_unpredictable(byte, code, from as usize), select_unpredictable(byte, 1, len));
-            copy_step(work, from, at).ok_or_else(broken)?;
-            if len > STEP {
-                copy_long(work, from, at, len, total).ok_or_else(broken)?;
-            }
-            if code + 1 == next && code > END {
-                // The newest string ends with its own first byte, which was only just written.
-                let first = work.get(at).copied().ok_or_else(broken)?;
-                if let Some(last) = work.get_mut(at + len - 1) {
-                    *last = first;
-                }
-            }
-            at += len;
-            if next >= widen_at {
-                width += 1;
-                continue 'codes;
-            }
+            Ended::Finished => return Ok(state.at.min(total)),
         }
     }
-    Ok(at.min(total))
+}
+
+/// Decodes codes of `W` bits until they get wider, the table is cleared, or all is done.
+fn codes<const OLD: bool, const W: usize>(
+    encoded: &[u8],
+    work: &mut [u8],
+    total: usize,
+    state: &mut State,
+) -> Result<Ended, Fault> {
+    // Old-style writers widen their codes one code later.
+    let widen_at = if W < 12 { (1 << W) - usize::from(!OLD) } else { usize::MAX };
+    let State { byte, held, have, next, at, starts } = state;
+    let (mut b, mut h, mut n, mut next_code, mut end) = (*byte, *held, *have, *next, *at);
+    let ended = loop {
+        if end >= total {
+            break Ended::Finished;
+        }
+        if n < W {
+            if let Some(word) = encoded.get(b..).and_then(|e| e.first_chunk::<4>()) {
+                if OLD {
+                    h |= u64::from(u32::from_le_bytes(*word)) << n;
+                } else {
+                    h |= u64::from(u32::from_be_bytes(*word)) << (32 - n);
+                }
+                b += 4;
+                n += 32;
+            } else {
+                while let Some(last) = encoded.get(b) {
+                    h |= u64::from(*last) << if OLD { n } else { 56 - n };
+                    b += 1;
+                    n += 8;
+                }
+                if n < W {
+                    break Ended::Finished;
+                }
+            }
+        }
+        let code = if OLD { h & ((1 << W) - 1) } else { h >> (64 - W) } as usize;
+        h = if OLD { h >> W } else { h << W };
+        n -= W;
+        if code & !1 == CLEAR {
+            break if code == END { Ended::Finished } else { Ended::Cleared };
+        }
+        if next_code < CODES {
+            next_code += 1;
+            starts[next_code & (CODES * 2 - 1)] = end as u32;
+        }
+        if code >= next_code {
+            return Err(broken());
+        }
+        // Which codes are single bytes cannot be foreseen, so both answers are worked out.
+        let from = starts[code & (CODES - 1)];
+        let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1).wrapping_sub(from) as usize;
+        let single = code < CLEAR;
+        let (from, len) = (select_unpredictable(single, code, from as usize), select_unpredictable(single, 1, len));
+        copy_step(work, from, end).ok_or_else(broken)?;
+        if len > STEP {
+            copy_long(work, from, end, len, total).ok_or_else(broken)?;
+        }
+        if code + 1 == next_code && code > END {
+            // The newest string ends with its own first byte, which was only just written.
+            let first = work.get(end).copied().ok_or_else(broken)?;
+            if let Some(last) = work.get_mut(end + len - 1) {
+                *last = first;
+            }
+        }
+        end += len;
+        if W < 12 && next_code >= widen_at {
+            break Ended::Wider;
+        }
+    };
+    (*byte, *held, *have, *next, *at) = (b, h, n, next_code, end);
+    Ok(ended)
 }
 
 #[inline(always)]
@@ -144,4 +186,102 @@ fn copy_long(work: &mut [u8], from: usize, to: usize, len: usize, total: usize) 
         copied += STEP;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    /// A plain LZW encoder, for new and old bit order; `full` is the entry at which the table is cleared.
+    fn encode(data: &[u8], old: bool, full: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        let (mut held, mut have) = (0u64, 0u32);
+        let mut put = |code: usize, width: u32, out: &mut Vec<u8>| {
+            held = if old { held | (code as u64) << have } else { (held << width) | code as u64 };
+            have += width;
+            while have >= 8 {
+                have -= 8;
+                out.push(if old { held as u8 } else { (held >> have) as u8 });
+                held = if old { held >> 8 } else { held & ((1 << have) - 1) };
+            }
+        };
+        let mut table: HashMap<Vec<u8>, usize> = HashMap::new();
+        let (mut next, mut width) = (258, 9);
+        put(CLEAR, 9, &mut out);
+        let mut string: Vec<u8> = Vec::new();
+        let code_of = |s: &[u8], table: &HashMap<Vec<u8>, usize>| if let [b] = s { usize::from(*b) } else { table[s] };
+        for byte in data {
+            let mut longer = string.clone();
+            longer.push(*byte);
+            if longer.len() == 1 || table.contains_key(&longer) {
+                string = longer;
+                continue;
+            }
+            put(code_of(&string, &table), width, &mut out);
+            table.insert(longer, next);
+            next += 1;
+            if next == full {
+                put(CLEAR, width, &mut out);
+                table.clear();
+                (next, width) = (258, 9);
+            } else if next + usize::from(!old) > (1 << width) {
+                width += 1;
+            }
+            string = vec![*byte];
+        }
+        if !string.is_empty() {
+            put(code_of(&string, &table), width, &mut out);
+            // The decoder completes one more entry with this code, and may widen with it.
+            if next + 1 + usize::from(!old) > (1 << width) && width < 12 {
+                width += 1;
+            }
+        }
+        put(END, width, &mut out);
+        put(0, 16, &mut out);
+        out
+    }
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        (any::<u64>(), 0usize..40_000, 1u64..256, 1u64..60).prop_map(|(seed, len, values, run)| {
+            let mut state = seed | 1;
+            let mut next = move || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state >> 33
+            };
+            let mut out = Vec::new();
+            while out.len() < len {
+                let value = (next() % values) as u8;
+                out.extend(std::iter::repeat_n(value, 1 + (next() % run) as usize));
+            }
+            out
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn gives_back_what_was_encoded(data in bytes(), full in 300usize..=4094) {
+            let mut out = vec![0; data.len()];
+            prop_assert!(decode(&encode(&data, false, full), &mut out).is_ok());
+            prop_assert_eq!(&out, &data);
+        }
+
+        #[test]
+        fn gives_back_what_was_encoded_the_old_way(data in bytes(), full in 300usize..=4094) {
+            let mut encoded = encode(&data, true, full);
+            prop_assert!(encoded.starts_with(&[0]) && encoded[1] & 1 == 1);
+            let mut out = vec![0; data.len()];
+            prop_assert!(decode(&encoded, &mut out).is_ok());
+            prop_assert_eq!(&out, &data);
+            encoded.truncate(encoded.len() / 2);
+            let _ = decode(&encoded, &mut out);
+        }
+
+        #[test]
+        fn anything_else_is_an_answer(noise in prop::collection::vec(any::<u8>(), 0..2000), len in 0usize..9000) {
+            let mut out = vec![0; len];
+            let _ = decode(&noise, &mut out);
+        }
+    }
 }

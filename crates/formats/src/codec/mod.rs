@@ -2,7 +2,6 @@
 
 mod bits;
 mod deflate;
-mod inflate;
 mod jpeg;
 mod lzw;
 mod packbits;
@@ -94,7 +93,7 @@ impl Codec {
 pub(crate) fn decode_chunk(
     layout: &Layout,
     order: ByteOrder,
-    mut encoded: Vec<u8>,
+    encoded: &mut [u8],
     tables: &[u8],
     rows: usize,
     out: &mut [u8],
@@ -103,7 +102,7 @@ pub(crate) fn decode_chunk(
         encoded.iter_mut().for_each(|b| *b = b.reverse_bits());
     }
     if layout.codec == Codec::Jpeg {
-        return jpeg::decode(layout, &encoded, tables, rows, out);
+        return jpeg::decode(layout, encoded, tables, rows, out);
     }
     let row_bytes = layout.packed_row_bytes().unwrap_or(usize::MAX);
     let packed_len = row_bytes.saturating_mul(rows);
@@ -126,7 +125,7 @@ pub(crate) fn decode_chunk(
     Ok(())
 }
 
-fn decompress(codec: Codec, encoded: Vec<u8>, out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+fn decompress(codec: Codec, encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
     match codec {
         Codec::Raw => {
             let from = encoded.get(..out.len()).ok_or_else(|| short(codec, encoded.len(), out.len()))?;
@@ -135,8 +134,8 @@ fn decompress(codec: Codec, encoded: Vec<u8>, out: &mut [u8], padded_len: usize)
         }
         Codec::Lzw => lzw::decode(encoded, out),
         Codec::Deflate => deflate::decode(encoded, out, padded_len),
-        Codec::PackBits => packbits::decode(&encoded, out),
-        Codec::Zstd => zstandard::decode(&encoded, out, padded_len),
+        Codec::PackBits => packbits::decode(encoded, out),
+        Codec::Zstd => zstandard::decode(encoded, out, padded_len),
         Codec::Jpeg => Err(Fault::malformed("JPEG data where none is expected")),
     }
 }

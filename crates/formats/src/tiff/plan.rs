@@ -151,8 +151,10 @@ fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &m
             file.container.source.len()
         )));
     }
-    if !plain && packed > limits.max_chunk_bytes {
-        return Err(Fault::over("the size of a strip or tile", packed, "max_chunk_bytes", limits.max_chunk_bytes));
+    // Samples of odd widths take more room than they are stored in: 1-bit ones eight times as much.
+    let decoded = packed.saturating_mul((layout.dtype.size_bytes() * 8) as u64) / u64::from(layout.bits.max(1));
+    if !plain && decoded > limits.max_chunk_bytes {
+        return Err(Fault::over("the size of a strip or tile", decoded, "max_chunk_bytes", limits.max_chunk_bytes));
     }
     if packed > stored.saturating_mul(layout.codec.max_ratio()).saturating_add(4096) {
         return Err(Fault::malformed(format!(

@@ -13,7 +13,7 @@ use crate::{
 };
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
-use std::{collections::HashSet, ops::Range, path::Path, sync::Arc};
+use std::{cell::RefCell, collections::HashSet, ops::Range, path::Path, sync::Arc};
 
 /// The planes of an image and how to find their pixels.
 #[derive(Debug)]
@@ -98,9 +98,10 @@ impl Stack {
         let run = |(task, out): (Task<'_>, &mut [u8])| {
             task.run(&window, row_bytes, out).map_err(|f| f.at(&task.plane.file.path))
         };
-        match tasks.len() {
-            0 | 1 => tasks.into_iter().try_for_each(run)?,
-            _ => tasks.into_par_iter().try_for_each(run)?,
+        if tasks.len() < 2 || rayon::current_num_threads() == 1 {
+            tasks.into_iter().try_for_each(run)?;
+        } else {
+            tasks.into_par_iter().try_for_each(run)?;
         }
         Ok(samples)
     }
@@ -183,6 +184,26 @@ fn split<'a, 'b>(
     }
 }
 
+thread_local! {
+    static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Buffers up to this size are kept for the next strip or tile.
+const KEPT_BYTES: usize = 8 << 20;
+
+/// Runs `work` with a buffer of `len` bytes, whose content does not matter.
+fn with_encoded<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    let mut buffer = ENCODED.take();
+    if buffer.len() < len {
+        buffer = vec![0; len];
+    }
+    let result = work(buffer.get_mut(..len).unwrap_or_default());
+    if buffer.len() <= KEPT_BYTES {
+        ENCODED.set(buffer);
+    }
+    result
+}
+
 impl Task<'_> {
     fn run(&self, window: &Window, row_bytes: usize, out: &mut [u8]) -> Result<(), Fault> {
         match &self.work {
@@ -225,8 +246,10 @@ impl Task<'_> {
         let rows_stored = layout.rows_in(row);
         let len = layout.chunk_width * layout.chunk_samples() * rows_stored * layout.dtype.size_bytes();
         let decode = |chunk: &Chunk, into: &mut [u8]| -> Result<(), Fault> {
-            let encoded = file.container.source.read_vec(chunk.offset, chunk.count as usize)?;
-            codec::decode_chunk(layout, file.container.order, encoded, &self.plane.jpeg_tables, rows_stored, into)
+            with_encoded(chunk.count as usize, |encoded| {
+                file.container.source.read_at(chunk.offset, encoded)?;
+                codec::decode_chunk(layout, file.container.order, encoded, &self.plane.jpeg_tables, rows_stored, into)
+            })
         };
         let whole = window.x.len() == layout.chunk_width
             && columns.len() == 1
