@@ -4,8 +4,11 @@
 //! kernels read them in one stream. Padding is the input layout's border; bias, a residual and a leaky rectifier are applied
 //! in registers before the one store.
 
-use crate::parallel::{Shared, for_each};
+use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, IsaName, KernelError, check_len, check_that};
+
+/// Up to so many output channels a planar input has a kernel of its own.
+const FEW_CHANNELS: usize = 4;
 
 /// What is done to a convolution's sums in registers, in this order: bias, residual, activation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -47,6 +50,8 @@ pub struct ConvShape {
 #[derive(Debug, Clone)]
 pub struct PackedConv {
     values: Vec<f32>,
+    /// `[O][I][taps]` as given, for the kernel of few channels.
+    plain: Vec<f32>,
     bias: Vec<f32>,
     groups: Vec<Group>,
     taps: usize,
@@ -125,7 +130,9 @@ impl PackedConv {
         if let Some(b) = bias {
             padded_bias[..out_channels].copy_from_slice(b);
         }
-        Ok(Self { values, bias: padded_bias, groups, taps, in_channels, out_channels, in_block })
+        let few = in_block == 1 && out_channels <= FEW_CHANNELS;
+        let plain = if few { weights.to_vec() } else { Vec::new() };
+        Ok(Self { values, plain, bias: padded_bias, groups, taps, in_channels, out_channels, in_block })
     }
 
     /// Output channels.
@@ -199,8 +206,74 @@ pub fn conv(
         out_stride: [1; 3],
         counts: out_layout.dims,
     };
-    run(isa, input, in_layout, weights, &taps, &geometry, activation, residual, output, out_layout);
+    if out_layout.block == 1 && !weights.plain.is_empty() && shape.stride[2] == 1 && residual.is_none() {
+        few_channels(isa, input, in_layout, weights, &taps, &geometry, activation, output, out_layout);
+    } else {
+        run(isa, input, in_layout, weights, &taps, &geometry, activation, residual, output, out_layout);
+    }
     Ok(())
+}
+
+/// Planes to planes, vectorised along W.
+#[allow(clippy::too_many_arguments)]
+fn few_channels(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    weights: &PackedConv,
+    taps: &[usize],
+    geometry: &Geometry,
+    activation: Activation,
+    output: &mut [f32],
+    out_layout: &Blocked,
+) {
+    let [depth, height, width] = geometry.counts;
+    let shared = Shared::new(output);
+    for_each(out_layout.channels * depth, |task| {
+        let (o, d) = (task / depth, task % depth);
+        let own = &weights.plain[o * weights.in_channels * weights.taps..(o + 1) * weights.in_channels * weights.taps];
+        // Offset and weight of everything a voxel sums, zeros left out.
+        let terms: Vec<(usize, f32)> = own
+            .iter()
+            .enumerate()
+            .filter(|(_, w)| **w != 0.0)
+            .map(|(i, w)| (i / weights.taps * in_layout.block_stride() + taps[i % weights.taps], *w))
+            .collect();
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one channel.
+            let row = unsafe { shared.slice(out_layout.row_start(o, d, h), width) };
+            let from = &input[geometry.in_start + d * geometry.in_step[0] + h * geometry.in_step[1]..];
+            weighted_row(isa, row, from, &terms, weights.bias[o], activation.slope());
+        }
+    });
+}
+
+multiversion! {
+    fn weighted_row(row: &mut [f32], from: &[f32], terms: &[(usize, f32)], bias: f32, slope: f32) {
+        const WIDTH: usize = 64;
+        let mut at = 0;
+        while at < row.len() {
+            let len = WIDTH.min(row.len() - at);
+            let mut sums = [bias; WIDTH];
+            if len == WIDTH {
+                for (offset, w) in terms {
+                    let source = &from[at + offset..at + offset + WIDTH];
+                    for i in 0..WIDTH {
+                        sums[i] += w * source[i];
+                    }
+                }
+            } else {
+                for (offset, w) in terms {
+                    let source = &from[at + offset..at + offset + len];
+                    sums.iter_mut().zip(source).for_each(|(s, v)| *s += w * v);
+                }
+            }
+            for (target, s) in row[at..at + len].iter_mut().zip(sums) {
+                *target = if s < 0.0 { s * slope } else { s };
+            }
+            at += len;
+        }
+    }
 }
 
 /// `output = activation(conv_transpose(input) + bias)` for a kernel equal to its stride: each tap is a 1×1×1 convolution

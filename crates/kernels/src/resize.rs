@@ -46,6 +46,7 @@ pub fn resize(
     }
     let block = in_layout.block;
     let [depth, height, _] = out_layout.dims;
+    let runs = runs(&tables[2]);
     let shared = Shared::new(output);
     for_each(out_layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
@@ -54,6 +55,14 @@ pub fn resize(
             let th = tables[1][h];
             // SAFETY: each task owns the rows of one slice of one block.
             let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
+            if let (Some(runs), true) = (&runs, td.weight == 0.0 && th.weight == 0.0) {
+                let row = in_layout.row_start(b, td.low, th.low);
+                for (to, from, len) in runs {
+                    let source = &input[row + from * block..row + (from + len) * block];
+                    out[to * block..(to + len) * block].copy_from_slice(source);
+                }
+                continue;
+            }
             let corners = [
                 (in_layout.row_start(b, td.low, th.low), (1.0 - td.weight) * (1.0 - th.weight)),
                 (in_layout.row_start(b, td.low, th.high), (1.0 - td.weight) * th.weight),
@@ -79,4 +88,19 @@ pub fn resize(
         }
     });
     Ok(())
+}
+
+/// A table without interpolation as copies: output position, input position, length.
+fn runs(table: &[Tap]) -> Option<Vec<(usize, usize, usize)>> {
+    let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+    for (to, tap) in table.iter().enumerate() {
+        if tap.weight != 0.0 {
+            return None;
+        }
+        match runs.last_mut() {
+            Some((_, from, len)) if *from + *len == tap.low => *len += 1,
+            _ => runs.push((to, tap.low, 1)),
+        }
+    }
+    Some(runs)
 }

@@ -27,6 +27,11 @@ pub enum Height {
     Map,
     /// Their product, in µm times the map's units.
     DistanceTimesMap,
+    /// Distance to the background plus a second map (such as brightness) times `weight_um`, in µm.
+    DistancePlusSeeds {
+        /// µm that a value of 1 adds.
+        weight_um: f64,
+    },
 }
 
 /// How a probability map becomes objects.
@@ -41,7 +46,7 @@ pub struct SegmentOptions {
     pub fill_holes: bool,
     /// What the watershed floods; `None` leaves connected components whole.
     pub height: Option<Height>,
-    /// Gaussian smoothing of the height map: sigma in µm.
+    /// Gaussian smoothing of the height map (of the distance alone, where seeds are added): sigma in µm.
     pub height_smooth_um: f64,
     /// A seed rises at least so far above its surroundings (h-maxima), in the height map's units.
     pub seed_height: f64,
@@ -72,7 +77,7 @@ impl Default for SegmentOptions {
 /// Voxels of component boxes worked on at a time: bounds the memory of results not yet written.
 const BATCH_VOXELS: usize = 4 << 20;
 
-/// Labels a copy of `map`; see [`segment_in_place`].
+/// Labels a copy of `map`, without a second map; see [`segment_in_place`].
 ///
 /// # Errors
 /// As [`segment_in_place`].
@@ -84,18 +89,19 @@ pub fn segment(
 ) -> Result<(Vec<u32>, u32), ObjectsError> {
     if options.smooth_um > 0.0 {
         let mut map = map.to_vec();
-        return segment_in_place(&mut map, shape_zyx, voxel_um, options);
+        return segment_in_place(&mut map, None, shape_zyx, voxel_um, options);
     }
-    label_map(map, shape_zyx, voxel_um, options)
+    label_map(map, None, shape_zyx, voxel_um, options)
 }
 
-/// Numbers the objects of a probability map `1..=n`; the map is smoothed in place where options ask for it. Gives the
-/// labels and `n`.
+/// Numbers the objects of a probability map `1..=n`; the map is smoothed in place where options ask for it. `seeds` is the second
+/// map of [`Height::DistancePlusSeeds`] (the first one where there is none). Gives the labels and `n`.
 ///
 /// # Errors
 /// [`ObjectsError`] if the map does not fill the shape, a voxel size is not positive, or an option leaves its range.
 pub fn segment_in_place(
     map: &mut [f32],
+    seeds: Option<&[f32]>,
     shape_zyx: [usize; 3],
     voxel_um: [f64; 3],
     options: &SegmentOptions,
@@ -103,16 +109,19 @@ pub fn segment_in_place(
     if options.smooth_um > 0.0 {
         smooth::gaussian(map, shape_zyx, voxel_um.map(|v| options.smooth_um / v))?;
     }
-    label_map(map, shape_zyx, voxel_um, options)
+    label_map(map, seeds, shape_zyx, voxel_um, options)
 }
 
 fn label_map(
     map: &[f32],
+    seeds: Option<&[f32]>,
     shape: [usize; 3],
     voxel_um: [f64; 3],
     options: &SegmentOptions,
 ) -> Result<(Vec<u32>, u32), ObjectsError> {
     check_len("map", map.len(), shape)?;
+    let seeds = seeds.unwrap_or(map);
+    check_len("seed map", seeds.len(), shape)?;
     if voxel_um.iter().any(|v| !v.is_finite() || *v <= 0.0) {
         return Err(ObjectsError::Parameter {
             what: "voxel size",
@@ -152,7 +161,8 @@ fn label_map(
             .into_par_iter()
             .map(|i| match found[i] {
                 Some(bounds) => {
-                    split_component(map, &labels, shape, voxel_um, i as u32 + 1, bounds, height, options).map(Some)
+                    split_component([map, seeds], &labels, shape, voxel_um, i as u32 + 1, bounds, height, options)
+                        .map(Some)
                 }
                 None => Ok(None),
             })
@@ -209,7 +219,7 @@ impl Part {
 
 #[allow(clippy::too_many_arguments)]
 fn split_component(
-    map: &[f32],
+    [map, seeds]: [&[f32]; 2],
     labels: &[u32],
     shape: [usize; 3],
     voxel_um: [f64; 3],
@@ -227,19 +237,19 @@ fn split_component(
     let mut mask = Vec::with_capacity(size.iter().product());
     rows().for_each(|at| mask.extend(labels[at..at + size[2]].iter().map(|l| *l == component)));
     let mut heights = if height == Height::Map { Vec::new() } else { distance::distance_um(&mask, size, voxel_um)? };
-    if height != Height::Distance {
-        let mut values = Vec::with_capacity(mask.len());
-        rows().for_each(|at| values.extend_from_slice(&map[at..at + size[2]]));
-        if height == Height::Map {
-            heights = values;
-        } else {
-            heights.iter_mut().zip(values).for_each(|(d, v)| *d *= v);
-        }
+    let take = |from: &[f32]| -> Vec<f32> { rows().flat_map(|at| from[at..at + size[2]].iter().copied()).collect() };
+    match height {
+        Height::Map => heights = take(map),
+        Height::DistanceTimesMap => heights.iter_mut().zip(take(map)).for_each(|(d, v)| *d *= v),
+        Height::Distance | Height::DistancePlusSeeds { .. } => {}
     }
     if options.height_smooth_um > 0.0 {
         // A component without background has no finite distance.
         heights.iter_mut().for_each(|v| *v = v.min(1e30));
         smooth::gaussian(&mut heights, size, voxel_um.map(|v| options.height_smooth_um / v))?;
+    }
+    if let Height::DistancePlusSeeds { weight_um } = height {
+        heights.iter_mut().zip(take(seeds)).for_each(|(d, v)| *d += v * weight_um as f32);
     }
     let (basins, count) = watershed::flood(&heights, &mask, size, options.seed_height as f32, options.connectivity)?;
     Ok(Part { origin, shape: size, basins, count })

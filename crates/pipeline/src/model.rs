@@ -55,6 +55,8 @@ pub struct Model {
     pub segment: SegmentOptions,
     /// The output channel objects are made of.
     pub segment_channel: usize,
+    /// The output channel that tells objects apart, where they touch; the same one where there is none of its own.
+    pub seed_channel: usize,
 }
 
 /// Where models are looked up by name: `models/` beside the program (or above it, in a source tree), then the user's folder.
@@ -199,7 +201,10 @@ impl Model {
         } else {
             Task::Segmentation
         };
-        let segment_channel = config.get("segment_channel").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
+        let number =
+            |key: &str| config.get(key).and_then(serde_json::Value::as_u64).and_then(|v| usize::try_from(v).ok());
+        let segment_channel = number("segment_channel").unwrap_or(0);
+        let seed_channel = number("seed_channel").unwrap_or(segment_channel);
         let output_channels = match channels(output) {
             Some(n) => n,
             None => graph_channels(package.graph.outputs.first()).unwrap_or(1),
@@ -228,6 +233,7 @@ impl Model {
             task,
             segment,
             segment_channel,
+            seed_channel,
         })
     }
 

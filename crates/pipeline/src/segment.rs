@@ -72,7 +72,7 @@ impl SegmentJob {
         let voxel_um = meta.voxel_size_um.zyx_or_unit();
         let zyx = stack.extents.zyx;
         let mut labels =
-            label::label(context, &mut FileMap(stack.clone()), self.channel, voxel_um, &self.options, &folder)?;
+            label::label(context, &mut FileMap(stack.clone()), [self.channel; 2], voxel_um, &self.options, &folder)?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
         labels.settle(context, min_voxels, self.options.drop_border)?;
         let objects = labels.count;

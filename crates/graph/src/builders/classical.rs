@@ -7,13 +7,18 @@ use crate::graph::{Graph, ValueId};
 use crate::op::{Activation, BinaryOp, Op, PadMode};
 use crate::tensor::Tensor;
 
-/// Description of a blob detector: σ(gain·(G_small − G_large) ∗ x + offset).
+/// Description of a blob detector: σ(gain·(G_small − share·G_large) ∗ x + offset), and, if asked, a second channel that tells
+/// bright from dim on a scale from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DifferenceOfGaussians {
     /// Standard deviation of the narrow Gaussian in voxels, z, y, x; 0 leaves an axis unsmoothed.
     pub sigma_small: [f64; 3],
     /// Standard deviation of the wide Gaussian in voxels, z, y, x.
     pub sigma_large: [f64; 3],
+    /// How much of the wide Gaussian is taken off.
+    pub large_share: f32,
+    /// The second channel: r / (r + half) with r = relu(G ∗ x), the Gaussian's standard deviation in voxels and `half`.
+    pub brightness: Option<([f64; 3], f32)>,
     /// Factor before the sigmoid.
     pub gain: f32,
     /// Added before the sigmoid.
@@ -24,11 +29,20 @@ pub struct DifferenceOfGaussians {
 
 impl Default for DifferenceOfGaussians {
     fn default() -> Self {
-        Self { sigma_small: [1.0; 3], sigma_large: [4.0; 3], gain: 8.0, offset: -2.0, truncate: 3.0 }
+        Self {
+            sigma_small: [1.0; 3],
+            sigma_large: [4.0; 3],
+            large_share: 1.0,
+            brightness: None,
+            gain: 8.0,
+            offset: -2.0,
+            truncate: 3.0,
+        }
     }
 }
 
-/// Builds a [`DifferenceOfGaussians`]: input `x` `[n, 1, d, h, w]`, output `y` of the same lengths, in 0..1.
+/// Builds a [`DifferenceOfGaussians`]: input `x` `[n, 1, d, h, w]`, output `y` of the same lengths and one or two channels, in
+/// 0..1.
 ///
 /// Each Gaussian is three convolutions, one an axis, whose kernels sum to one: a constant stack gives σ(offset)
 /// everywhere. At the border the outermost voxels are repeated.
@@ -36,9 +50,13 @@ impl Default for DifferenceOfGaussians {
 /// # Errors
 /// When a parameter is negative or not finite, or a kernel would be longer than 2001 voxels.
 pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> {
-    let numbers = config.sigma_small.iter().chain(&config.sigma_large).chain([&config.truncate]);
+    let bright = config.brightness.map_or([0.0; 3], |(sigma, _)| sigma);
+    let numbers = config.sigma_small.iter().chain(&config.sigma_large).chain(&bright).chain([&config.truncate]);
     let widest = config.sigma_small.iter().chain(&config.sigma_large).fold(0.0f64, |m, &s| m.max(s)) * config.truncate;
-    let sound = numbers.into_iter().all(|v| v.is_finite() && *v >= 0.0) && widest <= 1000.0;
+    let halves = [config.large_share, config.brightness.map_or(1.0, |(_, half)| half)];
+    let sound = halves.iter().all(|v| v.is_finite() && *v > 0.0)
+        && numbers.into_iter().all(|v| v.is_finite() && *v >= 0.0)
+        && widest <= 1000.0;
     if !sound || !config.gain.is_finite() || !config.offset.is_finite() {
         return Err(GraphError::misused(
             "difference of Gaussians",
@@ -51,13 +69,22 @@ pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> 
     let small = smooth(&mut maker.graph, "small", x, &config.sigma_small, config.truncate)?;
     let large = smooth(&mut maker.graph, "large", x, &config.sigma_large, config.truncate)?;
     let graph = &mut maker.graph;
+    let share = graph.add_initializer("large_share", Tensor::scalar(config.large_share));
+    let large = graph.push("background", Op::Binary(BinaryOp::Mul), &[Some(large), Some(share)]);
     let difference = graph.push("difference", Op::Binary(BinaryOp::Sub), &[Some(small), Some(large)]);
     let gain = graph.add_initializer("gain", Tensor::scalar(config.gain));
     let offset = graph.add_initializer("offset", Tensor::scalar(config.offset));
     let scaled = graph.push("scaled", Op::Binary(BinaryOp::Mul), &[Some(difference), Some(gain)]);
     let shifted = graph.push("shifted", Op::Binary(BinaryOp::Add), &[Some(scaled), Some(offset)]);
     let y = graph.push("probability", Op::Activation(Activation::Sigmoid), &[Some(shifted)]);
-    maker.finish(y)
+    let Some((sigma, half)) = config.brightness else { return maker.finish(y) };
+    let bright = smooth(graph, "bright", x, &sigma, config.truncate)?;
+    let bright = graph.push("bright.positive", Op::Activation(Activation::Relu), &[Some(bright)]);
+    let half = graph.add_initializer("half", Tensor::scalar(half));
+    let sum = graph.push("bright.sum", Op::Binary(BinaryOp::Add), &[Some(bright), Some(half)]);
+    let ratio = graph.push("brightness", Op::Binary(BinaryOp::Div), &[Some(bright), Some(sum)]);
+    let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(y), Some(ratio)]);
+    maker.finish(both)
 }
 
 fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate: f64) -> Result<ValueId> {

@@ -6,7 +6,7 @@ use crate::{Context, JobError};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
-use cytoscope_objects::{SegmentOptions, Threshold, segment_in_place};
+use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
 use cytoscope_profile::Stage;
 use std::ops::Range;
 use std::path::Path;
@@ -19,8 +19,8 @@ const OVERLAP_UM: f64 = 16.0;
 /// Bytes that labelling a volume holds at most.
 pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
     let voxels = (shape.iter().product::<usize>()).min(SLAB_VOXELS.max(shape[1] * shape[2])) as u64;
-    // Map, labels, mask, and the boxes being worked on.
-    voxels * (4 + 4 + 1) + (64 << 20)
+    // Map, seed map, labels, mask, and the boxes being worked on.
+    voxels * (4 + 4 + 4 + 1) + (64 << 20)
 }
 
 /// A volume on the input's grid that can be read slice by slice.
@@ -43,7 +43,7 @@ pub(crate) struct Labels {
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
-    channel: usize,
+    [channel, seed_channel]: [usize; 2],
     voxel_um: [f64; 3],
     options: &SegmentOptions,
     folder: &Path,
@@ -70,9 +70,12 @@ pub(crate) fn label(
     loop {
         let end = (start + slab).min(shape[0]);
         let mut values = map.read(context, channel, start..end)?;
+        let wants_seeds = matches!(options.height, Some(Height::DistancePlusSeeds { .. })) && seed_channel != channel;
+        let seeds = if wants_seeds { Some(map.read(context, seed_channel, start..end)?) } else { None };
         let span = context.recorder.span(Stage::Objects, "segment").voxels(values.len());
-        let (mut labels, _) = segment_in_place(&mut values, [end - start, shape[1], shape[2]], voxel_um, &options)?;
-        drop(values);
+        let (mut labels, _) =
+            segment_in_place(&mut values, seeds.as_deref(), [end - start, shape[1], shape[2]], voxel_um, &options)?;
+        drop((values, seeds));
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
         drop(span);
         // Of the overlap with the slab before, its first half stays that slab's.

@@ -159,8 +159,14 @@ pub(super) fn predict(
             write_raw(context, writer, &mut prediction, times.len() > 1)?;
         }
         if objects {
-            let mut labels =
-                label::label(context, &mut prediction, model.segment_channel, voxel_um, &model.segment, &job.out)?;
+            let mut labels = label::label(
+                context,
+                &mut prediction,
+                [model.segment_channel, model.seed_channel],
+                voxel_um,
+                &model.segment,
+                &job.out,
+            )?;
             let min_voxels = (model.segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
             labels.settle(context, min_voxels, model.segment.drop_border)?;
             counts.push(labels.count);
