@@ -139,6 +139,15 @@ fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
     }
 }
 
+/// `Z,Y,X` as three sizes in µm.
+fn parse_um(text: &str) -> Result<[f64; 3], String> {
+    let parts: Result<Vec<f64>, _> = text.split(',').map(|p| p.trim().parse()).collect();
+    match parts.as_deref() {
+        Ok([z, y, x]) if [z, y, x].iter().all(|v| v.is_finite() && **v > 0.0) => Ok([*z, *y, *x]),
+        _ => Err(format!("\"{text}\" is not Z,Y,X in µm: expected three positive sizes such as 1.0,0.3,0.3")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,6 +53,9 @@ pub(crate) struct Predict {
     /// Axes of the files where their own are wrong, such as ZYX or TCYX.
     #[arg(long)]
     axes: Option<Axes>,
+    /// Voxel size in µm, Z,Y,X, where the files' own is wrong or missing.
+    #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
+    voxel_size: Option<[f64; 3]>,
     /// Most memory to use, such as 2G; by default three quarters of what is free.
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
@@ -118,6 +121,7 @@ impl Predict {
             time: self.time,
             series: self.series,
             axes: self.axes.clone(),
+            voxel_um: self.voxel_size,
             memory_budget_bytes: self.memory_budget,
             resume: self.resume,
             threads: self.threads,

@@ -116,6 +116,22 @@ pub struct StageTotal {
     pub macs: u64,
 }
 
+/// What was added to a stage table since an earlier one.
+pub fn since(now: &[StageTotal], earlier: &[StageTotal]) -> Vec<StageTotal> {
+    let rest = now.iter().map(|total| {
+        let mut total = total.clone();
+        if let Some(before) = earlier.iter().find(|e| e.stage == total.stage) {
+            total.count -= before.count.min(total.count);
+            total.seconds = (total.seconds - before.seconds).max(0.0);
+            total.bytes -= before.bytes.min(total.bytes);
+            total.voxels -= before.voxels.min(total.voxels);
+            total.macs -= before.macs.min(total.macs);
+        }
+        total
+    });
+    rest.filter(|total| total.count > 0).collect()
+}
+
 #[derive(Default)]
 struct State {
     spans: Vec<SpanRecord>,

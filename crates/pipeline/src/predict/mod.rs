@@ -78,6 +78,9 @@ pub struct PredictJob {
     /// Axes of the file, where its own are wrong.
     #[serde(default)]
     pub axes: Option<Axes>,
+    /// Voxel size Z, Y, X in µm, where the file's own is wrong or missing.
+    #[serde(default)]
+    pub voxel_um: Option<[f64; 3]>,
     /// Most bytes to hold; `None`: three quarters of what is free.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,

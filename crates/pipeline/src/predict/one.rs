@@ -10,7 +10,7 @@ use crate::devices::Chosen;
 use crate::model::Task;
 use crate::ops;
 use crate::spool::Spool;
-use crate::stack::{ChannelStream, Stack};
+use crate::stack::{ChannelStream, Extents, Stack};
 use crate::{Context, JobError, Model, provenance};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
@@ -39,7 +39,8 @@ pub(super) fn predict(
         let _span = context.recorder.span(Stage::Read, "open");
         cytoscope_formats::open(input, &job.open_options())?
     };
-    let meta = image.meta().clone();
+    let mut meta = image.meta().clone();
+    let before = context.recorder.totals();
     let mut notes = Vec::new();
     let first = Stack::new(&image, 0);
     let extents = first.extents;
@@ -68,17 +69,9 @@ pub(super) fn predict(
         context.note(format!("{}: its results are there already", input.display()));
         return Ok(report_of_resumed(&report, input, engine, model));
     }
-    let voxel = meta.voxel_size_um;
-    let voxel_um = voxel.zyx_or_unit();
-    if voxel.zyx().is_none() && wanted.contains(&Output::Table) {
-        notes.push("the file does not say its whole voxel size: unknown sizes count as 1 µm".to_owned());
-    }
-    let known = if extents.zyx[0] == 1 {
-        voxel.y.zip(voxel.x).map(|(y, x)| [voxel.z.unwrap_or(1.0), y, x])
-    } else {
-        voxel.zyx()
-    };
-    let grid = model_shape(extents.zyx, known.filter(|v| v.iter().all(|s| s.is_finite() && *s > 0.0)), model.voxel_um);
+    let voxel = voxel_size(job, &mut meta, model, &mut notes);
+    let grid = model_shape(extents.zyx, voxel.known, model.voxel_um);
+    let voxel_um = voxel.assumed;
     if grid != extents.zyx {
         notes.push(format!("resampled from {:?} to the model's voxel size: {grid:?} voxels", extents.zyx));
     }
@@ -228,7 +221,7 @@ pub(super) fn predict(
         plan: tile_plan,
         fallbacks,
         seam_energy: seams.energy(),
-        stages: context.recorder.totals(),
+        stages: cytoscope_profile::since(&context.recorder.totals(), &before),
         seconds: start.elapsed().as_secs_f64(),
         actual_peak_bytes: cytoscope_profile::peak_resident_bytes(),
         notes,
@@ -236,6 +229,36 @@ pub(super) fn predict(
     provenance::write(&paths.provenance, job, model, input, &fingerprint, &report)?;
     report.outputs.push(paths.provenance.clone());
     Ok(report)
+}
+
+/// Voxel sizes Z, Y, X in µm.
+struct Voxel {
+    /// All sizes that matter are known.
+    known: Option<[f64; 3]>,
+    /// With the model's own size (or 1 µm) where one is not.
+    assumed: [f64; 3],
+}
+
+/// The voxel size to work with: the job's, the file's, the model's, 1 µm, in that order.
+fn voxel_size(job: &PredictJob, meta: &mut ImageMeta, model: &Model, notes: &mut Vec<String>) -> Voxel {
+    if let Some([z, y, x]) = job.voxel_um {
+        meta.voxel_size_um = cytoscope_volume::VoxelSize::new_um(z, y, x);
+    }
+    let sound = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    let size = meta.voxel_size_um;
+    let said = [sound(size.z), sound(size.y), sound(size.x)];
+    let flat = Extents::of(meta).zyx[0] == 1;
+    let assumed: [f64; 3] = std::array::from_fn(|a| said[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
+    let known = said[1].is_some() && said[2].is_some() && (flat || said[0].is_some());
+    if !known {
+        let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
+        let [z, y, x] = assumed;
+        notes.push(format!(
+            "the file does not say its whole voxel size: {from} is taken where it is missing, so {z} × {y} × {x} µm \
+             (--voxel-size gives another)"
+        ));
+    }
+    Voxel { known: known.then_some(assumed), assumed }
 }
 
 /// Files of one input's results.
