@@ -69,6 +69,7 @@ pub(super) fn predict(
         context.note(format!("{}: its results are there already", input.display()));
         return Ok(report_of_resumed(&report, input, engine, model));
     }
+    paths.refuse_foreign(&wanted)?;
     let voxel = voxel_size(job, &mut meta, model, &mut notes);
     let grid = model_shape(extents.zyx, voxel.known, model.voxel_um);
     let voxel_um = voxel.assumed;
@@ -279,6 +280,29 @@ impl Paths {
             table: out.join(format!("{stem}_objects.csv")),
             provenance: out.join(format!("{stem}_provenance.json")),
         }
+    }
+}
+
+impl Paths {
+    /// Refuses to write over files that no earlier prediction of this input made: nothing is ever lost.
+    fn refuse_foreign(&self, wanted: &BTreeSet<Output>) -> Result<(), JobError> {
+        let own = provenance::outputs_of(&self.provenance);
+        for (output, paths) in [
+            (Output::Raw, vec![&self.raw]),
+            (Output::Labels, vec![&self.labels, &self.labels_wide]),
+            (Output::Table, vec![&self.table]),
+        ] {
+            for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
+                let ours = own.iter().any(|o| o.file_name() == path.file_name());
+                if path.exists() && !ours {
+                    return Err(JobError::WrongUse(format!(
+                        "{} is there already and was not made by a prediction: give another folder with --out",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -152,7 +152,7 @@ pub(crate) fn plan(
     let mut candidates: Vec<[usize; 3]> = Vec::new();
     let widest = if blend == Blend::Gaussian { GAUSSIAN_EDGE } else { EDGES[0] };
     for xy in EDGES.into_iter().filter(|e| *e <= widest) {
-        for z in [128, 96, 64, 48, 32].into_iter().filter(|e| *e <= widest) {
+        for z in [64, 48, 32].into_iter().filter(|e| *e <= widest) {
             let tile = std::array::from_fn(|a| match a {
                 0 if single => 1,
                 0 => fit(z.max(2 * halo[0] + step[0]), 0),
