@@ -3,7 +3,7 @@
 use super::grid::{ModelView, model_shape};
 use super::infer::{Run, Seams};
 use super::label::{self, Labels};
-use super::plan::{Volume, plan};
+use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, RawChannel};
 use super::{InputReport, Output, PredictJob};
 use crate::devices::Chosen;
@@ -83,24 +83,18 @@ pub(super) fn predict(
         memory_budget_bytes: None,
         recorder: context.recorder.clone(),
     };
-    let budget =
-        job.memory_budget_bytes.unwrap_or_else(|| cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3));
+    let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
+    let budget = Budget {
+        bytes: job.memory_budget_bytes.unwrap_or_else(available),
+        is_given: job.memory_budget_bytes.is_some(),
+    };
     let objects = wanted.contains(&Output::Labels) || wanted.contains(&Output::Table);
     let volume = Volume {
         shape: grid,
         read_slice_bytes: (first.slice_len() * meta.dtype.size_bytes()) as u64,
         later_bytes: if objects { label::peak_bytes(extents.zyx) } else { 0 },
     };
-    let (tile_plan, mut session) = plan(
-        context,
-        model,
-        engine.engine(),
-        &options,
-        &job.tiles,
-        &volume,
-        budget,
-        job.memory_budget_bytes.is_some(),
-    )?;
+    let (tile_plan, mut session) = plan(context, model, engine.engine(), &options, &job.tiles, &volume, budget)?;
     let fallbacks = session.report().fallbacks.clone();
     if !fallbacks.is_empty() {
         let names: Vec<String> = fallbacks.iter().map(|f| format!("{} ({})", f.op, f.count)).collect();

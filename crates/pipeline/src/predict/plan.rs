@@ -67,6 +67,15 @@ const SESSION_BYTES: u64 = 192 << 20;
 /// What a process holds before any volume.
 const BASE_BYTES: u64 = 48 << 20;
 
+/// Bytes a job may hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    /// So many.
+    pub bytes: u64,
+    /// Asked for by name: then all of it may be used.
+    pub is_given: bool,
+}
+
 /// The volume to be tiled.
 pub(crate) struct Volume {
     /// On the model's grid.
@@ -85,8 +94,7 @@ pub(crate) fn plan(
     options: &CompileOptions,
     request: &TileRequest,
     volume: &Volume,
-    budget_bytes: u64,
-    budget_is_given: bool,
+    budget: Budget,
 ) -> Result<(TilePlan, Box<dyn Session>), JobError> {
     let reach = model.reach;
     let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });
@@ -114,7 +122,8 @@ pub(crate) fn plan(
         let channels = model.input_channels;
         Ok(engine.compile(&model.graph, &[model.tensor_shape(channels, tile)], options)?)
     };
-    let cap = if budget_is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(SESSION_BYTES) };
+    let Budget { bytes: budget_bytes, is_given } = budget;
+    let cap = if is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(SESSION_BYTES) };
     let peak = |tile: [usize; 3], session_bytes: u64| -> u64 {
         let plane = (volume.shape[1] * volume.shape[2]) as u64;
         let slab = tile[0] as u64 * plane * 4;
