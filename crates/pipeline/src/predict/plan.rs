@@ -172,7 +172,7 @@ pub(crate) fn plan(
             }
         }
     }
-    // Least work first: a tile's voxels over those it keeps; of equals the smaller.
+    // A tile's voxels over those it keeps: the least work first, of equals the smaller.
     let work = |tile: &[usize; 3]| -> f64 {
         (0..3)
             .map(|a| {
@@ -188,7 +188,12 @@ pub(crate) fn plan(
             })
             .product()
     };
-    candidates.sort_by(|a, b| work(a).total_cmp(&work(b)).then(a.iter().product::<usize>().cmp(&b.iter().product())));
+    let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>();
+    candidates.sort_by(|a, b| match blend {
+        Blend::Crop => work(a).total_cmp(&work(b)).then(voxels(a).cmp(&voxels(b))),
+        // Overlap costs the same share at any size; statistics over larger tiles are nearer to those of the whole.
+        Blend::Gaussian => voxels(b).cmp(&voxels(a)).then(work(a).total_cmp(&work(b))),
+    });
     candidates.dedup();
     for tile in candidates {
         let estimate = (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
