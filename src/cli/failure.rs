@@ -2,10 +2,11 @@
 
 use cytoscope_engine::EngineError;
 use cytoscope_formats::FormatError;
+use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
-use cytoscope_graph::{GraphError, GraphErrorKind};
 use cytoscope_pipeline::{JobError, JobErrorKind};
 use cytoscope_simulate::SimulateError;
+use std::io::ErrorKind;
 
 /// What a command gives.
 pub(crate) type Outcome = Result<(), Failure>;
@@ -77,21 +78,19 @@ impl From<cytoscope_objects::ObjectsError> for Failure {
 
 impl From<GraphError> for Failure {
     fn from(error: GraphError) -> Self {
-        let kind = if error.kind() == GraphErrorKind::Io { JobErrorKind::Other } else { JobErrorKind::BadInput };
+        let kind = match &error {
+            GraphError::Io { source, .. } if source.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
+            GraphError::Io { .. } => JobErrorKind::Other,
+            _ => JobErrorKind::BadInput,
+        };
         Self::new(kind, error.to_string())
     }
 }
 
 impl From<PackageError> for Failure {
     fn from(error: PackageError) -> Self {
-        let kind = match &error {
-            PackageError::Io { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
-                JobErrorKind::OutOfResources
-            }
-            PackageError::Io { error, .. } if error.kind() != std::io::ErrorKind::NotFound => JobErrorKind::Other,
-            _ => JobErrorKind::BadInput,
-        };
-        Self::new(kind, error.to_string())
+        let sentence = error.to_string();
+        Self::new(JobError::model("", error).kind(), sentence)
     }
 }
 

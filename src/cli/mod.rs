@@ -130,6 +130,17 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok((value * factor as f64) as u64)
 }
 
+/// Most threads that can be asked for: more only cost time to start.
+const MAX_THREADS: usize = 1024;
+
+/// A number of threads; 0 stands for all cores.
+fn parse_threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n <= MAX_THREADS => Ok(n),
+        _ => Err(format!("\"{text}\" is no number of threads: expected 0 (all cores) to {MAX_THREADS}")),
+    }
+}
+
 /// `Z,Y,X` as three lengths.
 fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
     let parts: Result<Vec<usize>, _> = text.split(',').map(|p| p.trim().parse()).collect();

@@ -1,7 +1,7 @@
 //! `cytoscope predict`.
 
 use super::failure::{Failure, Outcome};
-use super::{bytes, devices, parse_bytes, parse_zyx, print, print_json, progress, say};
+use super::{bytes, devices, parse_bytes, parse_threads, parse_zyx, print, print_json, progress, say};
 use clap::Args;
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::predict::{Blend, TileRequest};
@@ -60,7 +60,7 @@ pub(crate) struct Predict {
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
     /// Threads; 0 takes all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
     /// Keep results that the same job made before.
     #[arg(long)]
@@ -83,6 +83,7 @@ impl Predict {
     pub(crate) fn run(self) -> Outcome {
         let job = self.job()?;
         let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
+        progress::results_in(&job.out);
         let context = progress::context(self.json_progress, false, recorder);
         let result = job.run(&context, &devices::for_request(&job.device));
         if let Some(path) = &self.trace {
@@ -138,7 +139,7 @@ fn report(outcome: &PredictOutcome) -> serde_json::Value {
     let failed: Vec<_> = outcome
         .failed
         .iter()
-        .map(|f| json!({"input": f.input, "error": f.error.to_string(), "exit_code": f.error.kind().exit_code()}))
+        .map(|f| json!({"input": f.input, "error": f.sentence(), "exit_code": f.error.kind().exit_code()}))
         .collect();
     json!({"inputs": outcome.done, "failed": failed})
 }
@@ -165,10 +166,10 @@ fn tell(report: &InputReport) {
 fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
-        return Err(Failure::new(first.error.kind(), first.error.to_string()));
+        return Err(Failure::new(first.error.kind(), first.sentence()));
     }
     for failure in &outcome.failed {
-        say(&format!("failed: {}", failure.error));
+        say(&format!("failed: {}", failure.sentence()));
     }
     let kind = if outcome.failed.iter().any(|f| f.error.kind() == JobErrorKind::OutOfResources) {
         JobErrorKind::OutOfResources

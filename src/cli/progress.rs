@@ -1,11 +1,30 @@
 //! A job's events on a terminal, or as JSON lines on stderr.
 
 use super::say;
-use cytoscope_pipeline::{CancelToken, Context, Event};
+use cytoscope_pipeline::{CancelToken, Context, Event, naming};
 use cytoscope_profile::Recorder;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The folder of results, once a command has named it.
+static OUT: OnceLock<PathBuf> = OnceLock::new();
+
+/// Names the folder whose half-written files go when Ctrl-C is pressed twice.
+pub(crate) fn results_in(folder: &Path) {
+    let _ = OUT.set(folder.to_owned());
+}
+
+/// Removes this process' half-written files.
+fn remove_partial(folder: &Path) {
+    let ours = format!(".partial-{}-", std::process::id());
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().contains(&ours) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
 
 /// A context whose events are shown, and which Ctrl-C cancels.
 pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Context {
@@ -13,7 +32,10 @@ pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Cont
     let token = cancel.clone();
     let handler = ctrlc::set_handler(move || {
         if token.is_cancelled() {
-            // Asked twice: the temporary files have no names, so nothing half-written stays.
+            // Asked twice: the job is not waited for, so its half-written files are removed here.
+            if let Some(folder) = OUT.get() {
+                remove_partial(folder);
+            }
             std::process::exit(5);
         }
         token.cancel();
@@ -44,7 +66,7 @@ fn tell(event: &Event) {
     match event {
         Event::Started { input, index, count } => say(&format!("[{}/{count}] {}", index + 1, input.display())),
         Event::Note { message } => say(&format!("note: {message}")),
-        Event::Failed { input, reason } => say(&format!("failed: {}: {reason}", input.display())),
+        Event::Failed { input, reason } => say(&format!("failed: {}", naming(&input.display().to_string(), reason))),
         Event::Finished { .. } | Event::Progress { .. } => {}
     }
 }

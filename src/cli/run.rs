@@ -1,14 +1,16 @@
 //! `cytoscope run`: one model, arrays in and out, timed.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, print, print_json};
+use super::{devices, parse_threads, print, print_json};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
-use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
+use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
+use cytoscope_pipeline::naming;
 use cytoscope_profile::Recorder;
 use serde_json::json;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -33,7 +35,7 @@ pub(crate) struct Run {
     #[arg(long, default_value_t = 1)]
     repeat: usize,
     /// Threads; 0 takes all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
     /// Write every operator's span as a Chrome trace.
     #[arg(long, value_name = "FILE.json")]
@@ -59,7 +61,14 @@ impl Run {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat takes 1 to {MAX_REPEAT}")));
         }
-        let graph = Graph::load(&self.model, &GraphLimits::default())?;
+        let graph = Graph::load(&self.model, &GraphLimits::default()).map_err(|e| {
+            let sentence = naming(&self.model.display().to_string(), &e.to_string());
+            match &e {
+                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound => Failure::other(sentence),
+                _ => Failure::bad_input(sentence),
+            }
+        })?;
+        let outputs_to = assign(&graph, &graph.outputs, &self.outputs, "output")?;
         let inputs = self.read_inputs(&graph)?;
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let engine: Box<dyn Engine> = match self.engine {
@@ -88,7 +97,11 @@ impl Run {
             wall.push(start.elapsed().as_secs_f64() * 1e3);
             cpu.push(cpu_start.elapsed().as_secs_f64() * 1e3);
         }
-        self.write_outputs(&graph, &outputs)?;
+        for (tensor, path) in outputs.iter().zip(outputs_to) {
+            if let Some(path) = path {
+                cytoscope_formats::atomic_write(&path, &npy::write(tensor))?;
+            }
+        }
         if let Some(path) = &self.trace {
             let text = serde_json::to_vec(&recorder.chrome_trace()).map_err(|e| Failure::other(e.to_string()))?;
             cytoscope_formats::atomic_write(path, &text)?;
@@ -156,16 +169,6 @@ impl Run {
                 npy::read(&bytes).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))
             })
             .collect()
-    }
-
-    fn write_outputs(&self, graph: &Graph, outputs: &[Tensor]) -> Outcome {
-        let assigned = assign(graph, &graph.outputs, &self.outputs, "output")?;
-        for (tensor, path) in outputs.iter().zip(assigned) {
-            if let Some(path) = path {
-                cytoscope_formats::atomic_write(&path, &npy::write(tensor))?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -66,6 +66,13 @@ enum HeightName {
 
 impl Segment {
     pub(crate) fn run(self) -> Outcome {
+        let name = self.out.to_string_lossy().to_lowercase();
+        if ![".tif", ".tiff"].iter().any(|ending| name.ends_with(ending)) {
+            return Err(Failure::wrong_use(format!(
+                "--out {}: labels are written as TIFF; end the name in .tif",
+                self.out.display()
+            )));
+        }
         let threshold = match self.threshold.as_str() {
             "otsu" => Threshold::Otsu,
             text => Threshold::Fixed(

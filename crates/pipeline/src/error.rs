@@ -3,9 +3,11 @@
 use cytoscope_engine::EngineError;
 use cytoscope_formats::{FormatError, FormatErrorKind};
 use cytoscope_graph::GraphError;
+use cytoscope_graph::package::PackageError;
 use cytoscope_objects::ObjectsError;
 use cytoscope_volume::VolumeError;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 /// What kind of end it was; each has its exit code on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,16 @@ impl JobErrorKind {
     }
 }
 
+/// A sentence that names a file or model once, whether or not it did before.
+pub fn naming(name: &str, sentence: &str) -> String {
+    if sentence.contains(name) { sentence.to_owned() } else { format!("{name}: {sentence}") }
+}
+
+/// Bytes in MiB, rounded up.
+fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
 /// A job that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
@@ -42,7 +54,7 @@ pub enum JobError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A model that cannot be used.
-    #[error("{path}: {error}")]
+    #[error("{}", naming(.path, &.error.to_string()))]
     Model {
         /// The model.
         path: String,
@@ -69,7 +81,7 @@ pub enum JobError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// The job needs more memory than its budget.
-    #[error("this needs about {needed_bytes} bytes of memory, the budget is {budget_bytes}; {next_step}")]
+    #[error("this needs about {} MiB of memory, the budget is {} MiB; {next_step}", mib(*.needed_bytes), .budget_bytes >> 20)]
     Budget {
         /// Bytes needed at least.
         needed_bytes: u64,
@@ -103,6 +115,18 @@ impl JobError {
         Self::Model { path: path.into(), error: error.into() }
     }
 
+    /// A file that was to be read and is not there, or cannot be.
+    pub(crate) fn unreadable(path: &Path, error: std::io::Error) -> Self {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            return Self::Io { path: path.to_owned(), error };
+        }
+        Self::Mismatch {
+            path: path.to_owned(),
+            problem: "there is no such file or folder".to_owned(),
+            next_step: "check the path".to_owned(),
+        }
+    }
+
     /// What kind of end it was.
     pub fn kind(&self) -> JobErrorKind {
         match self {
@@ -112,12 +136,14 @@ impl JobError {
                 }
                 FormatErrorKind::Misused => JobErrorKind::WrongUse,
                 FormatErrorKind::OutOfResources => JobErrorKind::OutOfResources,
-                FormatErrorKind::Io => JobErrorKind::Other,
+                FormatErrorKind::Io => match e {
+                    FormatError::Io { doing: "opening", source, .. } if source.kind() == ErrorKind::NotFound => {
+                        JobErrorKind::BadInput
+                    }
+                    _ => JobErrorKind::Other,
+                },
             },
-            Self::Model { error, .. } => match error.downcast_ref::<EngineError>() {
-                Some(EngineError::OutOfMemory { .. }) => JobErrorKind::OutOfResources,
-                _ => JobErrorKind::BadInput,
-            },
+            Self::Model { error, .. } => model_kind(error.as_ref()),
             Self::Mismatch { .. } => JobErrorKind::BadInput,
             Self::Engine(EngineError::OutOfMemory { .. }) | Self::Budget { .. } => JobErrorKind::OutOfResources,
             Self::Engine(
@@ -129,11 +155,34 @@ impl JobError {
                 JobErrorKind::BadInput
             }
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,
-            Self::Io { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => JobErrorKind::OutOfResources,
+            Self::Io { error, .. } if error.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
             Self::WrongUse(_) => JobErrorKind::WrongUse,
             Self::Cancelled => JobErrorKind::Cancelled,
             _ => JobErrorKind::Other,
         }
+    }
+}
+
+/// The kind of what is wrong with a model: a fault of the model, or of the system that reads or writes it.
+fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
+    if let Some(EngineError::OutOfMemory { .. }) = error.downcast_ref() {
+        return JobErrorKind::OutOfResources;
+    }
+    let io = match (error.downcast_ref(), error.downcast_ref()) {
+        (
+            Some(
+                PackageError::Io { error, .. }
+                | PackageError::Graph { error: GraphError::Io { source: error, .. }, .. },
+            ),
+            _,
+        )
+        | (_, Some(GraphError::Io { source: error, .. })) => error.kind(),
+        _ => return JobErrorKind::BadInput,
+    };
+    match io {
+        ErrorKind::StorageFull => JobErrorKind::OutOfResources,
+        ErrorKind::NotFound | ErrorKind::UnexpectedEof => JobErrorKind::BadInput,
+        _ => JobErrorKind::Other,
     }
 }
 

@@ -83,7 +83,7 @@ pub(crate) fn pair_key(path: &Path) -> String {
 }
 
 /// What a file holds by its name, where that tells.
-fn looks_like_labels(path: &Path) -> bool {
+pub(crate) fn looks_like_labels(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
     ["label", "mask", "seg", "gt"].iter().any(|r| name.contains(r))
 }

@@ -22,7 +22,7 @@ mod segment;
 mod spool;
 mod stack;
 
-pub use error::{JobError, JobErrorKind};
+pub use error::{JobError, JobErrorKind, naming};
 pub use evaluate::{EvaluateJob, EvaluateReport, PairReport};
 pub use job::{CancelToken, Context, Event, Meter};
 pub use model::{Model, Task, find_model, model_folders, user_folder};

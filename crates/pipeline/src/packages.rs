@@ -1,7 +1,9 @@
 //! Taking in foreign models and writing packages.
 
 use crate::JobError;
-use cytoscope_graph::package::{AxisKind, AxisSize, Package, PackageBuilder, TensorSpec, Tolerance, compare};
+use cytoscope_graph::package::{
+    AxisKind, AxisSize, Package, PackageBuilder, PackageError, TensorSpec, Tolerance, compare,
+};
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId, reference};
 use serde::Serialize;
 use serde_json::Value;
@@ -144,7 +146,10 @@ pub fn save(package: &Package, to: &Path) -> Result<(), JobError> {
         config: package.config().clone(),
         cover,
     };
-    builder.save(to).map_err(|e| JobError::model(to.display().to_string(), e))
+    builder.save(to).map_err(|e| match e {
+        PackageError::Io { path, error } => JobError::Io { path, error },
+        other => JobError::model(to.display().to_string(), other),
+    })
 }
 
 /// A reproducible test input: a ramp with ripples.

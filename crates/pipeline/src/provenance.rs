@@ -112,7 +112,7 @@ const MAX_RECORD_BYTES: u64 = 1 << 20;
 /// [`JobError`] if the file is none.
 pub fn read(path: &Path) -> Result<Provenance, JobError> {
     let io = |error| JobError::Io { path: path.to_owned(), error };
-    let size = std::fs::metadata(path).map_err(io)?.len();
+    let size = std::fs::metadata(path).map_err(|e| JobError::unreadable(path, e))?.len();
     let mismatch = |problem: String| JobError::Mismatch {
         path: path.to_owned(),
         problem,

@@ -242,7 +242,8 @@ fn write_folder(path: &Path, files: &[(String, Vec<u8>)]) -> std::io::Result<()>
 
 /// A zip whose bytes depend on the files alone.
 fn write_zip(path: &Path, files: &[(String, Vec<u8>)]) -> std::io::Result<()> {
-    let mut zip = zip::ZipWriter::new(std::fs::File::create(path)?);
+    // Made in memory, where the files are already: a full disk then shows in one place.
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Deflated)
         .last_modified_time(zip::DateTime::default());
@@ -250,5 +251,8 @@ fn write_zip(path: &Path, files: &[(String, Vec<u8>)]) -> std::io::Result<()> {
         zip.start_file(name.as_str(), options)?;
         zip.write_all(bytes)?;
     }
-    zip.finish()?.sync_all()
+    let bytes = zip.finish()?.into_inner();
+    let mut file = std::fs::File::create(path)?;
+    file.write_all(&bytes)?;
+    file.sync_all()
 }

@@ -18,6 +18,8 @@ pub(crate) struct ModelView<'a> {
     pub chains: Vec<Vec<Elementwise>>,
     /// Extents Z, Y, X on the model's grid.
     pub shape: [usize; 3],
+    /// Whether a value read was NaN or infinite.
+    pub not_finite: bool,
     maps: Option<[AxisMap; 3]>,
     /// The slices last read, by channel: first input slice and values.
     cache: Vec<(Range<usize>, Vec<f32>)>,
@@ -46,7 +48,7 @@ impl<'a> ModelView<'a> {
     ) -> Self {
         let maps = maps(stack.extents.zyx, shape);
         let cache = vec![(0..0, Vec::new()); channels.len()];
-        Self { stack, channels, chains, shape, maps, cache }
+        Self { stack, channels, chains, shape, not_finite: false, maps, cache }
     }
 
     /// Slices `z` of the model's grid, `[C][z][Y][X]`; slices past the end repeat the last.
@@ -89,6 +91,7 @@ impl<'a> ModelView<'a> {
             let samples = self.stack.read(context, self.channels[c], from..z.end)?;
             let _span = context.recorder.span(Stage::Normalise, "slices").voxels(samples.len());
             let mut fresh = samples.to_f32();
+            self.not_finite |= samples.dtype().is_float() && fresh.iter().any(|v| !v.is_finite());
             apply(&self.chains[c], &mut fresh);
             out.append(&mut fresh);
         }

@@ -10,6 +10,8 @@ mod prediction;
 pub use plan::{Blend, TilePlan, TileRequest};
 
 use crate::devices::{Chosen, Devices};
+use crate::error::naming;
+use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{Context, Event, JobError, Model, provenance};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::OpenOptions;
@@ -140,6 +142,13 @@ pub struct InputFailure {
     pub error: JobError,
 }
 
+impl InputFailure {
+    /// Why, in a sentence that names the input.
+    pub fn sentence(&self) -> String {
+        naming(&self.input.display().to_string(), &self.error.to_string())
+    }
+}
+
 /// What a prediction came to.
 #[derive(Debug, Default)]
 pub struct PredictOutcome {
@@ -152,7 +161,7 @@ pub struct PredictOutcome {
 /// Endings of files taken from folders.
 const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
 
-/// The files of inputs: files as they are, folders by their stacks, in order. Results of earlier predictions are left out.
+/// The files of inputs: files as they are, folders by their stacks, in order.
 ///
 /// # Errors
 /// [`JobError`] for a path that is not there and for a folder without stacks.
@@ -160,7 +169,7 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
     let mut files = Vec::new();
     for input in inputs {
         if !input.is_dir() {
-            std::fs::metadata(input).map_err(|error| JobError::Io { path: input.clone(), error })?;
+            std::fs::metadata(input).map_err(|error| JobError::unreadable(input, error))?;
             files.push(input.clone());
             continue;
         }
@@ -188,6 +197,30 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
         return Err(JobError::WrongUse("no input was given: name a file or a folder".to_owned()));
     }
     Ok(files)
+}
+
+/// The stacks of a folder to predict: neither label images beside the stack they belong to nor results of earlier predictions.
+fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let is_result = |file: &Path| {
+        let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        ["_raw.tif", "_labels.tif", "_labels.ome.tif"]
+            .iter()
+            .filter_map(|ending| name.strip_suffix(ending))
+            .any(|stem| file.with_file_name(format!("{stem}_provenance.json")).is_file())
+    };
+    let of_stacks: BTreeSet<(Option<PathBuf>, String)> = files
+        .iter()
+        .filter(|f| !looks_like_labels(f) && !is_result(f))
+        .map(|f| (f.parent().map(Path::to_owned), pair_key(f)))
+        .collect();
+    files
+        .iter()
+        .filter(|f| {
+            let beside = || of_stacks.contains(&(f.parent().map(Path::to_owned), pair_key(f)));
+            inputs.contains(f) || !(is_result(f) || (looks_like_labels(f) && beside()))
+        })
+        .cloned()
+        .collect()
 }
 
 /// The stem of results: the file's name without its ending (`.ome.tif` counts as one); a number is added where two inputs share it.
@@ -226,13 +259,27 @@ impl PredictJob {
     /// [`JobError`] if nothing can be begun (no model, no device, no folder to write to), or on cancelling.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<PredictOutcome, JobError> {
         let request: DeviceRequest = self.device.parse()?;
-        let files = expand_inputs(&self.inputs)?;
+        let found = expand_inputs(&self.inputs)?;
+        let files = only_stacks(&self.inputs, found.clone());
+        if files.len() < found.len() {
+            let left = found.len() - files.len();
+            context.note(format!("{left} label images and earlier results in the folder are left out"));
+        }
+        if files.is_empty() {
+            return Err(JobError::Mismatch {
+                path: self.inputs.first().cloned().unwrap_or_default(),
+                problem: "the folder holds only results of earlier predictions".to_owned(),
+                next_step: "give the folder of the stacks themselves".to_owned(),
+            });
+        }
+        let stems = stems(&files);
+        self.spare_inputs(&files, &stems)?;
         let model = Model::load(&self.model)?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
         let mut engine = devices.for_model(context, &model, request, self)?;
         let count = files.len();
-        for (index, (input, stem)) in files.iter().zip(stems(&files)).enumerate() {
+        for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
             context.tell(&Event::Started { input: input.clone(), index, count });
             let report =
                 catch_unwind(AssertUnwindSafe(|| self.one(context, &model, &mut engine, devices, input, &stem)))
@@ -256,6 +303,19 @@ impl PredictJob {
             }
         }
         Ok(outcome)
+    }
+
+    /// Refuses a job whose results would overwrite its inputs.
+    fn spare_inputs(&self, files: &[PathBuf], stems: &[String]) -> Result<(), JobError> {
+        let Ok(out) = self.out.canonicalize() else { return Ok(()) };
+        let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
+        match stems.iter().flat_map(|stem| one::Paths::new(&out, stem).all()).find(|path| inputs.contains(path)) {
+            None => Ok(()),
+            Some(path) => Err(JobError::WrongUse(format!(
+                "{}: a result would overwrite this input; write to another folder with --out",
+                path.display()
+            ))),
+        }
     }
 
     fn one(

@@ -22,6 +22,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// Told of a stack with NaN or infinities.
+const NOT_FINITE: &str = "the stack holds values that are not numbers (NaN or infinite): the prediction is undefined around \
+                          them, and no object is found there";
+
 /// Most objects a 16-bit label image tells apart.
 const MAX_U16_LABELS: u32 = u16::MAX as u32;
 
@@ -115,9 +119,10 @@ pub(super) fn predict(
         let stack = Stack::new(&image, time);
         let chains = channels
             .iter()
-            .map(|&channel| {
+            .enumerate()
+            .map(|(of_model, &channel)| {
                 let mut stream = ChannelStream { stack: &stack, context, channel };
-                ops::fix(&model.preprocessing, channel, None, &mut stream)?.map_err(|step| {
+                ops::fix(&model.preprocessing, of_model, None, &mut stream)?.map_err(|step| {
                     JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
                 })
             })
@@ -140,6 +145,9 @@ pub(super) fn predict(
             prediction.put(context, z, values)
         })?;
         seams = run.seams;
+        if view.not_finite && !notes.iter().any(|n| n == NOT_FINITE) {
+            notes.push(NOT_FINITE.to_owned());
+        }
         drop(view);
         context.recorder.mark_memory("predicted");
         postprocess(context, model, &channels, &stack, later, &mut prediction)?;
@@ -257,7 +265,7 @@ fn voxel_size(job: &PredictJob, meta: &mut ImageMeta, model: &Model, notes: &mut
 }
 
 /// Files of one input's results.
-struct Paths {
+pub(super) struct Paths {
     raw: PathBuf,
     labels: PathBuf,
     labels_wide: PathBuf,
@@ -266,7 +274,11 @@ struct Paths {
 }
 
 impl Paths {
-    fn new(out: &Path, stem: &str) -> Self {
+    pub(super) fn all(self) -> [PathBuf; 5] {
+        [self.raw, self.labels, self.labels_wide, self.table, self.provenance]
+    }
+
+    pub(super) fn new(out: &Path, stem: &str) -> Self {
         Self {
             raw: out.join(format!("{stem}_raw.tif")),
             labels: out.join(format!("{stem}_labels.tif")),
@@ -313,6 +325,9 @@ pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
     }
 }
 
+/// More channels than this in a flat image are taken for slices that a program saved under a wrong name.
+const MAX_LIKELY_CHANNELS: usize = 4;
+
 /// The channels the model sees.
 fn channels(
     job: &PredictJob,
@@ -340,6 +355,9 @@ fn channels(
                     "the file has {have} channels; {} is taken (--channel takes another)",
                     channel_name(meta, 0)
                 ));
+                if stack.extents.zyx[0] == 1 && have > MAX_LIKELY_CHANNELS {
+                    notes.push("are these channels slices of a stack? then give --axes ZYX".to_owned());
+                }
             }
             0
         }

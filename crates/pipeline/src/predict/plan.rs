@@ -147,6 +147,15 @@ pub(crate) fn plan(
     };
     if let Some(asked) = request.tile {
         let tile: [usize; 3] = std::array::from_fn(|a| if single && a == 0 { 1 } else { fit(asked[a], a) });
+        let axes = (0..3).filter(|a| tile[*a] < volume.shape[*a] && tile[*a] < 2 * halo[*a] + step[*a]);
+        if axes.count() > 0 {
+            let least: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
+            return Err(JobError::WrongUse(format!(
+                "--tile {asked:?} is too small: {} looks {halo:?} voxels around each voxel, so tiles take at least {least:?} \
+                 (or the whole stack along an axis)",
+                model.name
+            )));
+        }
         let (plan, session, _) = accept(tile)?;
         check(&plan, volume, budget_bytes)?;
         return Ok((plan, session));

@@ -1,0 +1,119 @@
+//! What the pipeline's tests share: outside data, reproducible numbers, small packages, a Python beside.
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
+use cytoscope_graph::{Graph, Tensor};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace's folder.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A folder that is not part of the repository, or `None`, said aloud.
+fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
+    if path.is_dir() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: {} is not there (set {variable})", path.display());
+    None
+}
+
+pub fn shared_data() -> Option<PathBuf> {
+    outside("CYTOSCOPE_SHARED_DATA", "../shared/data")
+}
+
+pub fn bench_models() -> Option<PathBuf> {
+    outside("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
+}
+
+/// A Python that has these modules, or `None`, said aloud.
+pub fn python(modules: &str) -> Option<String> {
+    let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
+    let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
+    if probe.is_ok_and(|o| o.status.success()) {
+        return Some(python);
+    }
+    eprintln!("SKIPPED: {python} has not all of {modules} (set CYTOSCOPE_PYTHON)");
+    None
+}
+
+/// Reproducible numbers, roughly normal.
+pub fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+    };
+    (0..n).map(|_| next() + next() + next()).collect()
+}
+
+pub fn noise_tensor(seed: u64, shape: &[usize]) -> Tensor {
+    Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()
+}
+
+/// Largest |a − b| over the range of b: 0 for equal tensors.
+pub fn relative_distance(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len(), "lengths");
+    let (low, high) = b.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+    let range = f64::from(high - low).max(f64::from(high.abs().max(low.abs())) * 1e-3).max(1e-12);
+    let worst = a
+        .iter()
+        .zip(b)
+        .map(|(x, y)| f64::from((x - y).abs()))
+        .fold(0.0, |m: f64, d| if d.is_nan() { f64::INFINITY } else { m.max(d) });
+    worst / range
+}
+
+fn spec(id: &str, channels: usize, of: Option<&str>) -> TensorSpec {
+    let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };
+    let space = |kind, name: &str| match of {
+        None => axis(kind, AxisSize::Step { min: 1, step: 1 }),
+        Some(tensor) => axis(
+            kind,
+            AxisSize::Reference { tensor: tensor.to_owned(), axis: name.to_owned(), scale: 1.0, offset: 0.0 },
+        ),
+    };
+    TensorSpec {
+        id: id.to_owned(),
+        description: String::new(),
+        dtype: "float32".to_owned(),
+        axes: vec![
+            axis(AxisKind::Batch, AxisSize::Fixed(1)),
+            axis(AxisKind::Channel, AxisSize::Fixed(channels)),
+            space(AxisKind::Z, "z"),
+            space(AxisKind::Y, "y"),
+            space(AxisKind::X, "x"),
+        ],
+        processing: Vec::<Processing>::new(),
+        test_tensor: None,
+    }
+}
+
+/// Writes a 3-D network of one channel in and out as a package without pre- or postprocessing.
+pub fn save_package(graph: &Graph, path: &Path) {
+    PackageBuilder {
+        name: "test package".to_owned(),
+        description: "made by a test".to_owned(),
+        documentation: "# Made by a test\n".to_owned(),
+        authors: vec!["A test".to_owned()],
+        cite: Vec::new(),
+        license: "MIT".to_owned(),
+        tags: Vec::new(),
+        inputs: vec![spec("x", 1, None)],
+        outputs: vec![spec("y", 1, Some("x"))],
+        graph: graph.clone(),
+        test_inputs: Vec::new(),
+        test_outputs: Vec::new(),
+        config: json!({"task": "labelfree"}),
+        cover: None,
+    }
+    .save(path)
+    .unwrap();
+}
