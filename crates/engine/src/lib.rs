@@ -22,4 +22,4 @@ mod session;
 
 pub use device::{Device, DeviceId, DeviceRequest, Precision};
 pub use error::EngineError;
-pub use session::{CompileOptions, CompileReport, Engine, OpFallback, Session, named_shapes};
+pub use session::{CompileOptions, CompileReport, Engine, OpFallback, Session, shapes_by_input};

@@ -1,7 +1,7 @@
 //! Compiling and running.
 
 use crate::{Device, EngineError, Precision};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{Graph, Tensor, ValueId};
 use cytoscope_profile::Recorder;
 use serde::Serialize;
 
@@ -82,11 +82,11 @@ pub trait Session: Send {
     fn report(&self) -> &CompileReport;
 }
 
-/// The input shapes of a compile call by input name, for [`cytoscope_graph::infer_shapes`].
+/// The input shapes of a compile call by input, for [`cytoscope_graph::infer_shapes`].
 ///
 /// # Errors
 /// [`EngineError::Input`] if the number of shapes is not the number of inputs.
-pub fn named_shapes(graph: &Graph, shapes: &[Vec<usize>]) -> Result<Vec<(String, Vec<usize>)>, EngineError> {
+pub fn shapes_by_input(graph: &Graph, shapes: &[Vec<usize>]) -> Result<Vec<(ValueId, Vec<usize>)>, EngineError> {
     if graph.inputs.len() != shapes.len() {
         return Err(EngineError::Input {
             name: "inputs".to_owned(),
@@ -94,5 +94,5 @@ pub fn named_shapes(graph: &Graph, shapes: &[Vec<usize>]) -> Result<Vec<(String,
             got: shapes.len().to_string(),
         });
     }
-    Ok(graph.inputs.iter().zip(shapes).map(|(id, shape)| (graph.value(*id).name.clone(), shape.clone())).collect())
+    Ok(graph.inputs.iter().copied().zip(shapes.iter().cloned()).collect())
 }

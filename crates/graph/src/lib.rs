@@ -15,19 +15,34 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod analysis;
+pub mod builders;
 mod error;
+mod export;
 mod graph;
+mod import;
+mod infer;
 mod limits;
+pub mod npy;
 mod op;
+mod opname;
+pub mod package;
+pub mod passes;
+mod proto;
+pub mod reference;
 mod tensor;
 
 pub use error::{GraphError, GraphErrorKind, Result};
 pub use graph::{Dim, Graph, Node, Value, ValueId};
+pub use import::NEWEST_OPSET;
+pub use infer::{InputKey, infer_shapes};
 pub use limits::GraphLimits;
 pub use op::{
     Activation, AspectPolicy, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, DepthOrder, NearestMode, Op,
     PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, TransposedGeometry, UnaryOp,
 };
+pub use opname::{activation_name, op_name};
+pub use proto::parse_tensor;
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 
 /// Opset of the default domain that exported files are written in.

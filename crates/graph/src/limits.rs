@@ -16,20 +16,11 @@ pub struct GraphLimits {
     pub folded_elements: usize,
     /// Axes of one tensor. Default 16.
     pub rank: usize,
-    /// Messages nested in each other in the protobuf file. Default 32.
-    pub nesting: usize,
 }
 
 impl Default for GraphLimits {
     fn default() -> Self {
-        Self {
-            model_bytes: 4 << 30,
-            nodes: 100_000,
-            tensor_elements: 1 << 31,
-            folded_elements: 1 << 24,
-            rank: 16,
-            nesting: 32,
-        }
+        Self { model_bytes: 4 << 30, nodes: 100_000, tensor_elements: 1 << 31, folded_elements: 1 << 24, rank: 16 }
     }
 }
 

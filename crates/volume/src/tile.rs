@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct Span {
     /// First voxel read (inside the volume).
     pub start: usize,
-    /// Voxels read.
+    /// Voxels read (the volume counts as padded at its end).
     pub len: usize,
     /// First voxel kept, counted in the volume.
     pub keep_start: usize,
@@ -32,41 +32,40 @@ impl Span {
 /// Tiles of one axis whose kept parts cover it exactly once, each with `halo` voxels of real neighbours around what is kept
 /// (except at the ends of the volume, where there are none).
 ///
-/// A tile never reads more than `tile` voxels and starts on a multiple of `step` (the network's own stride, so that
-/// pooling falls on the same voxels as without tiles). With the tile at least as long as the axis there is one span.
+/// The axis counts as padded at its end to a multiple of `step` (the network's own stride). All tiles are of one length, a
+/// multiple of `step` and at most `tile` (or one `step`, where `tile` is less), and start on multiples of `step`, so that
+/// strides fall on the same voxels as without tiles; the last ones are shifted inward.
 ///
 /// # Errors
 /// [`VolumeError::BadParameter`] if no kept voxel fits between the halos.
 pub fn crop_spans(extent: usize, tile: usize, halo: usize, step: usize) -> Result<Vec<Span>, VolumeError> {
     let step = step.max(1);
+    let padded = extent.next_multiple_of(step);
     if extent == 0 {
         return Ok(Vec::new());
     }
-    if tile >= extent {
-        return Ok(vec![Span { start: 0, len: extent, keep_start: 0, keep_len: extent }]);
+    if tile >= padded {
+        return Ok(vec![Span { start: 0, len: padded, keep_start: 0, keep_len: extent }]);
     }
-    // Kept voxels start on the step's grid, so the halo in front is rounded up to it.
-    let halo_front = halo.next_multiple_of(step);
-    let keep = (tile.saturating_sub(halo_front + halo) / step) * step;
-    if keep == 0 {
+    let len = (tile / step).max(1) * step;
+    if len < 2 * halo + step {
         return Err(VolumeError::BadParameter {
             what: "tile length",
-            expected: "more than two halos of the network",
-            got: format!("{tile} voxels with halos of {halo_front} and {halo}"),
+            expected: "at least two halos of the network and a step",
+            got: format!("{len} voxels with halos of {halo} and steps of {step}"),
         });
     }
     let mut spans = Vec::new();
     let mut keep_start = 0;
     while keep_start < extent {
-        let start = keep_start.saturating_sub(halo_front);
-        // The first tile has no halo in front and may keep more.
-        let room = (start + tile).saturating_sub(keep_start + halo) / step * step;
-        let mut keep_end = (keep_start + room.max(step)).min(extent);
-        if start + tile >= extent {
+        let mut start = keep_start.saturating_sub(halo) / step * step;
+        let mut keep_end = start + len - halo;
+        if start + len >= padded {
+            start = padded - len;
             keep_end = extent;
         }
-        let end = (keep_end + halo).min(extent);
-        spans.push(Span { start, len: end - start, keep_start, keep_len: keep_end - keep_start });
+        keep_end = keep_end.min(extent);
+        spans.push(Span { start, len, keep_start, keep_len: keep_end - keep_start });
         keep_start = keep_end;
     }
     Ok(spans)
@@ -104,11 +103,14 @@ mod tests {
             let mut next = 0;
             for s in &spans {
                 prop_assert_eq!(s.keep_start, next);
-                prop_assert!(s.keep_len > 0 && s.start + s.len <= extent);
-                prop_assert!(s.len <= tile.max(1) || spans.len() == 1, "{:?}", s);
-                prop_assert_eq!(s.start % step, 0);
+                prop_assert!(s.keep_len > 0 && s.start <= s.keep_start);
+                prop_assert!(s.start + s.len <= extent.next_multiple_of(step));
+                prop_assert!(s.keep_start + s.keep_len <= s.start + s.len);
+                prop_assert!(s.len == spans[0].len && s.len % step == 0 && s.start % step == 0);
+                prop_assert!(s.len <= tile.max(step));
                 prop_assert!(s.start == 0 || s.keep_start - s.start >= halo);
-                prop_assert!(s.start + s.len == extent || s.start + s.len - (s.keep_start + s.keep_len) >= halo);
+                let end = s.start + s.len;
+                prop_assert!(end >= extent || end - (s.keep_start + s.keep_len) >= halo);
                 next += s.keep_len;
             }
             prop_assert_eq!(next, extent);

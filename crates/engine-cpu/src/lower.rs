@@ -1,0 +1,291 @@
+//! From a prepared graph to steps on slots of one arena.
+
+mod plan;
+
+use crate::arena::{self, Request};
+use crate::places::Places;
+use crate::step::{Kind, Slot, Step};
+use cytoscope_engine::{CompileReport, EngineError, OpFallback};
+use cytoscope_graph::{Graph, ValueId, analysis, op_name};
+use cytoscope_kernels::Isa;
+use plan::{Plan, PlanKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A lowered graph.
+pub(crate) struct Program {
+    /// The prepared graph: constants and the nodes of reference steps.
+    pub graph: Graph,
+    /// What is done, in order.
+    pub steps: Vec<Step>,
+    /// Blocked values.
+    pub slots: Vec<Slot>,
+    /// Values of the arena.
+    pub arena_len: usize,
+    /// Dense values that nothing reads after a step.
+    pub dead_after: Vec<Vec<ValueId>>,
+    /// What is said to the caller.
+    pub report: CompileReport,
+}
+
+/// Lowers a prepared graph.
+pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
+    let plans = plan::plan(&graph, isa)?;
+    let mut places = Places::new(&graph);
+    share_buffers(&graph, &plans, &mut places);
+    let mut emitter = Emitter::new(&graph, &places);
+    let mut weight_bytes = graph.initializer_bytes() as u64;
+    for (index, plan) in plans.into_iter().enumerate() {
+        match plan {
+            Plan::Absorbed => {}
+            Plan::Reference => emitter.reference(index)?,
+            Plan::Kernel(planned) => {
+                weight_bytes += planned.weight_bytes();
+                emitter.kernel(index, *planned)?;
+            }
+        }
+    }
+    for output in &graph.outputs {
+        emitter.need_dense(*output)?;
+    }
+    let Emitter { steps, slots, lives, fallbacks, slot_roots, .. } = emitter;
+    let roots: Vec<ValueId> = lives.keys().copied().collect();
+    let requests: Vec<Request> = lives.values().map(|(_, r)| r.clone()).collect();
+    let (starts, arena_len) = arena::place(&requests);
+    let start_of: BTreeMap<ValueId, usize> = roots.into_iter().zip(starts).collect();
+    let slots = slots
+        .into_iter()
+        .zip(slot_roots)
+        .map(|(slot, root)| Slot { start: slot.start + start_of.get(&root).copied().unwrap_or(0), ..slot })
+        .collect();
+    let report = CompileReport {
+        fallbacks: fallbacks.into_iter().map(|(op, count)| OpFallback { op, count }).collect(),
+        arena_bytes: (arena_len * size_of::<f32>()) as u64,
+        weight_bytes,
+        macs: steps.iter().map(|s| s.macs).sum(),
+        backend: isa.to_string(),
+    };
+    let dead_after = last_uses(&graph, &steps);
+    Ok(Program { steps, slots, arena_len, dead_after, report, graph })
+}
+
+/// In-place steps, concatenations without a copy, and borders.
+fn share_buffers(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
+    let mut uses: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for id in graph.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).chain(&graph.outputs) {
+        *uses.entry(*id).or_default() += 1;
+    }
+    let kernels = || plans.iter().filter_map(|p| if let Plan::Kernel(k) = p { Some(k.as_ref()) } else { None });
+    for planned in kernels() {
+        if let Some((input, width)) = planned.border {
+            places.need_border(input, width);
+        }
+        let Some(first) = planned.inputs.first() else { continue };
+        let sole_use = uses.get(first) == Some(&1) && graph.constant(*first).is_none() && !graph.inputs.contains(first);
+        if planned.kind.works_in_place() && sole_use {
+            places.put_into(*first, planned.output, 0);
+        }
+    }
+    for planned in kernels() {
+        if let PlanKind::Concat { blocks } = &planned.kind {
+            let repeated = planned.inputs.iter().collect::<BTreeSet<_>>().len() < planned.inputs.len();
+            for (input, block) in planned.inputs.iter().zip(blocks) {
+                if !repeated && graph.constant(*input).is_none() {
+                    places.put_into(*input, planned.output, *block);
+                }
+            }
+        }
+    }
+    places.settle_borders();
+}
+
+/// For each step, the dense values it is the last to read (graph outputs are never among them).
+fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
+    let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (i, step) in steps.iter().enumerate() {
+        match &step.kind {
+            Kind::Pack { from, .. } => _ = last.insert(*from, i),
+            Kind::Unpack { to, .. } => _ = last.insert(*to, i),
+            Kind::Reference { node } => {
+                let Some(node) = graph.nodes.get(*node) else { continue };
+                for id in node.inputs.iter().chain(&node.outputs).flatten() {
+                    last.insert(*id, i);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut dead = vec![Vec::new(); steps.len()];
+    for (value, step) in last {
+        if !graph.outputs.contains(&value) && graph.constant(value).is_none() {
+            dead[step].push(value);
+        }
+    }
+    dead
+}
+
+/// Emits steps and keeps track of what exists in which form.
+struct Emitter<'a> {
+    graph: &'a Graph,
+    places: &'a Places<'a>,
+    steps: Vec<Step>,
+    slots: Vec<Slot>,
+    slot_roots: Vec<ValueId>,
+    slot_of: BTreeMap<ValueId, usize>,
+    blocked: BTreeSet<ValueId>,
+    dense: BTreeSet<ValueId>,
+    lives: BTreeMap<ValueId, (usize, Request)>,
+    fallbacks: BTreeMap<String, usize>,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(graph: &'a Graph, places: &'a Places<'a>) -> Self {
+        let dense = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
+        Self {
+            graph,
+            places,
+            steps: Vec::new(),
+            slots: Vec::new(),
+            slot_roots: Vec::new(),
+            slot_of: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            dense,
+            lives: BTreeMap::new(),
+            fallbacks: BTreeMap::new(),
+        }
+    }
+
+    fn internal(&self, place: &str, value: ValueId) -> EngineError {
+        EngineError::Internal { place: place.to_owned(), reason: format!("value \"{}\"", self.graph.value(value).name) }
+    }
+
+    /// The slot of a value, made where it has none yet. Its start is relative to its buffer until that is placed.
+    fn slot(&mut self, value: ValueId) -> Result<usize, EngineError> {
+        if let Some(slot) = self.slot_of.get(&value) {
+            return Ok(*slot);
+        }
+        let (root, block) = self.places.root(value);
+        let (layout, images) = self.places.layout(value).ok_or_else(|| self.internal("layout", value))?;
+        let (root_layout, _) = self.places.layout(root).ok_or_else(|| self.internal("layout", root))?;
+        self.slots.push(Slot { layout, images, start: block * layout.block_stride(), image_stride: root_layout.len() });
+        self.slot_roots.push(root);
+        self.slot_of.insert(value, self.slots.len() - 1);
+        Ok(self.slots.len() - 1)
+    }
+
+    fn push(&mut self, kind: Kind, name: String, macs: u64) {
+        self.steps.push(Step { kind, name, macs });
+    }
+
+    /// Notes that the next step touches a value's buffer; at its birth its border is cleared first.
+    fn touch(&mut self, value: ValueId) -> Result<(), EngineError> {
+        let root = self.places.root(value).0;
+        if !self.lives.contains_key(&root) {
+            let slot = self.slot(root)?;
+            let Slot { layout, images, .. } = self.slots[slot];
+            let len = layout.len().saturating_mul(images);
+            let at = self.steps.len();
+            self.lives.insert(root, (slot, Request { len, first: at, last: at }));
+            if layout.halo != [0; 3] {
+                self.push(Kind::ClearBorder { slot }, "border".to_owned(), 0);
+            }
+        }
+        let at = self.steps.len();
+        if let Some((_, request)) = self.lives.get_mut(&root) {
+            request.last = at;
+        }
+        Ok(())
+    }
+
+    fn need_blocked(&mut self, value: ValueId) -> Result<usize, EngineError> {
+        let slot = self.slot(value)?;
+        if !self.blocked.contains(&value) {
+            if !self.dense.contains(&value) {
+                return Err(self.internal("order of steps", value));
+            }
+            self.touch(value)?;
+            self.push(Kind::Pack { from: value, to: slot }, "pack".to_owned(), 0);
+            self.blocked.insert(value);
+        }
+        Ok(slot)
+    }
+
+    fn need_dense(&mut self, value: ValueId) -> Result<(), EngineError> {
+        if self.dense.contains(&value) {
+            return Ok(());
+        }
+        if !self.blocked.contains(&value) {
+            return Err(self.internal("order of steps", value));
+        }
+        let shape = self.graph.value(value).fixed_shape().ok_or_else(|| self.internal("shape", value))?;
+        let from = self.slot(value)?;
+        self.touch(value)?;
+        self.push(Kind::Unpack { from, to: value, shape }, "unpack".to_owned(), 0);
+        self.dense.insert(value);
+        Ok(())
+    }
+
+    fn reference(&mut self, index: usize) -> Result<(), EngineError> {
+        let graph = self.graph;
+        let node = &graph.nodes[index];
+        for input in node.inputs.iter().flatten() {
+            self.need_dense(*input)?;
+        }
+        let op = op_name(&node.op).to_owned();
+        *self.fallbacks.entry(op.clone()).or_default() += 1;
+        let macs = analysis::node_macs(graph, node).unwrap_or(0);
+        self.push(Kind::Reference { node: index }, format!("{op} {} (reference)", node.name), macs);
+        self.dense.extend(node.outputs.iter().flatten());
+        Ok(())
+    }
+
+    fn kernel(&mut self, index: usize, planned: plan::Planned) -> Result<(), EngineError> {
+        let mut inputs = Vec::with_capacity(planned.inputs.len());
+        for input in &planned.inputs {
+            inputs.push(self.need_blocked(*input)?);
+        }
+        let output = self.slot(planned.output)?;
+        let node = &self.graph.nodes[index];
+        let name = format!("{} {}", planned.label, node.name);
+        if let PlanKind::Concat { .. } = planned.kind {
+            for (value, input) in planned.inputs.iter().zip(inputs) {
+                if self.places.root(*value).0 != self.places.root(planned.output).0 {
+                    let part = self.concat_part(planned.output, *value, &planned)?;
+                    self.touch(planned.output)?;
+                    self.touch(*value)?;
+                    self.push(Kind::Copy { input, output: part }, name.clone(), 0);
+                }
+            }
+            self.touch(planned.output)?;
+        } else {
+            self.touch(planned.output)?;
+            for input in &planned.inputs {
+                self.touch(*input)?;
+            }
+            let root = self.places.root(planned.output).0;
+            for kind in planned.kind.into_steps(&inputs, output) {
+                self.touch(root)?;
+                for input in &planned.inputs {
+                    self.touch(*input)?;
+                }
+                self.push(kind, name.clone(), planned.macs);
+            }
+        }
+        self.blocked.insert(planned.output);
+        Ok(())
+    }
+
+    /// A slot for the part of a concatenation's output that `input` is copied to.
+    fn concat_part(&mut self, output: ValueId, input: ValueId, planned: &plan::Planned) -> Result<usize, EngineError> {
+        let PlanKind::Concat { blocks } = &planned.kind else { return Err(self.internal("concatenation", output)) };
+        let at = planned.inputs.iter().position(|i| *i == input).and_then(|i| blocks.get(i)).copied();
+        let block = at.ok_or_else(|| self.internal("concatenation", input))?;
+        let whole = self.slot(output)?;
+        let whole = self.slots[whole];
+        let (part, _) = Places::plain_layout(self.graph, input).ok_or_else(|| self.internal("layout", input))?;
+        let layout = cytoscope_kernels::Blocked { halo: whole.layout.halo, ..part };
+        let start = whole.start + block * whole.layout.block_stride();
+        self.slots.push(Slot { layout, start, ..whole });
+        self.slot_roots.push(self.places.root(output).0);
+        Ok(self.slots.len() - 1)
+    }
+}

@@ -1,0 +1,79 @@
+//! Which values share a buffer, how wide its border is, and where each lies in it.
+
+use crate::window::spatial;
+use cytoscope_graph::{ElementType, Graph, ValueId};
+use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
+use std::collections::BTreeMap;
+
+/// Up to this many channels a value is kept as single planes.
+const PLANAR_CHANNELS: usize = 4;
+
+/// Places of blocked values.
+pub(crate) struct Places<'a> {
+    graph: &'a Graph,
+    /// Value -> the value whose buffer it lies in, and its first channel block there.
+    alias: BTreeMap<ValueId, (ValueId, usize)>,
+    border: BTreeMap<ValueId, [usize; 3]>,
+}
+
+impl<'a> Places<'a> {
+    pub(crate) fn new(graph: &'a Graph) -> Self {
+        Self { graph, alias: BTreeMap::new(), border: BTreeMap::new() }
+    }
+
+    /// The layout (without border) and batch of a value the kernels can hold.
+    pub(crate) fn plain_layout(graph: &Graph, value: ValueId) -> Option<(Blocked, usize)> {
+        let v = graph.value(value);
+        if v.dtype != Some(ElementType::F32) {
+            return None;
+        }
+        let shape = v.fixed_shape()?;
+        let dims = spatial(&shape)?;
+        if shape.contains(&0) {
+            return None;
+        }
+        let block = if shape[1] <= PLANAR_CHANNELS { 1 } else { CHANNEL_BLOCK };
+        Some((Blocked::new(shape[1], dims, [0; 3], block), shape[0]))
+    }
+
+    /// Asks for a border of at least this width around a value.
+    pub(crate) fn need_border(&mut self, value: ValueId, width: [usize; 3]) {
+        let border = self.border.entry(value).or_default();
+        *border = std::array::from_fn(|a| border[a].max(width[a]));
+    }
+
+    /// Puts `value` into the buffer of `into`, from channel block `block` on. False if it already lies elsewhere.
+    pub(crate) fn put_into(&mut self, value: ValueId, into: ValueId, block: usize) -> bool {
+        if value == into || self.alias.contains_key(&value) || self.root(into).0 == value {
+            return false;
+        }
+        self.alias.insert(value, (into, block));
+        true
+    }
+
+    /// The value whose buffer `value` lies in, and the first block there.
+    pub(crate) fn root(&self, value: ValueId) -> (ValueId, usize) {
+        let (mut at, mut block) = (value, 0);
+        while let Some((next, offset)) = self.alias.get(&at) {
+            block += offset;
+            at = *next;
+        }
+        (at, block)
+    }
+
+    /// Gives every buffer the widest border any value in it needs.
+    pub(crate) fn settle_borders(&mut self) {
+        let wanted: Vec<_> = self.border.iter().map(|(v, w)| (*v, *w)).collect();
+        for (value, width) in wanted {
+            let root = self.root(value).0;
+            self.need_border(root, width);
+        }
+    }
+
+    /// The layout of a value in its buffer, border included.
+    pub(crate) fn layout(&self, value: ValueId) -> Option<(Blocked, usize)> {
+        let (mut layout, images) = Self::plain_layout(self.graph, value)?;
+        layout.halo = self.border.get(&self.root(value).0).copied().unwrap_or_default();
+        Some((layout, images))
+    }
+}

@@ -1,0 +1,80 @@
+//! The naive reference executor behind the same trait, so that one suite can judge every engine by it.
+
+use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, Engine, EngineError, Precision, Session};
+use cytoscope_graph::{Graph, Tensor, reference};
+
+/// The reference executor as an engine: slow, plain, and right.
+pub struct ReferenceEngine {
+    device: Device,
+}
+
+impl Default for ReferenceEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ReferenceEngine {
+    /// The engine.
+    pub fn new() -> Self {
+        Self {
+            device: Device {
+                id: DeviceId::Cpu,
+                name: "reference executor".to_owned(),
+                memory_bytes: cytoscope_profile::available_bytes(),
+                usable: true,
+                reason: "for checking other engines".to_owned(),
+                precisions: vec![Precision::F32],
+                driver: "reference".to_owned(),
+            },
+        }
+    }
+}
+
+impl Engine for ReferenceEngine {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        input_shapes: &[Vec<usize>],
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Session>, EngineError> {
+        cytoscope_engine::shapes_by_input(graph, input_shapes)?;
+        if options.precision != Precision::F32 {
+            return Err(EngineError::UnsupportedPrecision {
+                engine: "reference",
+                precision: options.precision.to_string(),
+                has: "f32".to_owned(),
+            });
+        }
+        let report = CompileReport {
+            weight_bytes: graph.initializer_bytes() as u64,
+            backend: "reference".to_owned(),
+            ..CompileReport::default()
+        };
+        Ok(Box::new(ReferenceSession { graph: graph.clone(), report }))
+    }
+}
+
+struct ReferenceSession {
+    graph: Graph,
+    report: CompileReport,
+}
+
+impl Session for ReferenceSession {
+    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        let named = self.graph.inputs.iter().map(|id| self.graph.value(*id).name.clone()).zip(inputs.iter().cloned());
+        Ok(reference::run(&self.graph, &named.collect::<Vec<_>>())?)
+    }
+
+    fn report(&self) -> &CompileReport {
+        &self.report
+    }
+}

@@ -1,0 +1,130 @@
+//! Our own U-Net: static normalization, so that cropped tiles equal the untiled result.
+
+use super::weights::{Maker, Weights};
+use crate::error::{GraphError, Result};
+use crate::graph::{Graph, ValueId};
+use crate::op::{Activation, ConvAttrs, Op, ResizeAttrs};
+use crate::tensor::Tensor;
+
+/// How the decoder gets larger again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upsampling {
+    /// A transposed convolution with stride = kernel.
+    Transposed,
+    /// Nearest neighbour, then a 1×1×1 convolution.
+    Nearest,
+}
+
+/// Description of a 3-D U-Net with batch normalization.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UNet3d {
+    /// Channels of the input.
+    pub in_channels: usize,
+    /// Channels of the output.
+    pub out_channels: usize,
+    /// Channels of each level.
+    pub filters: Vec<usize>,
+    /// Stride into each level after the first, in z, y, x: one entry less than filters.
+    pub strides: Vec<[usize; 3]>,
+    /// Odd kernel lengths in z, y, x.
+    pub kernel: [usize; 3],
+    /// Convolutions in each block, at least 1.
+    pub convs_per_block: usize,
+    /// Way up.
+    pub upsampling: Upsampling,
+    /// Slope of LeakyReLU.
+    pub slope: f32,
+    /// ε of the batch norms.
+    pub epsilon: f32,
+    /// Applied to the output.
+    pub head: Option<Activation>,
+}
+
+impl Default for UNet3d {
+    fn default() -> Self {
+        Self {
+            in_channels: 1,
+            out_channels: 1,
+            filters: vec![16, 32, 64],
+            strides: vec![[2; 3]; 2],
+            kernel: [3; 3],
+            convs_per_block: 2,
+            upsampling: Upsampling::Transposed,
+            slope: 0.01,
+            epsilon: 1e-5,
+            head: None,
+        }
+    }
+}
+
+/// Builds a [`UNet3d`]: input `x` `[n, in, d, h, w]`, output `y` of the same lengths.
+///
+/// Blocks are `encoder.L` and `decoder.L` (L the level, 0 the finest). Parameters: `block.convI.weight`, and
+/// `block.normI.weight`, `.bias`, `.running_mean`, `.running_var`; `decoder.L.up.weight`; `head.weight`, `head.bias`.
+///
+/// # Errors
+/// When the description is not consistent, or a named weight is missing or of another shape.
+pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
+    let positive = config.strides.iter().flatten().chain(&config.filters).all(|&n| n > 0);
+    let odd = config.kernel.iter().all(|k| k % 2 == 1);
+    if config.filters.len() != config.strides.len() + 1 || !positive || !odd || config.convs_per_block == 0 {
+        return Err(GraphError::misused("U-Net", format!("{config:?}"), "one stride less than filters, odd kernels"));
+    }
+    let (mut maker, x) = Maker::new("unet3d", weights, config.in_channels, 3, config.slope);
+    let mut now = (x, config.in_channels);
+    let mut levels: Vec<(ValueId, usize)> = Vec::new();
+    for (level, &filters) in config.filters.iter().enumerate() {
+        let stride = level.checked_sub(1).and_then(|l| config.strides.get(l)).copied().unwrap_or([1; 3]);
+        let y = block(&mut maker, config, &format!("encoder.{level}"), now, filters, stride)?;
+        now = (y, filters);
+        levels.push(now);
+    }
+    levels.pop();
+    for (level, (skip, filters)) in levels.into_iter().enumerate().rev() {
+        let stride = config.strides.get(level).copied().unwrap_or([1; 3]);
+        let name = format!("decoder.{level}");
+        let up = match config.upsampling {
+            Upsampling::Transposed => maker.upsample(&format!("{name}.up"), now.0, (now.1, filters), &stride)?,
+            Upsampling::Nearest => {
+                let thin = ConvAttrs::same(&[1, 1, 1]);
+                let y = maker.conv(&format!("{name}.up"), now.0, (now.1, filters), thin, false)?;
+                let scales: Vec<f32> = [1, 1].into_iter().chain(stride).map(|s| s as f32).collect();
+                let scales = maker.graph.add_initializer(format!("{name}.scales"), Tensor::vector(scales));
+                let op = Op::Resize(ResizeAttrs::nearest());
+                maker.graph.push(format!("{name}.resized"), op, &[Some(y), None, Some(scales)])
+            }
+        };
+        let both = maker.graph.push(format!("{name}.concat"), Op::Concat { axis: 1 }, &[Some(up), Some(skip)]);
+        now = (block(&mut maker, config, &name, (both, 2 * filters), filters, [1; 3])?, filters);
+    }
+    let head = ConvAttrs::same(&[1, 1, 1]);
+    let mut y = maker.conv("head", now.0, (now.1, config.out_channels), head, true)?;
+    if let Some(activation) = config.head {
+        y = maker.graph.push("head.activation", Op::Activation(activation), &[Some(y)]);
+    }
+    maker.finish(y)
+}
+
+fn block(
+    maker: &mut Maker<'_>,
+    config: &UNet3d,
+    name: &str,
+    (mut x, mut channels): (ValueId, usize),
+    filters: usize,
+    stride: [usize; 3],
+) -> Result<ValueId> {
+    for index in 1..=config.convs_per_block {
+        let stride = if index == 1 { stride } else { [1; 3] };
+        let attrs = ConvAttrs::same(&config.kernel).with_strides(&stride);
+        let y = maker.conv(&format!("{name}.conv{index}"), x, (channels, filters), attrs, false)?;
+        let mut inputs = vec![Some(y)];
+        for (part, start) in [("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)] {
+            inputs.push(Some(maker.constant(&format!("{name}.norm{index}.{part}"), &[filters], start)?));
+        }
+        let op = Op::BatchNormalization { epsilon: config.epsilon };
+        let y = maker.graph.push(format!("{name}.norm{index}.out"), op, &inputs);
+        x = maker.leaky(&format!("{name}.act{index}"), y);
+        channels = filters;
+    }
+    Ok(x)
+}

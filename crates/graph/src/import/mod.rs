@@ -1,0 +1,360 @@
+//! From an ONNX file to a [`Graph`]: names resolved, nodes put in order, operators brought into one form.
+
+mod attributes;
+mod layers;
+mod operators;
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{GraphError, GraphErrorKind, Result};
+use crate::graph::{Dim, Graph, Node, Value, ValueId};
+use crate::infer::{Info, merged, step};
+use crate::limits::{GraphLimits, check};
+use crate::op::Op;
+use crate::proto::{ExternalData, GraphProto, ModelProto, NodeProto, ValueInfo, tensor_from_proto};
+use crate::tensor::{ElementType, Tensor};
+
+use attributes::Attributes;
+
+/// Newest opset of the default domain whose operators were checked against this importer.
+pub const NEWEST_OPSET: i64 = 25;
+
+impl Graph {
+    /// Reads an ONNX file. External data is looked for beside it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is malformed, over a limit, or uses what is not supported.
+    pub fn load(path: &Path, limits: &GraphLimits) -> Result<Self> {
+        let io = |source| GraphError::Io { path: path.to_owned(), source };
+        let size = std::fs::metadata(path).map_err(io)?.len();
+        check("model_bytes", format!("\"{}\"", path.display()), size.into(), limits.model_bytes.into())?;
+        let bytes = std::fs::read(path).map_err(io)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Self::from_bytes(&bytes, Some(folder), limits)
+    }
+
+    /// Reads the bytes of an ONNX file. `folder` is where its external data may lie; without one, external data is
+    /// refused.
+    ///
+    /// # Errors
+    /// When the bytes are malformed, over a limit, or use what is not supported.
+    pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> Result<Self> {
+        check("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
+        let model = ModelProto::decode(bytes)?;
+        if model.has_functions {
+            return Err(GraphError::unsupported("the model defines functions of its own"));
+        }
+        let proto = model.graph.ok_or_else(|| GraphError::malformed("the file holds no graph"))?;
+        check("nodes", "the graph", proto.nodes.len() as u128, limits.nodes as u128)?;
+        let opset = model.opsets.iter().find(|(d, _)| is_default(d)).map_or(1, |(_, v)| *v);
+        if !(1..=NEWEST_OPSET).contains(&opset) {
+            return Err(GraphError::unsupported(format!("opset {opset}; the newest known one is {NEWEST_OPSET}")));
+        }
+        let mut importer = Importer {
+            graph: Graph { name: proto.name.to_owned(), opset, ..Graph::default() },
+            names: HashMap::new(),
+            infos: BTreeMap::new(),
+            declared: HashMap::new(),
+            domains: model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect(),
+            limits,
+        };
+        importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        importer.read(proto, &ExternalData { base: folder })?;
+        importer.graph.validate()?;
+        Ok(importer.graph)
+    }
+}
+
+fn is_default(domain: &str) -> bool {
+    matches!(domain, "" | "ai.onnx")
+}
+
+/// A node on its way in: its inputs may still be changed by its conversion.
+pub(crate) struct Pending<'a> {
+    pub name: String,
+    pub op_type: &'a str,
+    pub opset: i64,
+    pub attributes: Attributes<'a>,
+    pub inputs: Vec<Option<ValueId>>,
+    pub outputs: Vec<Option<ValueId>>,
+}
+
+impl Pending<'_> {
+    pub(crate) fn input(&self, index: usize) -> Option<ValueId> {
+        self.inputs.get(index).copied().flatten()
+    }
+
+    /// Puts `id` at `index`, filling up with absent inputs.
+    pub(crate) fn set_input(&mut self, index: usize, id: Option<ValueId>) {
+        if self.inputs.len() <= index {
+            self.inputs.resize(index + 1, None);
+        }
+        if let Some(slot) = self.inputs.get_mut(index) {
+            *slot = id;
+        }
+    }
+
+    pub(crate) fn unsupported(&self, why: impl Into<String>) -> GraphError {
+        GraphError::UnsupportedOp {
+            op: self.op_type.to_owned(),
+            node: self.name.clone(),
+            opset: self.opset,
+            why: why.into(),
+        }
+    }
+}
+
+/// The graph being built, and what is known of its values so far.
+pub(crate) struct Importer<'l> {
+    graph: Graph,
+    names: HashMap<String, ValueId>,
+    infos: BTreeMap<ValueId, Info>,
+    declared: HashMap<String, (Option<ElementType>, Option<Vec<Dim>>)>,
+    domains: BTreeMap<String, i64>,
+    limits: &'l GraphLimits,
+}
+
+impl Importer<'_> {
+    fn read(&mut self, proto: GraphProto<'_>, external: &ExternalData<'_>) -> Result<()> {
+        if proto.has_sparse {
+            return Err(GraphError::unsupported("sparse initializers"));
+        }
+        for info in proto.value_infos.iter().chain(&proto.outputs) {
+            let dtype = ElementType::from_onnx_code(info.element);
+            self.declared.insert(info.name.to_owned(), (dtype, info.shape.clone()));
+        }
+        for tensor in proto.initializers {
+            let name = tensor.name.to_owned();
+            let tensor = Arc::new(tensor_from_proto(tensor, external, self.limits)?);
+            self.define(&name, Info::of(&tensor))?;
+            self.constant(&name, tensor);
+        }
+        for info in &proto.inputs {
+            // Old files list the initializers among the inputs.
+            if self.names.get(info.name).is_some_and(|id| self.graph.initializers.contains_key(id)) {
+                continue;
+            }
+            let dtype = element_type(info)?;
+            if let Some(shape) = &info.shape {
+                check("rank", format!("input \"{}\"", info.name), shape.len() as u128, self.limits.rank as u128)?;
+            }
+            let id = self.define(info.name, Info::new(dtype, info.shape.clone()))?;
+            self.graph.inputs.push(id);
+        }
+        for index in order(&proto.nodes, &self.names)? {
+            if let Some(node) = proto.nodes.get(index) {
+                self.node(node)?;
+                check("nodes", "the graph", self.graph.nodes.len() as u128, self.limits.nodes as u128)?;
+            }
+        }
+        for info in &proto.outputs {
+            let id = self.names.get(info.name).copied();
+            let id = id.ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never made", info.name)))?;
+            self.graph.outputs.push(id);
+        }
+        for (&id, info) in &self.infos {
+            if let Some(value) = self.graph.values.get_mut(id.index()) {
+                value.dtype = info.dtype;
+                value.shape = info.shape.clone();
+            }
+        }
+        Ok(())
+    }
+
+    /// A new value of this name.
+    fn define(&mut self, name: &str, info: Info) -> Result<ValueId> {
+        if name.is_empty() {
+            return Err(GraphError::malformed("a value has no name"));
+        }
+        let value = Value { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone() };
+        let id = self.graph.push_value(value);
+        if self.names.insert(name.to_owned(), id).is_some() {
+            return Err(GraphError::malformed(format!("two values are called \"{name}\"")));
+        }
+        self.infos.insert(id, info);
+        Ok(id)
+    }
+
+    fn constant(&mut self, name: &str, tensor: Arc<Tensor>) {
+        if let Some(&id) = self.names.get(name) {
+            self.graph.initializers.insert(id, tensor);
+        }
+    }
+
+    /// A name no value has yet.
+    fn fresh(&self, base: &str) -> String {
+        let mut name = base.to_owned();
+        let mut number = self.graph.values.len();
+        while self.names.contains_key(&name) || self.declared.contains_key(&name) {
+            name = format!("{base}_{number}");
+            number += 1;
+        }
+        name
+    }
+
+    /// A new constant.
+    pub(crate) fn add_constant(&mut self, base: &str, tensor: Tensor) -> Result<ValueId> {
+        let name = self.fresh(base);
+        let tensor = Arc::new(tensor);
+        let id = self.define(&name, Info::of(&tensor))?;
+        self.constant(&name, tensor);
+        Ok(id)
+    }
+
+    /// A new constant vector of integers.
+    pub(crate) fn add_ints(&mut self, base: &str, values: &[i64]) -> Result<ValueId> {
+        self.add_constant(base, Tensor::vector(values.to_vec()))
+    }
+
+    /// A node that the file does not have, with one output.
+    pub(crate) fn emit(&mut self, base: &str, op: Op, inputs: &[Option<ValueId>]) -> Result<ValueId> {
+        let name = self.fresh(base);
+        let id = self.define(&name, Info::default())?;
+        self.finish(Node { name, op, inputs: inputs.to_vec(), outputs: vec![Some(id)] })?;
+        Ok(id)
+    }
+
+    /// What is known of a value.
+    pub(crate) fn info(&self, id: Option<ValueId>) -> Option<&Info> {
+        self.infos.get(&id?)
+    }
+
+    pub(crate) fn rank(&self, id: Option<ValueId>) -> Option<usize> {
+        self.info(id)?.rank()
+    }
+
+    /// Adds a node whose outputs are defined, and works out what they are.
+    fn finish(&mut self, node: Node) -> Result<()> {
+        let found = step(&node, &self.infos, self.limits).map_err(|e| match e.kind() {
+            GraphErrorKind::Misused => GraphError::malformed(e.to_string()),
+            _ => e,
+        })?;
+        for (id, mut info) in node.outputs.iter().zip(found) {
+            let Some(id) = id else { continue };
+            if let Some((dtype, shape)) = self.declared.get(&self.graph.value(*id).name) {
+                info.dtype = info.dtype.or(*dtype);
+                info.shape = merged(info.shape, shape.as_deref());
+            }
+            self.infos.insert(*id, info);
+        }
+        self.graph.nodes.push(node);
+        Ok(())
+    }
+
+    fn node(&mut self, proto: &NodeProto<'_>) -> Result<()> {
+        let first_output = proto.outputs.iter().find(|o| !o.is_empty()).copied().unwrap_or_default();
+        let name = if proto.name.is_empty() { first_output } else { proto.name };
+        if !is_default(proto.domain) {
+            return Err(GraphError::UnsupportedOp {
+                op: format!("{}.{}", proto.domain, proto.op_type),
+                node: name.to_owned(),
+                opset: self.domains.get(proto.domain).copied().unwrap_or(1),
+                why: format!("the operators of domain \"{}\" are not implemented", proto.domain),
+            });
+        }
+        let mut inputs = Vec::with_capacity(proto.inputs.len());
+        for input in &proto.inputs {
+            inputs.push(match *input {
+                "" => None,
+                read => Some(*self.names.get(read).ok_or_else(|| {
+                    GraphError::malformed(format!("node \"{name}\" reads \"{read}\", which nothing makes"))
+                })?),
+            });
+        }
+        while inputs.last() == Some(&None) {
+            inputs.pop();
+        }
+        let mut pending = Pending {
+            name: name.to_owned(),
+            op_type: proto.op_type,
+            opset: self.graph.opset,
+            attributes: Attributes::new(&proto.attributes)?,
+            inputs,
+            outputs: Vec::new(),
+        };
+        if proto.op_type == "Constant" {
+            let tensor = operators::constant(&mut pending, self.limits)?;
+            let tensor = Arc::new(tensor);
+            self.define(first_output, Info::of(&tensor))?;
+            self.constant(first_output, tensor);
+            return pending.attributes.all_known(&pending);
+        }
+        // Outputs are defined after what the conversion emits before them, so as not to be read too early.
+        let wanted: Vec<&str> = proto.outputs.clone();
+        pending.outputs = vec![None; wanted.len()];
+        let op = match layers::convert(self, &mut pending, &wanted)? {
+            Some(op) => op,
+            None => operators::convert(self, &mut pending, &wanted)?,
+        };
+        pending.attributes.all_known(&pending)?;
+        for (slot, wanted) in pending.outputs.iter_mut().zip(&wanted) {
+            if !wanted.is_empty() {
+                *slot = Some(self.define(wanted, Info::default())?);
+            }
+        }
+        if !matches!(op, Op::Split { .. }) {
+            while pending.outputs.last() == Some(&None) {
+                pending.outputs.pop();
+            }
+        }
+        self.finish(Node { name: pending.name, op, inputs: pending.inputs, outputs: pending.outputs })
+    }
+}
+
+fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {
+    if info.not_tensor {
+        return Err(GraphError::unsupported(format!("input \"{}\" is not a tensor", info.name)));
+    }
+    let dtype = ElementType::from_onnx_code(info.element);
+    if dtype.is_none() && info.element != 0 {
+        return Err(GraphError::unsupported(format!("input \"{}\" has ONNX type {}", info.name, info.element)));
+    }
+    Ok(dtype)
+}
+
+/// Indices of the nodes so that each comes after those it reads from; the file's order is kept where it can be.
+fn order(nodes: &[NodeProto<'_>], given: &HashMap<String, ValueId>) -> Result<Vec<usize>> {
+    let mut makers: HashMap<&str, usize> = HashMap::new();
+    for (index, node) in nodes.iter().enumerate() {
+        for &output in node.outputs.iter().filter(|o| !o.is_empty()) {
+            if given.contains_key(output) || makers.insert(output, index).is_some() {
+                return Err(GraphError::malformed(format!("\"{output}\" is made twice")));
+            }
+        }
+    }
+    let mut waiting: Vec<usize> = vec![0; nodes.len()];
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        let sources: BTreeSet<usize> = node.inputs.iter().filter_map(|i| makers.get(i).copied()).collect();
+        if let Some(w) = waiting.get_mut(index) {
+            *w = sources.len();
+        }
+        for source in sources {
+            if let Some(r) = readers.get_mut(source) {
+                r.push(index);
+            }
+        }
+    }
+    let mut ready: BinaryHeap<std::cmp::Reverse<usize>> =
+        waiting.iter().enumerate().filter(|(_, w)| **w == 0).map(|(i, _)| std::cmp::Reverse(i)).collect();
+    let mut sorted = Vec::with_capacity(nodes.len());
+    while let Some(std::cmp::Reverse(index)) = ready.pop() {
+        sorted.push(index);
+        for &reader in readers.get(index).into_iter().flatten() {
+            if let Some(w) = waiting.get_mut(reader) {
+                *w -= 1;
+                if *w == 0 {
+                    ready.push(std::cmp::Reverse(reader));
+                }
+            }
+        }
+    }
+    if sorted.len() == nodes.len() {
+        return Ok(sorted);
+    }
+    let stuck = waiting.iter().position(|&w| w > 0).and_then(|i| nodes.get(i));
+    let name = stuck.map_or("", |n| if n.name.is_empty() { n.outputs.first().copied().unwrap_or("") } else { n.name });
+    Err(GraphError::malformed(format!("the graph has a cycle through node \"{name}\"")))
+}

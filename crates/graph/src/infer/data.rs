@@ -1,0 +1,279 @@
+//! Products, reductions, indexing, casts and quantization.
+
+use super::{FLOATS, Given, Info, fixed, resolve_axis};
+use crate::error::{GraphError, Result};
+use crate::graph::Dim;
+use crate::op::Op;
+use crate::tensor::ElementType;
+
+const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];
+const INDICES: [ElementType; 2] = [ElementType::I32, ElementType::I64];
+
+pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+    Ok(Some(match op {
+        Op::MatMul => {
+            let dtype = given.same_type([0, 1])?;
+            vec![Info::new(dtype, matmul(given.need(0)?, given.need(1)?)?)]
+        }
+        Op::MatMulInteger => {
+            given.types(0, &BYTES)?;
+            given.types(1, &BYTES)?;
+            vec![Info::new(Some(ElementType::I32), matmul(given.need(0)?, given.need(1)?)?)]
+        }
+        Op::QLinearMatMul => {
+            for index in 0..8 {
+                given.need(index)?;
+            }
+            given.types(0, &BYTES)?;
+            given.types(3, &BYTES)?;
+            vec![Info::new(given.need(7)?.dtype, matmul(given.need(0)?, given.need(3)?)?)]
+        }
+        Op::Gemm { trans_a, trans_b, .. } => vec![gemm(*trans_a, *trans_b, given)?],
+        Op::Reduce { keep_dims, noop_with_empty_axes, .. } => vec![reduce(*keep_dims, *noop_with_empty_axes, given)?],
+        Op::ArgReduce { axis, keep_dims, .. } => {
+            let x = given.need(0)?;
+            let shape = x.shape.as_ref().map(|s| {
+                let axis = resolve_axis(*axis, s.len())?;
+                if s.get(axis) == Some(&Dim::Fixed(0)) {
+                    return Err(GraphError::misused("length of the searched axis", "0", "at least 1"));
+                }
+                Ok(without(s, &[axis], *keep_dims))
+            });
+            vec![Info::new(Some(ElementType::I64), shape.transpose()?)]
+        }
+        Op::TopK { axis, .. } => top_k(*axis, given)?,
+        Op::Gather { axis } => {
+            given.types(1, &INDICES)?;
+            let (x, indices) = (given.need(0)?, given.need(1)?);
+            let shape = match (&x.shape, &indices.shape) {
+                (Some(s), Some(i)) => {
+                    let axis = resolve_axis(*axis, s.len())?;
+                    let (head, tail) = s.split_at(axis);
+                    Some([head, i, tail.get(1..).unwrap_or_default()].concat())
+                }
+                _ => None,
+            };
+            vec![Info::new(x.dtype, shape)]
+        }
+        Op::GatherElements { axis } => {
+            given.types(1, &INDICES)?;
+            let (x, indices) = (given.need(0)?, given.need(1)?);
+            if let (Some(a), Some(b)) = (&x.shape, &indices.shape) {
+                let axis = resolve_axis(*axis, a.len())?;
+                let fits = a.len() == b.len()
+                    && a.iter().zip(b).enumerate().all(|(i, (x, y))| match (x.fixed(), y.fixed()) {
+                        (Some(x), Some(y)) => i == axis || y <= x,
+                        _ => true,
+                    });
+                if !fits {
+                    return Err(GraphError::misused("indices", format!("{b:?}"), format!("within {a:?}")));
+                }
+            }
+            vec![Info::new(x.dtype, indices.shape.clone())]
+        }
+        Op::GatherNd { batch_dims } => vec![gather_nd(*batch_dims, given)?],
+        Op::ScatterNd => vec![scatter_nd(given)?],
+        Op::Cast { to } => vec![Info::new(Some(*to), given.need(0)?.shape.clone())],
+        Op::QuantizeLinear { axis, block_size, to } => {
+            given.types(
+                0,
+                &[ElementType::F32, ElementType::F64, ElementType::F16, ElementType::BF16, ElementType::I32],
+            )?;
+            let x = given.need(0)?;
+            scale_fits(x, given.need(1)?, given.get(2), *axis, *block_size)?;
+            let zero = given.get(2).and_then(|z| z.dtype);
+            vec![Info::new(zero.or(Some(*to)), x.shape.clone())]
+        }
+        Op::DequantizeLinear { axis, block_size } => {
+            let x = given.need(0)?;
+            let scale = given.need(1)?;
+            given.types(1, &FLOATS)?;
+            scale_fits(x, scale, given.get(2), *axis, *block_size)?;
+            vec![Info::new(scale.dtype, x.shape.clone())]
+        }
+        Op::DynamicQuantizeLinear => {
+            given.types(0, &[ElementType::F32])?;
+            let x = given.need(0)?;
+            vec![
+                Info::new(Some(ElementType::U8), x.shape.clone()),
+                Info::new(Some(ElementType::F32), Some(Vec::new())),
+                Info::new(Some(ElementType::U8), Some(Vec::new())),
+            ]
+        }
+        Op::Einsum { equation } => {
+            let dtype = given.same_type(0..given.inputs.len())?;
+            let shapes: Option<Vec<Vec<usize>>> =
+                (0..given.inputs.len()).map(|i| given.get(i).and_then(Info::fixed_shape)).collect();
+            let shape = match shapes {
+                Some(shapes) => Some(fixed(&crate::reference::einsum_plan(equation, &shapes)?.output_lengths())),
+                None => None,
+            };
+            vec![Info::new(dtype, shape)]
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Shape of numpy's `matmul`.
+fn matmul(a: &Info, b: &Info) -> Result<Option<Vec<Dim>>> {
+    let (Some(a), Some(b)) = (&a.shape, &b.shape) else { return Ok(None) };
+    let bad = || GraphError::misused("matmul", format!("{a:?} and {b:?}"), "inner lengths that agree");
+    let (a_lead, m, k1) = match a.as_slice() {
+        [] => return Err(bad()),
+        [k] => (&[][..], None, k),
+        [lead @ .., m, k] => (lead, Some(m), k),
+    };
+    let (b_lead, k2, n) = match b.as_slice() {
+        [] => return Err(bad()),
+        [k] => (&[][..], k, None),
+        [lead @ .., k, n] => (lead, k, Some(n)),
+    };
+    if let (Dim::Fixed(x), Dim::Fixed(y)) = (k1, k2)
+        && x != y
+    {
+        return Err(bad());
+    }
+    let mut shape = super::elementwise::broadcast_dims(a_lead, b_lead)?;
+    shape.extend(m.into_iter().chain(n).cloned());
+    Ok(Some(shape))
+}
+
+fn gemm(trans_a: bool, trans_b: bool, given: &Given<'_>) -> Result<Info> {
+    let dtype = given.same_type([0, 1, 2])?;
+    let (Some(a), Some(b)) = (&given.need(0)?.shape, &given.need(1)?.shape) else { return Ok(Info::new(dtype, None)) };
+    let ([a0, a1], [b0, b1]) = (a.as_slice(), b.as_slice()) else {
+        return Err(GraphError::misused("gemm", format!("{a:?} and {b:?}"), "two axes each"));
+    };
+    let (m, k1) = if trans_a { (a1, a0) } else { (a0, a1) };
+    let (k2, n) = if trans_b { (b1, b0) } else { (b0, b1) };
+    if let (Dim::Fixed(x), Dim::Fixed(y)) = (k1, k2)
+        && x != y
+    {
+        return Err(GraphError::misused("gemm", format!("inner lengths {x} and {y}"), "equal ones"));
+    }
+    if let Some(c) = given.get(2).and_then(Info::fixed_shape) {
+        super::elementwise::broadcast_onto(&c, &[m.fixed(), n.fixed()])?;
+    }
+    Ok(Info::new(dtype, Some(vec![m.clone(), n.clone()])))
+}
+
+fn without(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
+    let mut out = Vec::new();
+    for (i, d) in shape.iter().enumerate() {
+        if !axes.contains(&i) {
+            out.push(d.clone());
+        } else if keep {
+            out.push(Dim::Fixed(1));
+        }
+    }
+    out
+}
+
+/// The axes a reduction goes over.
+pub(crate) fn reduced_axes(rank: usize, axes: Option<&[i64]>, noop: bool) -> Result<Vec<usize>> {
+    match axes {
+        Some(axes) if !axes.is_empty() => axes.iter().map(|&a| resolve_axis(a, rank)).collect(),
+        _ if noop => Ok(Vec::new()),
+        _ => Ok((0..rank).collect()),
+    }
+}
+
+fn reduce(keep: bool, noop: bool, given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let axes = match given.get(1) {
+        None => reduced_axes(shape.len(), None, noop)?,
+        Some(info) => match info.ints() {
+            Some(axes) => reduced_axes(shape.len(), Some(&axes), noop)?,
+            None if keep => {
+                let unknown = shape.iter().map(|d| Dim::Free(format!("{d}_reduced"))).collect();
+                return Ok(Info::new(x.dtype, Some(unknown)));
+            }
+            None => return Ok(Info::new(x.dtype, None)),
+        },
+    };
+    Ok(Info::new(x.dtype, Some(without(shape, &axes, keep))))
+}
+
+fn top_k(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
+    let x = given.need(0)?;
+    let k = given.need(1)?.ints().and_then(|v| v.first().copied());
+    let shape = x.shape.as_ref().map(|s| {
+        let axis = resolve_axis(axis, s.len())?;
+        let mut s = s.clone();
+        if let Some(d) = s.get_mut(axis) {
+            *d = match (k.map(usize::try_from), d.fixed()) {
+                (Some(Ok(k)), n) if n.is_none_or(|n| k <= n) => Dim::Fixed(k),
+                (None, _) => Dim::Free("k".into()),
+                (_, n) => return Err(GraphError::misused("k", format!("{k:?}"), format!("0 to {n:?}"))),
+            };
+        }
+        Ok(s)
+    });
+    let shape = shape.transpose()?;
+    Ok(vec![Info::new(x.dtype, shape.clone()), Info::new(Some(ElementType::I64), shape)])
+}
+
+fn gather_nd(batch: usize, given: &Given<'_>) -> Result<Info> {
+    given.types(1, &[ElementType::I64])?;
+    let (x, indices) = (given.need(0)?, given.need(1)?);
+    let (Some(s), Some(i)) = (&x.shape, &indices.shape) else { return Ok(Info::new(x.dtype, None)) };
+    let Some(Some(depth)) = i.last().map(Dim::fixed) else { return Ok(Info::new(x.dtype, None)) };
+    if batch >= i.len() || batch + depth > s.len() || depth == 0 {
+        return Err(GraphError::misused("indices", format!("{i:?}"), format!("ones that fit {s:?}")));
+    }
+    for (a, b) in s.iter().zip(i).take(batch) {
+        if let (Some(a), Some(b)) = (a.fixed(), b.fixed())
+            && a != b
+        {
+            return Err(GraphError::misused("batch axes", b.to_string(), a.to_string()));
+        }
+    }
+    let lead = i.split_last().map(|(_, lead)| lead).unwrap_or_default();
+    let shape = [lead, s.get(batch + depth..).unwrap_or_default()].concat();
+    Ok(Info::new(x.dtype, Some(shape)))
+}
+
+fn scatter_nd(given: &Given<'_>) -> Result<Info> {
+    given.types(1, &[ElementType::I64])?;
+    let dtype = given.same_type([0, 2])?;
+    let x = given.need(0)?;
+    let (indices, updates) = (given.need(1)?, given.need(2)?);
+    if let (Some(s), Some(i), Some(u)) = (x.fixed_shape(), indices.fixed_shape(), updates.fixed_shape()) {
+        let depth = i.last().copied().unwrap_or(0);
+        let lead = i.split_last().map(|(_, lead)| lead).unwrap_or_default();
+        let expected = s.get(depth..).map(|tail| [lead, tail].concat());
+        if depth == 0 || expected.as_ref() != Some(&u) {
+            return Err(GraphError::misused("updates", format!("{u:?}"), format!("{expected:?}")));
+        }
+    }
+    Ok(Info::new(dtype, x.shape.clone()))
+}
+
+/// Checks the scale and zero point of a (de)quantization against the tensor.
+fn scale_fits(x: &Info, scale: &Info, zero: Option<&Info>, axis: i64, block: usize) -> Result<()> {
+    let (Some(shape), Some(s)) = (&x.shape, scale.fixed_shape()) else { return Ok(()) };
+    if let Some(z) = zero.and_then(Info::fixed_shape)
+        && z.iter().product::<usize>() != s.iter().product::<usize>()
+    {
+        return Err(GraphError::misused("zero point", format!("{z:?}"), format!("{s:?}")));
+    }
+    let bad = |expected: String| Err(GraphError::misused("scale", format!("{s:?}"), expected));
+    match s.as_slice() {
+        _ if block > 0 => {
+            let axis = resolve_axis(axis, shape.len())?;
+            let fits =
+                s.len() == shape.len()
+                    && shape.iter().zip(&s).enumerate().all(|(i, (d, &n))| {
+                        d.fixed().is_none_or(|d| n == if i == axis { d.div_ceil(block) } else { d })
+                    });
+            if fits { Ok(()) } else { bad(format!("{shape:?} in blocks of {block} along axis {axis}")) }
+        }
+        [] | [1] => Ok(()),
+        [n] => {
+            let d = shape.get(resolve_axis(axis, shape.len())?).and_then(Dim::fixed);
+            if d.is_none_or(|d| d == *n) { Ok(()) } else { bad(format!("{d:?} entries")) }
+        }
+        _ => bad("at most one axis".into()),
+    }
+}

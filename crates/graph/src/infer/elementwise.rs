@@ -1,0 +1,157 @@
+//! Elementwise operators and broadcasting.
+
+use super::{FLOATS, Given, Info};
+use crate::error::{GraphError, Result};
+use crate::graph::Dim;
+use crate::op::{BinaryOp, Op, UnaryOp};
+use crate::tensor::ElementType;
+
+/// The shape two shapes broadcast to (numpy's rule: aligned at the end, length 1 stretches).
+pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
+    let rank = a.len().max(b.len());
+    let at = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).and_then(|i| s.get(i)).copied().unwrap_or(1);
+    (0..rank)
+        .map(|i| match (at(a, i), at(b, i)) {
+            (x, y) if x == y => Ok(x),
+            (1, y) => Ok(y),
+            (x, 1) => Ok(x),
+            _ => Err(GraphError::misused("shapes", format!("{a:?} and {b:?}"), "ones that broadcast")),
+        })
+        .collect()
+}
+
+/// Checks that `small` stretches to `large` (unknown lengths fit) without making it larger.
+pub(crate) fn broadcast_onto(small: &[usize], large: &[Option<usize>]) -> Result<()> {
+    let fits = small.len() <= large.len()
+        && small.iter().rev().zip(large.iter().rev()).all(|(&s, l)| s == 1 || l.is_none_or(|l| l == s));
+    if fits {
+        Ok(())
+    } else {
+        Err(GraphError::misused("shape", format!("{small:?}"), format!("one that fits {large:?}")))
+    }
+}
+
+pub(super) fn broadcast_dims(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>> {
+    let rank = a.len().max(b.len());
+    let one = Dim::Fixed(1);
+    let at = |s: &[Dim], i: usize| {
+        (i + s.len()).checked_sub(rank).and_then(|i| s.get(i)).cloned().unwrap_or_else(|| one.clone())
+    };
+    (0..rank)
+        .map(|i| match (at(a, i), at(b, i)) {
+            (x, y) if x == y => Ok(x),
+            (Dim::Fixed(1), y) => Ok(y),
+            (x, Dim::Fixed(1)) => Ok(x),
+            (Dim::Fixed(_), Dim::Fixed(_)) => {
+                Err(GraphError::misused("shapes", format!("{a:?} and {b:?}"), "ones that broadcast"))
+            }
+            (x @ Dim::Fixed(_), _) => Ok(x),
+            (_, y) => Ok(y),
+        })
+        .collect()
+}
+
+fn all_broadcast(given: &Given<'_>, count: usize) -> Result<Option<Vec<Dim>>> {
+    let mut shape = Some(Vec::new());
+    for index in 0..count {
+        let info = given.need(index)?;
+        shape = match (shape, &info.shape) {
+            (Some(a), Some(b)) => Some(broadcast_dims(&a, b)?),
+            _ => None,
+        };
+    }
+    Ok(shape)
+}
+
+pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Vec<Info>> {
+    let x = given.need(0)?;
+    let keep = |dtype| Info::new(dtype, x.shape.clone());
+    Ok(vec![match op {
+        Op::Activation(_) | Op::Identity | Op::Trilu { .. } | Op::CumSum { .. } | Op::LpNormalization { .. } => {
+            if let Op::Activation(a) = op {
+                let relu = matches!(a, crate::op::Activation::Relu);
+                if !relu || x.dtype == Some(ElementType::Bool) {
+                    given.types(0, &FLOATS)?;
+                }
+            }
+            if let (Op::LpNormalization { axis, .. }, Some(rank)) = (op, x.rank()) {
+                given.types(0, &FLOATS)?;
+                super::resolve_axis(*axis, rank)?;
+            }
+            if let (Op::Trilu { .. }, Some(0 | 1)) = (op, x.rank()) {
+                return Err(GraphError::misused("axes", format!("{:?}", x.rank()), "at least 2"));
+            }
+            keep(x.dtype)
+        }
+        Op::Softmax { axis } | Op::LogSoftmax { axis } => {
+            given.types(0, &FLOATS)?;
+            if let Some(rank) = x.rank() {
+                super::resolve_axis(*axis, rank)?;
+            }
+            keep(x.dtype)
+        }
+        Op::Clip => {
+            given.same_type([0, 1, 2])?;
+            for index in [1, 2] {
+                if let Some(s) = given.get(index).and_then(Info::fixed_shape)
+                    && s.iter().product::<usize>() != 1
+                {
+                    return Err(GraphError::misused("bound", format!("{s:?}"), "one element"));
+                }
+            }
+            keep(x.dtype)
+        }
+        Op::PRelu => {
+            given.types(0, &FLOATS)?;
+            let dtype = given.same_type([0, 1])?;
+            if let (Some(slope), Some(shape)) = (given.need(1)?.fixed_shape(), &x.shape) {
+                broadcast_onto(&slope, &shape.iter().map(Dim::fixed).collect::<Vec<_>>())?;
+            }
+            keep(dtype)
+        }
+        Op::Unary(UnaryOp::IsNaN) => {
+            given.types(0, &FLOATS)?;
+            keep(Some(ElementType::Bool))
+        }
+        Op::Unary(kind) => {
+            match kind {
+                UnaryOp::Not => given.types(0, &[ElementType::Bool])?,
+                UnaryOp::Abs | UnaryOp::Neg | UnaryOp::Sign => {
+                    if x.dtype == Some(ElementType::Bool) {
+                        return Err(GraphError::misused("element type", "bool", "a number"));
+                    }
+                }
+                _ => given.types(0, &FLOATS)?,
+            }
+            keep(x.dtype)
+        }
+        Op::Binary(kind) => {
+            match kind {
+                BinaryOp::Pow => {}
+                BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
+                    given.types(0, &[ElementType::Bool])?;
+                    given.types(1, &[ElementType::Bool])?;
+                }
+                _ => {
+                    given.same_type([0, 1])?;
+                }
+            }
+            let arithmetic = !kind.is_comparison();
+            if arithmetic && x.dtype == Some(ElementType::Bool) {
+                return Err(GraphError::misused("element type", "bool", "a number"));
+            }
+            let dtype = match kind {
+                BinaryOp::Pow => x.dtype,
+                k if k.is_comparison() => Some(ElementType::Bool),
+                _ => given.same_type([0, 1])?,
+            };
+            Info::new(dtype, all_broadcast(given, 2)?)
+        }
+        Op::Where => {
+            given.types(0, &[ElementType::Bool])?;
+            let dtype = given.same_type([1, 2])?;
+            Info::new(dtype, all_broadcast(given, 3)?)
+        }
+        other => return Err(GraphError::unsupported(format!("no shape rule for {}", crate::opname::op_name(other)))),
+    }])
+}

@@ -1,0 +1,347 @@
+//! Types and shapes of what each operator makes, known before it runs.
+//!
+//! One rule an operator: it checks what the operator is given, and says what comes out. The reference executor runs
+//! the same rules on concrete shapes before it computes, so its kernels may rely on what is checked here.
+
+mod data;
+mod elementwise;
+mod shape_ops;
+mod window;
+
+/// Rules that the reference executor and the analyses apply too.
+pub(crate) mod rules {
+    pub(crate) use super::data::reduced_axes;
+    pub(crate) use super::elementwise::broadcast;
+    pub(crate) use super::shape_ops::{cut, pad_plan, permutation, range_length, shape_range, slice_plan};
+    pub(crate) use super::window::resize_geometry;
+}
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::{GraphError, Result};
+use crate::graph::{Dim, Graph, Node, ValueId};
+use crate::limits::{GraphLimits, checked_elements};
+use crate::op::Op;
+use crate::tensor::{ElementType, Tensor};
+
+/// What is known of a value.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Info {
+    pub dtype: Option<ElementType>,
+    pub shape: Option<Vec<Dim>>,
+    /// The value itself, where it follows from shapes and constants.
+    pub value: Option<Arc<Tensor>>,
+}
+
+impl Info {
+    pub(crate) fn of(tensor: &Arc<Tensor>) -> Self {
+        Self { dtype: Some(tensor.dtype()), shape: Some(fixed(tensor.shape())), value: Some(Arc::clone(tensor)) }
+    }
+
+    pub(crate) fn new(dtype: Option<ElementType>, shape: Option<Vec<Dim>>) -> Self {
+        Self { dtype, shape, value: None }
+    }
+
+    pub(crate) fn rank(&self) -> Option<usize> {
+        self.shape.as_ref().map(Vec::len)
+    }
+
+    pub(crate) fn fixed_shape(&self) -> Option<Vec<usize>> {
+        self.shape.as_ref()?.iter().map(Dim::fixed).collect()
+    }
+
+    /// The value as integers, if it is known.
+    pub(crate) fn ints(&self) -> Option<Vec<i64>> {
+        self.value.as_ref()?.to_i64_vec()
+    }
+}
+
+/// Fixed dimensions.
+pub(crate) fn fixed(shape: &[usize]) -> Vec<Dim> {
+    shape.iter().map(|&n| Dim::Fixed(n)).collect()
+}
+
+/// The inputs of one operator, with the checks all rules share.
+pub(crate) struct Given<'a> {
+    pub inputs: &'a [Option<&'a Info>],
+    pub outputs: usize,
+    pub limits: &'a GraphLimits,
+}
+
+impl<'a> Given<'a> {
+    /// Input `index`, which must be there.
+    pub(crate) fn need(&self, index: usize) -> Result<&'a Info> {
+        self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
+    }
+
+    /// Input `index`, if it is there.
+    pub(crate) fn get(&self, index: usize) -> Option<&'a Info> {
+        self.inputs.get(index).copied().flatten()
+    }
+
+    /// Checks that input `index`, if its type is known, has one of these types.
+    pub(crate) fn types(&self, index: usize, allowed: &[ElementType]) -> Result<()> {
+        match self.get(index).and_then(|i| i.dtype) {
+            Some(t) if !allowed.contains(&t) => {
+                let names: Vec<_> = allowed.iter().map(|t| t.name()).collect();
+                Err(GraphError::misused(format!("element type of input {index}"), t.name(), names.join(" or ")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that these inputs, where known, have one type, and gives it.
+    pub(crate) fn same_type(&self, indices: impl IntoIterator<Item = usize>) -> Result<Option<ElementType>> {
+        let mut found: Option<ElementType> = None;
+        for index in indices {
+            match (found, self.get(index).and_then(|i| i.dtype)) {
+                (Some(a), Some(b)) if a != b => {
+                    return Err(GraphError::misused(format!("element type of input {index}"), b.name(), a.name()));
+                }
+                (None, Some(b)) => found = Some(b),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Checks that a size made out of nothing stays under the limit for it.
+    pub(crate) fn made(&self, shape: &[usize], what: &str) -> Result<()> {
+        checked_elements(shape, "tensor_elements", what, self.limits.tensor_elements).map(|_| ())
+    }
+}
+
+/// The floating types.
+pub(crate) const FLOATS: [ElementType; 4] = [ElementType::F32, ElementType::F64, ElementType::F16, ElementType::BF16];
+
+/// `axis` counted from the front; negative ones count from the end of `rank` axes.
+pub(crate) fn resolve_axis(axis: i64, rank: usize) -> Result<usize> {
+    let positive = if axis < 0 { axis.checked_add(rank as i64).unwrap_or(-1) } else { axis };
+    usize::try_from(positive)
+        .ok()
+        .filter(|&a| a < rank)
+        .ok_or_else(|| GraphError::misused("axis", axis.to_string(), format!("one of {rank} axes")))
+}
+
+/// Applies a length rule to a dimension. A free one keeps its name where the rule keeps the length, and gets a name
+/// telling the factor (`d/2`, `d*2`) where it scales.
+pub(crate) fn map_dim(dim: &Dim, rule: impl Fn(usize) -> Result<usize>) -> Result<Dim> {
+    let name = match dim {
+        Dim::Fixed(n) => return rule(*n).map(Dim::Fixed),
+        Dim::Free(name) => name,
+    };
+    const PROBES: [usize; 2] = [3 << 12, 5 << 12];
+    let results = PROBES.map(|p| rule(p).ok());
+    let [Some(a), Some(b)] = results else { return Ok(Dim::Free(format!("{name}'"))) };
+    if [a, b] == PROBES {
+        return Ok(dim.clone());
+    }
+    let factor = |big: [usize; 2], small: [usize; 2]| {
+        let f = big[0].checked_div(small[0])?;
+        (small[0] * f == big[0] && small[1] * f == big[1]).then_some(f)
+    };
+    Ok(Dim::Free(if let Some(f) = factor(PROBES, [a, b]) {
+        rescaled(name, f, '/', '*')
+    } else if let Some(f) = factor([a, b], PROBES) {
+        rescaled(name, f, '*', '/')
+    } else {
+        format!("{name}'")
+    }))
+}
+
+/// `name` scaled by a factor; undoes an opposite scaling that is its last part.
+fn rescaled(name: &str, factor: usize, symbol: char, inverse: char) -> String {
+    if let Some((base, number)) = name.rsplit_once(['*', '/']) {
+        let sign = name.as_bytes().get(base.len()).copied().map(char::from);
+        if let Ok(old) = number.parse::<usize>() {
+            if sign == Some(inverse) && old == factor {
+                return base.to_owned();
+            }
+            if sign == Some(inverse) && factor > 0 && old % factor == 0 {
+                return format!("{base}{inverse}{}", old / factor);
+            }
+            if sign == Some(symbol) {
+                return format!("{base}{symbol}{}", old.saturating_mul(factor));
+            }
+        }
+    }
+    format!("{name}{symbol}{factor}")
+}
+
+/// Types and shapes of an operator's outputs, one entry an output asked for.
+///
+/// # Errors
+/// When the inputs do not fit the operator.
+pub(crate) fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &GraphLimits) -> Result<Vec<Info>> {
+    let given = Given { inputs, outputs, limits };
+    let mut infos = match window::infer(op, &given)? {
+        Some(infos) => infos,
+        None => match shape_ops::infer(op, &given)? {
+            Some(infos) => infos,
+            None => match data::infer(op, &given)? {
+                Some(infos) => infos,
+                None => elementwise::infer(op, &given)?,
+            },
+        },
+    };
+    for info in &infos {
+        if let Some(shape) = info.fixed_shape() {
+            checked_elements(&shape, "tensor_elements", "an output", limits.tensor_elements)?;
+        }
+    }
+    infos.resize(outputs, Info::default());
+    Ok(infos)
+}
+
+/// Elements up to which values are computed during inference: enough for any arithmetic on shapes.
+const SMALL: usize = 4096;
+
+/// The value of an operator's output, where it follows from what is known: shapes, and small integers.
+fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info]) -> Option<Vec<Tensor>> {
+    match op {
+        Op::Shape { .. } | Op::Size => {
+            let shape = inputs.first().copied().flatten()?.fixed_shape()?;
+            return crate::reference::shape_values(op, &shape).map(|t| vec![t]);
+        }
+        _ => {}
+    }
+    let small = |i: &Info| i.fixed_shape().is_some_and(|s| s.iter().product::<usize>() <= SMALL);
+    if !infos.iter().all(small) || !inputs.iter().flatten().all(|i| i.value.is_some() && small(i)) {
+        return None;
+    }
+    if matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::FusedConv { .. }) {
+        return None;
+    }
+    let values: Vec<Option<&Tensor>> = inputs.iter().map(|i| i.and_then(|i| i.value.as_deref())).collect();
+    crate::reference::eval(op, &values, infos.len()).ok()
+}
+
+/// Runs one node's rule, and computes its values where they are known.
+pub(crate) fn step(node: &Node, infos: &BTreeMap<ValueId, Info>, limits: &GraphLimits) -> Result<Vec<Info>> {
+    let inputs: Vec<Option<&Info>> = node.inputs.iter().map(|id| id.and_then(|id| infos.get(&id))).collect();
+    let wanted = node.outputs.len();
+    let name = crate::opname::op_name(&node.op);
+    let mut outputs = node_infos(&node.op, &inputs, wanted, limits).map_err(|e| e.at(&node.name, name))?;
+    if let Some(values) = known_values(&node.op, &inputs, &outputs) {
+        for (info, value) in outputs.iter_mut().zip(values) {
+            *info = Info::of(&Arc::new(value));
+        }
+    }
+    Ok(outputs)
+}
+
+/// Everything known about every value of `graph`, given what its [`crate::Value`]s say of the inputs.
+pub(crate) fn all_infos(graph: &Graph, limits: &GraphLimits) -> Result<BTreeMap<ValueId, Info>> {
+    let mut infos = BTreeMap::new();
+    for &id in &graph.inputs {
+        let value = graph.value(id);
+        infos.insert(id, Info::new(value.dtype, value.shape.clone()));
+    }
+    infos.extend(graph.initializers.iter().map(|(&id, t)| (id, Info::of(t))));
+    for node in &graph.nodes {
+        let found = step(node, &infos, limits)?;
+        for (id, mut info) in node.outputs.iter().zip(found) {
+            if let Some(id) = id {
+                let declared = graph.value(*id);
+                info.dtype = info.dtype.or(declared.dtype);
+                info.shape = merged(info.shape, declared.shape.as_deref());
+                infos.insert(*id, info);
+            }
+        }
+    }
+    Ok(infos)
+}
+
+/// What inference found, completed by what the file declared where inference could not tell.
+pub(crate) fn merged(found: Option<Vec<Dim>>, declared: Option<&[Dim]>) -> Option<Vec<Dim>> {
+    match (found, declared) {
+        (Some(found), Some(declared)) if found.len() == declared.len() => Some(
+            found
+                .into_iter()
+                .zip(declared)
+                .map(|(f, d)| if matches!((&f, d), (Dim::Free(_), Dim::Fixed(_))) { d.clone() } else { f })
+                .collect(),
+        ),
+        (Some(found), _) => Some(found),
+        (None, declared) => declared.map(<[Dim]>::to_vec),
+    }
+}
+
+/// Which graph input is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InputKey {
+    /// By value.
+    Id(ValueId),
+    /// By name.
+    Name(String),
+}
+
+impl From<ValueId> for InputKey {
+    fn from(id: ValueId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl From<&str> for InputKey {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+/// Gives inputs their lengths and works out the type and shape of every value of the graph, running what follows from
+/// shapes alone. With concrete lengths on every input, every value gets a concrete shape, unless a shape depends on the
+/// data itself. What was worked out before for other lengths is replaced.
+///
+/// # Errors
+/// [`GraphError::Misused`] when a name is no input, the lengths contradict fixed ones, or an operator cannot take what
+/// it would get; over a limit when a tensor would be too large.
+pub fn infer_shapes<K: Clone + Into<InputKey>>(graph: &mut Graph, input_shapes: &[(K, Vec<usize>)]) -> Result<()> {
+    for (key, shape) in input_shapes {
+        let id = match key.clone().into() {
+            InputKey::Id(id) => Some(id),
+            InputKey::Name(name) => graph.find(&name),
+        };
+        let id = id.filter(|id| graph.inputs.contains(id)).ok_or_else(|| {
+            let names: Vec<_> = graph.inputs.iter().map(|&i| graph.value(i).name.as_str()).collect();
+            GraphError::misused("input", format!("{:?}", key.clone().into()), format!("one of {names:?}"))
+        })?;
+        fits(graph, id, shape)?;
+        if let Some(value) = graph.values.get_mut(id.index()) {
+            value.shape = Some(fixed(shape));
+        }
+    }
+    for index in 0..graph.nodes.len() {
+        let Some(outputs) = graph.nodes.get(index).map(|n| n.outputs.clone()) else { continue };
+        for id in outputs.into_iter().flatten() {
+            if let Some(value) = graph.values.get_mut(id.index()) {
+                value.shape = None;
+            }
+        }
+    }
+    let infos = all_infos(graph, &GraphLimits::default())?;
+    for (id, info) in infos {
+        if let Some(value) = graph.values.get_mut(id.index()) {
+            value.dtype = info.dtype;
+            value.shape = info.shape;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that `shape` can be given to the input `id`.
+pub(crate) fn fits(graph: &Graph, id: ValueId, shape: &[usize]) -> Result<()> {
+    let value = graph.value(id);
+    let Some(declared) = &value.shape else { return Ok(()) };
+    let same =
+        declared.len() == shape.len() && declared.iter().zip(shape).all(|(d, n)| d.fixed().is_none_or(|d| d == *n));
+    if same {
+        return Ok(());
+    }
+    let text: Vec<_> = declared.iter().map(ToString::to_string).collect();
+    Err(GraphError::misused(
+        format!("shape of input \"{}\"", value.name),
+        format!("{shape:?}"),
+        format!("[{}]", text.join(", ")),
+    ))
+}

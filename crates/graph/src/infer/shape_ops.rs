@@ -1,0 +1,452 @@
+//! Operators that move elements about without computing on them.
+
+use super::{Given, Info, fixed, map_dim, resolve_axis};
+use crate::error::{GraphError, Result};
+use crate::graph::Dim;
+use crate::limits::checked_elements;
+use crate::op::Op;
+use crate::tensor::ElementType;
+
+pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+    Ok(Some(match op {
+        Op::Concat { axis } => vec![concat(*axis, given)?],
+        Op::Split { axis } => split(*axis, given)?,
+        Op::Slice => vec![slice(given)?],
+        Op::Pad { .. } => vec![pad(given)?],
+        Op::Reshape { allow_zero } => vec![reshape(*allow_zero, given)?],
+        Op::Transpose { perm } => vec![transpose(perm, given)?],
+        Op::Squeeze => vec![squeeze(given)?],
+        Op::Unsqueeze => vec![unsqueeze(given)?],
+        Op::Flatten { axis } => vec![flatten(*axis, given)?],
+        Op::Expand => vec![expand(given)?],
+        Op::Tile => vec![tile(given)?],
+        Op::Shape { start, end } => {
+            let length = given.need(0)?.rank().map(|rank| {
+                let (a, b) = shape_range(rank, *start, *end);
+                vec![Dim::Fixed(b.saturating_sub(a))]
+            });
+            vec![Info::new(Some(ElementType::I64), length)]
+        }
+        Op::Size => vec![Info::new(Some(ElementType::I64), Some(Vec::new()))],
+        Op::ConstantOfShape { value } => {
+            given.types(0, &[ElementType::I64])?;
+            if value.len() != 1 {
+                return Err(GraphError::misused("value", value.len().to_string(), "one element"));
+            }
+            let shape = given.need(0)?.ints().map(|s| lengths(&s)).transpose()?;
+            made_of_nothing(shape.as_deref(), "ConstantOfShape", given)?;
+            vec![Info::new(Some(value.dtype()), shape.map(|s| fixed(&s)))]
+        }
+        Op::Range => vec![range(given)?],
+        Op::DepthToSpace { block, .. } => vec![depth_space(*block, given, true)?],
+        Op::SpaceToDepth { block } => vec![depth_space(*block, given, false)?],
+        _ => return Ok(None),
+    }))
+}
+
+/// First and last-plus-one axis a `Shape` speaks of.
+pub(crate) fn shape_range(rank: usize, start: i64, end: Option<i64>) -> (usize, usize) {
+    let clamp = |v: i64| (if v < 0 { v.saturating_add(rank as i64) } else { v }).clamp(0, rank as i64) as usize;
+    let a = clamp(start);
+    (a, end.map_or(rank, clamp).max(a))
+}
+
+fn lengths(values: &[i64]) -> Result<Vec<usize>> {
+    values
+        .iter()
+        .map(|&v| usize::try_from(v).map_err(|_| GraphError::misused("shape", format!("{values:?}"), "no negatives")))
+        .collect()
+}
+
+/// The limit on tensors made out of next to nothing.
+fn made_of_nothing(shape: Option<&[usize]>, what: &str, given: &Given<'_>) -> Result<()> {
+    let Some(shape) = shape else { return Ok(()) };
+    checked_elements(shape, "tensor_elements", what, given.limits.tensor_elements)?;
+    Ok(())
+}
+
+fn concat(axis: i64, given: &Given<'_>) -> Result<Info> {
+    let dtype = given.same_type(0..given.inputs.len())?;
+    let first = given.need(0)?;
+    let Some(rank) = (0..given.inputs.len()).find_map(|i| given.get(i).and_then(Info::rank)) else {
+        return Ok(Info::new(dtype, None));
+    };
+    let axis = resolve_axis(axis, rank)?;
+    let mut shape = first.shape.clone();
+    for index in 1..given.inputs.len() {
+        let other = given.need(index)?;
+        shape = match (shape, &other.shape) {
+            (Some(a), Some(b)) if a.len() == b.len() => {
+                let joined = a.iter().zip(b).enumerate().map(|(i, pair)| match pair {
+                    (Dim::Fixed(x), Dim::Fixed(y)) if i == axis => Ok(Dim::Fixed(x.saturating_add(*y))),
+                    (x, y) if i == axis => Ok(Dim::Free(format!("{x}+{y}"))),
+                    (Dim::Fixed(x), Dim::Fixed(y)) if x != y => {
+                        Err(GraphError::misused(format!("shape of input {index}"), format!("{b:?}"), format!("{a:?}")))
+                    }
+                    (Dim::Free(_), y @ Dim::Fixed(_)) => Ok(y.clone()),
+                    (x, _) => Ok(x.clone()),
+                });
+                Some(joined.collect::<Result<_>>()?)
+            }
+            (Some(a), Some(b)) => {
+                return Err(GraphError::misused("axes of the inputs", b.len().to_string(), a.len().to_string()));
+            }
+            _ => None,
+        };
+    }
+    Ok(Info::new(dtype, shape))
+}
+
+/// Lengths of the parts when an axis of `length` is cut into `parts` (the last one may be shorter).
+fn equal_parts(length: usize, parts: usize) -> Vec<usize> {
+    let chunk = length.div_ceil(parts.max(1));
+    (0..parts).map(|i| length.saturating_sub(i * chunk).min(chunk)).collect()
+}
+
+fn split(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
+    let x = given.need(0)?;
+    let Some(shape) = &x.shape else { return Ok(vec![Info::new(x.dtype, None); given.outputs]) };
+    let axis = resolve_axis(axis, shape.len())?;
+    let length = shape.get(axis).and_then(Dim::fixed);
+    let parts = match (given.get(1), length) {
+        (Some(s), _) => s.ints().map(|s| lengths(&s)).transpose()?,
+        (None, Some(n)) => Some(equal_parts(n, given.outputs)),
+        (None, None) => None,
+    };
+    if let (Some(parts), Some(n)) = (&parts, length)
+        && (parts.iter().fold(0usize, |a, &b| a.saturating_add(b)) != n || parts.len() != given.outputs)
+    {
+        return Err(GraphError::misused(
+            "split",
+            format!("{parts:?}"),
+            format!("{} lengths with sum {n}", given.outputs),
+        ));
+    }
+    Ok((0..given.outputs)
+        .map(|i| {
+            let mut shape = shape.clone();
+            if let Some(d) = shape.get_mut(axis) {
+                *d = match parts.as_ref().and_then(|p| p.get(i)) {
+                    Some(&n) => Dim::Fixed(n),
+                    None => Dim::Free(format!("{d}_{i}")),
+                };
+            }
+            Info::new(x.dtype, Some(shape))
+        })
+        .collect())
+}
+
+/// What a slice takes of one axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub start: isize,
+    pub step: isize,
+    pub length: usize,
+}
+
+/// Start, step and length of a slice of an axis of length `n` (ONNX `Slice`: numpy's rules).
+pub(crate) fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<Cut> {
+    if step == 0 {
+        return Err(GraphError::misused("step of a slice", "0", "another number"));
+    }
+    let n = n as i64;
+    let norm = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
+    let (start, end) = if step > 0 {
+        (norm(start).clamp(0, n), norm(end).clamp(0, n))
+    } else {
+        (norm(start).clamp(-1, n - 1), norm(end).clamp(-1, n - 1))
+    };
+    let span = if step > 0 { end - start } else { start - end };
+    let length = if span > 0 { (span as u64).div_ceil(step.unsigned_abs()) as usize } else { 0 };
+    Ok(Cut { start: start.max(0) as isize, step: step as isize, length })
+}
+
+/// For each axis of a tensor of `rank` axes, what the slice takes: `None` leaves the axis whole.
+pub(crate) fn slice_plan(
+    rank: usize,
+    starts: &[i64],
+    ends: &[i64],
+    axes: Option<&[i64]>,
+    steps: Option<&[i64]>,
+) -> Result<Vec<Option<(i64, i64, i64)>>> {
+    let count = starts.len();
+    if ends.len() != count || axes.is_some_and(|a| a.len() != count) || steps.is_some_and(|s| s.len() != count) {
+        return Err(GraphError::misused("slice", "lists of different lengths", format!("{count} of each")));
+    }
+    let mut plan = vec![None; rank];
+    for (i, (&start, &end)) in starts.iter().zip(ends).enumerate() {
+        let axis = axes.and_then(|a| a.get(i)).copied().unwrap_or(i as i64);
+        let step = steps.and_then(|s| s.get(i)).copied().unwrap_or(1);
+        if let Some(slot) = plan.get_mut(resolve_axis(axis, rank)?) {
+            *slot = Some((start, end, step));
+        }
+    }
+    Ok(plan)
+}
+
+fn slice(given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let (starts, ends) = (given.need(1)?.ints(), given.need(2)?.ints());
+    let optional = |i: usize| match given.get(i) {
+        None => Some(None),
+        Some(info) => info.ints().map(Some),
+    };
+    let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let (Some(starts), Some(ends), Some(axes), Some(steps)) = (starts, ends, optional(3), optional(4)) else {
+        let unknown = shape.iter().map(|d| Dim::Free(format!("{d}_cut"))).collect();
+        return Ok(Info::new(x.dtype, Some(unknown)));
+    };
+    let plan = slice_plan(shape.len(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
+    let dims = shape.iter().zip(plan).map(|(d, p)| match p {
+        None => Ok(d.clone()),
+        Some((start, end, step)) => map_dim(d, |n| Ok(cut(n, start, end, step)?.length)),
+    });
+    Ok(Info::new(x.dtype, Some(dims.collect::<Result<_>>()?)))
+}
+
+/// Elements added before and after each of `rank` axes.
+pub(crate) fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Result<Vec<(i64, i64)>> {
+    let all: Vec<i64> = (0..rank as i64).collect();
+    let axes = axes.unwrap_or(&all);
+    if pads.len() != 2 * axes.len() {
+        return Err(GraphError::misused("pads", pads.len().to_string(), (2 * axes.len()).to_string()));
+    }
+    let (before, after) = pads.split_at(axes.len());
+    let mut plan = vec![(0, 0); rank];
+    for ((&axis, &b), &a) in axes.iter().zip(before).zip(after) {
+        if let Some(slot) = plan.get_mut(resolve_axis(axis, rank)?) {
+            *slot = (b, a);
+        }
+    }
+    Ok(plan)
+}
+
+fn pad(given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    given.same_type([0, 2])?;
+    if let Some(s) = given.get(2).and_then(Info::fixed_shape)
+        && s.iter().product::<usize>() != 1
+    {
+        return Err(GraphError::misused("pad value", format!("{s:?}"), "one element"));
+    }
+    let pads = given.need(1)?;
+    let axes = given.get(3).map(Info::ints);
+    let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let (Some(pads), None | Some(Some(_))) = (pads.ints(), &axes) else {
+        let unknown = shape.iter().map(|d| Dim::Free(format!("{d}_padded"))).collect();
+        return Ok(Info::new(x.dtype, Some(unknown)));
+    };
+    let plan = pad_plan(shape.len(), &pads, axes.flatten().as_deref())?;
+    let dims = shape.iter().zip(plan).map(|(d, (before, after))| {
+        map_dim(d, |n| {
+            let length = n as i128 + i128::from(before) + i128::from(after);
+            usize::try_from(length).map_err(|_| GraphError::misused("pads", length.to_string(), "no negative length"))
+        })
+    });
+    let dims: Vec<Dim> = dims.collect::<Result<_>>()?;
+    if let Some(shape) = dims.iter().map(Dim::fixed).collect::<Option<Vec<_>>>() {
+        made_of_nothing(Some(&shape), "Pad", given)?;
+    }
+    Ok(Info::new(x.dtype, Some(dims)))
+}
+
+/// The concrete shape a `Reshape` means.
+pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) -> Result<Vec<usize>> {
+    let total = input.iter().product::<usize>();
+    let mut shape = Vec::with_capacity(target.len());
+    let mut open = None;
+    for (axis, &n) in target.iter().enumerate() {
+        shape.push(match n {
+            -1 if open.is_none() => {
+                open = Some(axis);
+                1
+            }
+            0 if !allow_zero => *input.get(axis).ok_or_else(|| {
+                GraphError::misused("reshape", format!("{target:?}"), format!("axes of {input:?} to copy"))
+            })?,
+            n => usize::try_from(n)
+                .map_err(|_| GraphError::misused("reshape", format!("{target:?}"), "one −1 at most"))?,
+        });
+    }
+    let rest = shape.iter().try_fold(1usize, |t, &n| t.checked_mul(n)).unwrap_or(usize::MAX);
+    let fits = match open {
+        Some(axis) => {
+            let whole = rest > 0 && total.is_multiple_of(rest);
+            if let Some(n) = shape.get_mut(axis) {
+                *n = total.checked_div(rest).unwrap_or(0);
+            }
+            whole || total == 0
+        }
+        None => rest == total,
+    };
+    if fits { Ok(shape) } else { Err(GraphError::misused("reshape", format!("{input:?}"), format!("{target:?}"))) }
+}
+
+fn reshape(allow_zero: bool, given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let target = given.need(1)?;
+    let Some(wanted) = target.ints() else {
+        let rank =
+            target.shape.as_ref().and_then(|s| s.first()).and_then(Dim::fixed).filter(|&r| r <= given.limits.rank);
+        let shape = rank.map(|r| (0..r).map(|i| Dim::Free(format!("reshaped_{i}"))).collect());
+        return Ok(Info::new(x.dtype, shape));
+    };
+    if let Some(input) = x.fixed_shape() {
+        return Ok(Info::new(x.dtype, Some(fixed(&reshape_target(&input, &wanted, allow_zero)?))));
+    }
+    let copied = |axis: usize| x.shape.as_ref().and_then(|s| s.get(axis)).cloned();
+    let dims = wanted.iter().enumerate().map(|(axis, &n)| match n {
+        0 if !allow_zero => copied(axis).unwrap_or_else(|| Dim::Free(format!("reshaped_{axis}"))),
+        n => usize::try_from(n).map_or_else(|_| Dim::Free(format!("reshaped_{axis}")), Dim::Fixed),
+    });
+    Ok(Info::new(x.dtype, Some(dims.collect())))
+}
+
+/// The permutation, with "empty means reversed" resolved, and checked.
+pub(crate) fn permutation(perm: &[usize], rank: usize) -> Result<Vec<usize>> {
+    let full: Vec<usize> = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
+    let mut sorted = full.clone();
+    sorted.sort_unstable();
+    if sorted.iter().copied().eq(0..rank) {
+        Ok(full)
+    } else {
+        Err(GraphError::misused("perm", format!("{perm:?}"), format!("a permutation of {rank} axes")))
+    }
+}
+
+fn transpose(perm: &[usize], given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let perm = permutation(perm, shape.len())?;
+    Ok(Info::new(x.dtype, Some(perm.iter().filter_map(|&p| shape.get(p).cloned()).collect())))
+}
+
+fn squeeze(given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let gone: Vec<usize> = match given.get(1) {
+        None => (0..shape.len()).filter(|&i| shape.get(i) == Some(&Dim::Fixed(1))).collect(),
+        Some(axes) => match axes.ints() {
+            Some(axes) => axes.iter().map(|&a| resolve_axis(a, shape.len())).collect::<Result<_>>()?,
+            None => return Ok(Info::new(x.dtype, None)),
+        },
+    };
+    for &axis in &gone {
+        if let Some(Dim::Fixed(n)) = shape.get(axis)
+            && *n != 1
+        {
+            return Err(GraphError::misused(format!("length of squeezed axis {axis}"), n.to_string(), "1"));
+        }
+    }
+    let kept = shape.iter().enumerate().filter(|(i, _)| !gone.contains(i)).map(|(_, d)| d.clone());
+    Ok(Info::new(x.dtype, Some(kept.collect())))
+}
+
+fn unsqueeze(given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let (Some(shape), Some(axes)) = (&x.shape, given.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
+    let rank = shape.len() + axes.len();
+    crate::limits::check("rank", "Unsqueeze", rank as u128, given.limits.rank as u128)?;
+    let axes: Vec<usize> = axes.iter().map(|&a| resolve_axis(a, rank)).collect::<Result<_>>()?;
+    let mut old = shape.iter();
+    let mut dims = Vec::with_capacity(rank);
+    for i in 0..rank {
+        dims.push(if axes.contains(&i) { Dim::Fixed(1) } else { old.next().cloned().unwrap_or(Dim::Fixed(1)) });
+    }
+    if old.next().is_some() {
+        return Err(GraphError::misused("axes", format!("{axes:?}"), "each once"));
+    }
+    Ok(Info::new(x.dtype, Some(dims)))
+}
+
+fn flatten(axis: i64, given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let at = if axis == shape.len() as i64 { shape.len() } else { resolve_axis(axis, shape.len().max(1))? };
+    let product = |dims: &[Dim], name: &str| {
+        let all: Option<usize> = dims.iter().try_fold(1usize, |t, d| t.checked_mul(d.fixed()?));
+        all.map_or_else(|| Dim::Free(format!("flat_{name}")), Dim::Fixed)
+    };
+    let (a, b) = shape.split_at(at.min(shape.len()));
+    Ok(Info::new(x.dtype, Some(vec![product(a, "0"), product(b, "1")])))
+}
+
+fn expand(given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let (Some(shape), Some(target)) = (&x.shape, given.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
+    let dims = super::elementwise::broadcast_dims(shape, &fixed(&lengths(&target)?))?;
+    if let Some(shape) = dims.iter().map(Dim::fixed).collect::<Option<Vec<_>>>() {
+        made_of_nothing(Some(&shape), "Expand", given)?;
+    }
+    Ok(Info::new(x.dtype, Some(dims)))
+}
+
+fn tile(given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let (Some(shape), Some(repeats)) = (&x.shape, given.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
+    if repeats.len() != shape.len() {
+        return Err(GraphError::misused("repeats", repeats.len().to_string(), shape.len().to_string()));
+    }
+    let repeats = lengths(&repeats)?;
+    let dims: Vec<Dim> =
+        shape.iter().zip(&repeats).map(|(d, &r)| map_dim(d, |n| Ok(n.saturating_mul(r)))).collect::<Result<_>>()?;
+    if let Some(shape) = dims.iter().map(Dim::fixed).collect::<Option<Vec<_>>>() {
+        made_of_nothing(Some(&shape), "Tile", given)?;
+    }
+    Ok(Info::new(x.dtype, Some(dims)))
+}
+
+/// Number of elements of a range: max(0, ⌈(limit − start) / delta⌉).
+pub(crate) fn range_length(start: f64, limit: f64, delta: f64) -> Result<usize> {
+    let n = ((limit - start) / delta).ceil().max(0.0);
+    if n.is_finite() && n < 1e15 {
+        Ok(n as usize)
+    } else {
+        Err(GraphError::misused("range", format!("{start}..{limit} by {delta}"), "a finite number of steps"))
+    }
+}
+
+fn range(given: &Given<'_>) -> Result<Info> {
+    let dtype = given.same_type([0, 1, 2])?;
+    let mut ends = Vec::new();
+    for index in 0..3 {
+        let info = given.need(index)?;
+        if info.fixed_shape().is_some_and(|s| s.iter().product::<usize>() != 1) {
+            return Err(GraphError::misused("range", format!("{:?}", info.shape), "scalars"));
+        }
+        ends.extend(info.value.as_ref().and_then(|v| v.to_f64_vec().first().copied()));
+    }
+    let [start, limit, delta] = ends.as_slice() else {
+        return Ok(Info::new(dtype, Some(vec![Dim::Free("range".into())])));
+    };
+    let n = range_length(*start, *limit, *delta)?;
+    made_of_nothing(Some(&[n]), "Range", given)?;
+    Ok(Info::new(dtype, Some(fixed(&[n]))))
+}
+
+fn depth_space(block: usize, given: &Given<'_>, to_space: bool) -> Result<Info> {
+    let x = given.need(0)?;
+    let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let [n, c, h, w] = shape.as_slice() else {
+        return Err(GraphError::misused("axes", shape.len().to_string(), "4"));
+    };
+    let square = block.checked_mul(block).filter(|&b| b > 0);
+    let square =
+        square.ok_or_else(|| GraphError::misused("block size", block.to_string(), "a small positive number"))?;
+    let times = |d: &Dim, f: usize| map_dim(d, |n| Ok(n.saturating_mul(f)));
+    let over = |d: &Dim, f: usize| {
+        map_dim(d, |n| {
+            if n.is_multiple_of(f) {
+                Ok(n / f)
+            } else {
+                Err(GraphError::misused("length", n.to_string(), format!("a multiple of {f}")))
+            }
+        })
+    };
+    let dims = if to_space {
+        vec![n.clone(), over(c, square)?, times(h, block)?, times(w, block)?]
+    } else {
+        vec![n.clone(), times(c, square)?, over(h, block)?, over(w, block)?]
+    };
+    Ok(Info::new(x.dtype, Some(dims)))
+}

@@ -1,0 +1,390 @@
+//! Convolutions, pools, normalizations and resizing.
+
+use super::{FLOATS, Given, Info, map_dim, resolve_axis};
+use crate::error::{GraphError, Result};
+use crate::graph::Dim;
+use crate::op::{AspectPolicy, ConvAttrs, ConvTransposeAttrs, Op, Padding, PoolAttrs, ResizeAttrs};
+use crate::tensor::ElementType;
+
+const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];
+
+pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+    Ok(Some(match op {
+        Op::Conv(a) => vec![conv(a, given, 0, 1, 2)?],
+        Op::FusedConv { conv: a, residual, .. } => {
+            let info = conv(a, given, 0, 1, 2)?;
+            if *residual {
+                let extra = given.need(3)?;
+                if let (Some(got), Some(expected)) = (extra.fixed_shape(), info.fixed_shape())
+                    && got != expected
+                {
+                    return Err(GraphError::misused("residual", format!("{got:?}"), format!("{expected:?}")));
+                }
+            }
+            vec![info]
+        }
+        Op::ConvTranspose(a) => vec![conv_transpose(a, given)?],
+        Op::ConvInteger(a) => {
+            given.types(0, &BYTES)?;
+            given.types(1, &BYTES)?;
+            vec![Info { dtype: Some(ElementType::I32), ..conv_shape(a, given, 0, 1, None)? }]
+        }
+        Op::QLinearConv(a) => {
+            given.types(0, &BYTES)?;
+            given.types(3, &BYTES)?;
+            for index in [1, 2, 4, 5, 6, 7] {
+                given.need(index)?;
+            }
+            vec![Info { dtype: given.need(7)?.dtype, ..conv_shape(a, given, 0, 3, Some(8))? }]
+        }
+        Op::MaxPool(a) => {
+            let info = pool(a, given)?;
+            vec![info.clone(), Info::new(Some(ElementType::I64), info.shape)]
+        }
+        Op::AveragePool(a) => {
+            given.types(0, &FLOATS)?;
+            vec![pool(a, given)?]
+        }
+        Op::GlobalAveragePool | Op::GlobalMaxPool => {
+            given.types(0, &FLOATS)?;
+            let x = given.need(0)?;
+            let shape = x
+                .shape
+                .as_ref()
+                .map(|s| s.iter().enumerate().map(|(i, d)| if i < 2 { d.clone() } else { Dim::Fixed(1) }).collect());
+            vec![Info::new(x.dtype, shape)]
+        }
+        Op::BatchNormalization { .. } => vec![per_channel(given, 4)?],
+        Op::InstanceNormalization { .. } => vec![per_channel(given, 2)?],
+        Op::GroupNormalization { groups, .. } => {
+            if let Some(Some(c)) = given.need(0)?.shape.as_ref().map(|s| s.get(1).and_then(Dim::fixed))
+                && (*groups == 0 || c % groups != 0)
+            {
+                return Err(GraphError::misused("groups", groups.to_string(), format!("a divisor of {c} channels")));
+            }
+            vec![per_channel(given, 2)?]
+        }
+        Op::LayerNormalization { axis, .. } => layer_norm(*axis, given)?,
+        Op::Resize(a) => vec![resize(a, given)?],
+        _ => return Ok(None),
+    }))
+}
+
+fn spatial(info: &Info, what: &str) -> Result<Option<usize>> {
+    match info.rank() {
+        None => Ok(None),
+        Some(rank @ 3..=5) => Ok(Some(rank - 2)),
+        Some(rank) => Err(GraphError::misused(format!("axes of {what}"), rank.to_string(), "3 to 5")),
+    }
+}
+
+fn expect(what: &str, got: Option<usize>, expected: Option<usize>) -> Result<()> {
+    match (got, expected) {
+        (Some(g), Some(e)) if g != e => Err(GraphError::misused(what, g.to_string(), e.to_string())),
+        _ => Ok(()),
+    }
+}
+
+fn dim(info: &Info, axis: usize) -> Option<usize> {
+    info.shape.as_ref()?.get(axis)?.fixed()
+}
+
+fn attrs_fit(a: &ConvAttrs, axes: usize) -> Result<()> {
+    let padding = match &a.padding {
+        Padding::Explicit { before, after } => before.len() == axes && after.len() == axes,
+        _ => true,
+    };
+    let lengths = a.kernel.len() == axes && a.strides.len() == axes && a.dilations.len() == axes;
+    let positive = a.kernel.iter().chain(&a.strides).chain(&a.dilations).all(|&n| n > 0) && a.group > 0;
+    if padding && lengths && positive {
+        Ok(())
+    } else {
+        Err(GraphError::misused("attributes", format!("{a:?}"), format!("positive ones for {axes} spatial axes")))
+    }
+}
+
+fn conv(a: &ConvAttrs, given: &Given<'_>, x: usize, w: usize, b: usize) -> Result<Info> {
+    given.types(x, &FLOATS)?;
+    let dtype = given.same_type([x, w, b])?;
+    Ok(Info { dtype, ..conv_shape(a, given, x, w, Some(b))? })
+}
+
+fn conv_shape(a: &ConvAttrs, given: &Given<'_>, x: usize, w: usize, b: Option<usize>) -> Result<Info> {
+    let (x, w) = (given.need(x)?, given.need(w)?);
+    let Some(axes) = spatial(x, "the convolution's input")? else { return Ok(Info::new(None, None)) };
+    attrs_fit(a, axes)?;
+    expect("axes of the weight", w.rank(), Some(axes + 2))?;
+    let out = dim(w, 0);
+    let per_group = dim(w, 1);
+    expect("input channels", dim(x, 1), per_group.and_then(|n| n.checked_mul(a.group)))?;
+    if let Some(out) = out
+        && out % a.group != 0
+    {
+        return Err(GraphError::misused(
+            "output channels",
+            out.to_string(),
+            format!("a multiple of {} groups", a.group),
+        ));
+    }
+    for (axis, &k) in a.kernel.iter().enumerate() {
+        expect("kernel", dim(w, axis + 2), Some(k))?;
+    }
+    if let Some(bias) = b.and_then(|b| given.get(b)) {
+        expect("axes of the bias", bias.rank(), Some(1))?;
+        expect("bias", dim(bias, 0), out)?;
+    }
+    let Some(x_shape) = &x.shape else { return Ok(Info::new(None, None)) };
+    let channel = out.map_or_else(|| Dim::Free("channels".into()), Dim::Fixed);
+    let mut shape = vec![x_shape.first().cloned().unwrap_or(Dim::Fixed(1)), channel];
+    for (axis, d) in x_shape.iter().skip(2).enumerate() {
+        let one = one_axis(a, axis);
+        shape.push(map_dim(d, |n| Ok(one.output_lengths(&[n])?.first().copied().unwrap_or(0)))?);
+    }
+    Ok(Info::new(None, Some(shape)))
+}
+
+/// The geometry of one spatial axis.
+fn one_axis(a: &ConvAttrs, axis: usize) -> ConvAttrs {
+    let at = |v: &[usize]| vec![v.get(axis).copied().unwrap_or(1)];
+    ConvAttrs {
+        kernel: at(&a.kernel),
+        strides: at(&a.strides),
+        dilations: at(&a.dilations),
+        padding: match &a.padding {
+            Padding::Explicit { before, after } => Padding::Explicit { before: at(before), after: at(after) },
+            same => same.clone(),
+        },
+        group: a.group,
+    }
+}
+
+fn conv_transpose(a: &ConvTransposeAttrs, given: &Given<'_>) -> Result<Info> {
+    given.types(0, &FLOATS)?;
+    let dtype = given.same_type([0, 1, 2])?;
+    let (x, w) = (given.need(0)?, given.need(1)?);
+    let Some(axes) = spatial(x, "the transposed convolution's input")? else { return Ok(Info::new(dtype, None)) };
+    let as_conv = ConvAttrs {
+        kernel: a.kernel.clone(),
+        strides: a.strides.clone(),
+        dilations: a.dilations.clone(),
+        padding: a.padding.clone(),
+        group: a.group,
+    };
+    attrs_fit(&as_conv, axes)?;
+    expect("output_padding", Some(a.output_padding.len()), Some(axes))?;
+    expect("output_shape", a.output_shape.as_ref().map(Vec::len), Some(axes))?;
+    expect("axes of the weight", w.rank(), Some(axes + 2))?;
+    expect("input channels", dim(x, 1), dim(w, 0))?;
+    if let Some(c) = dim(w, 0)
+        && c % a.group != 0
+    {
+        return Err(GraphError::misused("input channels", c.to_string(), format!("a multiple of {} groups", a.group)));
+    }
+    for (axis, &k) in a.kernel.iter().enumerate() {
+        expect("kernel", dim(w, axis + 2), Some(k))?;
+    }
+    let out = dim(w, 1).and_then(|n| n.checked_mul(a.group));
+    if let Some(bias) = given.get(2) {
+        expect("axes of the bias", bias.rank(), Some(1))?;
+        expect("bias", dim(bias, 0), out)?;
+    }
+    let Some(x_shape) = &x.shape else { return Ok(Info::new(dtype, None)) };
+    let channel = out.map_or_else(|| Dim::Free("channels".into()), Dim::Fixed);
+    let mut shape = vec![x_shape.first().cloned().unwrap_or(Dim::Fixed(1)), channel];
+    for (axis, d) in x_shape.iter().skip(2).enumerate() {
+        let c = one_axis(&as_conv, axis);
+        let one = ConvTransposeAttrs {
+            kernel: c.kernel,
+            strides: c.strides,
+            dilations: c.dilations,
+            padding: c.padding,
+            output_padding: vec![a.output_padding.get(axis).copied().unwrap_or(0)],
+            output_shape: a.output_shape.as_ref().map(|s| vec![s.get(axis).copied().unwrap_or(1)]),
+            group: a.group,
+        };
+        shape.push(map_dim(d, |n| Ok(one.geometry(&[n])?.output.first().copied().unwrap_or(0)))?);
+    }
+    Ok(Info::new(dtype, Some(shape)))
+}
+
+fn pool(a: &PoolAttrs, given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let Some(axes) = spatial(x, "the pool's input")? else { return Ok(Info::new(x.dtype, None)) };
+    let as_conv = ConvAttrs {
+        kernel: a.kernel.clone(),
+        strides: a.strides.clone(),
+        dilations: a.dilations.clone(),
+        padding: a.padding.clone(),
+        group: 1,
+    };
+    attrs_fit(&as_conv, axes)?;
+    let mut shape = Vec::new();
+    for (index, d) in x.shape.iter().flatten().enumerate() {
+        if index < 2 {
+            shape.push(d.clone());
+            continue;
+        }
+        let c = one_axis(&as_conv, index - 2);
+        let one = PoolAttrs {
+            kernel: c.kernel,
+            strides: c.strides,
+            dilations: c.dilations,
+            padding: c.padding,
+            ceil_mode: a.ceil_mode,
+            count_include_pad: a.count_include_pad,
+            column_major_indices: a.column_major_indices,
+        };
+        shape.push(map_dim(d, |n| Ok(one.output_lengths(&[n])?.first().copied().unwrap_or(0)))?);
+    }
+    Ok(Info::new(x.dtype, Some(shape)))
+}
+
+/// Keeps the input's shape; inputs 1..=`last` are vectors of one entry a channel.
+fn per_channel(given: &Given<'_>, last: usize) -> Result<Info> {
+    given.types(0, &FLOATS)?;
+    let x = given.need(0)?;
+    if x.rank().is_some_and(|r| r < 2) {
+        return Err(GraphError::misused("axes of the input", format!("{:?}", x.rank()), "at least 2"));
+    }
+    for index in 1..=last {
+        given.types(index, &FLOATS)?;
+        let p = given.need(index)?;
+        expect("axes of a parameter", p.rank(), Some(1))?;
+        expect("parameter", dim(p, 0), dim(x, 1))?;
+    }
+    Ok(Info::new(x.dtype, x.shape.clone()))
+}
+
+fn layer_norm(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
+    given.types(0, &FLOATS)?;
+    let x = given.need(0)?;
+    given.need(1)?;
+    let Some(shape) = &x.shape else { return Ok(vec![Info::new(x.dtype, None), Info::default(), Info::default()]) };
+    let first = resolve_axis(axis, shape.len())?;
+    for index in [1, 2] {
+        if let Some(p) = given.get(index).and_then(Info::fixed_shape) {
+            super::elementwise::broadcast_onto(&p, &shape.iter().map(Dim::fixed).collect::<Vec<_>>())?;
+        }
+    }
+    let reduced: Vec<Dim> =
+        shape.iter().enumerate().map(|(i, d)| if i < first { d.clone() } else { Dim::Fixed(1) }).collect();
+    let statistics = match x.dtype {
+        Some(ElementType::F64) => ElementType::F64,
+        _ => ElementType::F32,
+    };
+    let extra = Info::new(Some(statistics), Some(reduced));
+    Ok(vec![Info::new(x.dtype, Some(shape.clone())), extra.clone(), extra])
+}
+
+/// Scale of every axis and its output length, for a fixed input shape. Errors tell what does not fit.
+pub(crate) fn resize_geometry(
+    a: &ResizeAttrs,
+    input: &[usize],
+    scales: Option<&[f64]>,
+    sizes: Option<&[i64]>,
+) -> Result<(Vec<usize>, Vec<f64>)> {
+    let axes: Vec<usize> = match &a.axes {
+        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
+        None => (0..input.len()).collect(),
+    };
+    let mut output = input.to_vec();
+    let mut factors = vec![1.0; input.len()];
+    let count = |n: usize, what: &str| {
+        if n == axes.len() { Ok(()) } else { Err(GraphError::misused(what, n.to_string(), axes.len().to_string())) }
+    };
+    let at = |axis: usize| input.get(axis).copied().unwrap_or(0) as f64;
+    let mut put = |axis: usize, length: f64, factor: f64| -> Result<()> {
+        if !(factor.is_finite() && factor > 0.0 && (0.0..=1e15).contains(&length)) {
+            return Err(GraphError::misused("resize factor", factor.to_string(), "a positive number"));
+        }
+        if let (Some(o), Some(f)) = (output.get_mut(axis), factors.get_mut(axis)) {
+            *o = length as usize;
+            *f = factor;
+        }
+        Ok(())
+    };
+    match (scales, sizes) {
+        (_, Some(sizes)) => {
+            count(sizes.len(), "sizes")?;
+            let ratios: Vec<f64> = axes.iter().zip(sizes).map(|(&axis, &s)| s as f64 / at(axis)).collect();
+            let common = match a.policy {
+                AspectPolicy::Stretch => None,
+                AspectPolicy::NotLarger => ratios.iter().copied().reduce(f64::min),
+                AspectPolicy::NotSmaller => ratios.iter().copied().reduce(f64::max),
+            };
+            for ((&axis, &size), &ratio) in axes.iter().zip(sizes).zip(&ratios) {
+                match common {
+                    // ONNX: round half up of the common factor times the length.
+                    Some(f) => put(axis, (f * at(axis) + 0.5).floor(), f)?,
+                    None => put(axis, size as f64, ratio)?,
+                }
+            }
+        }
+        (Some(scales), None) => {
+            count(scales.len(), "scales")?;
+            for (&axis, &s) in axes.iter().zip(scales) {
+                // Scales are f32 in the file: a third times three must stay one.
+                put(axis, (at(axis) as f32 * s as f32).floor().into(), s)?;
+            }
+        }
+        (None, None) => return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them")),
+    }
+    Ok((output, factors))
+}
+
+fn resize(a: &ResizeAttrs, given: &Given<'_>) -> Result<Info> {
+    let x = given.need(0)?;
+    let present = |i: usize| given.get(i).filter(|t| t.fixed_shape().is_none_or(|s| !s.contains(&0)));
+    let (scales, sizes) = (present(2), present(3));
+    if scales.is_none() && sizes.is_none() {
+        return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them"));
+    }
+    let Some(x_shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let values = scales.and_then(|s| s.value.as_ref()).map(|t| t.to_f64_vec());
+    let lengths = sizes.and_then(Info::ints);
+    if let Some(input) = x.fixed_shape() {
+        let roi = if a.coordinates == crate::op::CoordinateMode::TfCropAndResize { given.get(1) } else { None };
+        if roi.is_some_and(|r| r.value.is_none()) || (values.is_none() && lengths.is_none()) {
+            let unknown = (0..input.len()).map(|i| Dim::Free(format!("resized_{i}"))).collect();
+            return Ok(Info::new(x.dtype, Some(unknown)));
+        }
+        let roi = roi.and_then(|r| r.value.as_ref()).map(|t| t.to_f64_vec());
+        let (mut output, factors) = resize_geometry(a, &input, values.as_deref(), lengths.as_deref())?;
+        if let (Some(roi), None) = (roi, &lengths) {
+            crop_lengths(a, &input, &factors, &roi, &mut output)?;
+        }
+        given.made(&output, "Resize")?;
+        return Ok(Info::new(x.dtype, Some(super::fixed(&output))));
+    }
+    let mut shape = x_shape.clone();
+    let axes: Vec<usize> = match &a.axes {
+        Some(axes) => axes.iter().map(|&i| resolve_axis(i, shape.len())).collect::<Result<_>>()?,
+        None => (0..shape.len()).collect(),
+    };
+    for (index, axis) in axes.into_iter().enumerate() {
+        let Some(d) = shape.get_mut(axis) else { continue };
+        *d = match (values.as_ref().and_then(|v| v.get(index)), lengths.as_ref().and_then(|v| v.get(index))) {
+            (_, Some(&n)) => Dim::Fixed(usize::try_from(n).unwrap_or(0)),
+            (Some(&s), None) => map_dim(d, |n| Ok((n as f64 * s).floor() as usize))?,
+            (None, None) => Dim::Free(format!("resized_{axis}")),
+        };
+    }
+    Ok(Info::new(x.dtype, Some(shape)))
+}
+
+/// With `tf_crop_and_resize`, the output of a scale covers only the region of interest.
+fn crop_lengths(a: &ResizeAttrs, input: &[usize], factors: &[f64], roi: &[f64], output: &mut [usize]) -> Result<()> {
+    let axes: Vec<usize> = match &a.axes {
+        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
+        None => (0..input.len()).collect(),
+    };
+    for (index, &axis) in axes.iter().enumerate() {
+        let (Some(start), Some(end)) = (roi.get(index), roi.get(index + axes.len())) else {
+            return Err(GraphError::misused("roi", roi.len().to_string(), (2 * axes.len()).to_string()));
+        };
+        if let (Some(o), Some(&n), Some(f)) = (output.get_mut(axis), input.get(axis), factors.get(axis)) {
+            *o = (n as f64 * (end - start) * f).floor().clamp(0.0, 1e12) as usize;
+        }
+    }
+    Ok(())
+}

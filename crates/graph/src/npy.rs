@@ -1,0 +1,204 @@
+//! NumPy's `.npy` format for tensors of any rank: versions 1 to 3, little- and big-endian, C and Fortran order.
+//! Format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
+
+use crate::error::{GraphError, Result};
+use crate::{ElementType, Tensor, TensorData};
+
+/// Most bytes of a header.
+const MAX_HEADER_BYTES: usize = 1 << 16;
+/// Most axes of an array.
+const MAX_RANK: usize = 32;
+
+fn bad(what: impl Into<String>) -> GraphError {
+    GraphError::malformed(format!("npy: {}", what.into()))
+}
+
+/// Reads an array.
+///
+/// # Errors
+/// [`GraphError`] if the bytes are no array, its type is not a tensor's, or they are fewer than its shape takes.
+pub fn read(bytes: &[u8]) -> Result<Tensor> {
+    if bytes.get(..6) != Some(b"\x93NUMPY") {
+        return Err(bad("the file does not begin as an array does"));
+    }
+    let at = |i: usize| bytes.get(i).copied().map(usize::from).ok_or_else(|| bad("the file is cut short"));
+    let (length, start) = match at(6)? {
+        1 => (at(8)? | at(9)? << 8, 10),
+        2 | 3 => (at(8)? | at(9)? << 8 | at(10)? << 16 | at(11)? << 24, 12),
+        version => return Err(bad(format!("version {version} is not known"))),
+    };
+    if length > MAX_HEADER_BYTES {
+        return Err(bad(format!("a header of {length} bytes, more than the limit of {MAX_HEADER_BYTES}")));
+    }
+    let header = bytes.get(start..start + length).ok_or_else(|| bad("the header is cut short"))?;
+    let header = std::str::from_utf8(header).map_err(|_| bad("the header is no text"))?;
+    let descr = quoted(header, "descr").ok_or_else(|| bad("no plain element type"))?;
+    let fortran = header
+        .split_once("fortran_order")
+        .is_some_and(|(_, rest)| rest.trim_start_matches(['\'', '"', ':', ' ']).starts_with("True"));
+    let shape = shape(header)?;
+    let (dtype, big) = element(descr)?;
+    let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).ok_or_else(|| bad("a shape beyond memory"))?;
+    let size = count.checked_mul(dtype.size_bytes()).ok_or_else(|| bad("a shape beyond memory"))?;
+    let body = bytes.get(start + length..).unwrap_or_default();
+    let body =
+        body.get(..size).ok_or_else(|| bad(format!("{} bytes of data, shape {shape:?} takes {size}", body.len())))?;
+    if !fortran || shape.len() < 2 {
+        return Tensor::from_data(shape, decode(dtype, big, body));
+    }
+    let width = dtype.size_bytes();
+    let mut ordered = vec![0u8; size];
+    let mut index = vec![0usize; shape.len()];
+    for target in ordered.chunks_exact_mut(width) {
+        let mut from = 0;
+        for (i, n) in index.iter().zip(&shape).rev() {
+            from = from * n + i;
+        }
+        target.copy_from_slice(&body[from * width..(from + 1) * width]);
+        for (i, n) in index.iter_mut().zip(&shape).rev() {
+            *i += 1;
+            if *i < *n {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    Tensor::from_data(shape, decode(dtype, big, &ordered))
+}
+
+fn quoted<'a>(header: &'a str, key: &str) -> Option<&'a str> {
+    let rest = header.split_once(key)?.1;
+    let rest = rest.split_once(':')?.1.trim_start();
+    let quote = rest.chars().next().filter(|c| *c == '\'' || *c == '"')?;
+    rest[1..].split(quote).next()
+}
+
+fn shape(header: &str) -> Result<Vec<usize>> {
+    let inside = header
+        .split_once("shape")
+        .and_then(|(_, rest)| rest.split_once('('))
+        .and_then(|(_, rest)| rest.split_once(')'))
+        .map(|(inside, _)| inside)
+        .ok_or_else(|| bad("no shape"))?;
+    let parts: Vec<&str> = inside.split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
+    if parts.len() > MAX_RANK {
+        return Err(bad(format!("{} axes, more than {MAX_RANK}", parts.len())));
+    }
+    parts.iter().map(|p| p.parse().map_err(|_| bad(format!("an axis of length \"{p}\"")))).collect()
+}
+
+fn element(descr: &str) -> Result<(ElementType, bool)> {
+    let big = descr.starts_with('>');
+    let dtype = match descr.trim_start_matches(['<', '>', '=', '|']) {
+        "f2" => ElementType::F16,
+        "f4" => ElementType::F32,
+        "f8" => ElementType::F64,
+        "i1" => ElementType::I8,
+        "i2" => ElementType::I16,
+        "i4" => ElementType::I32,
+        "i8" => ElementType::I64,
+        "u1" => ElementType::U8,
+        "u2" => ElementType::U16,
+        "u4" => ElementType::U32,
+        "u8" => ElementType::U64,
+        "b1" => ElementType::Bool,
+        _ => return Err(bad(format!("elements of type \"{descr}\": numbers and bool are read"))),
+    };
+    Ok((dtype, big))
+}
+
+fn decode(dtype: ElementType, big: bool, bytes: &[u8]) -> TensorData {
+    macro_rules! numbers {
+        ($t:ty) => {
+            bytes
+                .chunks_exact(size_of::<$t>())
+                .map(|c| {
+                    let mut raw = [0u8; size_of::<$t>()];
+                    raw.copy_from_slice(c);
+                    if big { <$t>::from_be_bytes(raw) } else { <$t>::from_le_bytes(raw) }
+                })
+                .collect()
+        };
+    }
+    match dtype {
+        ElementType::F16 | ElementType::BF16 => TensorData::F16(numbers!(half::f16)),
+        ElementType::F32 => TensorData::F32(numbers!(f32)),
+        ElementType::F64 => TensorData::F64(numbers!(f64)),
+        ElementType::I8 => TensorData::I8(numbers!(i8)),
+        ElementType::I16 => TensorData::I16(numbers!(i16)),
+        ElementType::I32 => TensorData::I32(numbers!(i32)),
+        ElementType::I64 => TensorData::I64(numbers!(i64)),
+        ElementType::U8 => TensorData::U8(bytes.to_vec()),
+        ElementType::U16 => TensorData::U16(numbers!(u16)),
+        ElementType::U32 => TensorData::U32(numbers!(u32)),
+        ElementType::U64 => TensorData::U64(numbers!(u64)),
+        ElementType::Bool => TensorData::Bool(bytes.iter().map(|b| *b != 0).collect()),
+    }
+}
+
+/// Writes an array: version 1, little-endian, C order; `bfloat16` becomes 32-bit float, which NumPy has.
+pub fn write(tensor: &Tensor) -> Vec<u8> {
+    macro_rules! bytes {
+        ($v:expr) => {
+            $v.iter().flat_map(|x| x.to_le_bytes()).collect()
+        };
+    }
+    let (descr, body): (&str, Vec<u8>) = match tensor.data() {
+        TensorData::F16(v) => ("<f2", bytes!(v)),
+        TensorData::BF16(v) => ("<f4", v.iter().flat_map(|x| x.to_f32().to_le_bytes()).collect()),
+        TensorData::F32(v) => ("<f4", bytes!(v)),
+        TensorData::F64(v) => ("<f8", bytes!(v)),
+        TensorData::I8(v) => ("|i1", bytes!(v)),
+        TensorData::I16(v) => ("<i2", bytes!(v)),
+        TensorData::I32(v) => ("<i4", bytes!(v)),
+        TensorData::I64(v) => ("<i8", bytes!(v)),
+        TensorData::U8(v) => ("|u1", v.clone()),
+        TensorData::U16(v) => ("<u2", bytes!(v)),
+        TensorData::U32(v) => ("<u4", bytes!(v)),
+        TensorData::U64(v) => ("<u8", bytes!(v)),
+        TensorData::Bool(v) => ("|b1", v.iter().map(|b| u8::from(*b)).collect()),
+    };
+    let lengths: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+    let comma = if lengths.len() == 1 { "," } else { "" };
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}{comma}), }}", lengths.join(", "));
+    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    header.push_str(&" ".repeat(padded - header.len() - 1));
+    header.push('\n');
+    let mut out = b"\x93NUMPY\x01\x00".to_vec();
+    out.extend((header.len() as u16).to_le_bytes());
+    out.extend(header.as_bytes());
+    out.extend(body);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_survive_and_fortran_order_is_undone() {
+        let tensor = Tensor::new(vec![2, 3], vec![1i16, 2, 3, 4, 5, -6]).unwrap();
+        let bytes = write(&tensor);
+        assert_eq!(bytes.len() % 64, 12);
+        assert_eq!(read(&bytes).unwrap(), tensor);
+        // numpy.save of the same array in Fortran order.
+        let text = "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 3), }";
+        let mut fortran = b"\x93NUMPY\x01\x00".to_vec();
+        fortran.extend((text.len() as u16).to_le_bytes());
+        fortran.extend(text.as_bytes());
+        fortran.extend([1i16, 4, 2, 5, 3, -6].iter().flat_map(|v| v.to_be_bytes()));
+        assert_eq!(read(&fortran).unwrap(), tensor);
+    }
+
+    #[test]
+    fn lies_about_sizes_are_refused() {
+        let mut bytes = write(&Tensor::vector(vec![1.0f32, 2.0]));
+        bytes.truncate(bytes.len() - 1);
+        assert!(read(&bytes).is_err());
+        assert!(read(b"\x93NUMPY\x02\x00\xff\xff\xff\xff").is_err());
+        let text =
+            b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9999999999), }";
+        assert!(read(text).is_err());
+    }
+}

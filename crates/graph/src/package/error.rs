@@ -1,0 +1,94 @@
+//! What is wrong with a package.
+
+use crate::GraphError;
+use std::path::{Path, PathBuf};
+
+/// A package that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackageError {
+    /// Neither a folder nor a zip nor an ONNX file.
+    #[error("{path} is no model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file")]
+    NotAPackage {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file the description names but the package lacks.
+    #[error("{path} lacks its file \"{name}\": fetch the whole package again")]
+    Missing {
+        /// The package.
+        path: PathBuf,
+        /// The file.
+        name: String,
+    },
+    /// A part that breaks the specification.
+    #[error("{path}: \"{part}\" {problem}")]
+    Bad {
+        /// The package.
+        path: PathBuf,
+        /// Part of the description.
+        part: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No weights that can run.
+    #[error(
+        "{path} has {has} weights only; Cytoscope runs ONNX weights: export the model to ONNX (torch.onnx.export) and add them to the package"
+    )]
+    NoOnnxWeights {
+        /// The package.
+        path: PathBuf,
+        /// Weights it has.
+        has: String,
+    },
+    /// A file that is not the one described.
+    #[error("{path}: \"{name}\" has checksum {got}, its description says {expected}: fetch the package again")]
+    Checksum {
+        /// The package.
+        path: PathBuf,
+        /// The file.
+        name: String,
+        /// SHA-256 in the description.
+        expected: String,
+        /// SHA-256 of the file.
+        got: String,
+    },
+    /// A file over a limit.
+    #[error("{path}: \"{name}\" has {bytes} bytes, more than the limit of {limit}")]
+    TooLarge {
+        /// The package.
+        path: PathBuf,
+        /// The file.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A network or tensor at fault.
+    #[error("{path}: {error}")]
+    Graph {
+        /// The package or file.
+        path: PathBuf,
+        /// What is wrong.
+        error: GraphError,
+    },
+    /// A file that could not be read or written.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+impl PackageError {
+    pub(crate) fn bad(path: &Path, part: &str, problem: impl Into<String>) -> Self {
+        Self::Bad { path: path.to_owned(), part: part.to_owned(), problem: problem.into() }
+    }
+
+    pub(crate) fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+}

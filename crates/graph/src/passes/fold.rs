@@ -1,0 +1,176 @@
+//! Folding: what does not depend on the inputs is computed once.
+
+use std::sync::Arc;
+
+use super::only_reader;
+use crate::error::Result;
+use crate::graph::{Dim, Graph, Node, ValueId};
+use crate::infer::{Info, fixed, node_infos};
+use crate::limits::{GraphLimits, check};
+use crate::op::Op;
+use crate::opname::op_name;
+use crate::reference;
+use crate::tensor::Tensor;
+
+/// Computes nodes whose inputs are all constant, and `Shape` and `Size` of values whose shape is known. Quantize and
+/// dequantize nodes stay, so that engines can use the integers. Gives the number of nodes folded.
+///
+/// # Errors
+/// When an operator refuses its constants, or would make more than [`GraphLimits::folded_elements`] out of less.
+pub fn fold_constants(graph: &mut Graph) -> Result<usize> {
+    fold(graph, &GraphLimits::default(), |op| {
+        !matches!(op, Op::QuantizeLinear { .. } | Op::DequantizeLinear { .. } | Op::DynamicQuantizeLinear)
+    })
+}
+
+/// Like [`fold_constants`], but also turns stored integers into floats where they are only dequantized: for engines
+/// that compute in floats.
+///
+/// # Errors
+/// As [`fold_constants`].
+pub fn fold_dequantized(graph: &mut Graph) -> Result<usize> {
+    fold(graph, &GraphLimits::default(), |_| true)
+}
+
+fn fold(graph: &mut Graph, limits: &GraphLimits, wanted: impl Fn(&Op) -> bool) -> Result<usize> {
+    let nodes = std::mem::take(&mut graph.nodes);
+    let before = nodes.len();
+    let mut kept = Vec::with_capacity(before);
+    for node in nodes {
+        let values = if wanted(&node.op) {
+            values_of(graph, &node, limits).map_err(|e| e.at(&node.name, op_name(&node.op)))?
+        } else {
+            None
+        };
+        let Some(values) = values else {
+            kept.push(node);
+            continue;
+        };
+        for (id, value) in node.outputs.iter().zip(values) {
+            let Some(id) = id else { continue };
+            if let Some(v) = graph.values.get_mut(id.index()) {
+                v.dtype = Some(value.dtype());
+                v.shape = Some(fixed(value.shape()));
+            }
+            graph.initializers.insert(*id, Arc::new(value));
+        }
+    }
+    graph.nodes = kept;
+    Ok(before - graph.nodes.len())
+}
+
+fn values_of(graph: &Graph, node: &Node, limits: &GraphLimits) -> Result<Option<Vec<Tensor>>> {
+    if matches!(node.op, Op::Shape { .. } | Op::Size) {
+        let shape = node.input(0).and_then(|id| graph.value(id).fixed_shape());
+        return Ok(shape.and_then(|s| reference::shape_values(&node.op, &s)).map(|t| vec![t]));
+    }
+    let constants: Option<Vec<Option<&Arc<Tensor>>>> =
+        node.inputs.iter().map(|id| id.map_or(Some(None), |id| graph.constant(id).map(Some))).collect();
+    let Some(constants) = constants else { return Ok(None) };
+    let infos: Vec<Option<Info>> = constants.iter().map(|t| t.map(Info::of)).collect();
+    let refs: Vec<Option<&Info>> = infos.iter().map(Option::as_ref).collect();
+    let made = node_infos(&node.op, &refs, node.outputs.len(), limits)?;
+    let given: usize = constants.iter().flatten().map(|t| t.len()).sum();
+    for info in &made {
+        let Some(shape) = info.fixed_shape() else { return Ok(None) };
+        let elements = shape.iter().fold(1u128, |t, &n| t.saturating_mul(n as u128));
+        check("folded_elements", "a constant", elements, limits.folded_elements.max(given) as u128)?;
+    }
+    let tensors: Vec<Option<&Tensor>> = constants.iter().map(|t| t.map(AsRef::as_ref)).collect();
+    reference::eval(&node.op, &tensors, node.outputs.len()).map(Some)
+}
+
+/// Multiplies inference-form batch norms into the convolution (plain or transposed) before them, where that feeds
+/// nothing else and all parameters are constant f32: w′ = w·s/√(v + ε), b′ = (b − m)·s/√(v + ε) + bias. Gives the
+/// number folded.
+///
+/// # Errors
+/// None in a valid graph.
+pub fn fold_batch_norm(graph: &mut Graph) -> Result<usize> {
+    let mut folded = 0;
+    let mut index = 0;
+    while index < graph.nodes.len() {
+        if fold_one(graph, index)?.is_some() {
+            folded += 1;
+        } else {
+            index += 1;
+        }
+    }
+    Ok(folded)
+}
+
+fn fold_one(graph: &mut Graph, index: usize) -> Result<Option<()>> {
+    let Some(norm) = graph.nodes.get(index) else { return Ok(None) };
+    let (Op::BatchNormalization { epsilon }, Some(x), Some(y)) = (&norm.op, norm.input(0), norm.output(0)) else {
+        return Ok(None);
+    };
+    let (producers, readers) = (graph.producers(), graph.consumers());
+    let Some(&maker) = producers.get(&x).filter(|_| only_reader(graph, &readers, x) == Some(index)) else {
+        return Ok(None);
+    };
+    let Some(conv) = graph.nodes.get(maker) else { return Ok(None) };
+    let constant =
+        |id: Option<ValueId>| id.and_then(|id| graph.constant(id)).and_then(|t| t.as_f32()).map(<[f32]>::to_vec);
+    let (Some(scale), Some(bias), Some(mean), Some(variance)) =
+        (constant(norm.input(1)), constant(norm.input(2)), constant(norm.input(3)), constant(norm.input(4)))
+    else {
+        return Ok(None);
+    };
+    // Which output channel an element of the weight belongs to.
+    let Some(weight) = conv.input(1).and_then(|id| graph.constant(id)) else { return Ok(None) };
+    let shape = weight.shape().to_vec();
+    let [first, second, taps @ ..] = shape.as_slice() else { return Ok(None) };
+    let taps: usize = taps.iter().product();
+    let group = match &conv.op {
+        Op::Conv(_) => None,
+        Op::ConvTranspose(a) => Some(first / a.group.max(1)),
+        _ => return Ok(None),
+    };
+    let channel = |i: usize| match group {
+        None => i / (second * taps).max(1),
+        Some(in_group) => i / (second * taps).max(1) / in_group.max(1) * second + i / taps.max(1) % second,
+    };
+    let Some(values) = weight.as_f32() else { return Ok(None) };
+    let old_bias = match conv.input(2) {
+        None => vec![0.0; scale.len()],
+        id => match constant(id) {
+            Some(b) => b,
+            None => return Ok(None),
+        },
+    };
+    let factor: Vec<f64> = scale
+        .iter()
+        .zip(&variance)
+        .map(|(&s, &v)| f64::from(s) / (f64::from(v) + f64::from(*epsilon)).sqrt())
+        .collect();
+    let Some(new_weight) = values
+        .iter()
+        .enumerate()
+        .map(|(i, &w)| factor.get(channel(i)).map(|f| (f64::from(w) * f) as f32))
+        .collect::<Option<Vec<f32>>>()
+    else {
+        return Ok(None);
+    };
+    let new_bias: Vec<f32> = old_bias
+        .iter()
+        .zip(&mean)
+        .zip(&factor)
+        .zip(&bias)
+        .map(|(((&b, &m), f), &shift)| ((f64::from(b) - f64::from(m)) * f + f64::from(shift)) as f32)
+        .collect();
+    let base = conv.name.clone();
+    let w = graph.add_initializer(format!("{base}_folded_weight"), Tensor::new(shape, new_weight)?);
+    let b = graph.add_initializer(format!("{base}_folded_bias"), Tensor::vector(new_bias));
+    if let Some(conv) = graph.nodes.get_mut(maker) {
+        conv.inputs = vec![conv.input(0), Some(w), Some(b)];
+        conv.outputs = vec![Some(y)];
+    }
+    graph.nodes.remove(index);
+    Ok(Some(()))
+}
+
+/// Whether two values are known to have one shape.
+pub(super) fn same_shape(graph: &Graph, a: ValueId, b: ValueId) -> bool {
+    let shape = |id: ValueId| graph.value(id).shape.clone().filter(|s: &Vec<Dim>| !s.is_empty());
+    shape(a).is_some_and(|s| Some(s) == shape(b))
+}

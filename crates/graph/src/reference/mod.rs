@@ -1,0 +1,260 @@
+//! The naive executor: every operator, in plain loops, as the judge of the engines.
+//!
+//! Arithmetic: convolutions and products accumulate in the tensor's type; elementwise functions, normalizations and
+//! reductions compute in f64 and round once; f16 and bf16 compute as f32; integers wrap; quantization rounds half to
+//! even and saturates. Everything is checked against the operator's shape rule before anything is allocated.
+
+mod conv;
+mod elementwise;
+mod indexing;
+mod matmul;
+mod norm;
+mod pool;
+mod quant;
+mod reduce;
+mod resize;
+mod shape_ops;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::{GraphError, Result};
+use crate::graph::{Graph, ValueId};
+use crate::infer::{Info, fixed, node_infos};
+use crate::limits::GraphLimits;
+use crate::op::Op;
+use crate::tensor::{ElementType, Scalar, Tensor};
+
+pub use elementwise::activate;
+pub(crate) use matmul::einsum_plan;
+pub(crate) use shape_ops::shape_values;
+
+/// One operator's inputs, and the shapes its outputs have.
+pub(crate) struct Call<'a> {
+    inputs: &'a [Option<&'a Tensor>],
+    shapes: Vec<Vec<usize>>,
+    types: Vec<Option<ElementType>>,
+}
+
+impl<'a> Call<'a> {
+    /// Input `index`, which must be there.
+    pub(crate) fn need(&self, index: usize) -> Result<&'a Tensor> {
+        self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&'a Tensor> {
+        self.inputs.get(index).copied().flatten()
+    }
+
+    /// Shape of output `index`.
+    pub(crate) fn shape(&self, index: usize) -> Result<&[usize]> {
+        self.shapes.get(index).map(Vec::as_slice).ok_or_else(|| GraphError::misused("outputs", "too few", "more"))
+    }
+
+    /// Input `index` as integers, if it is there.
+    pub(crate) fn ints(&self, index: usize) -> Result<Option<Vec<i64>>> {
+        self.get(index).map(|t| t.to_i64_vec().ok_or_else(|| wrong_type(t.dtype()))).transpose()
+    }
+
+    /// The elements of input `index` as `T`, if it is there.
+    pub(crate) fn slice<T: Scalar>(&self, index: usize) -> Result<Option<&'a [T]>> {
+        self.get(index).map(typed).transpose()
+    }
+}
+
+/// The elements of `tensor` as `T`.
+pub(crate) fn typed<T: Scalar>(tensor: &Tensor) -> Result<&[T]> {
+    tensor.as_slice().ok_or_else(|| wrong_type(tensor.dtype()))
+}
+
+pub(crate) fn wrong_type(got: ElementType) -> GraphError {
+    GraphError::unsupported(format!("this operator on {got} elements"))
+}
+
+/// Elements up to which an input's values are shown to the shape rules: arguments such as axes and sizes are small.
+const ARGUMENT: usize = 4096;
+
+/// Runs one operator. Engines fall back to this for what they do not implement themselves.
+///
+/// `inputs` are in the operator's order, absent ones `None`; `outputs` is how many outputs are asked for. Outputs come
+/// in the operator's order.
+///
+/// # Errors
+/// When the inputs do not fit the operator, their types are not implemented, or a result would be larger than
+/// [`GraphLimits::tensor_elements`].
+pub fn eval(op: &Op, inputs: &[Option<&Tensor>], outputs: usize) -> Result<Vec<Tensor>> {
+    let infos: Vec<Option<Info>> = inputs
+        .iter()
+        .map(|t| {
+            t.map(|t| {
+                let value = (t.len() <= ARGUMENT).then(|| Arc::new((*t).clone()));
+                Info { dtype: Some(t.dtype()), shape: Some(fixed(t.shape())), value }
+            })
+        })
+        .collect();
+    let refs: Vec<Option<&Info>> = infos.iter().map(Option::as_ref).collect();
+    let made = node_infos(op, &refs, outputs, &GraphLimits::default())?;
+    let types: Vec<_> = made.iter().map(|i| i.dtype).collect();
+    let is_half = |t: &Tensor| matches!(t.dtype(), ElementType::F16 | ElementType::BF16);
+    if moves_only(op) || !inputs.iter().flatten().any(|t| is_half(t)) {
+        return eval_typed(op, inputs, &made, types);
+    }
+    let wide: Vec<Option<Tensor>> =
+        inputs.iter().map(|t| t.filter(|t| is_half(t)).map(|t| t.cast(ElementType::F32))).collect();
+    let widened: Vec<Option<&Tensor>> = inputs.iter().zip(&wide).map(|(t, w)| w.as_ref().or(*t)).collect();
+    let wide_types = types
+        .iter()
+        .map(|t| t.map(|t| if matches!(t, ElementType::F16 | ElementType::BF16) { ElementType::F32 } else { t }))
+        .collect();
+    let results = eval_typed(op, &widened, &made, wide_types)?;
+    Ok(results
+        .into_iter()
+        .zip(types)
+        .map(|(r, t)| match t {
+            Some(t) if t != r.dtype() => r.cast(t),
+            _ => r,
+        })
+        .collect())
+}
+
+/// Whether an operator only moves elements, so that any type can stay as it is.
+fn moves_only(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Identity
+            | Op::Reshape { .. }
+            | Op::Transpose { .. }
+            | Op::Squeeze
+            | Op::Unsqueeze
+            | Op::Flatten { .. }
+            | Op::Expand
+            | Op::Tile
+            | Op::Concat { .. }
+            | Op::Split { .. }
+            | Op::Slice
+            | Op::Pad { .. }
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::ScatterNd
+            | Op::Shape { .. }
+            | Op::Size
+            | Op::Where
+            | Op::Cast { .. }
+            | Op::ConstantOfShape { .. }
+            | Op::DepthToSpace { .. }
+            | Op::SpaceToDepth { .. }
+    )
+}
+
+fn eval_typed(
+    op: &Op,
+    inputs: &[Option<&Tensor>],
+    made: &[Info],
+    types: Vec<Option<ElementType>>,
+) -> Result<Vec<Tensor>> {
+    let shapes: Option<Vec<Vec<usize>>> = made.iter().map(Info::fixed_shape).collect();
+    let shapes = shapes.ok_or_else(|| {
+        GraphError::unsupported(format!(
+            "{}: a shape argument of more than {ARGUMENT} elements",
+            crate::opname::op_name(op)
+        ))
+    })?;
+    let call = Call { inputs, shapes, types };
+    match op {
+        Op::Conv(_) | Op::FusedConv { .. } | Op::ConvTranspose(_) | Op::ConvInteger(_) | Op::QLinearConv(_) => {
+            conv::eval(op, &call)
+        }
+        Op::BatchNormalization { .. }
+        | Op::InstanceNormalization { .. }
+        | Op::GroupNormalization { .. }
+        | Op::LayerNormalization { .. }
+        | Op::LpNormalization { .. }
+        | Op::Softmax { .. }
+        | Op::LogSoftmax { .. } => norm::eval(op, &call),
+        Op::MaxPool(_) | Op::AveragePool(_) | Op::GlobalAveragePool | Op::GlobalMaxPool => pool::eval(op, &call),
+        Op::Resize(a) => Ok(vec![resize::eval(a, &call)?]),
+        Op::Activation(_) | Op::PRelu | Op::Clip | Op::Unary(_) | Op::Binary(_) | Op::Where => {
+            Ok(vec![elementwise::eval(op, &call)?])
+        }
+        Op::MatMul | Op::Gemm { .. } | Op::MatMulInteger | Op::QLinearMatMul | Op::Einsum { .. } => {
+            Ok(vec![matmul::eval(op, &call)?])
+        }
+        Op::Reduce { .. } | Op::ArgReduce { .. } | Op::TopK { .. } | Op::CumSum { .. } => reduce::eval(op, &call),
+        Op::QuantizeLinear { .. } | Op::DequantizeLinear { .. } | Op::DynamicQuantizeLinear => quant::eval(op, &call),
+        Op::Gather { .. } | Op::GatherElements { .. } | Op::GatherNd { .. } | Op::ScatterNd => {
+            Ok(vec![indexing::eval(op, &call)?])
+        }
+        _ => shape_ops::eval(op, &call),
+    }
+}
+
+/// Runs the graph on named inputs, which come in any order, and gives its outputs in the graph's order.
+///
+/// # Errors
+/// When an input is missing, unknown, or of another type or shape than the graph says; and whatever [`eval`] refuses,
+/// with the node's name.
+pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
+    let mut given: BTreeMap<ValueId, &Tensor> = BTreeMap::new();
+    for (name, tensor) in inputs {
+        let id = graph.inputs.iter().copied().find(|&id| graph.value(id).name == *name).ok_or_else(|| {
+            let names: Vec<_> = graph.inputs.iter().map(|&i| graph.value(i).name.as_str()).collect();
+            GraphError::misused("input", format!("\"{name}\""), format!("one of {names:?}"))
+        })?;
+        crate::infer::fits(graph, id, tensor.shape())?;
+        if let Some(dtype) = graph.value(id).dtype
+            && dtype != tensor.dtype()
+        {
+            return Err(GraphError::misused(
+                format!("element type of input \"{name}\""),
+                tensor.dtype().name(),
+                dtype.name(),
+            ));
+        }
+        given.insert(id, tensor);
+    }
+    if let Some(&id) = graph.inputs.iter().find(|id| !given.contains_key(id)) {
+        return Err(GraphError::misused("inputs", "not all", format!("also \"{}\"", graph.value(id).name)));
+    }
+    let mut last_use: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        last_use.extend(node.inputs.iter().flatten().map(|&id| (id, index)));
+    }
+    let mut values: BTreeMap<ValueId, Tensor> = BTreeMap::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let find = |id: &ValueId| {
+            values.get(id).or_else(|| given.get(id).copied()).or_else(|| graph.constant(*id).map(AsRef::as_ref))
+        };
+        let mut arguments = Vec::with_capacity(node.inputs.len());
+        for id in &node.inputs {
+            arguments.push(match id {
+                None => None,
+                Some(id) => Some(find(id).ok_or_else(|| {
+                    GraphError::malformed(format!("\"{}\" is read before it is made", graph.value(*id).name))
+                })?),
+            });
+        }
+        let results = eval(&node.op, &arguments, node.outputs.len())
+            .map_err(|e| e.at(&node.name, crate::opname::op_name(&node.op)))?;
+        for (id, result) in node.outputs.iter().zip(results) {
+            if let Some(id) = id {
+                values.insert(*id, result);
+            }
+        }
+        for id in node.inputs.iter().flatten() {
+            if last_use.get(id) == Some(&index) && !graph.outputs.contains(id) {
+                values.remove(id);
+            }
+        }
+    }
+    graph
+        .outputs
+        .iter()
+        .map(|id| {
+            let made =
+                values.get(id).or_else(|| given.get(id).copied()).or_else(|| graph.constant(*id).map(AsRef::as_ref));
+            made.cloned()
+                .ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never made", graph.value(*id).name)))
+        })
+        .collect()
+}

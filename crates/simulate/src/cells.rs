@@ -1,0 +1,329 @@
+//! Space-filling cells with stained membranes.
+//!
+//! Cells are an additively weighted Voronoi partition: a point belongs to the seed i with the smallest `|p - s_i| - w_i`,
+//! which makes every cell star-shaped about its seed. Points are moved by a smooth field first, so that walls are not
+//! flat. Seeds stand on a jittered lattice; the tissue is the share of them that a smooth, dome-like field favours most, so
+//! its border runs along cells. The distance to a wall between the nearest seed 1 and another seed i is
+//! `(d_i - d_1) / |u_i - u_1|`, with u the unit vectors towards the seeds: exact to first order at the wall.
+
+use crate::{
+    Made, Settings, SimulateError, exposure,
+    grid::Grid,
+    progress::{Watch, each_slab_of_two},
+    random::{self, Purpose},
+    settings::check_count,
+    texture::Texture,
+    truth,
+};
+use rand::Rng;
+use std::ops::Range;
+
+/// How far a seed may stand from its lattice point along each axis, in spacings.
+const JITTER: f64 = 0.36;
+
+/// The largest weight of a seed either way, in spacings.
+const MAX_WEIGHT: f64 = 0.15;
+
+/// How far points are moved, in spacings, along each axis.
+const WARP: f64 = 0.06;
+
+/// Signal inside a cell, relative to its membrane.
+const CYTOPLASM: f32 = 0.07;
+
+/// How much farther than the nearest a seed may be for its wall to matter, in standard deviations of a membrane's profile:
+/// as |u_i - u_1| is at most 2, a wall left out has less than exp(-8) of its light here.
+const MEMBRANE_HORIZON: f64 = 8.0;
+
+/// Lattice layers outside the field that still have seeds.
+const LAYERS_OUTSIDE: i64 = 3;
+
+/// How many lattice layers around a brick may hold a seed that matters in it.
+const LAYERS_AROUND: i64 = 3;
+
+/// A cell's seed.
+#[derive(Debug, Clone, Copy)]
+struct Seed {
+    position_um: [f64; 3],
+    weight_um: f64,
+    brightness: f32,
+    tissue: bool,
+}
+
+impl Seed {
+    /// The weighted distance in µm of a point.
+    fn distance_um(&self, point_um: [f64; 3]) -> f64 {
+        length([0, 1, 2].map(|a| self.position_um[a] - point_um[a])) - self.weight_um
+    }
+}
+
+fn length(v: [f64; 3]) -> f64 {
+    (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt()
+}
+
+/// Seeds on their lattice.
+struct Tissue {
+    spacing_um: f64,
+    /// Lattice points along Z, Y, X, those outside the field included.
+    counts: [i64; 3],
+    seeds: Vec<Seed>,
+    warp: [Texture; 3],
+    patches: Texture,
+}
+
+impl Tissue {
+    /// Stands the seeds and chooses the tissue among them.
+    fn new(settings: &Settings, grid: &Grid) -> Result<Self, SimulateError> {
+        let objects = &settings.objects;
+        let extent = grid.extent_um();
+        let volume: f64 = extent.iter().product();
+        let spacing_um = match objects.count {
+            Some(count) if count > 0 => {
+                check_count(count as f64)?;
+                let coarsest = grid.voxel_um.into_iter().fold(0.0, f64::max);
+                (volume * objects.fill.max(1e-3) / count as f64).cbrt().max(2.0 * coarsest)
+            }
+            _ => objects.diameter_um,
+        };
+        let layers = extent.map(|e| (e / spacing_um).ceil() + 2.0 * LAYERS_OUTSIDE as f64);
+        check_count(layers.iter().product())?;
+        let counts = layers.map(|n| n as i64);
+
+        let mut rng = random::stream(settings.seed, Purpose::Lattice, 0);
+        let warp = [0; 3].map(|_| Texture::new(rng.random()));
+        let (patches, border) = (Texture::new(rng.random()), Texture::new(rng.random()));
+        let mut seeds = Vec::with_capacity((counts[0] * counts[1] * counts[2]) as usize);
+        let mut favour = Vec::with_capacity(seeds.capacity());
+        for z in 0..counts[0] {
+            for y in 0..counts[1] {
+                for x in 0..counts[2] {
+                    // Every other line is shifted by half a spacing: fewer corners where eight cells meet.
+                    let shift = if (z + y) % 2 == 0 { 0.25 } else { 0.75 };
+                    let position_um = [(z, 0.5), (y, 0.5), (x, shift)].map(|(i, offset)| {
+                        let jitter = rng.random_range(-JITTER..=JITTER);
+                        spacing_um * ((i - LAYERS_OUTSIDE) as f64 + offset + jitter)
+                    });
+                    let weight =
+                        (objects.diameter_spread * 0.5 * random::normal(&mut rng)).clamp(-MAX_WEIGHT, MAX_WEIGHT);
+                    let brightness = random::log_normal(&mut rng, 1.0, objects.brightness_spread) as f32;
+                    seeds.push(Seed { position_um, weight_um: weight * spacing_um, brightness, tissue: false });
+                    // A dome over the field, with a border of a few cells' roughness.
+                    let off_centre = [0, 1, 2].map(|a| (position_um[a] / extent[a] - 0.5) * [0.5, 1.0, 1.0][a]);
+                    let rough = f64::from(border.at(position_um, 4.0 * spacing_um));
+                    favour.push(-length(off_centre) + 0.12 * rough);
+                }
+            }
+        }
+        choose(&mut seeds, &favour, extent, if objects.count == Some(0) { 0.0 } else { objects.fill });
+        Ok(Self { spacing_um, counts, seeds, warp, patches })
+    }
+
+    /// The seeds (by index) that can be nearest, or make a wall, for a point within `radius_um` of `centre_um`; those
+    /// nearest to the centre first.
+    fn candidates(&self, centre_um: [f64; 3], radius_um: f64, wall_um: f64, found: &mut Vec<(f64, u32)>) {
+        found.clear();
+        let range = |a: usize| -> Range<i64> {
+            let at = (centre_um[a] / self.spacing_um).floor() as i64 + LAYERS_OUTSIDE;
+            (at - LAYERS_AROUND).clamp(0, self.counts[a])..(at + LAYERS_AROUND + 1).clamp(0, self.counts[a])
+        };
+        for z in range(0) {
+            for y in range(1) {
+                for x in range(2) {
+                    let index = ((z * self.counts[1] + y) * self.counts[2] + x) as usize;
+                    found.push((self.seeds[index].distance_um(centre_um), index as u32));
+                }
+            }
+        }
+        // Weighted distances change by no more than the way gone.
+        let nearest = found.iter().map(|(d, _)| *d).fold(f64::INFINITY, f64::min);
+        found.retain(|(d, _)| *d <= nearest + 2.0 * radius_um + wall_um);
+        found.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    }
+
+    /// A point of the field, moved by the smooth field.
+    fn warped(&self, p: [f64; 3]) -> [f64; 3] {
+        let grain = 0.6 * self.spacing_um;
+        [0, 1, 2].map(|a| p[a] + WARP * self.spacing_um * f64::from(self.warp[a].at(p, grain)))
+    }
+}
+
+/// Makes tissue of the share `fill` of the seeds inside the field that `favour` puts first, and of those outside that are
+/// favoured as much.
+fn choose(seeds: &mut [Seed], favour: &[f64], extent_um: [f64; 3], fill: f64) {
+    let inside = |s: &Seed| (0..3).all(|a| (0.0..=extent_um[a]).contains(&s.position_um[a]));
+    let mut ranked: Vec<f64> = seeds.iter().zip(favour).filter(|(s, _)| inside(s)).map(|(_, f)| *f).collect();
+    if ranked.is_empty() {
+        // A field smaller than a cell.
+        ranked = favour.to_vec();
+    }
+    ranked.sort_by(|a, b| b.total_cmp(a));
+    let chosen = (fill * ranked.len() as f64).ceil() as usize;
+    let Some(least) = chosen.checked_sub(1).and_then(|last| ranked.get(last)).copied() else { return };
+    seeds.iter_mut().zip(favour).for_each(|(s, f)| s.tissue = *f >= least);
+}
+
+/// A stack of cells and their labels.
+pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> Result<Made, SimulateError> {
+    let tissue = Tissue::new(settings, grid)?;
+    watch.at(0.03)?;
+    let mut labels = vec![0u32; grid.len()];
+    let mut light = vec![0.0f32; grid.len()];
+    // Bricks of voxels share their candidates; small against a cell, so that these are few.
+    let brick = [0, 1, 2].map(|a| ((0.3 * tissue.spacing_um / grid.voxel_um[a]) as usize).clamp(1, 8));
+    let layer = brick[0] * grid.plane();
+    each_slab_of_two((&mut labels[..], &mut light[..]), layer, &watch.part(0.03, 0.5), |i, labels, light| {
+        paint_layer(&tissue, settings, grid, i * brick[0], brick, labels, light);
+    })?;
+    let kept = truth::tidy(&mut labels, grid, tissue.seeds.len());
+    watch.at(0.55)?;
+    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.55, 1.0))?;
+    Ok(Made { raw, labels, object_count: kept.len(), target: None })
+}
+
+/// Labels (1 + index of the seed) and light (photons) of the slices from `first` on.
+fn paint_layer(
+    tissue: &Tissue,
+    settings: &Settings,
+    grid: &Grid,
+    first: usize,
+    brick: [usize; 3],
+    labels: &mut [u32],
+    light: &mut [f32],
+) {
+    let (plane, row) = (grid.plane(), grid.shape[2]);
+    let slices = labels.len() / plane;
+    let painter = Painter::new(tissue, settings);
+    let wall_um = MEMBRANE_HORIZON * painter.sigma_um;
+    let (mut candidates, mut distances) = (Vec::new(), Vec::new());
+    for y0 in (0..grid.shape[1]).step_by(brick[1]) {
+        for x0 in (0..row).step_by(brick[2]) {
+            let start = [first, y0, x0];
+            let end = [first + slices, (y0 + brick[1]).min(grid.shape[1]), (x0 + brick[2]).min(row)];
+            let centre = [0, 1, 2].map(|a| 0.5 * (start[a] + end[a]) as f64 * grid.voxel_um[a]);
+            let half = [0, 1, 2].map(|a| 0.5 * (end[a] - start[a]) as f64 * grid.voxel_um[a]);
+            let radius = length(half) + WARP * tissue.spacing_um * 3f64.sqrt();
+            tissue.candidates(centre, radius, wall_um, &mut candidates);
+            for z in start[0]..end[0] {
+                for y in start[1]..end[1] {
+                    for x in start[2]..end[2] {
+                        let point = [grid.position_um(0, z), grid.position_um(1, y), grid.position_um(2, x)];
+                        let at = (z - first) * plane + y * row + x;
+                        (labels[at], light[at]) = painter.voxel(point, &candidates, radius, &mut distances);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How one voxel is labelled and stained.
+struct Painter<'a> {
+    tissue: &'a Tissue,
+    photons: f32,
+    texture: f32,
+    /// Standard deviation in µm of a membrane's profile.
+    sigma_um: f64,
+}
+
+impl<'a> Painter<'a> {
+    fn new(tissue: &'a Tissue, settings: &Settings) -> Self {
+        // The full width at half maximum of a Gaussian is 2.355 σ.
+        let sigma_um = settings.objects.membrane_um.min(0.25 * tissue.spacing_um) / 2.355;
+        Self { tissue, photons: settings.camera.photons as f32, texture: settings.objects.texture as f32, sigma_um }
+    }
+
+    /// The label (0 outside the tissue) and the photons at a point within `radius_um` of where the candidates were sorted.
+    /// `distances` is a buffer, to be kept between calls.
+    fn voxel(
+        &self,
+        point_um: [f64; 3],
+        candidates: &[(f64, u32)],
+        radius_um: f64,
+        distances: &mut Vec<f64>,
+    ) -> (u32, f32) {
+        let seeds = &self.tissue.seeds;
+        let warped = self.tissue.warped(point_um);
+        let horizon = MEMBRANE_HORIZON * self.sigma_um;
+        distances.clear();
+        let (mut distance, mut own) = (f64::INFINITY, 0u32);
+        for (at_centre, i) in candidates {
+            // No later candidate can be near enough to matter.
+            if at_centre - radius_um > distance + horizon {
+                break;
+            }
+            let d = seeds[*i as usize].distance_um(warped);
+            distances.push(d);
+            if d < distance || (d == distance && *i < own) {
+                (distance, own) = (d, *i);
+            }
+        }
+        let seed = &seeds[own as usize];
+        let towards = |s: &Seed| {
+            let offset = [0, 1, 2].map(|a| s.position_um[a] - warped[a]);
+            let l = length(offset).max(1e-9);
+            offset.map(|o| o / l)
+        };
+        let own_direction = towards(seed);
+        let mut membrane = 0.0f32;
+        for ((_, i), d) in candidates.iter().zip(distances.iter()) {
+            let other = &seeds[*i as usize];
+            let excess = d - distance;
+            // Walls between two cells outside the tissue are not there.
+            if *i == own || excess > horizon || !(seed.tissue || other.tissue) {
+                continue;
+            }
+            let direction = towards(other);
+            let turn = length([0, 1, 2].map(|a| direction[a] - own_direction[a])).max(0.05);
+            let t = excess / (turn * self.sigma_um);
+            let brightness = match (seed.tissue, other.tissue) {
+                (true, true) => (seed.brightness * other.brightness).sqrt(),
+                (true, false) => seed.brightness,
+                _ => other.brightness,
+            };
+            membrane = membrane.max(brightness * (-0.5 * t * t).exp() as f32);
+        }
+        let patches =
+            if membrane > 0.01 { self.tissue.patches.at(point_um, 0.12 * self.tissue.spacing_um) } else { 0.0 };
+        let inside = if seed.tissue { CYTOPLASM * seed.brightness } else { 0.0 };
+        let photons = self.photons * (membrane * (1.0 + self.texture * patches)).max(inside);
+        (if seed.tissue { own + 1 } else { 0 }, photons)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn the_candidates_of_a_brick_hold_the_nearest_of_all_seeds() {
+        let mut settings = Settings::new(Kind::Cells, [30, 90, 90], 5);
+        settings.objects.diameter_spread = 0.5;
+        let grid = settings.check().unwrap();
+        let tissue = Tissue::new(&settings, &grid).unwrap();
+        let mut rng = random::stream(8, Purpose::Lattice, 1);
+        let mut candidates = Vec::new();
+        for _ in 0..300 {
+            let centre = grid.extent_um().map(|e| rng.random_range(0.0..e));
+            tissue.candidates(centre, 2.5, 1.8, &mut candidates);
+            let direction = random::unit_vector(&mut rng);
+            let point = [0, 1, 2].map(|a| centre[a] + 2.4 * direction[a]);
+            let nearest = |seeds: &mut dyn Iterator<Item = u32>| {
+                seeds.map(|i| tissue.seeds[i as usize].distance_um(point)).fold(f64::INFINITY, f64::min)
+            };
+            let of_all = nearest(&mut (0..tissue.seeds.len() as u32));
+            assert_eq!(nearest(&mut candidates.iter().map(|(_, i)| *i)), of_all);
+        }
+    }
+
+    #[test]
+    fn the_tissue_is_the_share_of_seeds_asked_for() {
+        let settings = Settings::new(Kind::Cells, [60, 300, 300], 5);
+        let grid = settings.check().unwrap();
+        let tissue = Tissue::new(&settings, &grid).unwrap();
+        let extent = grid.extent_um();
+        let inside: Vec<&Seed> =
+            tissue.seeds.iter().filter(|s| (0..3).all(|a| (0.0..=extent[a]).contains(&s.position_um[a]))).collect();
+        let share = inside.iter().filter(|s| s.tissue).count() as f64 / inside.len() as f64;
+        assert!((share - 0.8).abs() < 0.02, "{share}");
+    }
+}

@@ -1,0 +1,96 @@
+//! From light in focus to camera counts: point-spread function, haze, uneven light, loss in depth, noise.
+
+use crate::{
+    Settings, SimulateError,
+    grid::Grid,
+    noise, optics,
+    progress::{Watch, each_slab, each_slab_of_two},
+    random::{self, Purpose},
+};
+use rand::Rng;
+
+/// Width of the out-of-focus haze along Z, Y, X: standard deviation in µm.
+const HAZE_SIGMA_UM: [f64; 3] = [5.0, 4.0, 4.0];
+
+/// How the field is lit: `1 - unevenness · d²`, with d the distance from a random brightest place over its largest value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Illumination {
+    brightest_um: [f64; 2],
+    per_um2: f64,
+}
+
+impl Illumination {
+    /// The light of a seed. The brightest place lies in the middle third of the field.
+    pub(crate) fn new(settings: &Settings, grid: &Grid) -> Self {
+        let mut rng = random::stream(settings.seed, Purpose::Illumination, 0);
+        let [_, height, width] = grid.extent_um();
+        let brightest_um = [height, width].map(|e| e * rng.random_range(1.0 / 3.0..2.0 / 3.0));
+        let farthest = |edge: f64, at: f64| at.max(edge - at).powi(2);
+        let largest = farthest(height, brightest_um[0]) + farthest(width, brightest_um[1]);
+        Self { brightest_um, per_um2: settings.optics.unevenness / largest }
+    }
+
+    /// The light at a place in the plane, relative to the brightest.
+    pub(crate) fn at(&self, y_um: f64, x_um: f64) -> f64 {
+        let [y, x] = self.brightest_um;
+        1.0 - self.per_um2 * ((y_um - y).powi(2) + (x_um - x).powi(2))
+    }
+}
+
+/// The counts of a fluorescence stack, from the light each voxel sends (photons, before any blur):
+/// `light · depth · ((1 - haze) · PSF∗signal + haze · wide∗signal) + light · background`, then the camera.
+pub(crate) fn fluorescence(
+    mut signal: Vec<f32>,
+    settings: &Settings,
+    grid: &Grid,
+    watch: &Watch<'_>,
+) -> Result<Vec<u16>, SimulateError> {
+    let optics = &settings.optics;
+    let mut scratch = Vec::new();
+    optics::blur(&mut signal, &mut scratch, grid, optics.psf_sigma_um, &watch.part(0.0, 0.2))?;
+    if optics.haze > 0.0 {
+        let mut wide = signal.clone();
+        optics::blur(&mut wide, &mut scratch, grid, HAZE_SIGMA_UM, &watch.part(0.2, 0.65))?;
+        let haze = optics.haze as f32;
+        each_slab_of_two(
+            (&mut signal[..], &mut wide[..]),
+            grid.plane(),
+            &watch.part(0.65, 0.68),
+            |_, signal, wide| {
+                signal.iter_mut().zip(wide).for_each(|(s, w)| *s = (1.0 - haze) * *s + haze * *w);
+            },
+        )?;
+    }
+    drop(scratch);
+    let light = Illumination::new(settings, grid);
+    let background = settings.camera.background_photons;
+    each_slab(&mut signal, grid.plane(), &watch.part(0.68, 0.72), |z, slice| {
+        let depth = (-optics.attenuation_per_um * grid.position_um(0, z)).exp();
+        for (y, line) in slice.chunks_exact_mut(grid.shape[2]).enumerate() {
+            let y_um = grid.position_um(1, y);
+            for (x, value) in line.iter_mut().enumerate() {
+                let photons = light.at(y_um, grid.position_um(2, x)) * (depth * f64::from(*value) + background);
+                *value = photons as f32;
+            }
+        }
+    })?;
+    noise::expose(&mut signal, grid, &settings.camera, settings.seed, &watch.part(0.72, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn the_light_falls_to_the_unevenness_asked_for_and_no_lower() {
+        let settings = Settings::new(Kind::Nuclei, [1, 50, 80], 6);
+        let grid = settings.check().unwrap();
+        let light = Illumination::new(&settings, &grid);
+        let [_, height, width] = grid.extent_um();
+        let corners = [(0.0, 0.0), (0.0, width), (height, 0.0), (height, width)].map(|(y, x)| light.at(y, x));
+        let darkest = corners.into_iter().fold(1.0, f64::min);
+        assert!((darkest - (1.0 - settings.optics.unevenness)).abs() < 1e-9);
+        assert!((light.at(light.brightest_um[0], light.brightest_um[1]) - 1.0).abs() < 1e-12);
+    }
+}

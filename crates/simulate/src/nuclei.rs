@@ -1,0 +1,149 @@
+//! Fluorescent nuclei: chromatin texture, nucleoli, a rim, and a brightness of their own.
+
+use crate::{
+    Made, Settings, SimulateError, exposure,
+    grid::Grid,
+    placement,
+    progress::{Watch, each_slab},
+    random::{self, Purpose},
+    shape::{self, Blob},
+    texture::Texture,
+    truth,
+};
+use rand::Rng;
+use rayon::prelude::*;
+
+/// Grains of chromatin as shares of the nucleus' radius, coarse and fine, each with its weight.
+const GRAINS: [(f64, f32); 2] = [(0.36, 0.65), (0.17, 0.35)];
+
+/// A nucleus and how it looks inside.
+pub(crate) struct Nucleus {
+    /// Its body.
+    pub(crate) blob: Blob,
+    /// Its mean brightness relative to the average nucleus.
+    brightness: f32,
+    chromatin: Texture,
+    /// Centre and radius in µm.
+    nucleoli: Vec<([f64; 3], f64)>,
+}
+
+impl Nucleus {
+    /// The nucleus of the `index`-th body placed: its looks come from a stream of their own.
+    fn new(blob: Blob, index: usize, settings: &Settings) -> Self {
+        let mut rng = random::stream(settings.seed, Purpose::Looks, index);
+        let brightness = random::log_normal(&mut rng, 1.0, settings.objects.brightness_spread) as f32;
+        let chromatin = Texture::new(rng.random());
+        let count = rng.random_range(1..=3usize);
+        let nucleoli = (0..count)
+            .map(|_| {
+                let place = blob.point_um(random::unit_vector(&mut rng), rng.random_range(0.1..0.6));
+                (place, blob.radius_um * rng.random_range(0.17..0.3))
+            })
+            .collect();
+        Self { blob, brightness, chromatin, nucleoli }
+    }
+
+    /// The chromatin at a position: about 0 ± 0.26.
+    pub(crate) fn chromatin(&self, position_um: [f64; 3]) -> f32 {
+        GRAINS.iter().map(|(grain, weight)| weight * self.chromatin.at(position_um, grain * self.blob.radius_um)).sum()
+    }
+
+    /// How far a position is inside a nucleolus: 0 outside, 1 inside, with a soft border of 0.3 µm.
+    pub(crate) fn nucleolus(&self, position_um: [f64; 3]) -> f32 {
+        let inside = |(centre, radius): &([f64; 3], f64)| {
+            let distance = (0..3).map(|a| (position_um[a] - centre[a]).powi(2)).sum::<f64>().sqrt();
+            smooth_step(((radius - distance) / 0.3 + 0.5) as f32)
+        };
+        self.nucleoli.iter().map(inside).fold(0.0, f32::max)
+    }
+
+    /// Stain at a position inside, at a relative radius; about 1 for the average nucleus.
+    fn stain(&self, position_um: [f64; 3], relative_radius: f32, texture: f32) -> f32 {
+        let chromatin = 1.0 + texture * (2.0 * self.chromatin(position_um) + 0.3 * rim(relative_radius));
+        let nucleoli = 1.0 - (1.2 * texture).min(0.9) * self.nucleolus(position_um);
+        self.brightness * (chromatin * nucleoli).max(0.08)
+    }
+}
+
+/// 0 deep inside a nucleus, 1 at its surface.
+pub(crate) fn rim(relative_radius: f32) -> f32 {
+    smooth_step((relative_radius - 0.7) / 0.3)
+}
+
+/// 0 below 0, 1 above 1, and 3t² - 2t³ between.
+pub(crate) fn smooth_step(t: f32) -> f32 {
+    let t = t.clamp(0.0, 1.0);
+    t * t * (3.0 - 2.0 * t)
+}
+
+/// Nuclei in their places.
+pub(crate) struct Scene {
+    /// 0, or 1 + index in `nuclei`.
+    pub(crate) labels: Vec<u32>,
+    /// Relative radius in the nearest nucleus; infinite beyond the limit asked for.
+    pub(crate) relative_radius: Vec<f32>,
+    /// The labelled nuclei.
+    pub(crate) nuclei: Vec<Nucleus>,
+}
+
+impl Scene {
+    /// Places and labels nuclei. `limit` is the relative radius up to which it is known how near a voxel is to a nucleus
+    /// (at least 1), `room` how much more space than its own a nucleus that does not touch takes.
+    pub(crate) fn new(
+        settings: &Settings,
+        grid: &Grid,
+        limit: f64,
+        room: f64,
+        watch: &Watch<'_>,
+    ) -> Result<Self, SimulateError> {
+        let blobs = placement::place(settings, grid, room, &watch.part(0.0, 0.3))?;
+        let cover = shape::cover(grid, &blobs, limit, &watch.part(0.3, 0.9))?;
+        let (mut labels, relative_radius) = (cover.owner, cover.relative_radius);
+        if limit > 1.0 {
+            labels.par_iter_mut().zip(&relative_radius).filter(|(_, r)| **r > 1.0).for_each(|(l, _)| *l = 0);
+        }
+        let kept = truth::tidy(&mut labels, grid, blobs.len());
+        let nuclei = kept
+            .into_iter()
+            .filter_map(|old| {
+                let index = old as usize - 1;
+                Some(Nucleus::new(blobs.get(index)?.clone(), index, settings))
+            })
+            .collect();
+        Ok(Self { labels, relative_radius, nuclei })
+    }
+
+    /// Light each voxel sends, `photons` for the average nucleus.
+    pub(crate) fn light(
+        &self,
+        settings: &Settings,
+        grid: &Grid,
+        photons: f64,
+        watch: &Watch<'_>,
+    ) -> Result<Vec<f32>, SimulateError> {
+        let (texture, photons) = (settings.objects.texture as f32, photons as f32);
+        let mut light = vec![0.0; grid.len()];
+        let (plane, row) = (grid.plane(), grid.shape[2]);
+        each_slab(&mut light, plane, watch, |z, slice| {
+            for (i, value) in slice.iter_mut().enumerate() {
+                let label = self.labels[z * plane + i] as usize;
+                if label > 0 {
+                    let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
+                    let relative_radius = self.relative_radius[z * plane + i];
+                    *value = photons * self.nuclei[label - 1].stain(position, relative_radius, texture);
+                }
+            }
+        })?;
+        Ok(light)
+    }
+}
+
+/// A stack of nuclei and their labels.
+pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> Result<Made, SimulateError> {
+    let scene = Scene::new(settings, grid, 1.0, 1.0, &watch.part(0.0, 0.35))?;
+    let light = scene.light(settings, grid, settings.camera.photons, &watch.part(0.35, 0.5))?;
+    let Scene { labels, nuclei, relative_radius } = scene;
+    drop(relative_radius);
+    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.5, 1.0))?;
+    Ok(Made { raw, labels, object_count: nuclei.len(), target: None })
+}

@@ -1,0 +1,173 @@
+//! Where bodies lie: random positions without overlap, some of them against a neighbour.
+
+use crate::{
+    Settings, SimulateError,
+    grid::Grid,
+    progress::Watch,
+    random::{self, Purpose},
+    settings::check_count,
+    shape::Blob,
+};
+use rand::Rng;
+
+/// Positions tried for one body before it is left out.
+const ATTEMPTS: usize = 60;
+
+/// How far centres may lie outside the field, as a share of the diameter: edges cut bodies, as in real stacks.
+const MARGIN: f64 = 0.25;
+
+/// Free space around a body that stands alone, as a share of its diameter.
+const GAP: f64 = 0.06;
+
+/// How deep a body that touches may reach into its neighbours, as a share of the smaller radius.
+const OVERLAP: f64 = 0.16;
+
+/// Bodies in cubes of space, to find the near ones.
+struct Neighbours {
+    cube_um: f64,
+    origin_um: [f64; 3],
+    counts: [usize; 3],
+    cubes: Vec<Vec<u32>>,
+    /// The largest reach of a body in here, in µm.
+    reach_um: f64,
+}
+
+impl Neighbours {
+    fn new(origin_um: [f64; 3], extent_um: [f64; 3], cube_um: f64) -> Self {
+        let counts = extent_um.map(|e| (e / cube_um).ceil().max(1.0) as usize);
+        Self { cube_um, origin_um, counts, cubes: vec![Vec::new(); counts.iter().product()], reach_um: 0.0 }
+    }
+
+    fn cube(&self, axis: usize, position_um: f64) -> usize {
+        // A cast from float saturates at 0.
+        (((position_um - self.origin_um[axis]) / self.cube_um) as usize).min(self.counts[axis] - 1)
+    }
+
+    fn insert(&mut self, index: u32, blob: &Blob) {
+        let [z, y, x] = [0, 1, 2].map(|a| self.cube(a, blob.centre_um[a]));
+        self.cubes[(z * self.counts[1] + y) * self.counts[2] + x].push(index);
+        self.reach_um = self.reach_um.max(blob.reach_um());
+    }
+
+    /// Whether `test` holds for every body whose centre may lie within `distance_um`.
+    fn all_near(&self, centre_um: [f64; 3], distance_um: f64, mut test: impl FnMut(u32) -> bool) -> bool {
+        let [zs, ys, xs] =
+            [0, 1, 2].map(|a| self.cube(a, centre_um[a] - distance_um)..=self.cube(a, centre_um[a] + distance_um));
+        for z in zs {
+            for y in ys.clone() {
+                for x in xs.clone() {
+                    let cube = &self.cubes[(z * self.counts[1] + y) * self.counts[2] + x];
+                    if !cube.iter().all(|i| test(*i)) {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+}
+
+/// The space in µm between two bodies along the line of their centres; negative where they overlap on it.
+fn gap_um(a: &Blob, b: &Blob) -> f64 {
+    let offset = [0, 1, 2].map(|i| b.centre_um[i] - a.centre_um[i]);
+    let distance = offset.iter().map(|o| o * o).sum::<f64>().sqrt();
+    if distance < 1e-9 {
+        return -a.radius_um - b.radius_um;
+    }
+    let direction = offset.map(|o| o / distance);
+    distance - a.radius_towards_um(direction) - b.radius_towards_um(direction.map(|d| -d))
+}
+
+/// Places the bodies the settings ask for.
+///
+/// A share `touching` of them is put against a random earlier body, `(r₁ + r₂) · 0.86..0.97` from it; the others go
+/// anywhere with a gap to all, as if each were `room` times as large (1 = its own size). A body with no place after 60 attempts is left out.
+pub(crate) fn place(
+    settings: &Settings,
+    grid: &Grid,
+    room: f64,
+    watch: &Watch<'_>,
+) -> Result<Vec<Blob>, SimulateError> {
+    let objects = &settings.objects;
+    let margin = MARGIN * objects.diameter_um;
+    let (origin, extent) = ([-margin; 3], grid.extent_um().map(|e| e + 2.0 * margin));
+    // The mean volume of spheres whose diameters are log-normal: π/6 · mean³ · exp(3 σ²).
+    let mean_volume =
+        std::f64::consts::PI / 6.0 * objects.diameter_um.powi(3) * (3.0 * objects.diameter_spread.powi(2)).exp();
+    let by_fill = (objects.fill * extent.iter().product::<f64>() / mean_volume).ceil();
+    let wanted = check_count(objects.count.map_or(by_fill, |n| n as f64))?;
+
+    let mut rng = random::stream(settings.seed, Purpose::Placement, 0);
+    let mut blobs: Vec<Blob> = Vec::with_capacity(wanted);
+    let mut near = Neighbours::new(origin, extent, 1.5 * objects.diameter_um);
+    for i in 0..wanted {
+        if i % 256 == 0 {
+            watch.at(i as f64 / wanted as f64)?;
+        }
+        let diameter = random::log_normal(&mut rng, objects.diameter_um, objects.diameter_spread)
+            .clamp(0.5 * objects.diameter_um, 2.0 * objects.diameter_um);
+        let mut blob = Blob::random(&mut rng, diameter);
+        for _ in 0..ATTEMPTS {
+            let touches = !blobs.is_empty() && rng.random::<f64>() < objects.touching;
+            blob.centre_um = if touches {
+                let other = &blobs[rng.random_range(0..blobs.len())];
+                let direction = random::unit_vector(&mut rng);
+                let distance = rng.random_range(0.86..0.97)
+                    * (other.radius_towards_um(direction) + blob.radius_towards_um(direction.map(|d| -d)));
+                [0, 1, 2].map(|a| other.centre_um[a] + distance * direction[a])
+            } else {
+                [0, 1, 2].map(|a| origin[a] + extent[a] * rng.random::<f64>())
+            };
+            let inside = (0..3).all(|a| (0.0..=extent[a]).contains(&(blob.centre_um[a] - origin[a])));
+            let spacing = |other: &Blob| {
+                let smaller = blob.radius_um.min(other.radius_um);
+                let least = if touches { -OVERLAP * smaller } else { GAP * diameter + (room - 1.0) * smaller };
+                gap_um(&blob, other) >= least
+            };
+            let horizon = blob.reach_um() + near.reach_um + GAP * diameter + (room - 1.0) * blob.radius_um;
+            if inside && near.all_near(blob.centre_um, horizon, |i| spacing(&blobs[i as usize])) {
+                near.insert(blobs.len() as u32, &blob);
+                blobs.push(blob);
+                break;
+            }
+        }
+    }
+    Ok(blobs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn bodies_touch_as_often_as_asked_and_never_overlap_deeply() {
+        let gaps = |touching: f64| {
+            let mut settings = Settings::new(Kind::Nuclei, [50, 200, 200], 3);
+            settings.objects.touching = touching;
+            let grid = settings.check().unwrap();
+            let blobs = place(&settings, &grid, 1.0, &Watch::new(&|_| true)).unwrap();
+            assert!(blobs.len() > 30);
+            let mut touching = 0;
+            for (i, a) in blobs.iter().enumerate() {
+                let others = blobs.iter().enumerate().filter(|(j, _)| *j != i);
+                let least = others.map(|(_, b)| gap_um(a, b)).fold(f64::INFINITY, f64::min);
+                assert!(least >= -OVERLAP * a.radius_um - 1e-9, "{least}");
+                touching += usize::from(least < 0.0);
+            }
+            touching as f64 / blobs.len() as f64
+        };
+        assert_eq!(gaps(0.0), 0.0);
+        let (few, many) = (gaps(0.2), gaps(0.7));
+        assert!(few > 0.1 && many > few + 0.2, "{few} {many}");
+    }
+
+    #[test]
+    fn too_many_bodies_are_refused() {
+        let mut settings = Settings::new(Kind::Nuclei, [256, 1024, 1024], 3);
+        settings.objects.diameter_um = 2.0;
+        let grid = settings.check().unwrap();
+        let refused = place(&settings, &grid, 1.0, &Watch::new(&|_| true));
+        assert!(matches!(refused, Err(SimulateError::TooManyObjects { .. })));
+    }
+}

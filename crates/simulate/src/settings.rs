@@ -1,0 +1,277 @@
+//! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
+
+use crate::{SimulateError, grid::Grid};
+use cytoscope_volume::{VoxelSize, element_count};
+use serde::{Deserialize, Serialize};
+use std::{fmt, ops::RangeInclusive, str::FromStr};
+
+/// The most voxels a stack may have (2²⁸; see [`Settings::peak_bytes`] for what they take).
+pub const MAX_VOXELS: usize = 1 << 28;
+
+/// The most objects a stack may be asked to hold.
+pub const MAX_OBJECTS: usize = 1_000_000;
+
+/// What a stack shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Kind {
+    /// Fluorescent nuclei, many of them touching.
+    Nuclei,
+    /// Space-filling cells with stained membranes.
+    Cells,
+    /// A bright-field stack and the fluorescence of the nuclei in it.
+    LabelFree,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 3] = [Kind::Nuclei, Kind::Cells, Kind::LabelFree];
+
+    /// The name used on the command line and in files: `nuclei`, `cells`, `labelfree`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Nuclei => "nuclei",
+            Kind::Cells => "cells",
+            Kind::LabelFree => "labelfree",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = SimulateError;
+
+    fn from_str(text: &str) -> Result<Self, SimulateError> {
+        Kind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| SimulateError::UnknownKind { text: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Kind {
+    type Error = SimulateError;
+
+    fn try_from(text: String) -> Result<Self, SimulateError> {
+        text.parse()
+    }
+}
+
+impl From<Kind> for String {
+    fn from(kind: Kind) -> String {
+        kind.name().to_owned()
+    }
+}
+
+/// The objects: how many, how large, how alike.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Objects {
+    /// Objects to place in and just around the field; `None` takes what `fill` asks for. Fewer are found where they do
+    /// not fit, or where an edge of the field cuts one down to less than
+    /// [`MIN_OBJECT_VOXELS`](crate::MIN_OBJECT_VOXELS). Zero leaves the field empty.
+    pub count: Option<usize>,
+    /// Share of the volume that objects take up, 0 to 1 (cells: share of the seeds that belong to the tissue). Above 0.5,
+    /// nuclei are placed until no more fit.
+    pub fill: f64,
+    /// Share of the nuclei that are placed against a neighbour, 0 to 1.
+    pub touching: f64,
+    /// Mean diameter in µm (cells: mean distance of neighbours).
+    pub diameter_um: f64,
+    /// Spread of the diameter: standard deviation of its logarithm.
+    pub diameter_spread: f64,
+    /// Spread of the brightness from object to object: standard deviation of its logarithm.
+    pub brightness_spread: f64,
+    /// Depth of the texture inside objects (chromatin; patches of a membrane), 0 = even.
+    pub texture: f64,
+    /// Thickness of membranes in µm (full width at half maximum), at most a quarter of the distance of neighbours; cells
+    /// only.
+    pub membrane_um: f64,
+}
+
+/// Light on its way to the camera.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Optics {
+    /// Width of the point-spread function along Z, Y, X: standard deviation in µm. Bright-field images use Y and X.
+    pub psf_sigma_um: [f64; 3],
+    /// How much darker the darkest corner is lit than the brightest place, 0 (even) to 0.95.
+    pub unevenness: f64,
+    /// Share of the light that comes back as out-of-focus haze, 0 to 0.9.
+    pub haze: f64,
+    /// Light lost in depth: the signal falls by `exp(-attenuation_per_um · z)`, in 1/µm.
+    pub attenuation_per_um: f64,
+    /// Numerical aperture of the condenser in water, 0 to 1.2: a wider cone of light blurs what is out of focus sooner.
+    /// Bright-field only.
+    pub condenser_na: f64,
+    /// Distance from focus in µm over which an object slice still counts. Bright-field only.
+    pub defocus_range_um: f64,
+}
+
+/// The detector.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Camera {
+    /// Photons caught from a voxel of average brightness deep inside an object; for bright-field, from a voxel without
+    /// any object.
+    pub photons: f64,
+    /// Photons of background in every voxel.
+    pub background_photons: f64,
+    /// Read noise: standard deviation in photons.
+    pub read_noise_photons: f64,
+    /// Counts of the camera for each photon.
+    pub gain_counts_per_photon: f64,
+    /// Counts of the camera without light.
+    pub offset_counts: f64,
+}
+
+/// Everything a stack is made from. All of it is kept with the stack, so that it can be made again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// What the stack shows.
+    pub kind: Kind,
+    /// Slices, rows and columns.
+    pub shape_zyx: [usize; 3],
+    /// Size of a voxel in µm; all three must be known.
+    pub voxel_size_um: VoxelSize,
+    /// Seed of every random number.
+    pub seed: u64,
+    /// The objects.
+    pub objects: Objects,
+    /// The optics.
+    pub optics: Optics,
+    /// The camera.
+    pub camera: Camera,
+}
+
+impl Settings {
+    /// The defaults of a kind: nuclei of 8 µm at 1.0 × 0.4 × 0.4 µm; cells of 12 µm at 0.8 × 0.4 × 0.4 µm; label-free
+    /// pairs at 0.75 × 0.3 × 0.3 µm.
+    pub fn new(kind: Kind, shape_zyx: [usize; 3], seed: u64) -> Self {
+        let objects = Objects {
+            count: None,
+            fill: 0.2,
+            touching: 0.5,
+            diameter_um: 8.0,
+            diameter_spread: 0.15,
+            brightness_spread: 0.35,
+            texture: 0.5,
+            membrane_um: 0.6,
+        };
+        let optics = Optics {
+            psf_sigma_um: [0.9, 0.25, 0.25],
+            unevenness: 0.3,
+            haze: 0.15,
+            attenuation_per_um: 0.003,
+            condenser_na: 0.5,
+            defocus_range_um: 6.0,
+        };
+        let camera = Camera {
+            photons: 120.0,
+            background_photons: 10.0,
+            read_noise_photons: 1.8,
+            gain_counts_per_photon: 2.0,
+            offset_counts: 100.0,
+        };
+        let (voxel_size_um, objects, optics, camera) = match kind {
+            Kind::Nuclei => (VoxelSize::new_um(1.0, 0.4, 0.4), objects, optics, camera),
+            Kind::Cells => (
+                VoxelSize::new_um(0.8, 0.4, 0.4),
+                Objects { fill: 0.8, diameter_um: 12.0, brightness_spread: 0.25, texture: 0.4, ..objects },
+                Optics { psf_sigma_um: [0.7, 0.2, 0.2], haze: 0.1, ..optics },
+                Camera { photons: 140.0, ..camera },
+            ),
+            Kind::LabelFree => (
+                VoxelSize::new_um(0.75, 0.3, 0.3),
+                Objects { fill: 0.1, touching: 0.1, brightness_spread: 0.1, texture: 0.4, ..objects },
+                Optics { psf_sigma_um: [0.8, 0.22, 0.22], unevenness: 0.15, haze: 0.0, ..optics },
+                Camera { photons: 4000.0, background_photons: 0.0, gain_counts_per_photon: 4.0, ..camera },
+            ),
+        };
+        Self { kind, shape_zyx, voxel_size_um, seed, objects, optics, camera }
+    }
+
+    /// An upper estimate of the memory [`simulate`](crate::simulate) takes at its peak, result included, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        let voxels = self.shape_zyx.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
+        let bytes_per_voxel = match self.kind {
+            Kind::Nuclei | Kind::Cells => 20,
+            Kind::LabelFree => 24,
+        };
+        voxels.saturating_mul(bytes_per_voxel).saturating_add(32 << 20)
+    }
+
+    /// Checks every setting and gives the grid.
+    pub(crate) fn check(&self) -> Result<Grid, SimulateError> {
+        let shape_zyx = self.shape_zyx;
+        if shape_zyx.contains(&0) {
+            return Err(SimulateError::EmptyShape { shape_zyx });
+        }
+        if !element_count(&shape_zyx).is_ok_and(|n| n <= MAX_VOXELS) {
+            return Err(SimulateError::TooManyVoxels { shape_zyx, limit: MAX_VOXELS });
+        }
+        let voxel_um = self.voxel_size_um.zyx().ok_or_else(|| SimulateError::BadSetting {
+            what: "voxel_size_um",
+            expected: "three positive sizes in µm".to_owned(),
+            got: format!("{:?}", self.voxel_size_um),
+        })?;
+        for size in voxel_um {
+            within("voxel_size_um", size, 0.02..=50.0)?;
+        }
+        let (objects, optics, camera) = (&self.objects, &self.optics, &self.camera);
+        within("objects.fill", objects.fill, 0.0..=1.0)?;
+        within("objects.touching", objects.touching, 0.0..=1.0)?;
+        let coarsest = voxel_um.into_iter().fold(0.0, f64::max);
+        within("objects.diameter_um (two voxels to 1000 µm)", objects.diameter_um, 2.0 * coarsest..=1000.0)?;
+        within("objects.diameter_spread", objects.diameter_spread, 0.0..=0.5)?;
+        within("objects.brightness_spread", objects.brightness_spread, 0.0..=1.5)?;
+        within("objects.texture", objects.texture, 0.0..=1.0)?;
+        if self.kind == Kind::Cells {
+            within(
+                "objects.membrane_um (to a quarter of the diameter)",
+                objects.membrane_um,
+                0.01..=0.25 * objects.diameter_um,
+            )?;
+        }
+        for sigma in optics.psf_sigma_um {
+            within("optics.psf_sigma_um", sigma, 0.0..=20.0)?;
+        }
+        within("optics.unevenness", optics.unevenness, 0.0..=0.95)?;
+        within("optics.haze", optics.haze, 0.0..=0.9)?;
+        within("optics.attenuation_per_um", optics.attenuation_per_um, 0.0..=1.0)?;
+        within("optics.condenser_na", optics.condenser_na, 0.0..=1.2)?;
+        within("optics.defocus_range_um", optics.defocus_range_um, 0.0..=50.0)?;
+        within("camera.photons", camera.photons, 0.0..=1e6)?;
+        within("camera.background_photons", camera.background_photons, 0.0..=1e6)?;
+        within("camera.read_noise_photons", camera.read_noise_photons, 0.0..=1e4)?;
+        within("camera.gain_counts_per_photon", camera.gain_counts_per_photon, 1e-3..=1e3)?;
+        within("camera.offset_counts", camera.offset_counts, 0.0..=65535.0)?;
+        Ok(Grid { shape: shape_zyx, voxel_um })
+    }
+}
+
+/// `Ok` for a value inside its range (not a number is outside every range).
+fn within(what: &'static str, value: f64, range: RangeInclusive<f64>) -> Result<(), SimulateError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(SimulateError::BadSetting {
+        what,
+        expected: format!("{} to {}", range.start(), range.end()),
+        got: value.to_string(),
+    })
+}
+
+/// Refuses more objects than [`MAX_OBJECTS`].
+pub(crate) fn check_count(wanted: f64) -> Result<usize, SimulateError> {
+    if wanted <= MAX_OBJECTS as f64 {
+        return Ok(wanted.round() as usize);
+    }
+    Err(SimulateError::TooManyObjects { wanted: wanted as u64, limit: MAX_OBJECTS })
+}
