@@ -13,12 +13,29 @@ pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
     moves::reshape(values, [1, channels, 1, 1, 1])
 }
 
-pub(super) fn conv<B: Backend>(x: Image<B>, w: Image<B>, bias: Option<Image<B>>, window: &Window) -> Image<B> {
-    let Window { stride, padding, dilation, groups } = *window;
+/// A convolution that never becomes a matrix product. Burn 0.21 tunes those of 1×1×1 that keep the lengths to its matrix
+/// kernels, of which the double-buffered ones read past the end where the number of stages is odd (8 or 24 input channels,
+/// say), and one for vectors is taken for the wrong side (tracel-ai/burn#5626, #5122): both give wrong numbers, silently.
+/// With a voxel of padding along the longest axis, cut off again, its convolution kernels are tuned instead.
+pub(super) fn conv<B: Backend>(mut x: Image<B>, w: Image<B>, bias: Option<Image<B>>, window: &Window) -> Image<B> {
+    let Window { mut stride, mut padding, dilation, groups } = *window;
     let bias = bias.map(|b| {
         let channels: usize = b.dims().iter().product();
         b.reshape([channels])
     });
+    let point = w.dims()[2..] == [1, 1, 1] && groups == 1;
+    if point && padding != [0; 3] {
+        let around = [0, 0, padding[0], padding[1], padding[2]];
+        x = moves::fill(x, &around, &around, 0.0);
+        padding = [0; 3];
+    }
+    let lengths: [usize; 3] = std::array::from_fn(|a| x.dims()[a + 2]);
+    if point && (0..3).all(|a| stride[a] == 1 || lengths[a] == 1) {
+        let longest = (0..3).max_by_key(|a| lengths[*a]).unwrap_or(2);
+        (stride, padding[longest]) = ([1; 3], 1);
+        let y = conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups));
+        return y.slice_dim(longest + 2, 1..lengths[longest] + 1);
+    }
     conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups))
 }
 

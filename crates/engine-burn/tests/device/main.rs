@@ -48,6 +48,7 @@ pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
+/// A tensor of [`numbers`].
 pub fn tensor(shape: &[usize], seed: u64) -> Tensor {
     Tensor::new(shape, numbers(shape.iter().product(), seed)).unwrap()
 }
@@ -108,6 +109,7 @@ pub fn same(what: &str, graph: &Graph) {
     same_on(what, graph, &[Tensor::new(shape, x).unwrap()]);
 }
 
+/// Runs a graph on inputs and compares.
 pub fn same_on(what: &str, graph: &Graph, inputs: &[Tensor]) {
     if let Some(worst) = difference(graph, inputs) {
         eprintln!("{what}: {worst:.1e}");

@@ -83,7 +83,7 @@ fn what_is_lacking_is_named() {
     let y = graph.push("wide", Op::Cast { to: ElementType::F32 }, &[Some(x)]);
     graph.outputs.push(y);
     let why = refusal(&graph).unwrap();
-    assert!(why.contains("u8") && why.contains("bytes"), "{why}");
+    assert!(why.contains("uint8") && why.contains("bytes"), "{why}");
 }
 
 #[test]

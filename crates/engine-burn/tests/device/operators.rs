@@ -35,6 +35,21 @@ fn convolutions() {
     same("conv of lines", &line);
 }
 
+/// Burn's matrix kernels give wrong numbers for some of these.
+#[test]
+fn convolutions_of_single_voxels() {
+    for (inputs, outputs) in [(8, 16), (24, 8), (16, 1), (8, 4)] {
+        let w = vec![floats(&[outputs, inputs, 1, 1, 1], 1), floats(&[outputs], 2)];
+        let graph = one(Op::Conv(ConvAttrs::same(&[1; 3])), &[1, inputs, 8, 8, 8], w);
+        same(&format!("conv of voxels, {inputs} to {outputs}"), &graph);
+    }
+    let w = || vec![floats(&[4, 8, 1, 1], 1), floats(&[4], 2)];
+    let padded = ConvAttrs::same(&[1, 1]).with_strides(&[2, 2]).with_padding(Padding::symmetric(vec![1, 1]));
+    same("conv of pixels, padding, strides", &one(Op::Conv(padded), &[1, 8, 3, 3], w()));
+    let strided = ConvAttrs::same(&[1, 1]).with_strides(&[2, 1]);
+    same("conv of a single pixel", &one(Op::Conv(strided), &[3, 8, 1, 1], w()));
+}
+
 #[test]
 fn convolutions_with_residual_and_activation() {
     for activation in [Activation::LeakyRelu { alpha: 0.1 }, Activation::Silu] {
