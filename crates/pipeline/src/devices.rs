@@ -71,8 +71,8 @@ impl Devices {
     }
 
     /// The processor and the GPUs, looked for by `program probe-device KIND` in child processes.
-    pub fn discover(_program: &std::path::Path) -> Self {
-        Self::with_gpus(Vec::new()) //BURN
+    pub fn discover(program: &std::path::Path) -> Self {
+        Self::with_gpus(cytoscope_engine_burn::probe::discover(program, &["probe-device"]))
     }
 
     /// Every device, usable or not.
@@ -83,7 +83,7 @@ impl Devices {
     fn open(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
         match device.id {
             DeviceId::Cpu => Ok(Box::new(CpuEngine::new())),
-            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Err(EngineError::BadDevice { text: device.id.to_string() }), //BURN
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Ok(Box::new(cytoscope_engine_burn::BurnEngine::open(device)?)),
         }
     }
 
@@ -173,6 +173,6 @@ impl Devices {
 }
 
 /// What the child process of a probe prints: one JSON array of devices.
-pub fn probe_child(_kind: &str) -> String {
-    "[]".to_owned() //BURN
+pub fn probe_child(kind: &str) -> String {
+    cytoscope_engine_burn::probe::child_main(kind)
 }

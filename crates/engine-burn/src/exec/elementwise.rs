@@ -1,0 +1,135 @@
+//! Functions of elements, and reductions.
+
+use super::Image;
+use burn_tensor::{Tensor, backend::Backend};
+use cytoscope_graph::{Activation, BinaryOp, ReduceOp, UnaryOp};
+
+/// tanh, whose arguments graphics drivers do not all bound: beyond 15 it is one in f32.
+fn tanh<B: Backend>(x: Image<B>) -> Image<B> {
+    x.clamp(-15.0, 15.0).tanh()
+}
+
+fn sigmoid<B: Backend>(x: Image<B>) -> Image<B> {
+    // e⁻ˣ stays finite in f32.
+    x.clamp_min(-85.0).neg().exp().add_scalar(1.0).recip()
+}
+
+/// ln(1 + eˣ) without overflow.
+fn softplus<B: Backend>(x: Image<B>) -> Image<B> {
+    x.clone().clamp_min(0.0) + x.abs().neg().exp().log1p()
+}
+
+/// alpha·(eˣ − 1) below zero, nothing above.
+fn below<B: Backend>(x: Image<B>, alpha: f32) -> Image<B> {
+    x.clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha)
+}
+
+pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image<B> {
+    let above = |x: &Image<B>| x.clone().clamp_min(0.0);
+    match activation {
+        Activation::Relu => x.clamp_min(0.0),
+        Activation::LeakyRelu { alpha } => above(&x) + x.clamp_max(0.0).mul_scalar(alpha),
+        Activation::Elu { alpha } => above(&x) + below(x, alpha),
+        Activation::Celu { alpha } => above(&x) + below(x.div_scalar(alpha), alpha).clamp_max(0.0),
+        Activation::Selu { alpha, gamma } => (above(&x) + below(x, alpha)).mul_scalar(gamma),
+        Activation::Gelu { tanh: false } => {
+            let half = x.clone().mul_scalar(0.5);
+            half * x.mul_scalar(std::f32::consts::FRAC_1_SQRT_2).erf().add_scalar(1.0)
+        }
+        Activation::Gelu { tanh: true } => {
+            let cube = x.clone() * x.clone() * x.clone();
+            let inner = (x.clone() + cube.mul_scalar(0.044_715)).mul_scalar((2.0 / std::f64::consts::PI).sqrt());
+            x.mul_scalar(0.5) * tanh(inner).add_scalar(1.0)
+        }
+        Activation::Silu => x.clone() * sigmoid(x),
+        Activation::Sigmoid => sigmoid(x),
+        Activation::HardSigmoid { alpha, beta } => x.mul_scalar(alpha).add_scalar(beta).clamp(0.0, 1.0),
+        Activation::HardSwish => x.clone() * x.div_scalar(6.0).add_scalar(0.5).clamp(0.0, 1.0),
+        Activation::Mish => x.clone() * tanh(softplus(x)),
+        Activation::Tanh => tanh(x),
+        Activation::Softplus => softplus(x),
+        Activation::Softsign => x.clone() / x.abs().add_scalar(1.0),
+        Activation::ThresholdedRelu { alpha } => {
+            let gone = x.clone().lower_equal_elem(alpha);
+            x.mask_fill(gone, 0.0)
+        }
+        Activation::Clip { min, max } => {
+            // Shader languages have no infinite literals.
+            let x = if min > f32::MIN { x.clamp_min(min) } else { x };
+            if max < f32::MAX { x.clamp_max(max) } else { x }
+        }
+    }
+}
+
+pub(super) fn unary<B: Backend>(x: Image<B>, op: UnaryOp) -> Option<Image<B>> {
+    Some(match op {
+        UnaryOp::Abs => x.abs(),
+        UnaryOp::Neg => x.neg(),
+        UnaryOp::Reciprocal => x.recip(),
+        UnaryOp::Sqrt => x.sqrt(),
+        UnaryOp::Exp => x.exp(),
+        UnaryOp::Log => x.log(),
+        UnaryOp::Erf => x.erf(),
+        UnaryOp::Floor => x.floor(),
+        UnaryOp::Ceil => x.ceil(),
+        UnaryOp::Round => x.round(),
+        UnaryOp::Sign => x.sign(),
+        UnaryOp::Sin => x.sin(),
+        UnaryOp::Cos => x.cos(),
+        _ => return None,
+    })
+}
+
+pub(super) fn binary<B: Backend>(a: Image<B>, b: Image<B>, op: BinaryOp) -> Option<Image<B>> {
+    Some(match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Sub => a - b,
+        BinaryOp::Mul => a * b,
+        BinaryOp::Div => a / b,
+        BinaryOp::Min => a.min_pair(b),
+        BinaryOp::Max => a.max_pair(b),
+        BinaryOp::Pow => a.powf(b),
+        _ => return None,
+    })
+}
+
+pub(super) fn scalar<B: Backend>(x: Image<B>, op: BinaryOp, value: f32, reversed: bool) -> Option<Image<B>> {
+    Some(match (op, reversed) {
+        (BinaryOp::Add, _) => x.add_scalar(value),
+        (BinaryOp::Mul, _) => x.mul_scalar(value),
+        (BinaryOp::Sub, false) => x.sub_scalar(value),
+        (BinaryOp::Sub, true) => x.neg().add_scalar(value),
+        (BinaryOp::Div, false) => x.div_scalar(value),
+        (BinaryOp::Div, true) => x.recip().mul_scalar(value),
+        (BinaryOp::Min, _) => x.clamp_max(value),
+        (BinaryOp::Max, _) => x.clamp_min(value),
+        (BinaryOp::Pow, false) if value == 2.0 => x.clone() * x,
+        (BinaryOp::Pow, false) if value == 0.5 => x.sqrt(),
+        (BinaryOp::Pow, false) => x.powf_scalar(value),
+        (BinaryOp::Pow, true) => {
+            let base = Tensor::full([1; 5], value, &x.device());
+            base.powf(x)
+        }
+        _ => return None,
+    })
+}
+
+pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]]) -> Option<Image<B>> {
+    let mut x = match kind {
+        ReduceOp::L1 => x.abs(),
+        ReduceOp::L2 | ReduceOp::SumSquare => x.clone() * x,
+        _ => x,
+    };
+    for &[outer, length, inner] in runs {
+        let y = x.reshape([outer, length, inner]);
+        let y = match kind {
+            ReduceOp::Mean => y.mean_dim(1),
+            ReduceOp::Max => y.max_dim(1),
+            ReduceOp::Min => y.min_dim(1),
+            ReduceOp::Sum | ReduceOp::L1 | ReduceOp::L2 | ReduceOp::SumSquare => y.sum_dim(1),
+            _ => return None,
+        };
+        x = y.reshape([outer, inner, 1, 1, 1]);
+    }
+    Some(if kind == ReduceOp::L2 { x.sqrt() } else { x })
+}

@@ -1,0 +1,114 @@
+//! Convolutions, normalisations, pools.
+
+use super::{Image, moves};
+use crate::plan::{PoolAxis, Window};
+use burn_tensor::backend::Backend;
+use burn_tensor::module::{conv_transpose3d, conv3d};
+use burn_tensor::ops::{ConvOptions, ConvTransposeOptions};
+use burn_tensor::{Slice, Tensor};
+
+/// A number a channel, however it came, in the form that is broadcast over images.
+pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
+    let channels = values.dims().iter().product();
+    moves::reshape(values, [1, channels, 1, 1, 1])
+}
+
+/// A convolution that never becomes a matrix product. Burn 0.21 tunes those of 1×1×1 that keep the lengths to its matrix
+/// kernels, of which the double-buffered ones read past the end where the number of stages is odd (8 or 24 input channels,
+/// say), and one for vectors is taken for the wrong side (tracel-ai/burn#5626, #5122): both give wrong numbers, silently.
+/// With a voxel of padding along the longest axis, cut off again, its convolution kernels are tuned instead.
+pub(super) fn conv<B: Backend>(mut x: Image<B>, w: Image<B>, bias: Option<Image<B>>, window: &Window) -> Image<B> {
+    let Window { mut stride, mut padding, dilation, groups } = *window;
+    let bias = bias.map(|b| {
+        let channels: usize = b.dims().iter().product();
+        b.reshape([channels])
+    });
+    let point = w.dims()[2..] == [1, 1, 1] && groups == 1;
+    if point && padding != [0; 3] {
+        let around = [0, 0, padding[0], padding[1], padding[2]];
+        x = moves::fill(x, &around, &around, 0.0);
+        padding = [0; 3];
+    }
+    let lengths: [usize; 3] = std::array::from_fn(|a| x.dims()[a + 2]);
+    if point && (0..3).all(|a| stride[a] == 1 || lengths[a] == 1) {
+        let longest = (0..3).max_by_key(|a| lengths[*a]).unwrap_or(2);
+        (stride, padding[longest]) = ([1; 3], 1);
+        let y = conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups));
+        return y.slice_dim(longest + 2, 1..lengths[longest] + 1);
+    }
+    conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups))
+}
+
+pub(super) fn conv_transpose<B: Backend>(x: Image<B>, w: Image<B>, window: &Window) -> Image<B> {
+    let Window { stride, padding, dilation, groups } = *window;
+    conv_transpose3d(x, w, None, ConvTransposeOptions::new(stride, padding, [0; 3], dilation, groups))
+}
+
+/// Blocks of `factors` out of channels.
+pub(super) fn upsample<B: Backend>(
+    x: Image<B>,
+    w: Image<B>,
+    bias: Option<Image<B>>,
+    factors: [usize; 3],
+    channels: usize,
+) -> Image<B> {
+    let [n, _, d, h, width] = x.dims();
+    let point = Window { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: 1 };
+    let y = conv(x, w, bias, &point);
+    let [a, b, c] = factors;
+    let blocks: Tensor<B, 7> = y.reshape([n * channels, a, b, c, d, h, width]);
+    blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c])
+}
+
+/// Mean 0 and variance 1 over each group of channels, then a scale and shift of each channel.
+pub(super) fn normalise<B: Backend>(
+    x: Image<B>,
+    scale: Image<B>,
+    bias: Image<B>,
+    groups: usize,
+    epsilon: f32,
+) -> Image<B> {
+    let form = x.dims();
+    let [n, channels, ..] = form;
+    let rows = n * groups;
+    let each = form.iter().product::<usize>() / rows.max(1);
+    let x: Tensor<B, 2> = x.reshape([rows, each]);
+    let centred = x.clone() - x.mean_dim(1);
+    let variance = (centred.clone() * centred.clone()).mean_dim(1);
+    let unit = (centred / variance.add_scalar(epsilon).sqrt()).reshape(form);
+    let spread = |values: Image<B>| -> Image<B> {
+        // Older files hold a number a group.
+        let count: usize = values.dims().iter().product();
+        if count == channels {
+            return by_channel(values);
+        }
+        let repeated: Tensor<B, 2> = values.reshape([count, 1]).expand([count, channels / count.max(1)]);
+        repeated.reshape([1, channels, 1, 1, 1])
+    };
+    unit * spread(scale) + spread(bias)
+}
+
+/// Maximum or mean of windows. A window is the product of its axes, so these go one after the other.
+pub(super) fn pool<B: Backend>(
+    x: Image<B>,
+    max: bool,
+    (before, after): (&[usize; 5], &[usize; 5]),
+    axes: &[PoolAxis],
+    constants: &[Image<B>],
+) -> Option<Image<B>> {
+    let mut x = moves::fill(x, before, after, if max { f32::MIN } else { 0.0 });
+    for of in axes {
+        let tap = |t: usize| {
+            let start = t * of.dilation;
+            let end = start + (of.len - 1) * of.stride + 1;
+            x.clone().slice_dim(of.axis, Slice::new(start as isize, Some(end as isize), of.stride as isize))
+        };
+        let taps = (0..of.kernel).map(tap);
+        let y = taps.reduce(|a, b| if max { a.max_pair(b) } else { a + b })?;
+        x = match of.weights {
+            Some(weights) => y * constants.get(weights)?.clone(),
+            None => y,
+        };
+    }
+    Some(x)
+}

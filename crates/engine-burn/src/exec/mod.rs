@@ -1,0 +1,97 @@
+//! One step on a device, through Burn, whatever the backend.
+
+mod elementwise;
+mod layers;
+mod moves;
+
+use crate::plan::{Kind, Step};
+use burn_tensor::{Int, Tensor, backend::Backend};
+
+/// An image tensor on a device.
+pub(crate) type Image<B> = Tensor<B, 5>;
+
+/// What steps read besides their inputs.
+pub(crate) struct Uploaded<B: Backend> {
+    pub constants: Vec<Image<B>>,
+    pub tables: Vec<Tensor<B, 1, Int>>,
+}
+
+/// The inputs of a step, taken in order.
+struct Inputs<B: Backend>(std::vec::IntoIter<Image<B>>);
+
+impl<B: Backend> Inputs<B> {
+    /// The next one; `None` would be a fault of the plan.
+    fn next(&mut self) -> Option<Image<B>> {
+        self.0.next()
+    }
+
+    fn next_if(&mut self, wanted: bool) -> Option<Option<Image<B>>> {
+        if wanted { self.next().map(Some) } else { Some(None) }
+    }
+}
+
+/// Runs a step; `None` if its inputs are not those it was planned with. Panics as Burn does.
+pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
+    if let Kind::Concat { axis } = step.kind {
+        return (!inputs.is_empty()).then(|| Tensor::cat(inputs, axis));
+    }
+    let mut inputs = Inputs(inputs.into_iter());
+    let x = inputs.next()?;
+    Some(match &step.kind {
+        Kind::Conv { window, bias, residual, activation } => {
+            let (w, b, r) = (inputs.next()?, inputs.next_if(*bias)?, inputs.next_if(*residual)?);
+            let mut y = layers::conv(x, w, b, window);
+            if let Some(r) = r {
+                y = y + r;
+            }
+            match activation {
+                Some(activation) => elementwise::activate(y, *activation),
+                None => y,
+            }
+        }
+        Kind::Upsample { factors, channels, bias } => {
+            let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
+            layers::upsample(x, w, b, *factors, *channels)
+        }
+        Kind::ConvTranspose { window, cut, before, after, bias } => {
+            let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
+            let y = layers::conv_transpose(x, w, window);
+            let y = moves::fill(moves::slice(y, cut), before, after, 0.0);
+            match b {
+                Some(b) => y + layers::by_channel(b),
+                None => y,
+            }
+        }
+        Kind::Normalise { groups, epsilon } => {
+            let (scale, bias) = (inputs.next()?, inputs.next()?);
+            layers::normalise(x, scale, bias, *groups, *epsilon)
+        }
+        Kind::Affine => {
+            let (scale, shift) = (inputs.next()?, inputs.next()?);
+            x * scale + shift
+        }
+        Kind::Activation(activation) => elementwise::activate(x, *activation),
+        Kind::PRelu { slope } => {
+            let slope = moves::reshape(inputs.next()?, *slope);
+            x.clone().clamp_min(0.0) + x.clamp_max(0.0) * slope
+        }
+        Kind::Softmax { axis, log: false } => burn_tensor::activation::softmax(x, *axis),
+        Kind::Softmax { axis, log: true } => burn_tensor::activation::log_softmax(x, *axis),
+        Kind::Pool { max, before, after, axes } => layers::pool(x, *max, (before, after), axes, &uploaded.constants)?,
+        Kind::Resample(axes) => moves::resample(x, axes, uploaded)?,
+        Kind::Pad { cut, before, after, value } => moves::fill(moves::slice(x, cut), before, after, *value),
+        Kind::Slice(cuts) => moves::slice(x, cuts),
+        Kind::Unary(op) => elementwise::unary(x, *op)?,
+        Kind::Binary { op, forms } => {
+            let b = inputs.next()?;
+            elementwise::binary(moves::reshape(x, forms[0]), moves::reshape(b, forms[1]), *op)?
+        }
+        Kind::Scalar { op, value, reversed } => elementwise::scalar(x, *op, *value, *reversed)?,
+        Kind::Reduce { kind, runs } => moves::reshape(elementwise::reduce(x, *kind, runs)?, step.form),
+        Kind::Permute(order) => x.permute(order.map(|a| a as isize)),
+        Kind::Reshape => moves::reshape(x, step.form),
+        Kind::Shuffle { six, order } => x.reshape(*six).permute(order.map(|a| a as isize)).reshape(step.form),
+        Kind::Expand { from } => moves::reshape(x, *from).expand(step.form),
+        Kind::Concat { .. } => return None,
+    })
+}

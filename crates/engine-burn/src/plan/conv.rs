@@ -1,0 +1,184 @@
+//! Convolutions and normalisations.
+
+use super::{Cut, Kind, Planned, Planner, Source, Window, because};
+use crate::form::three;
+use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
+
+/// Per-axis numbers of the spatial axes in the form.
+pub(super) fn spatial(three: [usize; 3]) -> [usize; 5] {
+    [0, 0, three[0], three[1], three[2]]
+}
+
+impl Planner<'_> {
+    pub(super) fn conv(
+        &mut self,
+        node: &Node,
+        attrs: &ConvAttrs,
+        activation: Option<Activation>,
+        residual: bool,
+    ) -> Planned {
+        let (x, w, output) = (self.input(node, 0)?, self.input(node, 1)?, self.output(node)?);
+        let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
+        if lengths.len() != attrs.kernel.len() || lengths.is_empty() || lengths.len() > 3 {
+            return because(format!("with {} spatial axes", attrs.kernel.len()));
+        }
+        let (before, after) = attrs.padding.resolve(&lengths, &attrs.kernel, &attrs.strides, &attrs.dilations);
+        let (mut before, after) = (three(&before, 0), three(&after, 0));
+        let (kernel, input, out) = (three(&attrs.kernel, 1), self.form(x)?, self.form(output)?);
+        let window = Window {
+            stride: three(&attrs.strides, 1),
+            padding: before,
+            dilation: three(&attrs.dilations, 1),
+            groups: attrs.group,
+        };
+        // With the padding before on both sides: is the result as long as it must be?
+        let same_length = (0..3).all(|a| {
+            let reach = window.dilation[a] * (kernel[a] - 1) + 1;
+            let padded = input[a + 2] + 2 * before[a];
+            padded >= reach && (padded - reach) / window.stride[a].max(1) + 1 == out[a + 2]
+        });
+        let mut from = self.source(x)?;
+        let mut window = window;
+        if before != after && !same_length {
+            let padded = self.padded(from, x, spatial(before), spatial(after), 0.0)?;
+            from = padded;
+            before = [0; 3];
+        }
+        window.padding = before;
+        let mut inputs = vec![from, self.source(w)?];
+        let bias = node.input(2);
+        if let Some(bias) = bias {
+            inputs.push(self.source(bias)?);
+        }
+        if residual {
+            let extra = self.input(node, 3)?;
+            inputs.push(self.source(extra)?);
+        }
+        self.push(Kind::Conv { window, bias: bias.is_some(), residual, activation }, inputs, output)
+    }
+
+    /// A step that fills `x` up; its result has no value of the graph, so it is kept with the step that follows.
+    fn padded(
+        &mut self,
+        from: Source,
+        x: ValueId,
+        before: [usize; 5],
+        after: [usize; 5],
+        value: f32,
+    ) -> Planned<Source> {
+        let input = self.form(x)?;
+        let cut = input.map(|len| Cut { start: 0, len, step: 1 });
+        let output = self.scratch();
+        let form = std::array::from_fn(|a| input[a] + before[a] + after[a]);
+        self.push_scratch(Kind::Pad { cut, before, after, value }, vec![from], output, form);
+        Ok(Source::Value(output))
+    }
+
+    pub(super) fn conv_transpose(&mut self, node: &Node, attrs: &ConvTransposeAttrs) -> Planned {
+        let (x, w, output) = (self.input(node, 0)?, self.input(node, 1)?, self.output(node)?);
+        let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
+        let axes = attrs.kernel.len();
+        if lengths.len() != axes || axes == 0 || axes > 3 {
+            return because(format!("with {axes} spatial axes"));
+        }
+        let geometry = attrs.geometry(&lengths)?;
+        let (kernel, stride, dilation) =
+            (three(&attrs.kernel, 1), three(&attrs.strides, 1), three(&attrs.dilations, 1));
+        let (input, out) = (self.form(x)?, self.form(output)?);
+        let whole = geometry.before.iter().all(|b| *b == 0);
+        let exact = attrs.group == 1
+            && kernel == stride
+            && whole
+            && (0..3).all(|a| out[a + 2] == input[a + 2] * stride[a] && (kernel[a] == 1 || dilation[a] == 1));
+        let weights = self.known(node, 1, "weights")?.map(|t| (t.shape().to_vec(), t.as_f32().map(<[f32]>::to_vec)));
+        if let (true, Some((shape, Some(values)))) = (exact, weights) {
+            return self.upsample(node, x, output, (&shape, &values), kernel);
+        }
+        let lead = three(&geometry.before.iter().map(|b| (-b).max(0) as usize).collect::<Vec<_>>(), 0);
+        let from = three(&geometry.before.iter().map(|b| (*b).max(0) as usize).collect::<Vec<_>>(), 0);
+        let mut cut = out.map(|len| Cut { start: 0, len, step: 1 });
+        let (mut before, mut after) = ([0; 5], [0; 5]);
+        for a in 0..3 {
+            let full = (input[a + 2] - 1) * stride[a] + (kernel[a] - 1) * dilation[a] + 1;
+            let wanted = out[a + 2].saturating_sub(lead[a]);
+            let len = full.saturating_sub(from[a]).min(wanted);
+            if len == 0 {
+                return because("whose output lies outside its input");
+            }
+            cut[a + 2] = Cut { start: from[a], len, step: 1 };
+            before[a + 2] = lead[a];
+            after[a + 2] = out[a + 2] - lead[a] - len;
+        }
+        let mut inputs = vec![self.source(x)?, self.source(w)?];
+        let bias = node.input(2);
+        if let Some(bias) = bias {
+            inputs.push(self.source(bias)?);
+        }
+        let window = Window { stride, padding: [0; 3], dilation, groups: attrs.group };
+        self.push(Kind::ConvTranspose { window, cut, before, after, bias: bias.is_some() }, inputs, output)
+    }
+
+    /// Stride = kernel: a 1×1×1 convolution makes each block's elements as channels, which are then put in their places.
+    fn upsample(
+        &mut self,
+        node: &Node,
+        x: ValueId,
+        output: ValueId,
+        (shape, values): (&[usize], &[f32]),
+        factors: [usize; 3],
+    ) -> Planned {
+        let (Some(&inputs), Some(&outputs)) = (shape.first(), shape.get(1)) else { return because("without weights") };
+        let taps: usize = factors.iter().product();
+        if values.len() != inputs * outputs * taps {
+            return because("with weights of another shape");
+        }
+        // [in][out][tap] -> [out, tap][in]
+        let turned = (0..outputs * taps).flat_map(|ot| (0..inputs).map(move |i| i * outputs * taps + ot));
+        let turned = turned.map(|at| values.get(at).copied().unwrap_or(0.0)).collect();
+        let weights = self.constant([outputs * taps, inputs, 1, 1, 1], turned);
+        let mut sources = vec![self.source(x)?, Source::Constant(weights)];
+        let bias = self.known(node, 2, "bias")?.and_then(Tensor::as_f32).map(<[f32]>::to_vec);
+        let has_bias = bias.is_some();
+        if let Some(bias) = bias {
+            let spread: Vec<f32> = bias.iter().flat_map(|b| std::iter::repeat_n(*b, taps)).collect();
+            let constant = self.constant([spread.len(), 1, 1, 1, 1], spread);
+            sources.push(Source::Constant(constant));
+        }
+        self.push(Kind::Upsample { factors, channels: outputs, bias: has_bias }, sources, output)
+    }
+
+    pub(super) fn normalise(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> Planned {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let (scale, bias) = (self.input(node, 1)?, self.input(node, 2)?);
+        let channels = self.form(x)?[1];
+        let groups = groups.unwrap_or(channels);
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            return because(format!("with {groups} groups of {channels} channels"));
+        }
+        let inputs = vec![self.source(x)?, self.source(scale)?, self.source(bias)?];
+        self.push(Kind::Normalise { groups, epsilon }, inputs, output)
+    }
+
+    pub(super) fn batch_norm(&mut self, node: &Node, epsilon: f32) -> Planned {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let channels = self.form(x)?[1];
+        let mut parts: Vec<Vec<f32>> = Vec::with_capacity(4);
+        for index in 1..5 {
+            let part = self.known(node, index, "statistics")?.and_then(Tensor::as_f32);
+            match part.filter(|p| p.len() == channels) {
+                Some(part) => parts.push(part.to_vec()),
+                None => return because("without statistics for each channel"),
+            }
+        }
+        let at = |part: usize, channel: usize| {
+            f64::from(parts.get(part).and_then(|p| p.get(channel)).copied().unwrap_or(0.0))
+        };
+        let gain = |c: usize| at(0, c) / (at(3, c) + f64::from(epsilon)).sqrt();
+        let scale = (0..channels).map(|c| gain(c) as f32).collect();
+        let shift = (0..channels).map(|c| (at(1, c) - at(2, c) * gain(c)) as f32).collect();
+        let form = [1, channels, 1, 1, 1];
+        let (scale, shift) = (self.constant(form, scale), self.constant(form, shift));
+        let x = self.source(x)?;
+        self.push(Kind::Affine, vec![x, Source::Constant(scale), Source::Constant(shift)], output)
+    }
+}

@@ -1,0 +1,178 @@
+//! What only puts elements elsewhere.
+
+use super::{Cut, Kind, Planned, Planner, Tap, because};
+use crate::form::place;
+use cytoscope_graph::{DepthOrder, Node, PadMode, Tensor};
+
+impl Planner<'_> {
+    /// Input positions of a resampled axis, each counted once.
+    pub(super) fn table(&mut self, positions: Vec<i32>) -> usize {
+        if let Some(known) = self.tables.iter().position(|t| *t == positions) {
+            return known;
+        }
+        self.tables.push(positions);
+        self.tables.len() - 1
+    }
+
+    pub(super) fn concat(&mut self, node: &Node, axis: i64) -> Planned {
+        let output = self.output(node)?;
+        let rank = self.shape(output)?.len();
+        let (_, axis) = self.axis(axis, rank)?;
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for value in node.inputs.iter().flatten() {
+            inputs.push(self.source(*value)?);
+        }
+        self.push(Kind::Concat { axis }, inputs, output)
+    }
+
+    pub(super) fn split(&mut self, node: &Node, axis: i64) -> Planned {
+        let x = self.input(node, 0)?;
+        let (shape, form) = (self.shape(x)?, self.form(x)?);
+        let (own, axis) = self.axis(axis, shape.len())?;
+        let mut start = 0;
+        let from = self.source(x)?;
+        for output in &node.outputs {
+            let Some(output) = output else { return because("with a part that nothing reads") };
+            let len = self.shape(*output)?.get(own).copied().unwrap_or(0);
+            let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
+            cuts[axis] = Cut { start, len, step: 1 };
+            start += len;
+            if start > form[axis] {
+                return because("into parts longer than their whole");
+            }
+            self.push(Kind::Slice(cuts), vec![from], *output)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn slice(&mut self, node: &Node) -> Planned {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let (shape, form, out) = (self.shape(x)?, self.form(x)?, self.form(output)?);
+        let (Some(starts), Some(ends)) = (self.integers(node, 1, "starts")?, self.integers(node, 2, "ends")?) else {
+            return because("without starts and ends");
+        };
+        let axes = self.integers(node, 3, "axes")?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+        let steps = self.integers(node, 4, "steps")?.unwrap_or_else(|| vec![1; starts.len()]);
+        if ends.len() != starts.len() || axes.len() != starts.len() || steps.len() != starts.len() {
+            return because("with arguments of different lengths");
+        }
+        let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
+        let mut backwards = Vec::new();
+        for ((&start, &axis), &step) in starts.iter().zip(&axes).zip(&steps) {
+            let (_, at) = self.axis(axis, shape.len())?;
+            let n = form[at] as i64;
+            let from = if start < 0 { start.saturating_add(n) } else { start };
+            // The end is in the length that was inferred.
+            let from = if step > 0 { from.clamp(0, n) } else { from.clamp(0, n - 1) };
+            let last = from + (out[at] as i64 - 1) * step;
+            if step == 0 || !(0..n).contains(&from) || !(0..n).contains(&last) {
+                return because(format!("from {start} by {step} of an axis of {n}"));
+            }
+            if step > 0 {
+                cuts[at] = Cut { start: from as usize, len: out[at], step: step as usize };
+            } else {
+                let positions = (0..out[at] as i64).map(|o| (from + o * step) as i32).collect();
+                backwards.push((at, vec![Tap { table: self.table(positions), weights: None }]));
+            }
+        }
+        if backwards.is_empty() {
+            return self.simple(node, Kind::Slice(cuts));
+        }
+        let from = self.source(x)?;
+        let between = self.scratch();
+        self.push_scratch(Kind::Slice(cuts), vec![from], between, cuts.map(|c| c.len));
+        self.push(Kind::Resample(backwards), vec![super::Source::Value(between)], output)
+    }
+
+    pub(super) fn pad(&mut self, node: &Node, mode: PadMode) -> Planned {
+        let x = self.input(node, 0)?;
+        let (shape, form) = (self.shape(x)?, self.form(x)?);
+        let rank = shape.len();
+        let Some(pads) = self.integers(node, 1, "pads")? else { return because("without pads") };
+        let axes = self.integers(node, 3, "axes")?.unwrap_or_else(|| (0..rank as i64).collect());
+        if pads.len() != 2 * axes.len() {
+            return because("with pads of another length than its axes");
+        }
+        let mut ends = [(0i64, 0i64); 5];
+        for (index, &axis) in axes.iter().enumerate() {
+            ends[self.axis(axis, rank)?.1] = (pads[index], pads[index + axes.len()]);
+        }
+        if mode == PadMode::Constant {
+            let value = self.known(node, 2, "a value")?.and_then(Tensor::as_f32).and_then(|v| v.first().copied());
+            let mut cut = form.map(|len| Cut { start: 0, len, step: 1 });
+            let (mut before, mut after) = ([0; 5], [0; 5]);
+            for (axis, (first, last)) in ends.into_iter().enumerate() {
+                let start = (-first).max(0) as usize;
+                let end = form[axis].saturating_sub((-last).max(0) as usize);
+                if start >= end {
+                    return because("that cuts everything off");
+                }
+                cut[axis] = Cut { start, len: end - start, step: 1 };
+                (before[axis], after[axis]) = (first.max(0) as usize, last.max(0) as usize);
+            }
+            return self.simple(node, Kind::Pad { cut, before, after, value: value.unwrap_or(0.0) });
+        }
+        let mut axes = Vec::new();
+        for (axis, (before, after)) in ends.into_iter().enumerate().filter(|(_, e)| *e != (0, 0)) {
+            let positions = pad_positions(mode, form[axis] as i64, before, after);
+            let Some(positions) = positions else { return because("beyond what it can mirror") };
+            axes.push((axis, vec![Tap { table: self.table(positions), weights: None }]));
+        }
+        self.simple(node, Kind::Resample(axes))
+    }
+
+    pub(super) fn transpose(&mut self, node: &Node, perm: &[usize]) -> Planned {
+        let rank = self.shape(self.input(node, 0)?)?.len();
+        let perm: Vec<usize> = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
+        let mut order = [0, 1, 2, 3, 4];
+        for (to, &from) in perm.iter().enumerate() {
+            order[place(rank, to)] = place(rank, from);
+        }
+        self.simple(node, Kind::Permute(order))
+    }
+
+    pub(super) fn depth_to_space(&mut self, node: &Node, block: usize, order: DepthOrder) -> Planned {
+        let [n, c, d, h, w] = self.form(self.input(node, 0)?)?;
+        if self.shape(self.input(node, 0)?)?.len() != 4 || block == 0 || d != 1 {
+            return because("of other than images");
+        }
+        let channels = c / (block * block);
+        let kind = match order {
+            DepthOrder::Dcr => Kind::Shuffle { six: [n, block, block, channels, h, w], order: [0, 3, 4, 1, 5, 2] },
+            DepthOrder::Crd => Kind::Shuffle { six: [n, channels, block, block, h, w], order: [0, 1, 4, 2, 5, 3] },
+        };
+        self.simple(node, kind)
+    }
+
+    pub(super) fn space_to_depth(&mut self, node: &Node, block: usize) -> Planned {
+        let [n, c, d, h, w] = self.form(self.input(node, 0)?)?;
+        if self.shape(self.input(node, 0)?)?.len() != 4 || block == 0 || d != 1 {
+            return because("of other than images");
+        }
+        let six = [n, c, h / block, block, w / block, block];
+        self.simple(node, Kind::Shuffle { six, order: [0, 3, 5, 1, 2, 4] })
+    }
+}
+
+/// Which element each position of a padded axis shows.
+fn pad_positions(mode: PadMode, n: i64, before: i64, after: i64) -> Option<Vec<i32>> {
+    let length = n.checked_add(before)?.checked_add(after)?;
+    let mirrored = |i: i64| {
+        let r = i.rem_euclid(2 * (n - 1));
+        if r < n { r } else { 2 * (n - 1) - r }
+    };
+    (0..length)
+        .map(|o| {
+            let i = o - before;
+            let at = match mode {
+                _ if (0..n).contains(&i) => i,
+                PadMode::Edge => i.clamp(0, n - 1),
+                PadMode::Wrap => i.rem_euclid(n),
+                PadMode::Reflect if n == 1 => 0,
+                PadMode::Reflect => mirrored(i),
+                PadMode::Constant => return None,
+            };
+            i32::try_from(at).ok()
+        })
+        .collect()
+}

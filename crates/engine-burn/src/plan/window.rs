@@ -1,0 +1,160 @@
+//! Pools and resampling.
+
+use super::conv::spatial;
+use super::{Kind, Planned, Planner, PoolAxis, Tap, because};
+use crate::form::three;
+use cytoscope_graph::{AspectPolicy, CoordinateMode, NearestMode, Node, PoolAttrs, ResizeAttrs, ResizeMode};
+
+/// Most input elements an output element may be made of along an axis.
+const MOST_TAPS: usize = 16;
+
+impl Planner<'_> {
+    pub(super) fn pool(&mut self, node: &Node, attrs: &PoolAttrs, max: bool) -> Planned {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
+        if lengths.len() != attrs.kernel.len() || lengths.is_empty() || lengths.len() > 3 {
+            return because(format!("with {} spatial axes", attrs.kernel.len()));
+        }
+        let (first, last) = attrs.padding.resolve(&lengths, &attrs.kernel, &attrs.strides, &attrs.dilations);
+        let (first, last) = (three(&first, 0), three(&last, 0));
+        let (kernel, stride, dilation) =
+            (three(&attrs.kernel, 1), three(&attrs.strides, 1), three(&attrs.dilations, 1));
+        let (input, out) = (self.form(x)?, self.form(output)?);
+        let (mut before, mut after) = ([0; 3], [0; 3]);
+        let mut axes = Vec::new();
+        for a in 0..3 {
+            let (n, m) = (input[a + 2], out[a + 2]);
+            let reach = (m - 1) * stride[a] + (kernel[a] - 1) * dilation[a] + 1;
+            before[a] = first[a];
+            after[a] = reach.saturating_sub(first[a] + n);
+            if kernel[a] == 1 && stride[a] == 1 && first[a] == 0 && m == n {
+                continue;
+            }
+            // What counts: elements, or elements and the padding that was asked for.
+            let counted = if attrs.count_include_pad { 0..first[a] + n + last[a] } else { first[a]..first[a] + n };
+            let weight = |o: usize| {
+                let taps = (0..kernel[a]).filter(|t| counted.contains(&(o * stride[a] + t * dilation[a]))).count();
+                1.0 / taps as f32
+            };
+            let weights = (!max).then(|| {
+                let mut form = [1; 5];
+                form[a + 2] = m;
+                self.constant(form, (0..m).map(weight).collect())
+            });
+            axes.push(PoolAxis {
+                axis: a + 2,
+                kernel: kernel[a],
+                stride: stride[a],
+                dilation: dilation[a],
+                len: m,
+                weights,
+            });
+        }
+        self.simple(node, Kind::Pool { max, before: spatial(before), after: spatial(after), axes })
+    }
+
+    pub(super) fn resize(&mut self, node: &Node, attrs: &ResizeAttrs) -> Planned {
+        if attrs.coordinates == CoordinateMode::TfCropAndResize {
+            return because("with coordinates tf_crop_and_resize");
+        }
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let shape = self.shape(x)?;
+        let (input, out, rank) = (self.form(x)?, self.form(output)?, shape.len());
+        let named = attrs.axes.clone().unwrap_or_else(|| (0..rank as i64).collect());
+        let scales =
+            self.known(node, 2, "scales")?.filter(|t| !t.is_empty()).and_then(|t| t.as_f32()).map(<[f32]>::to_vec);
+        if scales.is_none() && attrs.policy != AspectPolicy::Stretch {
+            return because("that keeps the aspect");
+        }
+        let mut axes = Vec::new();
+        for (index, &axis) in named.iter().enumerate() {
+            let (_, at) = self.axis(axis, rank)?;
+            let (n, m) = (input[at], out[at]);
+            let stretched = m as f64 / n as f64;
+            let factor = scales.as_ref().and_then(|s| s.get(index)).map_or(stretched, |s| f64::from(*s));
+            if n == m && factor == 1.0 {
+                continue;
+            }
+            let taps: Vec<Vec<(usize, f64)>> = (0..m).map(|o| taps(attrs, o, n, m, factor)).collect();
+            let most = taps.iter().map(Vec::len).max().unwrap_or(0);
+            if most == 0 || most > MOST_TAPS {
+                return because(format!("that makes an element of {most}"));
+            }
+            axes.push((at, (0..most).map(|t| self.tap(&taps, t, at)).collect()));
+        }
+        self.simple(node, Kind::Resample(axes))
+    }
+
+    /// Tap `t` of each output position along an axis; where a position has fewer, one that weighs nothing.
+    fn tap(&mut self, taps: &[Vec<(usize, f64)>], t: usize, axis: usize) -> Tap {
+        let pick = |of: &Vec<(usize, f64)>| of.get(t).copied().unwrap_or((of.first().map_or(0, |f| f.0), 0.0));
+        let table = self.table(taps.iter().map(|of| pick(of).0 as i32).collect());
+        let weights: Vec<f32> = taps.iter().map(|of| pick(of).1 as f32).collect();
+        let plain = weights.iter().all(|w| *w == 1.0);
+        let mut form = [1; 5];
+        form[axis] = weights.len();
+        Tap { table, weights: (!plain).then(|| self.constant(form, weights)) }
+    }
+}
+
+/// Where an output position lies among `n` input positions; in f32, as other executors compute it.
+fn coordinate(attrs: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> f64 {
+    let (x, scale, length) = (o as f32, factor as f32, n as f32);
+    let half = || (x + 0.5) / scale - 0.5;
+    f64::from(match attrs.coordinates {
+        CoordinateMode::HalfPixel => half(),
+        CoordinateMode::HalfPixelSymmetric => length / 2.0 * (1.0 - m as f32 / (scale * length)) + half(),
+        CoordinateMode::PytorchHalfPixel if m > 1 => half(),
+        CoordinateMode::AlignCorners if m > 1 => x * (length - 1.0) / (m as f32 - 1.0),
+        CoordinateMode::Asymmetric => x / scale,
+        CoordinateMode::TfHalfPixelForNn => (x + 0.5) / scale,
+        CoordinateMode::PytorchHalfPixel | CoordinateMode::AlignCorners | CoordinateMode::TfCropAndResize => 0.0,
+    })
+}
+
+/// Input positions an output position is made of, with their weights (ONNX `Resize`).
+fn taps(attrs: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Vec<(usize, f64)> {
+    let x = coordinate(attrs, o, n, m, factor);
+    let last = n.saturating_sub(1) as f64;
+    let inside = |i: f64| i.clamp(0.0, last) as usize;
+    if attrs.mode == ResizeMode::Nearest {
+        let i = match attrs.nearest {
+            NearestMode::RoundPreferFloor => (x - 0.5).ceil(),
+            NearestMode::RoundPreferCeil => (x + 0.5).floor(),
+            NearestMode::Floor => x.floor(),
+            NearestMode::Ceil => x.ceil(),
+        };
+        return vec![(inside(i), 1.0)];
+    }
+    let width = if attrs.antialias { factor.min(1.0) } else { 1.0 };
+    let reach = if attrs.mode == ResizeMode::Linear { 1.0 } else { 2.0 };
+    let first = (-reach / width).floor() as i64 + 1;
+    let mut found: Vec<(f64, f64)> = (first..=1 - first)
+        .map(|j| {
+            let i = x.floor() + j as f64;
+            let distance = ((i - x) * width).abs();
+            let weight = match attrs.mode {
+                ResizeMode::Linear => (1.0 - distance).max(0.0),
+                _ => cubic(distance, attrs.cubic_coeff_a.into()),
+            };
+            (i, weight)
+        })
+        .collect();
+    if attrs.exclude_outside {
+        found.retain(|(i, _)| (0.0..=last).contains(i));
+    }
+    let sum: f64 = found.iter().map(|(_, w)| w).sum();
+    let norm = if (attrs.antialias || attrs.exclude_outside) && sum != 0.0 { sum } else { 1.0 };
+    found.into_iter().filter(|(_, w)| *w != 0.0).map(|(i, w)| (inside(i), w / norm)).collect()
+}
+
+/// Keys' cubic kernel.
+fn cubic(d: f64, a: f64) -> f64 {
+    if d <= 1.0 {
+        ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
+    } else if d < 2.0 {
+        ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
+    } else {
+        0.0
+    }
+}

@@ -1,0 +1,142 @@
+//! What graphics devices there are, and the reason for each that cannot be used.
+//!
+//! Looking at a device can crash the process in its driver, or hang: [`discover`] looks in child processes, whose end is the
+//! reason then. The child prints what [`child_main`] gives.
+
+mod child;
+mod cuda;
+mod graphics;
+mod listing;
+
+pub use child::{TIMEOUT, discover, discover_kind};
+
+use cytoscope_engine::{Device, DeviceId, Precision};
+
+/// Whether software Vulkan counts as usable, for tests.
+pub const SOFTWARE_VARIABLE: &str = "CYTOSCOPE_SOFTWARE_GPU";
+
+/// A family of devices, probed in a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// NVIDIA GPUs through CUDA.
+    Cuda,
+    /// GPUs through Vulkan, Metal or DX12.
+    Wgpu,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 2] = [Kind::Cuda, Kind::Wgpu];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cuda => "cuda",
+            Kind::Wgpu => "wgpu",
+        }
+    }
+
+    /// A device that stands for the kind as a whole, where there is none or it could not be looked at.
+    fn unusable(self, reason: impl Into<String>) -> Device {
+        let (id, name) = match self {
+            Kind::Cuda => (DeviceId::Cuda(0), "NVIDIA CUDA"),
+            Kind::Wgpu => (DeviceId::Wgpu(0), "Vulkan, Metal or DX12"),
+        };
+        Device {
+            id,
+            name: name.to_owned(),
+            memory_bytes: None,
+            usable: false,
+            reason: reason.into(),
+            precisions: Vec::new(),
+            driver: String::new(),
+        }
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Kind::ALL.into_iter().find(|k| k.name() == text);
+        found.ok_or_else(|| format!("\"{text}\" is no kind of device: expected cuda or wgpu"))
+    }
+}
+
+/// Looks at the devices of a kind in this process. Only for a process that may crash.
+pub fn run_in_this_process(kind: Kind) -> Vec<Device> {
+    let software = std::env::var_os(SOFTWARE_VARIABLE).is_some_and(|v| !v.is_empty() && v != "0");
+    run_with_software(kind, software)
+}
+
+/// [`run_in_this_process`] with software Vulkan counting as usable or not, whatever [`SOFTWARE_VARIABLE`] says.
+pub fn run_with_software(kind: Kind, software: bool) -> Vec<Device> {
+    let found = match kind {
+        Kind::Cuda => cuda::devices(),
+        Kind::Wgpu => graphics::devices(software),
+    };
+    if found.is_empty() {
+        return vec![kind.unusable(match kind {
+            Kind::Cuda => "no NVIDIA GPU found",
+            Kind::Wgpu if cfg!(target_os = "macos") => "no Metal device found",
+            Kind::Wgpu => "no Vulkan device found: install the GPU's Vulkan driver",
+        })];
+    }
+    found
+}
+
+/// What the child process prints: the devices of the kind of this name, as one line of JSON.
+pub fn child_main(kind: &str) -> String {
+    let devices = match kind.parse::<Kind>() {
+        Ok(kind) => run_in_this_process(kind),
+        Err(reason) => vec![Kind::Wgpu.unusable(reason)],
+    };
+    serde_json::to_string(&devices).unwrap_or_else(|_| "[]".to_owned())
+}
+
+/// Whether every part of CUDA is there, without touching any.
+///
+/// # Errors
+/// The first part that is missing, by name, and what would help.
+pub(crate) fn cuda_parts() -> Result<(), String> {
+    cuda::parts()
+}
+
+/// Runs a tiny network on a device that was just found, and compares. The device's reason says how that went.
+fn try_out(mut device: Device, good: String) -> Device {
+    device.usable = true;
+    device.precisions = vec![Precision::F32];
+    match check(&device) {
+        Ok(()) => device.reason = good,
+        Err(reason) => {
+            device.usable = false;
+            device.precisions = Vec::new();
+            device.reason = reason;
+        }
+    }
+    device
+}
+
+/// A 3×3×3 convolution of ones over ones: 27 in the middle, 8 in the corners.
+fn check(device: &Device) -> Result<(), String> {
+    use cytoscope_engine::{CompileOptions, Engine};
+    use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+    let run = || -> Result<Vec<Tensor>, cytoscope_engine::EngineError> {
+        let mut graph = Graph::new("probe");
+        let x = graph.add_input("x", ElementType::F32, [1, 1, 3, 3, 3].map(Dim::Fixed).to_vec());
+        let w = graph.add_initializer("w", Tensor::new([1, 1, 3, 3, 3], vec![1.0f32; 27])?);
+        let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3; 3])), &[Some(x), Some(w)]);
+        graph.outputs.push(y);
+        let mut session =
+            crate::BurnEngine::open(device)?.compile(&graph, &[vec![1, 1, 3, 3, 3]], &CompileOptions::default())?;
+        session.run(&[Tensor::new([1, 1, 3, 3, 3], vec![1.0f32; 27])?])
+    };
+    let outputs = run().map_err(|e| e.to_string())?;
+    let got = outputs.first().and_then(Tensor::as_f32).unwrap_or_default();
+    let picked = (got.first().copied(), got.get(13).copied(), got.get(26).copied());
+    if picked == (Some(8.0), Some(27.0), Some(8.0)) {
+        Ok(())
+    } else {
+        Err(format!("it computes wrongly: 8, 27 and 8 were expected of a convolution, and {picked:?} came"))
+    }
+}

@@ -1,0 +1,189 @@
+//! A program on its device: weights uploaded once, inputs and outputs once a run.
+
+use crate::exec::{self, Image, Uploaded};
+use crate::guard::{device_error, guard};
+use crate::plan::{Output, Program, Source};
+use burn_tensor::backend::{Backend, ExecutionError};
+use burn_tensor::{StreamId, Tensor, TensorData};
+use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, EngineError, Session};
+use cytoscope_graph::{ElementType, Tensor as HostTensor, ValueId};
+use cytoscope_profile::{Recorder, Stage};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A compiled program on a device of backend `B`.
+pub(crate) struct DeviceSession<B: Backend> {
+    program: Program,
+    /// `None` once the device failed.
+    uploaded: Option<Uploaded<B>>,
+    device: B::Device,
+    id: DeviceId,
+    /// Burn orders work by stream; it would take the calling thread's, and a session may move between threads.
+    stream: StreamId,
+    recorder: Recorder,
+}
+
+/// A stream no thread has: threads count from zero.
+fn own_stream() -> StreamId {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
+    StreamId { value: NEXT.fetch_add(1, Ordering::Relaxed) }
+}
+
+impl<B: Backend> DeviceSession<B> {
+    pub(crate) fn new(
+        mut program: Program,
+        device: &B::Device,
+        known: &Device,
+        options: &CompileOptions,
+    ) -> Result<Self, EngineError> {
+        let needed_bytes = program.report.arena_bytes + program.report.weight_bytes;
+        let available_bytes =
+            options.memory_budget_bytes.unwrap_or(u64::MAX).min(known.memory_bytes.unwrap_or(u64::MAX));
+        if needed_bytes > available_bytes {
+            return Err(EngineError::OutOfMemory { device: known.id, needed_bytes, available_bytes });
+        }
+        let stream = own_stream();
+        let span = options.recorder.span(Stage::Upload, "weights").bytes(program.report.weight_bytes as usize);
+        let (uploaded, backend) = guard(known.id, || {
+            stream.executes(|| {
+                let constants = std::mem::take(&mut program.constants).into_iter();
+                let constants = constants.map(|c| Tensor::from_data(TensorData::new(c.values, c.form), device));
+                let tables = std::mem::take(&mut program.tables).into_iter();
+                let tables = tables.map(|t| {
+                    let length = t.len();
+                    Tensor::from_data(TensorData::new(t, [length]), device)
+                });
+                let uploaded = Uploaded::<B> { constants: constants.collect(), tables: tables.collect() };
+                settle::<B>(device, known.id)?;
+                Ok((uploaded, B::name(device)))
+            })
+        })?;
+        span.finish();
+        program.report.backend = backend;
+        let recorder = options.recorder.clone();
+        Ok(Self { program, uploaded: Some(uploaded), device: device.clone(), id: known.id, stream, recorder })
+    }
+
+    fn check(&self, inputs: &[HostTensor]) -> Result<(), EngineError> {
+        let wanted = &self.program.inputs;
+        if inputs.len() != wanted.len() {
+            return Err(EngineError::Input {
+                name: "inputs".to_owned(),
+                expected: format!("{} of them", wanted.len()),
+                got: inputs.len().to_string(),
+            });
+        }
+        for (input, tensor) in wanted.iter().zip(inputs) {
+            if tensor.shape() != input.shape || tensor.dtype() != ElementType::F32 {
+                return Err(EngineError::Input {
+                    name: input.name.clone(),
+                    expected: format!("{} {:?}", ElementType::F32, input.shape),
+                    got: format!("{} {:?}", tensor.dtype(), tensor.shape()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(&self, uploaded: &Uploaded<B>, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, EngineError> {
+        let internal =
+            |name: &str, what: &str| EngineError::Internal { place: name.to_owned(), reason: what.to_owned() };
+        // Work is queued: only where single steps are to be seen is it waited for after each.
+        let wait = |wanted: bool| if wanted { settle::<B>(&self.device, self.id) } else { Ok(()) };
+        let each = self.recorder.keeps_spans();
+        let bytes = |tensors: &[HostTensor]| tensors.iter().map(|t| t.len() * size_of::<f32>()).sum();
+        let mut values: BTreeMap<ValueId, Image<B>> = BTreeMap::new();
+        let span = self.recorder.span(Stage::Upload, "inputs").bytes(bytes(inputs));
+        for (input, tensor) in self.program.inputs.iter().zip(inputs) {
+            let host = tensor.as_f32().unwrap_or_default().to_vec();
+            values.insert(input.value, Tensor::from_data(TensorData::new(host, input.form), &self.device));
+        }
+        wait(each)?;
+        span.finish();
+        for step in &self.program.steps {
+            let span = each.then(|| self.recorder.span(Stage::Op, step.name.clone()).macs(step.macs));
+            let mut arguments = Vec::with_capacity(step.inputs.len());
+            for (index, source) in step.inputs.iter().enumerate() {
+                let found = match source {
+                    Source::Constant(index) => uploaded.constants.get(*index).cloned(),
+                    // What nobody else will read is given away, so that it can be written over.
+                    Source::Value(value) if step.dead.contains(value) && !step.inputs[index + 1..].contains(source) => {
+                        values.remove(value)
+                    }
+                    Source::Value(value) => values.get(value).cloned(),
+                };
+                arguments.push(found.ok_or_else(|| internal(&step.name, "an input was not made"))?);
+            }
+            let made = exec::run(step, arguments, uploaded).ok_or_else(|| internal(&step.name, "inputs do not fit"))?;
+            if made.dims() != step.form {
+                return Err(internal(&step.name, &format!("{:?} was made instead of {:?}", made.dims(), step.form)));
+            }
+            values.insert(step.output, made);
+            for value in &step.dead {
+                values.remove(value);
+            }
+            wait(each)?;
+            drop(span);
+        }
+        // So that copying is told apart from computing.
+        wait(true)?;
+        let mut span = self.recorder.span(Stage::Download, "outputs");
+        let mut outputs = Vec::with_capacity(self.program.outputs.len());
+        for output in &self.program.outputs {
+            let (value, shape) = match output {
+                Output::Constant(tensor) => {
+                    outputs.push(tensor.as_ref().clone());
+                    continue;
+                }
+                Output::Value { value, shape } => (value, shape),
+            };
+            let made = values.get(value).cloned().ok_or_else(|| internal("outputs", "one was not made"))?;
+            let data = made.try_into_data().map_err(|e| failed(self.id, &e))?;
+            let host = data.into_vec::<f32>().map_err(|e| internal("outputs", &format!("{e:?}")))?;
+            span.add_bytes(host.len() * size_of::<f32>());
+            outputs.push(HostTensor::new(shape.clone(), host)?);
+        }
+        Ok(outputs)
+    }
+}
+
+impl<B: Backend> Session for DeviceSession<B> {
+    fn run(&mut self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, EngineError> {
+        self.check(inputs)?;
+        let Some(uploaded) = &self.uploaded else {
+            return Err(EngineError::Device {
+                device: self.id,
+                reason: "it failed in an earlier run: open it in a new process".to_owned(),
+            });
+        };
+        let result = guard(self.id, || self.stream.executes(|| self.execute(uploaded, inputs)));
+        if matches!(result, Err(EngineError::Device { .. })) {
+            // Giving memory back to a device that failed may fail again, and then the process ends.
+            std::mem::forget(self.uploaded.take());
+        }
+        result
+    }
+
+    fn report(&self) -> &CompileReport {
+        &self.program.report
+    }
+}
+
+impl<B: Backend> Drop for DeviceSession<B> {
+    fn drop(&mut self) {
+        let uploaded = self.uploaded.take();
+        let _ = guard(self.id, || {
+            self.stream.executes(|| drop(uploaded));
+            Ok(())
+        });
+    }
+}
+
+fn failed(device: DeviceId, error: &ExecutionError) -> EngineError {
+    device_error(device, &error.to_string())
+}
+
+/// Waits for the device.
+fn settle<B: Backend>(device: &B::Device, id: DeviceId) -> Result<(), EngineError> {
+    B::sync(device).map_err(|e| failed(id, &e))
+}

@@ -1,0 +1,48 @@
+//! Where Burn keeps which of its kernels were fastest.
+
+use cubecl_runtime::config::autotune::{AutotuneConfig, AutotuneLogLevel};
+use cubecl_runtime::config::cache::CacheConfig;
+use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The folder of what was measured about kernels, by device: `gpu-tuning` in the folder that `CYTOSCOPE_CACHE` names, or in
+/// `cytoscope` in the user's cache folder. The first run of a shape on a device measures, later processes read. It may be
+/// deleted at any time.
+pub fn tuning_folder() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let cache = || {
+        if cfg!(windows) {
+            set("LOCALAPPDATA")
+        } else if cfg!(target_os = "macos") {
+            set("HOME").map(|home| home.join("Library/Caches"))
+        } else {
+            set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
+        }
+    };
+    let base = set("CYTOSCOPE_CACHE").or_else(|| cache().map(|c| c.join("cytoscope")));
+    base.unwrap_or_else(|| std::env::temp_dir().join("cytoscope")).join("gpu-tuning")
+}
+
+/// Tells Burn, once in a process and before anything else is asked of it. Its own variables (`CUBECL_AUTOTUNE_LEVEL`,
+/// `CUBECL_DEBUG_LOG`) still hold; its configuration files are not looked for.
+pub(crate) fn configure() {
+    static DONE: OnceLock<()> = OnceLock::new();
+    DONE.get_or_init(|| {
+        let wanted = tuning_folder();
+        // Burn panics where it cannot write: then what is measured lasts as long as the temporary folder.
+        let folder = if writable(&wanted) { wanted } else { std::env::temp_dir().join("cytoscope-gpu-tuning") };
+        let mut autotune = AutotuneConfig { cache: CacheConfig::File(folder), ..AutotuneConfig::default() };
+        autotune.logger.level = AutotuneLogLevel::Disabled;
+        let config = CubeClRuntimeConfig { autotune, ..CubeClRuntimeConfig::default() };
+        // Setting it panics if it was read before: whoever did that decided for the process.
+        let _ = std::panic::catch_unwind(|| CubeClRuntimeConfig::set(config.override_from_env()));
+    });
+}
+
+fn writable(folder: &Path) -> bool {
+    let probe = folder.join(format!(".{}.partial", std::process::id()));
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&probe, b""));
+    let _ = std::fs::remove_file(&probe);
+    written.is_ok()
+}

@@ -1,0 +1,70 @@
+//! Children that crash, hang or talk nonsense.
+
+use cytoscope_engine::{Device, DeviceId, EngineError};
+use cytoscope_engine_burn::BurnEngine;
+use cytoscope_engine_burn::probe::{Kind, child_main, discover, discover_kind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn shell(script: &str, timeout: Duration) -> Device {
+    let devices = discover_kind(Kind::Wgpu, Path::new("/bin/sh"), &["-c", script], timeout);
+    assert_eq!(devices.len(), 1);
+    devices[0].clone()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_child_that_fails_is_a_device_with_a_reason() {
+    let minute = Duration::from_secs(60);
+    let crashed = shell("echo 'bad thing in driver' >&2; kill -SEGV $$", minute);
+    assert!(!crashed.usable);
+    assert!(crashed.reason.contains("crashed") && crashed.reason.contains("signal 11"), "{}", crashed.reason);
+    assert!(crashed.reason.contains("bad thing in driver"), "{}", crashed.reason);
+    let left = shell("exit 3", minute);
+    assert!(left.reason.contains("exit code 3"), "{}", left.reason);
+    let garbage = shell("echo 'hello {'", minute);
+    assert!(!garbage.usable && garbage.reason.contains("hello {"), "{}", garbage.reason);
+    let silent = shell("true", minute);
+    assert!(!silent.usable && !silent.reason.is_empty());
+    let start = Instant::now();
+    let hung = shell("sleep 100", Duration::from_millis(300));
+    assert!(hung.reason.contains("did not answer"), "{}", hung.reason);
+    assert!(start.elapsed() < Duration::from_secs(20));
+    let missing = discover_kind(Kind::Cuda, Path::new("/no/such/program"), &[], minute);
+    assert!(missing[0].reason.contains("could not be started") && missing[0].id == DeviceId::Cuda(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_a_child_found_is_taken_and_every_kind_is_asked_for() {
+    let script = r#"echo 'a driver says hello'
+        echo "[{\"id\":\"$0:0\",\"name\":\"G\",\"memory_bytes\":null,\"usable\":true,\"reason\":\"\",\"precisions\":[\"f32\"]}]""#;
+    let devices = discover(Path::new("/bin/sh"), &["-c", script]);
+    let ids: Vec<_> = devices.iter().map(|d| (d.id, d.usable)).collect();
+    assert_eq!(ids, [(DeviceId::Cuda(0), true), (DeviceId::Wgpu(0), true)]);
+}
+
+#[test]
+fn a_missing_part_of_cuda_is_named_and_software_is_not_used_unasked() {
+    let cuda: Vec<Device> = serde_json::from_str(&child_main("cuda")).unwrap();
+    for device in cuda.iter().filter(|d| !d.usable) {
+        eprintln!("{}: {}", device.id, device.reason);
+        assert!(!device.reason.is_empty());
+        assert!(matches!(BurnEngine::open(device), Err(EngineError::Device { .. })));
+    }
+    let wgpu = cytoscope_engine_burn::probe::run_with_software(Kind::Wgpu, false);
+    for device in wgpu.iter().filter(|d| d.name.contains("llvmpipe")) {
+        assert!(!device.usable && device.reason.contains("CYTOSCOPE_SOFTWARE_GPU=1"), "{}", device.reason);
+    }
+}
+
+#[test]
+fn a_device_that_is_another_one_by_now_is_refused() {
+    let Some(engine) = crate::engine() else { return };
+    let mut device = cytoscope_engine::Engine::device(engine).clone();
+    device.name = "another one".to_owned();
+    let refused = BurnEngine::open(&device).unwrap_err().to_string();
+    assert!(refused.contains("another one"), "{refused}");
+    device.id = DeviceId::Wgpu(99);
+    assert!(BurnEngine::open(&device).is_err());
+}

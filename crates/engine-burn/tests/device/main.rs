@@ -1,0 +1,128 @@
+//! Correctness against the reference executor on whatever Vulkan or Metal device there is, software included, and
+//! discovery of devices through children that fail.
+
+mod discovery;
+mod networks;
+mod operators;
+
+// The library's own tests are built here (see its Cargo.toml).
+#[allow(dead_code)]
+#[path = "../../src/form.rs"]
+mod form;
+#[allow(dead_code)]
+#[path = "../../src/guard.rs"]
+mod guard;
+#[allow(dead_code)]
+#[path = "../../src/probe/listing.rs"]
+mod listing;
+
+use cytoscope_engine::{CompileOptions, Device, Engine, EngineError};
+use cytoscope_engine_burn::{BurnEngine, probe};
+use cytoscope_graph::{Dim, ElementType, Graph, Op, Tensor, reference};
+use std::sync::OnceLock;
+
+/// The engine tests run on; `None`, said loudly, where there is no device.
+pub fn engine() -> Option<&'static BurnEngine> {
+    static ENGINE: OnceLock<Option<BurnEngine>> = OnceLock::new();
+    let engine = ENGINE.get_or_init(|| {
+        let devices = probe::run_with_software(probe::Kind::Wgpu, true);
+        let found: Option<&Device> = devices.iter().find(|d| d.usable);
+        eprintln!("devices: {devices:?}");
+        found.map(|device| BurnEngine::open(device).unwrap())
+    });
+    if engine.is_none() {
+        eprintln!("SKIPPED: no Vulkan device");
+    }
+    engine.as_ref()
+}
+
+/// Numbers in −1..1 that look random.
+pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// A tensor of [`numbers`].
+pub fn tensor(shape: &[usize], seed: u64) -> Tensor {
+    Tensor::new(shape, numbers(shape.iter().product(), seed)).unwrap()
+}
+
+/// A graph of one node: the first input is `x` of this shape, the others are constants.
+pub fn one(op: Op, shape: &[usize], constants: Vec<Option<Tensor>>) -> Graph {
+    several(op, shape, constants, 1)
+}
+
+/// [`one`] with several outputs.
+pub fn several(op: Op, shape: &[usize], constants: Vec<Option<Tensor>>, outputs: usize) -> Graph {
+    let mut graph = Graph::new("one");
+    let x = graph.add_input("x", ElementType::F32, shape.iter().map(|n| Dim::Fixed(*n)).collect());
+    let mut inputs = vec![Some(x)];
+    for (index, constant) in constants.into_iter().enumerate() {
+        inputs.push(constant.map(|c| graph.add_initializer(format!("c{index}"), c)));
+    }
+    let y = graph.push("node", op, &inputs);
+    graph.outputs.push(y);
+    for index in 1..outputs {
+        let more = graph.add_value(format!("y{index}"), None, None);
+        graph.nodes[0].outputs.push(Some(more));
+        graph.outputs.push(more);
+    }
+    graph
+}
+
+/// Largest difference from the reference executor, relative to the largest value. `None` without a device.
+pub fn difference(graph: &Graph, inputs: &[Tensor]) -> Option<f32> {
+    let engine = engine()?;
+    let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
+    let named: Vec<_> = names.zip(inputs.iter().cloned()).collect();
+    let expected = reference::run(graph, &named).unwrap();
+    let shapes: Vec<_> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+    let mut session = engine.compile(graph, &shapes, &CompileOptions::default()).unwrap();
+    let got = session.run(inputs).unwrap();
+    assert_eq!(got.len(), expected.len());
+    let mut worst = 0.0f32;
+    for (got, expected) in got.iter().zip(&expected) {
+        assert_eq!(got.shape(), expected.shape());
+        let (got, expected) = (got.as_f32().unwrap(), expected.as_f32().unwrap());
+        let largest = expected.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+        for (g, e) in got.iter().zip(expected) {
+            assert!(g.is_finite() == e.is_finite(), "{g} instead of {e}");
+            if e.is_finite() {
+                worst = worst.max((g - e).abs() / largest);
+            }
+        }
+    }
+    Some(worst)
+}
+
+/// Runs a node on `x` of this shape and compares.
+pub fn same(what: &str, graph: &Graph) {
+    let shape = graph.value(graph.inputs[0]).fixed_shape().unwrap();
+    let mut x = tensor(&shape, 7).into_f32().unwrap();
+    x.iter_mut().for_each(|v| *v *= 3.0);
+    same_on(what, graph, &[Tensor::new(shape, x).unwrap()]);
+}
+
+/// Runs a graph on inputs and compares.
+pub fn same_on(what: &str, graph: &Graph, inputs: &[Tensor]) {
+    if let Some(worst) = difference(graph, inputs) {
+        eprintln!("{what}: {worst:.1e}");
+        assert!(worst < 1e-4, "{what} differs by {worst}");
+    }
+}
+
+/// Why a graph is refused.
+pub fn refusal(graph: &Graph) -> Option<String> {
+    let shapes: Vec<_> = graph.inputs.iter().map(|i| graph.value(*i).fixed_shape().unwrap()).collect();
+    match engine()?.compile(graph, &shapes, &CompileOptions::default()) {
+        Err(error @ EngineError::UnsupportedOp { .. }) => Some(error.to_string()),
+        Err(other) => panic!("refused otherwise: {other}"),
+        Ok(_) => panic!("not refused"),
+    }
+}

@@ -1,0 +1,113 @@
+//! Whole networks, refusals, and what a session reports.
+
+use crate::{difference, engine, one, refusal, same, same_on, tensor};
+use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
+use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
+use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, Op, Tensor, UnaryOp};
+use cytoscope_profile::{Recorder, Stage};
+
+const SHAPE: [usize; 5] = [1, 1, 8, 16, 16];
+
+#[test]
+fn a_static_u_net_equals_the_reference() {
+    let config = UNet3d { filters: vec![4, 8], strides: vec![[1, 2, 2]], ..UNet3d::default() };
+    let graph = unet3d(&config, &Weights::Random { seed: 3 }).unwrap();
+    same_on("unet3d", &graph, &[tensor(&SHAPE, 5)]);
+    let config = UNet3d { upsampling: Upsampling::Nearest, head: Some(Activation::Sigmoid), ..config };
+    let graph = unet3d(&config, &Weights::Random { seed: 4 }).unwrap();
+    same_on("unet3d, nearest", &graph, &[tensor(&SHAPE, 6)]);
+}
+
+#[test]
+fn a_dyn_u_net_equals_the_reference() {
+    let config = DynUNet { filters: vec![4, 8], strides: vec![1, 2], ..DynUNet::default() };
+    let graph = dynunet(&config, &Weights::Random { seed: 5 }).unwrap();
+    same_on("dynunet", &graph, &[tensor(&SHAPE, 5)]);
+}
+
+#[test]
+fn a_session_runs_again_from_other_threads_and_reports_and_records() {
+    let Some(engine) = engine() else { return };
+    let config = UNet3d { filters: vec![4, 8], strides: vec![[1, 2, 2]], ..UNet3d::default() };
+    let graph = unet3d(&config, &Weights::Random { seed: 3 }).unwrap();
+    let recorder = Recorder::new();
+    let options = CompileOptions { recorder: recorder.clone(), ..CompileOptions::default() };
+    let mut session = engine.compile(&graph, &[SHAPE.to_vec()], &options).unwrap();
+    let x = tensor(&SHAPE, 5);
+    let first = session.run(std::slice::from_ref(&x)).unwrap();
+    let (mut session, again) = std::thread::spawn({
+        let x = x.clone();
+        move || {
+            let again = session.run(&[x]).unwrap();
+            (session, again)
+        }
+    })
+    .join()
+    .unwrap();
+    assert_eq!(first, again);
+    let report = session.report();
+    assert!(report.backend.contains("wgpu") && report.macs > 0 && report.weight_bytes > 0 && report.arena_bytes > 0);
+    assert!(report.fallbacks.is_empty());
+    let totals = recorder.totals();
+    let stage = |s: Stage| totals.iter().find(|t| t.stage == s).unwrap();
+    assert_eq!(stage(Stage::Download).bytes, 2 * 8 * 16 * 16 * 4);
+    assert_eq!(stage(Stage::Upload).bytes, report.weight_bytes + 2 * 8 * 16 * 16 * 4);
+    assert!(stage(Stage::Op).count > 10);
+    let wrong = session.run(&[tensor(&[1, 1, 8, 16, 8], 5)]);
+    assert!(matches!(wrong, Err(EngineError::Input { .. })));
+    let options = CompileOptions { memory_budget_bytes: Some(1000), ..CompileOptions::default() };
+    let full = engine.compile(&graph, &[SHAPE.to_vec()], &options);
+    assert!(matches!(full, Err(EngineError::OutOfMemory { available_bytes: 1000, .. })));
+    let options = CompileOptions { precision: Precision::F16, ..CompileOptions::default() };
+    let half = engine.compile(&graph, &[SHAPE.to_vec()], &options);
+    assert!(matches!(half, Err(EngineError::UnsupportedPrecision { engine: "wgpu", .. })));
+}
+
+#[test]
+fn what_is_lacking_is_named() {
+    let tan = one(Op::Unary(UnaryOp::Tan), &[1, 2, 4], vec![]);
+    let Some(why) = refusal(&tan) else { return };
+    assert!(why.contains("wgpu") && why.contains("Tan") && why.contains("\"node\""), "{why}");
+    let scale = Tensor::scalar(0.1f32);
+    let zero = Tensor::scalar(3u8);
+    let quantize = Op::QuantizeLinear { axis: 1, block_size: 0, to: ElementType::U8 };
+    let mut graph = one(quantize, &[1, 2, 4], vec![Some(scale), Some(zero)]);
+    let q = graph.outputs[0];
+    let (scale, zero) = (graph.find("c0"), graph.find("c1"));
+    let y = graph.push("back", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[Some(q), scale, zero]);
+    graph.outputs = vec![y];
+    let why = refusal(&graph).unwrap();
+    assert!(why.contains("QuantizeLinear") && why.contains("\"node\""), "{why}");
+    let mut graph = Graph::new("bytes");
+    let x = graph.add_input("bytes", ElementType::U8, vec![cytoscope_graph::Dim::Fixed(3)]);
+    let y = graph.push("wide", Op::Cast { to: ElementType::F32 }, &[Some(x)]);
+    graph.outputs.push(y);
+    let why = refusal(&graph).unwrap();
+    assert!(why.contains("uint8") && why.contains("bytes"), "{why}");
+}
+
+#[test]
+fn an_input_and_a_constant_may_be_outputs() {
+    let mut graph = one(Op::Binary(BinaryOp::Add), &[1, 2, 4], vec![Some(Tensor::scalar(2.0f32))]);
+    let (x, c) = (graph.inputs[0], graph.find("c0").unwrap());
+    graph.outputs.extend([x, c]);
+    same("input and constant as outputs", &graph);
+}
+
+/// `CYTOSCOPE_BENCH_MODEL=model.onnx CYTOSCOPE_BENCH_SHAPE=1,1,64,64,64 cargo test … a_file -- --nocapture`
+#[test]
+fn a_file_named_by_the_caller_is_timed() {
+    let Ok(path) = std::env::var("CYTOSCOPE_BENCH_MODEL") else { return };
+    let shape = std::env::var("CYTOSCOPE_BENCH_SHAPE").unwrap_or_else(|_| "1,1,16,32,32".to_owned());
+    let shape: Vec<usize> = shape.split(',').map(|n| n.parse().unwrap()).collect();
+    let graph = Graph::from_bytes(&std::fs::read(path).unwrap(), None, &Default::default()).unwrap();
+    let Some(engine) = engine() else { return };
+    let x = [tensor(&shape, 1)];
+    let mut session = engine.compile(&graph, &[shape.clone()], &CompileOptions::default()).unwrap();
+    for run in 0..4 {
+        let start = std::time::Instant::now();
+        session.run(&x).unwrap();
+        eprintln!("run {run} of {shape:?}: {:.3} s", start.elapsed().as_secs_f64());
+    }
+    eprintln!("report {:?}; difference {:?}", session.report(), difference(&graph, &x));
+}

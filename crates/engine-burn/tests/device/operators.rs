@@ -1,0 +1,258 @@
+//! One node against the reference, by family.
+
+use crate::{one, same, same_on, several, tensor};
+use cytoscope_graph::{
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph,
+    NearestMode, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp,
+};
+
+const SHAPE: [usize; 5] = [1, 4, 4, 6, 8];
+
+fn ints(values: &[i64]) -> Option<Tensor> {
+    Some(Tensor::vector(values.to_vec()))
+}
+
+fn floats(shape: &[usize], seed: u64) -> Option<Tensor> {
+    Some(tensor(shape, seed))
+}
+
+#[test]
+fn convolutions() {
+    let w = || floats(&[4, 4, 3, 3, 3], 1);
+    let bias = || floats(&[4], 2);
+    same("conv", &one(Op::Conv(ConvAttrs::same(&[3; 3])), &SHAPE, vec![w(), bias()]));
+    let strided = ConvAttrs::same(&[3; 3]).with_strides(&[1, 2, 2]);
+    same("conv, strides", &one(Op::Conv(strided.clone()), &SHAPE, vec![w()]));
+    let uneven = strided.with_padding(Padding::SameUpper);
+    same("conv, padding that differs", &one(Op::Conv(uneven), &SHAPE, vec![w()]));
+    let wide = Padding::Explicit { before: vec![2, 0, 1], after: vec![1, 3, 1] };
+    same("conv, uneven", &one(Op::Conv(ConvAttrs::same(&[3; 3]).with_padding(wide)), &SHAPE, vec![w()]));
+    let grouped = ConvAttrs { group: 2, dilations: vec![1, 2, 2], ..ConvAttrs::same(&[3; 3]) };
+    same("conv, groups, dilation", &one(Op::Conv(grouped), &SHAPE, vec![floats(&[6, 2, 3, 3, 3], 3), floats(&[6], 4)]));
+    let flat = one(Op::Conv(ConvAttrs::same(&[3, 3])), &[1, 4, 6, 8], vec![floats(&[4, 4, 3, 3], 5)]);
+    same("conv of images", &flat);
+    let line = one(Op::Conv(ConvAttrs::same(&[3])), &[1, 4, 8], vec![floats(&[4, 4, 3], 5)]);
+    same("conv of lines", &line);
+}
+
+/// Burn's matrix kernels give wrong numbers for some of these.
+#[test]
+fn convolutions_of_single_voxels() {
+    for (inputs, outputs) in [(8, 16), (24, 8), (16, 1), (8, 4)] {
+        let w = vec![floats(&[outputs, inputs, 1, 1, 1], 1), floats(&[outputs], 2)];
+        let graph = one(Op::Conv(ConvAttrs::same(&[1; 3])), &[1, inputs, 8, 8, 8], w);
+        same(&format!("conv of voxels, {inputs} to {outputs}"), &graph);
+    }
+    let w = || vec![floats(&[4, 8, 1, 1], 1), floats(&[4], 2)];
+    let padded = ConvAttrs::same(&[1, 1]).with_strides(&[2, 2]).with_padding(Padding::symmetric(vec![1, 1]));
+    same("conv of pixels, padding, strides", &one(Op::Conv(padded), &[1, 8, 3, 3], w()));
+    let strided = ConvAttrs::same(&[1, 1]).with_strides(&[2, 1]);
+    same("conv of a single pixel", &one(Op::Conv(strided), &[3, 8, 1, 1], w()));
+}
+
+#[test]
+fn convolutions_with_residual_and_activation() {
+    for activation in [Activation::LeakyRelu { alpha: 0.1 }, Activation::Silu] {
+        let mut graph = one(Op::Conv(ConvAttrs::same(&[3; 3])), &SHAPE, vec![floats(&[4, 4, 3, 3, 3], 1)]);
+        let (x, y) = (graph.inputs[0], graph.outputs[0]);
+        let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(y), Some(x)]);
+        let out = graph.push("out", Op::Activation(activation), &[Some(sum)]);
+        graph.outputs = vec![out];
+        same("conv, residual, activation", &graph);
+    }
+}
+
+#[test]
+fn transposed_convolutions() {
+    let exact = ConvTransposeAttrs::upsample(&[1, 2, 2]);
+    same("upsampling", &one(Op::ConvTranspose(exact), &SHAPE, vec![floats(&[4, 3, 1, 2, 2], 1), floats(&[3], 2)]));
+    let flat = ConvTransposeAttrs::upsample(&[2, 2]);
+    same("upsampling of images", &one(Op::ConvTranspose(flat), &[2, 4, 3, 4], vec![floats(&[4, 3, 2, 2], 1)]));
+    let general = ConvTransposeAttrs {
+        kernel: vec![3; 3],
+        padding: Padding::symmetric(vec![1; 3]),
+        output_padding: vec![0, 1, 1],
+        ..ConvTransposeAttrs::upsample(&[1, 2, 2])
+    };
+    let weights = || floats(&[4, 2, 3, 3, 3], 3);
+    same("transposed, kernel 3", &one(Op::ConvTranspose(general.clone()), &SHAPE, vec![weights(), floats(&[2], 4)]));
+    let grouped = ConvTransposeAttrs { group: 2, dilations: vec![1, 2, 1], ..general };
+    same("transposed, groups", &one(Op::ConvTranspose(grouped), &SHAPE, vec![weights(), floats(&[4], 4)]));
+}
+
+#[test]
+fn normalisations() {
+    let (scale, bias) = (|| floats(&[4], 1), || floats(&[4], 2));
+    let instance = Op::InstanceNormalization { epsilon: 1e-5 };
+    same("instance norm", &one(instance, &[2, 4, 4, 6, 8], vec![scale(), bias()]));
+    let group = Op::GroupNormalization { groups: 2, epsilon: 1e-5 };
+    same("group norm", &one(group, &SHAPE, vec![scale(), bias()]));
+    let variance = Tensor::vector(vec![0.5f32, 1.0, 2.0, 3.0]);
+    let batch = Op::BatchNormalization { epsilon: 1e-5 };
+    same("batch norm", &one(batch, &SHAPE, vec![scale(), bias(), floats(&[4], 3), Some(variance)]));
+    for axis in [1, -1] {
+        same("softmax", &one(Op::Softmax { axis }, &SHAPE, vec![]));
+        same("log softmax", &one(Op::LogSoftmax { axis }, &SHAPE, vec![]));
+    }
+}
+
+#[test]
+fn activations() {
+    use Activation::*;
+    let all = [
+        Relu,
+        LeakyRelu { alpha: 0.2 },
+        Elu { alpha: 0.7 },
+        Celu { alpha: 0.6 },
+        Selu { alpha: 1.673, gamma: 1.05 },
+        Gelu { tanh: false },
+        Gelu { tanh: true },
+        Silu,
+        Sigmoid,
+        HardSigmoid { alpha: 0.2, beta: 0.5 },
+        HardSwish,
+        Mish,
+        Tanh,
+        Softplus,
+        Softsign,
+        ThresholdedRelu { alpha: 0.5 },
+        Clip { min: -0.5, max: 1.0 },
+        Clip { min: f32::NEG_INFINITY, max: 0.5 },
+    ];
+    let mut x = tensor(&[1, 2, 32], 3).into_f32().unwrap();
+    for (value, extreme) in x.iter_mut().zip([0.0, -0.0, 40.0, -40.0, 200.0, -200.0, 1.0, -1.0]) {
+        *value = extreme;
+    }
+    for (index, activation) in all.into_iter().enumerate() {
+        // Many together would hide one behind the largest.
+        let graph = one(Op::Activation(activation), &[1, 2, 32], vec![]);
+        same_on(&format!("{index} {activation:?}"), &graph, &[Tensor::new([1, 2, 32], x.clone()).unwrap()]);
+        same(&format!("{index} {activation:?}"), &graph);
+    }
+    same("prelu", &one(Op::PRelu, &SHAPE, vec![floats(&[4, 1, 1, 1], 9)]));
+}
+
+#[test]
+fn functions_of_one_and_two() {
+    use BinaryOp::*;
+    for op in [UnaryOp::Abs, UnaryOp::Neg, UnaryOp::Exp, UnaryOp::Erf, UnaryOp::Floor, UnaryOp::Sign, UnaryOp::Sin] {
+        same(&format!("{op:?}"), &one(Op::Unary(op), &[1, 2, 32], vec![]));
+    }
+    let mut positive = one(Op::Unary(UnaryOp::Exp), &[1, 2, 32], vec![]);
+    for (index, op) in [UnaryOp::Sqrt, UnaryOp::Log, UnaryOp::Reciprocal, UnaryOp::Round].into_iter().enumerate() {
+        let from = positive.nodes[0].outputs[0];
+        let y = positive.push(format!("f{index}"), Op::Unary(op), &[from]);
+        positive.outputs.push(y);
+    }
+    same("of positive numbers", &positive);
+    for op in [Add, Sub, Mul, Div, Min, Max] {
+        same(&format!("{op:?} a number"), &one(Op::Binary(op), &SHAPE, vec![Some(Tensor::scalar(1.5f32))]));
+        same(&format!("{op:?} by channel"), &one(Op::Binary(op), &SHAPE, vec![floats(&[4, 1, 1, 1], 4)]));
+        let mut two = Graph::new("two");
+        let dims = |s: &[usize]| s.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+        let a = two.add_input("a", ElementType::F32, dims(&[1, 4, 1, 6, 8]));
+        let b = two.add_input("b", ElementType::F32, dims(&[4, 4, 1, 8]));
+        let c = two.add_initializer("c", Tensor::scalar(1.25f32));
+        let y = two.push("y", Op::Binary(op), &[Some(a), Some(b)]);
+        let z = two.push("z", Op::Binary(op), &[Some(c), Some(y)]);
+        two.outputs.extend([y, z]);
+        let inputs = [tensor(&[1, 4, 1, 6, 8], 1), Tensor::new([4, 4, 1, 8], vec![1.5f32; 128]).unwrap()];
+        same_on(&format!("{op:?} of two"), &two, &inputs);
+    }
+    for power in [2.0f32, 3.0] {
+        same(&format!("to the {power}"), &one(Op::Binary(Pow), &SHAPE, vec![Some(Tensor::scalar(power))]));
+    }
+}
+
+fn pool(kernel: [usize; 3], strides: [usize; 3]) -> PoolAttrs {
+    PoolAttrs {
+        kernel: kernel.to_vec(),
+        strides: strides.to_vec(),
+        dilations: vec![1; 3],
+        padding: Padding::none(3),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    }
+}
+
+#[test]
+fn pools() {
+    let padded = PoolAttrs { padding: Padding::symmetric(vec![1; 3]), ceil_mode: true, ..pool([3; 3], [1, 2, 2]) };
+    for attrs in [pool([2; 3], [2; 3]), padded.clone(), PoolAttrs { dilations: vec![1, 2, 1], ..pool([2; 3], [1; 3]) }]
+    {
+        same("max pool", &one(Op::MaxPool(attrs.clone()), &SHAPE, vec![]));
+        same("average pool", &one(Op::AveragePool(attrs), &SHAPE, vec![]));
+    }
+    same(
+        "average with padding",
+        &one(Op::AveragePool(PoolAttrs { count_include_pad: true, ..padded }), &SHAPE, vec![]),
+    );
+    same("global average", &one(Op::GlobalAveragePool, &SHAPE, vec![]));
+    same("global maximum", &one(Op::GlobalMaxPool, &SHAPE, vec![]));
+}
+
+#[test]
+fn resizing() {
+    use CoordinateMode::*;
+    let scales = |s: &[f32]| vec![None, Some(Tensor::vector(s.to_vec()))];
+    let up = || scales(&[1.0, 1.0, 1.0, 2.0, 2.0]);
+    same("nearest", &one(Op::Resize(ResizeAttrs::nearest()), &SHAPE, up()));
+    for coordinates in [HalfPixel, PytorchHalfPixel, AlignCorners, Asymmetric] {
+        let linear = ResizeAttrs { mode: ResizeMode::Linear, coordinates, ..ResizeAttrs::nearest() };
+        same(&format!("linear {coordinates:?}"), &one(Op::Resize(linear), &SHAPE, up()));
+    }
+    let nearest =
+        ResizeAttrs { coordinates: HalfPixel, nearest: NearestMode::RoundPreferFloor, ..ResizeAttrs::nearest() };
+    same("nearest to half", &one(Op::Resize(nearest), &SHAPE, scales(&[1.0, 1.0, 0.5, 1.5, 0.75])));
+    let cubic = ResizeAttrs { mode: ResizeMode::Cubic, coordinates: HalfPixel, ..ResizeAttrs::nearest() };
+    same("cubic", &one(Op::Resize(cubic), &[1, 2, 6, 8], scales(&[1.0, 1.0, 2.0, 1.5])));
+    let sizes = vec![None, None, ints(&[1, 4, 4, 9, 5])];
+    let linear = ResizeAttrs { mode: ResizeMode::Linear, coordinates: HalfPixel, ..ResizeAttrs::nearest() };
+    same("linear to a size", &one(Op::Resize(linear), &SHAPE, sizes));
+}
+
+#[test]
+fn moving() {
+    let pads = || ints(&[0, 0, 1, 2, 0, 0, 1, 0, 3, 2]);
+    for mode in [PadMode::Constant, PadMode::Edge, PadMode::Reflect, PadMode::Wrap] {
+        let value = (mode == PadMode::Constant).then(|| Tensor::scalar(0.25f32));
+        same(&format!("pad {mode:?}"), &one(Op::Pad { mode }, &SHAPE, vec![pads(), value]));
+    }
+    let cut = ints(&[0, 0, -1, 2, 0, 0, 0, 0, -2, 0]);
+    same("pad that cuts", &one(Op::Pad { mode: PadMode::Constant }, &SHAPE, vec![cut]));
+    let slice = vec![ints(&[1, -3]), ints(&[100, -1]), ints(&[1, -1])];
+    same("slice", &one(Op::Slice, &SHAPE, slice));
+    let steps = vec![ints(&[0, 6, 1]), ints(&[4, -100, 8]), ints(&[1, 3, 4]), ints(&[2, -2, 3])];
+    same("slice with steps", &one(Op::Slice, &SHAPE, steps));
+    same("split", &several(Op::Split { axis: 1 }, &SHAPE, vec![ints(&[1, 3])], 2));
+    same("transpose", &one(Op::Transpose { perm: vec![0, 2, 3, 1] }, &[1, 4, 6, 8], vec![]));
+    same("reshape", &one(Op::Reshape { allow_zero: false }, &SHAPE, vec![ints(&[1, 2, -1, 8])]));
+    same("expand", &one(Op::Expand, &[4, 1, 1], vec![ints(&[2, 4, 3, 5])]));
+    for order in [DepthOrder::Dcr, DepthOrder::Crd] {
+        same("depth to space", &one(Op::DepthToSpace { block: 2, order }, &[1, 8, 3, 4], vec![]));
+    }
+    same("space to depth", &one(Op::SpaceToDepth { block: 2 }, &[1, 2, 4, 6], vec![]));
+    let mut graph = one(Op::Concat { axis: 1 }, &SHAPE, vec![floats(&[1, 2, 4, 6, 8], 1)]);
+    let (x, y) = (graph.inputs[0], graph.outputs[0]);
+    let z = graph.push("z", Op::Concat { axis: -1 }, &[Some(x), Some(x)]);
+    graph.outputs = vec![y, z];
+    same("concat", &graph);
+}
+
+#[test]
+fn reductions() {
+    for (kind, axes, keep_dims) in [
+        (ReduceOp::Mean, vec![2i64, 3, 4], true),
+        (ReduceOp::Sum, vec![1, -1], false),
+        (ReduceOp::Max, vec![1], true),
+        (ReduceOp::Min, vec![0, 2], false),
+        (ReduceOp::L2, vec![2, 3], true),
+        (ReduceOp::L1, vec![4], true),
+    ] {
+        let op = Op::Reduce { kind, keep_dims, noop_with_empty_axes: false };
+        same(&format!("{kind:?} over {axes:?}"), &one(op, &SHAPE, vec![ints(&axes)]));
+    }
+    let op = Op::Reduce { kind: ReduceOp::Mean, keep_dims: false, noop_with_empty_axes: false };
+    same("mean of everything", &one(op, &[2, 3, 4], vec![]));
+}
