@@ -105,20 +105,19 @@ pub(crate) fn open(index: usize, device: &Device) -> Result<WgpuDevice, String> 
         return Err("Burn has no name for an adapter of this kind".to_owned());
     };
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !started.contains_key(&index) {
+    let info = started.entry(index).or_insert_with(|| {
         let options = RuntimeOptions::default();
         let setup = match adapter.info.backend {
             Backend::Metal => init_setup::<graphics::Metal>(&burn, options),
             Backend::Dx12 => init_setup::<graphics::Dx12>(&burn, options),
             _ => init_setup::<graphics::Vulkan>(&burn, options),
         };
-        started.insert(index, setup.adapter.get_info());
+        setup.adapter.get_info()
+    });
+    if identity(info) != identity(&adapter.info) {
+        return Err(format!("Burn started {} instead of {}", info.name, adapter.info.name));
     }
-    match started.get(&index) {
-        Some(info) if identity(info) == identity(&adapter.info) => Ok(burn),
-        Some(info) => Err(format!("Burn started {} instead of {}", info.name, adapter.info.name)),
-        None => Err("it did not start".to_owned()),
-    }
+    Ok(burn)
 }
 
 /// Waits for a future that wgpu completes at once outside the web.

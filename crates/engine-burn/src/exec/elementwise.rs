@@ -121,15 +121,62 @@ pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]
         _ => x,
     };
     for &[outer, length, inner] in runs {
-        let y = x.reshape([outer, length, inner]);
-        let y = match kind {
-            ReduceOp::Mean => y.mean_dim(1),
-            ReduceOp::Max => y.max_dim(1),
-            ReduceOp::Min => y.min_dim(1),
-            ReduceOp::Sum | ReduceOp::L1 | ReduceOp::L2 | ReduceOp::SumSquare => y.sum_dim(1),
+        let fold = match kind {
+            ReduceOp::Max => Fold::Max,
+            ReduceOp::Min => Fold::Min,
+            ReduceOp::Mean | ReduceOp::Sum | ReduceOp::L1 | ReduceOp::L2 | ReduceOp::SumSquare => Fold::Sum,
             _ => return None,
         };
+        let y = folded(x.reshape([outer, length, inner]), fold);
+        let y = if kind == ReduceOp::Mean { y.div_scalar(length as f32) } else { y };
         x = y.reshape([outer, inner, 1, 1, 1]);
     }
     Some(if kind == ReduceOp::L2 { x.sqrt() } else { x })
+}
+
+/// What a long axis is made one by.
+#[derive(Clone, Copy)]
+pub(super) enum Fold {
+    Sum,
+    Max,
+    Min,
+}
+
+/// Most elements folded at once. Longer axes are folded in parts: there is more to do side by side, sums are more exact, and
+/// Mesa's software Vulkan silently leaves a loop after 65,535 turns.
+const MOST_TURNS: usize = 2048;
+
+/// The middle axis of `[outer, length, inner]` folded to length 1.
+pub(super) fn folded<B: Backend>(x: Tensor<B, 3>, fold: Fold) -> Tensor<B, 3> {
+    fn one<B: Backend, const D: usize>(x: Tensor<B, D>, axis: usize, fold: Fold) -> Tensor<B, D> {
+        match fold {
+            Fold::Sum => x.sum_dim(axis),
+            Fold::Max => x.max_dim(axis),
+            Fold::Min => x.min_dim(axis),
+        }
+    }
+    let [outer, length, inner] = x.dims();
+    if length <= MOST_TURNS {
+        if inner == 1 {
+            return one(x.reshape([outer, length]), 1, fold).reshape([outer, 1, 1]);
+        }
+        return one(x, 1, fold);
+    }
+    if let Some(each) = (64..=MOST_TURNS).rev().find(|n| length.is_multiple_of(*n)) {
+        let parts = length / each;
+        let parted: Tensor<B, 3> = if inner == 1 {
+            one(x.reshape([outer, parts, each]), 2, fold)
+        } else {
+            one(x.reshape([outer, parts, each, inner]), 2, fold).reshape([outer, parts, inner])
+        };
+        return folded(parted, fold);
+    }
+    let whole = length / MOST_TURNS * MOST_TURNS;
+    let (a, b) = (x.clone().slice_dim(1, 0..whole), x.slice_dim(1, whole..length));
+    let (a, b) = (folded(a, fold), folded(b, fold));
+    match fold {
+        Fold::Sum => a + b,
+        Fold::Max => a.max_pair(b),
+        Fold::Min => a.min_pair(b),
+    }
 }

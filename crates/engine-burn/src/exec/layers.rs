@@ -1,5 +1,6 @@
 //! Convolutions, normalisations, pools.
 
+use super::elementwise::{Fold, folded};
 use super::{Image, moves};
 use crate::plan::{PoolAxis, Window};
 use burn_tensor::backend::Backend;
@@ -72,9 +73,10 @@ pub(super) fn normalise<B: Backend>(
     let [n, channels, ..] = form;
     let rows = n * groups;
     let each = form.iter().product::<usize>() / rows.max(1);
-    let x: Tensor<B, 2> = x.reshape([rows, each]);
-    let centred = x.clone() - x.mean_dim(1);
-    let variance = (centred.clone() * centred.clone()).mean_dim(1);
+    let x: Tensor<B, 3> = x.reshape([rows, each, 1]);
+    let mean = |of: Tensor<B, 3>| folded(of, Fold::Sum).div_scalar(each as f32);
+    let centred = x.clone() - mean(x);
+    let variance = mean(centred.clone() * centred.clone());
     let unit = (centred / variance.add_scalar(epsilon).sqrt()).reshape(form);
     let spread = |values: Image<B>| -> Image<B> {
         // Older files hold a number a group.

@@ -28,7 +28,7 @@ pub(crate) fn is_nvrtc(name: &str) -> bool {
     ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11"].contains(&name)
 }
 
-/// Library names in what `ldconfig -p` prints: `	libz.so.1 (libc6,x86-64) => /lib/libz.so.1`.
+/// Library names in what `ldconfig -p` prints: `libz.so.1 (libc6,x86-64) => /lib/libz.so.1`.
 pub(crate) fn cached_names(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     for line in text.lines().filter(|line| line.contains(" => ")) {

@@ -103,7 +103,7 @@ fn a_file_named_by_the_caller_is_timed() {
     let graph = Graph::from_bytes(&std::fs::read(path).unwrap(), None, &Default::default()).unwrap();
     let Some(engine) = engine() else { return };
     let x = [tensor(&shape, 1)];
-    let mut session = engine.compile(&graph, &[shape.clone()], &CompileOptions::default()).unwrap();
+    let mut session = engine.compile(&graph, std::slice::from_ref(&shape), &CompileOptions::default()).unwrap();
     for run in 0..4 {
         let start = std::time::Instant::now();
         session.run(&x).unwrap();

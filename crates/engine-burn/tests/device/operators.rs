@@ -256,3 +256,20 @@ fn reductions() {
     let op = Op::Reduce { kind: ReduceOp::Mean, keep_dims: false, noop_with_empty_axes: false };
     same("mean of everything", &one(op, &[2, 3, 4], vec![]));
 }
+
+/// Software Vulkan leaves long loops early.
+#[test]
+fn reductions_over_long_axes() {
+    let norm = Op::InstanceNormalization { epsilon: 1e-5 };
+    let constants = vec![floats(&[2], 1), floats(&[2], 2)];
+    same("instance norm of 64³", &one(norm, &[1, 2, 64, 64, 64], constants));
+    // A prime number has no parts of one length.
+    for (op, what) in [(Op::GlobalAveragePool, "average"), (Op::GlobalMaxPool, "maximum")] {
+        let mut graph = one(Op::Unary(UnaryOp::Exp), &[1, 2, 100_003], vec![]);
+        let y = graph.push("pool", op, &[Some(graph.outputs[0])]);
+        graph.outputs = vec![y];
+        same(&format!("{what} of many"), &graph);
+    }
+    let op = Op::Reduce { kind: ReduceOp::Min, keep_dims: true, noop_with_empty_axes: false };
+    same("minimum of many, not the last axis", &one(op, &[1, 2, 6000, 3], vec![ints(&[2])]));
+}
