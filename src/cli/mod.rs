@@ -36,7 +36,7 @@ enum Command {
     /// List what this machine can compute on, and why not where it cannot
     Devices(devices::DevicesCommand),
     /// Segment stacks or predict a stain: labels, maps and measurements
-    Predict(predict::Predict),
+    Predict(Box<predict::Predict>),
     /// Run an ONNX model on arrays and time it
     Run(run::Run),
     /// Make objects of a probability map

@@ -147,6 +147,9 @@ impl<'a> Split<'a> {
     }
 }
 
+/// Computes one image: its number, what is written, and what can be read.
+type PerImage<'a> = dyn FnMut(usize, &mut [f32], &Split<'_>) -> Result<(), EngineError> + 'a;
+
 fn run_step(
     program: &Program,
     isa: Isa,
@@ -158,7 +161,7 @@ fn run_step(
     let overlap = || internal(&step.name, "buffers overlap".to_owned());
     let kernel = |e: KernelError| internal(&step.name, e.to_string());
     // Runs `f(image, target, split)` for each image of the slot written.
-    let mut each = |to: Slot, f: &mut dyn FnMut(usize, &mut [f32], &Split<'_>) -> Result<(), EngineError>| {
+    let mut each = |to: Slot, f: &mut PerImage<'_>| {
         for image in 0..to.images {
             let (split, target) = Split::new(arena, to.range(image)).ok_or_else(overlap)?;
             f(image, target, &split)?;

@@ -23,7 +23,7 @@ pub(crate) unsafe fn micro(len: usize, m: &Micro<'_>) {
 
 #[target_feature(enable = "avx2,fma")]
 unsafe fn kernel<const P: usize>(m: &Micro<'_>) {
-    // SAFETY (whole body): every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: every pointer reaches what `m` says, by this function's contract.
     unsafe {
         let mut acc = [[_mm256_setzero_ps(); 2]; P];
         for row in &mut acc {

@@ -34,7 +34,7 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_>) {
 #[target_feature(enable = "avx512f")]
 unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_>) {
     let step = if STEP == 0 { m.in_step } else { STEP };
-    // SAFETY (whole body): every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: every pointer reaches what `m` says, by this function's contract.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); P]; OB];
         for (o, row) in acc.iter_mut().enumerate() {

@@ -7,7 +7,7 @@ use crate::conv::Micro;
 /// # Safety
 /// Every pointer of `m` reaches what its fields say for `len` voxels.
 pub(crate) unsafe fn micro(len: usize, m: &Micro<'_>) {
-    // SAFETY (whole body): every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: every pointer reaches what `m` says, by this function's contract.
     unsafe {
         let bias = std::slice::from_raw_parts(m.bias, 16);
         for p in 0..len {

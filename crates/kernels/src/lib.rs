@@ -72,3 +72,25 @@ pub(crate) fn check_that(
 ) -> Result<(), KernelError> {
     if ok { Ok(()) } else { Err(KernelError::Mismatch { what, expected: expected.to_string(), got: got.to_string() }) }
 }
+
+/// Checks that two layouts hold the same image, whatever their borders.
+pub(crate) fn same_image(a: &Blocked, b: &Blocked) -> Result<(), KernelError> {
+    check_that(
+        (a.channels, a.dims, a.block) == (b.channels, b.dims, b.block),
+        "layouts of one image",
+        format!("{b:?}"),
+        format!("{a:?}"),
+    )
+}
+
+/// Checks that a kernel moves an image's channels to an output of the same channels, and both buffers.
+pub(crate) fn check_moved(input: &[f32], from: &Blocked, output: &[f32], to: &Blocked) -> Result<(), KernelError> {
+    check_len("input", input.len(), from.len())?;
+    check_len("output", output.len(), to.len())?;
+    check_that(
+        (from.channels, from.block) == (to.channels, to.block),
+        "channels",
+        format!("{to:?}"),
+        format!("{from:?}"),
+    )
+}

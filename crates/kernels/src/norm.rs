@@ -2,7 +2,7 @@
 
 use crate::conv::{Activation, Residual};
 use crate::parallel::{Shared, for_each, multiversion};
-use crate::{Blocked, Isa, KernelError, check_len, check_that};
+use crate::{Blocked, Isa, KernelError, check_len, same_image};
 
 /// Mean and biased variance of each channel over the voxels.
 ///
@@ -173,15 +173,6 @@ pub fn affine_in_place(
         }
     });
     Ok(())
-}
-
-fn same_image(a: &Blocked, b: &Blocked) -> Result<(), KernelError> {
-    check_that(
-        (a.channels, a.dims, a.block) == (b.channels, b.dims, b.block),
-        "layouts of one image",
-        format!("{b:?}"),
-        format!("{a:?}"),
-    )
 }
 
 /// Scale and shift of each block's lanes (planar blocks repeat theirs).

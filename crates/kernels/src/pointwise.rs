@@ -1,7 +1,7 @@
 //! Elementwise arithmetic on blocked buffers.
 
 use crate::parallel::{Shared, for_each, multiversion};
-use crate::{Blocked, Isa, KernelError, check_len, check_that};
+use crate::{Blocked, Isa, KernelError, check_len, same_image};
 
 /// A function of one value.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -123,15 +123,6 @@ pub fn copy(input: &[f32], in_layout: &Blocked, output: &mut [f32], out_layout: 
         out.copy_from_slice(&input[at..at + out.len()]);
     });
     Ok(())
-}
-
-fn same_image(a: &Blocked, b: &Blocked) -> Result<(), KernelError> {
-    check_that(
-        (a.channels, a.dims, a.block) == (b.channels, b.dims, b.block),
-        "layouts of one image",
-        format!("{b:?}"),
-        format!("{a:?}"),
-    )
 }
 
 /// Calls `f(block, d, h, row)` for every row of an image, in parallel over slices.

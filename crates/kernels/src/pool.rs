@@ -2,7 +2,7 @@
 
 use crate::conv::ConvShape;
 use crate::parallel::{Shared, for_each, multiversion};
-use crate::{Blocked, Isa, KernelError, check_len, check_that};
+use crate::{Blocked, Isa, KernelError, check_moved};
 
 /// What a pool does with the voxels of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +28,7 @@ pub fn pool(
     output: &mut [f32],
     out_layout: &Blocked,
 ) -> Result<(), KernelError> {
-    check_len("input", input.len(), in_layout.len())?;
-    check_len("output", output.len(), out_layout.len())?;
-    check_that(
-        in_layout.channels == out_layout.channels && in_layout.block == out_layout.block,
-        "channels",
-        format!("{out_layout:?}"),
-        format!("{in_layout:?}"),
-    )?;
+    check_moved(input, in_layout, output, out_layout)?;
     let block = in_layout.block;
     let window: usize = shape.kernel.iter().product();
     let [depth, height, width] = out_layout.dims;

@@ -1,7 +1,7 @@
 //! Resampling of blocked buffers along D, H, W by per-axis tables of source positions and weights.
 
 use crate::parallel::{Shared, for_each};
-use crate::{Blocked, Isa, KernelError, check_len, check_that};
+use crate::{Blocked, Isa, KernelError, check_len, check_moved, check_that};
 
 /// Where an output position along one axis comes from: `(1 - weight) · source[low] + weight · source[high]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,14 +26,7 @@ pub fn resize(
     output: &mut [f32],
     out_layout: &Blocked,
 ) -> Result<(), KernelError> {
-    check_len("input", input.len(), in_layout.len())?;
-    check_len("output", output.len(), out_layout.len())?;
-    check_that(
-        in_layout.channels == out_layout.channels && in_layout.block == out_layout.block,
-        "channels",
-        format!("{out_layout:?}"),
-        format!("{in_layout:?}"),
-    )?;
+    check_moved(input, in_layout, output, out_layout)?;
     for axis in 0..3 {
         check_len("resize table", tables[axis].len(), out_layout.dims[axis])?;
         let extent = in_layout.dims[axis];

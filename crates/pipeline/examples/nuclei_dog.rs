@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         height_smooth_um: 2.0,
         seed_height: 0.6,
         connectivity: Connectivity::Faces,
-        min_volume_um3: 450.0,
+        min_volume_um3: 200.0,
         drop_border: false,
     };
     let builder = PackageBuilder {

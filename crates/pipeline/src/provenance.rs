@@ -138,6 +138,11 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
         .map_err(|e| mismatch(format!("this is no provenance record ({e})")))
 }
 
+/// The outputs an earlier run recorded, whatever made them; none without a record.
+pub(crate) fn outputs_of(path: &Path) -> Vec<PathBuf> {
+    read(path).map(|r| r.outputs).unwrap_or_default()
+}
+
 /// The outputs of an earlier run with this fingerprint, if all are there.
 pub(crate) fn finished(path: &Path, fingerprint: &str) -> Option<Vec<PathBuf>> {
     let record = read(path).ok().filter(|r| r.fingerprint == fingerprint)?;

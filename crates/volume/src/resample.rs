@@ -83,20 +83,27 @@ pub fn linear(
             return;
         };
         let planes = [(slice_of(*low), 1.0 - wz), (slice_of(*high), *wz)];
+        let same_columns = map_x.is_identity();
+        let mut blended = vec![0.0f32; from_yx[1]];
         for (oy, row) in target.chunks_exact_mut(to_x).enumerate() {
+            // Across rows and slices first, where it goes along the rows; then once along X.
             let rows = [(map_y.low[oy], 1.0 - map_y.weight[oy]), (map_y.high[oy], map_y.weight[oy])];
+            blended.fill(0.0);
             for (p, share_z) in planes {
                 for (y, share_y) in rows {
                     let share = share_z * share_y;
-                    if share == 0.0 {
-                        continue;
-                    }
-                    let source = &slab[p * plane + y * from_yx[1]..p * plane + (y + 1) * from_yx[1]];
-                    for (ox, t) in row.iter_mut().enumerate() {
-                        let w = map_x.weight[ox];
-                        *t += share * ((1.0 - w) * source[map_x.low[ox]] + w * source[map_x.high[ox]]);
+                    if share != 0.0 {
+                        let source = &slab[p * plane + y * from_yx[1]..p * plane + (y + 1) * from_yx[1]];
+                        blended.iter_mut().zip(source).for_each(|(b, s)| *b += share * s);
                     }
                 }
+            }
+            if same_columns {
+                row.copy_from_slice(&blended);
+                continue;
+            }
+            for (t, ((low, high), w)) in row.iter_mut().zip(map_x.low.iter().zip(&map_x.high).zip(&map_x.weight)) {
+                *t = (1.0 - w) * blended[*low] + w * blended[*high];
             }
         }
     });

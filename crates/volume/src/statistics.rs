@@ -85,8 +85,8 @@ impl Default for Quantiles {
     }
 }
 
-/// A monotone map of floats to integers.
-fn key(value: f32) -> u32 {
+/// A map of floats to integers that keeps their order (that of [`f32::total_cmp`]).
+pub fn order_key(value: f32) -> u32 {
     let bits = value.to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
@@ -113,7 +113,7 @@ impl Quantiles {
                 slot_of[*upper as usize] = i as u16;
             }
             let mut add = |v: f32| {
-                let k = key(v);
+                let k = order_key(v);
                 let slot = slot_of[(k >> 16) as usize];
                 if slot != u16::MAX {
                     fine[slot as usize].1[(k & 0xFFFF) as usize] += 1;
@@ -123,7 +123,7 @@ impl Quantiles {
         } else {
             let (coarse, count) = (&mut self.coarse, &mut self.count);
             let mut add = |v: f32| {
-                coarse[(key(v) >> 16) as usize] += 1;
+                coarse[(order_key(v) >> 16) as usize] += 1;
                 *count += 1;
             };
             with_samples!(samples, v => each(v, &mut add));

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// Voxels segmented at once: longer stacks are cut into overlapping slabs.
-pub(crate) const SLAB_VOXELS: usize = 20 << 20;
+pub(crate) const SLAB_VOXELS: usize = 16 << 20;
 /// Slabs overlap by about this many µm: more than a nucleus.
 const OVERLAP_UM: f64 = 16.0;
 

@@ -3,7 +3,7 @@
 use super::grid::{ModelView, model_shape};
 use super::infer::{Run, Seams};
 use super::label::{self, Labels};
-use super::plan::{Volume, plan};
+use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, RawChannel};
 use super::{InputReport, Output, PredictJob};
 use crate::devices::Chosen;
@@ -73,6 +73,7 @@ pub(super) fn predict(
         context.note(format!("{}: its results are there already", input.display()));
         return Ok(report_of_resumed(&report, input, engine, model));
     }
+    paths.refuse_foreign(&wanted)?;
     let voxel = voxel_size(job, &mut meta, model, &mut notes);
     let grid = model_shape(extents.zyx, voxel.known, model.voxel_um);
     let voxel_um = voxel.assumed;
@@ -86,24 +87,18 @@ pub(super) fn predict(
         memory_budget_bytes: None,
         recorder: context.recorder.clone(),
     };
-    let budget =
-        job.memory_budget_bytes.unwrap_or_else(|| cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3));
+    let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
+    let budget = Budget {
+        bytes: job.memory_budget_bytes.unwrap_or_else(available),
+        is_given: job.memory_budget_bytes.is_some(),
+    };
     let objects = wanted.contains(&Output::Labels) || wanted.contains(&Output::Table);
     let volume = Volume {
         shape: grid,
         read_slice_bytes: (first.slice_len() * meta.dtype.size_bytes()) as u64,
         later_bytes: if objects { label::peak_bytes(extents.zyx) } else { 0 },
     };
-    let (tile_plan, mut session) = plan(
-        context,
-        model,
-        engine.engine(),
-        &options,
-        &job.tiles,
-        &volume,
-        budget,
-        job.memory_budget_bytes.is_some(),
-    )?;
+    let (tile_plan, mut session) = plan(context, model, engine.engine(), &options, &job.tiles, &volume, budget)?;
     let fallbacks = session.report().fallbacks.clone();
     if !fallbacks.is_empty() {
         let names: Vec<String> = fallbacks.iter().map(|f| format!("{} ({})", f.op, f.count)).collect();
@@ -291,6 +286,29 @@ impl Paths {
             table: out.join(format!("{stem}_objects.csv")),
             provenance: out.join(format!("{stem}_provenance.json")),
         }
+    }
+}
+
+impl Paths {
+    /// Refuses to write over files that no earlier prediction of this input made: nothing is ever lost.
+    fn refuse_foreign(&self, wanted: &BTreeSet<Output>) -> Result<(), JobError> {
+        let own = provenance::outputs_of(&self.provenance);
+        for (output, paths) in [
+            (Output::Raw, vec![&self.raw]),
+            (Output::Labels, vec![&self.labels, &self.labels_wide]),
+            (Output::Table, vec![&self.table]),
+        ] {
+            for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
+                let ours = own.iter().any(|o| o.file_name() == path.file_name());
+                if path.exists() && !ours {
+                    return Err(JobError::WrongUse(format!(
+                        "{} is there already and was not made by a prediction: give another folder with --out",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

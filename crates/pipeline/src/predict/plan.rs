@@ -67,6 +67,15 @@ const SESSION_BYTES: u64 = 192 << 20;
 /// What a process holds before any volume.
 const BASE_BYTES: u64 = 48 << 20;
 
+/// Bytes a job may hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    /// So many.
+    pub bytes: u64,
+    /// Asked for by name: then all of it may be used.
+    pub is_given: bool,
+}
+
 /// The volume to be tiled.
 pub(crate) struct Volume {
     /// On the model's grid.
@@ -85,8 +94,7 @@ pub(crate) fn plan(
     options: &CompileOptions,
     request: &TileRequest,
     volume: &Volume,
-    budget_bytes: u64,
-    budget_is_given: bool,
+    budget: Budget,
 ) -> Result<(TilePlan, Box<dyn Session>), JobError> {
     let reach = model.reach;
     let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });
@@ -114,7 +122,8 @@ pub(crate) fn plan(
         let channels = model.input_channels;
         Ok(engine.compile(&model.graph, &[model.tensor_shape(channels, tile)], options)?)
     };
-    let cap = if budget_is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(SESSION_BYTES) };
+    let Budget { bytes: budget_bytes, is_given } = budget;
+    let cap = if is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(SESSION_BYTES) };
     let peak = |tile: [usize; 3], session_bytes: u64| -> u64 {
         let plane = (volume.shape[1] * volume.shape[2]) as u64;
         let slab = tile[0] as u64 * plane * 4;
@@ -161,7 +170,7 @@ pub(crate) fn plan(
     let mut candidates: Vec<[usize; 3]> = Vec::new();
     let widest = if blend == Blend::Gaussian { GAUSSIAN_EDGE } else { EDGES[0] };
     for xy in EDGES.into_iter().filter(|e| *e <= widest) {
-        for z in [128, 96, 64, 48, 32].into_iter().filter(|e| *e <= widest) {
+        for z in [64, 48, 32].into_iter().filter(|e| *e <= widest) {
             let tile = std::array::from_fn(|a| match a {
                 0 if single => 1,
                 0 => fit(z.max(2 * halo[0] + step[0]), 0),
@@ -172,7 +181,7 @@ pub(crate) fn plan(
             }
         }
     }
-    // Least work first: a tile's voxels over those it keeps; of equals the smaller.
+    // A tile's voxels over those it keeps: the least work first, of equals the smaller.
     let work = |tile: &[usize; 3]| -> f64 {
         (0..3)
             .map(|a| {
@@ -188,7 +197,12 @@ pub(crate) fn plan(
             })
             .product()
     };
-    candidates.sort_by(|a, b| work(a).total_cmp(&work(b)).then(a.iter().product::<usize>().cmp(&b.iter().product())));
+    let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>();
+    candidates.sort_by(|a, b| match blend {
+        Blend::Crop => work(a).total_cmp(&work(b)).then(voxels(a).cmp(&voxels(b))),
+        // Overlap costs the same share at any size; statistics over larger tiles are nearer to those of the whole.
+        Blend::Gaussian => voxels(b).cmp(&voxels(a)).then(work(a).total_cmp(&work(b))),
+    });
     candidates.dedup();
     for tile in candidates {
         let estimate = (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;

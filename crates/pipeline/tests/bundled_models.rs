@@ -1,0 +1,61 @@
+//! The models that travel with the program: their own tests pass, on the reference executor and on the processor engine.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use cytoscope_engine::{CompileOptions, Engine};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::package::{Package, Tolerance, compare};
+use cytoscope_pipeline::packages::{TestResult, test};
+use std::path::{Path, PathBuf};
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
+}
+
+#[test]
+fn every_bundled_package_reproduces_its_own_test() {
+    let mut found = 0;
+    for entry in std::fs::read_dir(models()).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.join("rdf.yaml").is_file() {
+            continue;
+        }
+        found += 1;
+        let package = Package::open(&path).unwrap();
+        assert_eq!(test(&package).unwrap(), TestResult::Reproduced, "{}", path.display());
+        let (inputs, expected) = package.test_tensors().unwrap().unwrap();
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+        let mut session = CpuEngine::new().compile(&package.graph, &shapes, &CompileOptions::default()).unwrap();
+        assert!(session.report().fallbacks.is_empty(), "{:?}", session.report().fallbacks);
+        for (want, got) in expected.iter().zip(session.run(&inputs).unwrap()) {
+            compare("output", want, &got, Tolerance::default()).unwrap();
+        }
+    }
+    assert!(found > 0, "no packages in {}", models().display());
+}
+
+#[test]
+fn every_alias_names_a_package_that_is_there() {
+    for entry in std::fs::read_dir(models()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "alias") {
+            let name = std::fs::read_to_string(&path).unwrap();
+            assert!(models().join(name.trim()).join("rdf.yaml").is_file(), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_package_whose_network_was_changed_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(models().join("nuclei-dog")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let model = folder.path().join("model.onnx");
+    let mut bytes = std::fs::read(&model).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    let error = Package::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("checksum") && error.contains("model.onnx"), "{error}");
+}

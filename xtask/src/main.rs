@@ -1,0 +1,134 @@
+//! `cargo xtask demo` runs the main job on a bundled sample; `cargo xtask test` passes the tests. Both install the system packages
+//! they need on Debian and Ubuntu and say what to install elsewhere.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// What a build needs.
+const BUILD_PACKAGES: [&str; 1] = ["build-essential"];
+/// What GPU engines (and their tests on software Vulkan) need at run time.
+const VULKAN_PACKAGES: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
+
+type Outcome = Result<(), String>;
+
+fn main() -> ExitCode {
+    let task = std::env::args().nth(1).unwrap_or_default();
+    let outcome = match task.as_str() {
+        "setup" => setup(),
+        "demo" => setup().and_then(|()| demo()),
+        "test" => setup().and_then(|()| test()),
+        "lint" => lint(),
+        "models" => models(),
+        _ => {
+            eprintln!("usage: cargo xtask demo | test | lint | models | setup");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("xtask {task}: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or_else(|| here.to_owned(), Path::to_owned)
+}
+
+fn run(command: &mut Command) -> Outcome {
+    let shown = format!("{command:?}");
+    let status = command.status().map_err(|e| format!("{shown}: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{shown} ended with {status}")) }
+}
+
+fn cargo(arguments: &[&str]) -> Outcome {
+    eprintln!("> cargo {}", arguments.join(" "));
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    run(Command::new(program).args(arguments).current_dir(root()))
+}
+
+/// Installs what is missing on Debian and Ubuntu; says what to install elsewhere.
+fn setup() -> Outcome {
+    let wanted: Vec<&str> = BUILD_PACKAGES.into_iter().chain(VULKAN_PACKAGES).collect();
+    if !cfg!(target_os = "linux") {
+        eprintln!(
+            "setup: on macOS install the command-line tools (xcode-select --install); on Windows the C++ build tools of Visual \
+             Studio. GPU drivers bring Metal and DX12."
+        );
+        return Ok(());
+    }
+    if !Path::new("/usr/bin/dpkg-query").exists() {
+        eprintln!(
+            "setup: install a C compiler and, for GPUs, a Vulkan driver with the system's own tools (Fedora: dnf install gcc \
+             vulkan-loader mesa-vulkan-drivers; Arch: pacman -S base-devel vulkan-icd-loader vulkan-swrast)"
+        );
+        return Ok(());
+    }
+    let missing: Vec<&str> = wanted.into_iter().filter(|p| !installed(p)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("setup: installing {}", missing.join(", "));
+    let root_user = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
+    let apt = |arguments: &[&str]| -> Outcome {
+        let mut command = if root_user { Command::new("apt-get") } else { Command::new("sudo") };
+        if !root_user {
+            command.arg("apt-get");
+        }
+        run(command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    install.extend(&missing);
+    apt(&["update", "-qq"])
+        .and_then(|()| apt(&install))
+        .map_err(|e| format!("{e}; install by hand and try again: sudo apt-get install {}", missing.join(" ")))
+}
+
+fn installed(package: &str) -> bool {
+    let query = Command::new("dpkg-query").args(["-W", "-f", "${Status}", package]).output();
+    query.is_ok_and(|o| o.stdout.starts_with(b"install ok installed"))
+}
+
+/// Predicts on the bundled sample and scores it.
+fn demo() -> Outcome {
+    cargo(&["build", "--release"])?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let program = target.join("release").join(if cfg!(windows) { "cytoscope.exe" } else { "cytoscope" });
+    let sample = root().join("sample_data");
+    let out = root().join("target").join("demo");
+    run(Command::new(&program).arg("info").arg(sample.join("nuclei_raw.tif")))?;
+    run(Command::new(&program)
+        .args(["predict", "--model", "nuclei", "--out"])
+        .arg(&out)
+        .arg(sample.join("nuclei_raw.tif"))
+        .env("CYTOSCOPE_MODELS", root().join("models")))?;
+    run(Command::new(&program)
+        .arg("evaluate")
+        .arg("--pred")
+        .arg(out.join("nuclei_raw_labels.tif"))
+        .arg("--truth")
+        .arg(sample.join("nuclei_labels.tif")))?;
+    eprintln!("The labels, the probability stack and the table of measured nuclei are in {}.", out.display());
+    Ok(())
+}
+
+/// Formatting and lints.
+fn lint() -> Outcome {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Everything continuous integration checks; ends with the test runner's own summary.
+fn test() -> Outcome {
+    lint()?;
+    cargo(&["test", "--release", "--workspace", "--no-fail-fast"])
+}
+
+/// Makes the bundled models again by their recipes.
+fn models() -> Outcome {
+    cargo(&["run", "--release", "-p", "cytoscope-pipeline", "--example", "nuclei_dog", "models/nuclei-dog"])
+}
