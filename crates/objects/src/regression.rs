@@ -50,8 +50,11 @@ pub fn regression(truth: &[f32], prediction: &[f32], shape_zyx: [usize; 3]) -> R
 }
 
 fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Result<f64, ObjectsError> {
+    // Squares are taken about the truth's mean: those of a camera's offset would drown the variance in rounding.
+    let n = truth.len().max(1) as f64;
+    let centre = (truth.iter().map(|t| f64::from(*t)).sum::<f64>() / n) as f32;
     let blur = |f: &dyn Fn(f32, f32) -> f32| -> Result<Vec<f32>, ObjectsError> {
-        let mut v: Vec<f32> = truth.iter().zip(prediction).map(|(t, p)| f(*t, *p)).collect();
+        let mut v: Vec<f32> = truth.iter().zip(prediction).map(|(t, p)| f(*t - centre, *p - centre)).collect();
         smooth::gaussian(&mut v, shape, [1.5; 3])?;
         Ok(v)
     };
@@ -62,6 +65,7 @@ fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Res
         .map(|i| {
             let (a, b) = (f64::from(mt[i]), f64::from(mp[i]));
             let (va, vb, cov) = (f64::from(tt[i]) - a * a, f64::from(pp[i]) - b * b, f64::from(tp[i]) - a * b);
+            let (a, b) = (a + f64::from(centre), b + f64::from(centre));
             ((2.0 * a * b + c1) * (2.0 * cov + c2)) / ((a * a + b * b + c1) * (va + vb + c2))
         })
         .sum();

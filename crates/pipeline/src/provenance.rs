@@ -80,10 +80,23 @@ pub(crate) fn write(
     fingerprint: &str,
     report: &InputReport,
 ) -> Result<(), JobError> {
+    // Absolute, so that the record can be run again from any folder.
+    let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
+    let by_path = Path::new(&job.model).exists();
     let record = Provenance {
         program: format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
         fingerprint: fingerprint.to_owned(),
-        job: PredictJob { inputs: vec![input.to_owned()], resume: false, ..job.clone() },
+        job: PredictJob {
+            inputs: vec![absolute(input)],
+            model: if by_path {
+                absolute(Path::new(&job.model)).to_string_lossy().into_owned()
+            } else {
+                job.model.clone()
+            },
+            out: absolute(&job.out),
+            resume: false,
+            ..job.clone()
+        },
         model: ModelRecord {
             name: model.name.clone(),
             path: model.path.clone(),

@@ -1,0 +1,232 @@
+//! Tiles through the real job: cropped ones equal the untiled result, Gaussian ones equal MONAI's sliding window.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod common;
+
+use common::{noise, relative_distance, save_package};
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_graph::builders::{DifferenceOfGaussians, UNet3d, Upsampling, Weights, difference_of_gaussians, unet3d};
+use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::predict::{Blend, TilePlan, TileRequest};
+use cytoscope_pipeline::{Context, Output, PredictJob};
+use cytoscope_volume::{Array, Axes};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+
+/// A folder with one stack.
+struct Bench {
+    folder: tempfile::TempDir,
+    shape: [usize; 3],
+    values: Vec<f32>,
+}
+
+impl Bench {
+    fn new(shape: [usize; 3], seed: u64) -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap(), shape, values: noise(seed, shape.iter().product()) };
+        // Both kinds of file are read here.
+        let name = if seed.is_multiple_of(2) { "stack.npy" } else { "stack.tif" };
+        let container = if seed.is_multiple_of(2) { Container::Npy } else { Container::ImageJ };
+        let array = Array::new(Axes::zyx(), shape.to_vec(), bench.values.clone()).unwrap();
+        write_array(&bench.path(name), &array, &WriteSpec::of(&array, container)).unwrap();
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn input(&self) -> PathBuf {
+        ["stack.npy", "stack.tif"].map(|n| self.path(n)).into_iter().find(|p| p.is_file()).unwrap()
+    }
+
+    /// Predicts with these tiles: the values of `_raw.tif`, and the plan.
+    fn predict(&self, model: &Path, tiles: TileRequest, out: &str) -> (Vec<f32>, TilePlan) {
+        let job = PredictJob {
+            inputs: vec![self.input()],
+            model: model.to_string_lossy().into_owned(),
+            out: self.path(out),
+            device: "cpu".to_owned(),
+            precision: None,
+            tiles,
+            outputs: [Output::Raw].into(),
+            channel: None,
+            time: None,
+            series: 0,
+            axes: Some(Axes::zyx()),
+            voxel_um: None,
+            memory_budget_bytes: None,
+            resume: false,
+            threads: 2,
+        };
+        let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence());
+        let image = open(&self.path(out).join("stack_raw.tif"), &OpenOptions::default()).unwrap();
+        (image.read_all().unwrap().samples().to_f32(), outcome.done[0].plan.clone())
+    }
+}
+
+fn static_network(kind: usize) -> Graph {
+    match kind {
+        0 => difference_of_gaussians(&DifferenceOfGaussians {
+            sigma_small: [0.5, 0.8, 0.8],
+            sigma_large: [1.0, 1.6, 2.0],
+            truncate: 2.5,
+            ..DifferenceOfGaussians::default()
+        })
+        .unwrap(),
+        n => {
+            let config = UNet3d {
+                filters: vec![4, 8],
+                strides: vec![[1 + n % 2, 2, 2]],
+                convs_per_block: 1,
+                upsampling: if n == 1 { Upsampling::Transposed } else { Upsampling::Nearest },
+                ..UNet3d::default()
+            };
+            unet3d(&config, &Weights::Random { seed: 21 + n as u64 }).unwrap()
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn cropped_tiles_equal_the_untiled_result(
+        kind in 0usize..3,
+        shape in [1usize..30, 3usize..50, 44usize..70],
+        extra in [1usize..10, 1usize..16, 1usize..16],
+        seed in 0u64..1000,
+    ) {
+        let bench = Bench::new(shape, seed);
+        let model = bench.path("model");
+        save_package(&static_network(kind), &model);
+        let crop = |tile| TileRequest { tile: Some(tile), overlap: None, blend: Some(Blend::Crop) };
+        let (whole, plan) = bench.predict(&model, crop([80; 3]), "whole");
+        prop_assert!((0..3).all(|a| plan.tile[a] >= shape[a]), "{:?} is not untiled for {:?}", plan.tile, shape);
+        let (halo, step) = (plan.halo, plan.step);
+        prop_assert!(halo.iter().any(|h| *h > 0));
+        let tile = std::array::from_fn(|a| 2 * halo[a] + step[a] + extra[a]);
+        let (tiled, plan) = bench.predict(&model, crop(tile), "tiled");
+        prop_assert!(plan.tile[2] < shape[2], "{:?} leaves {:?} in one piece", plan.tile, shape);
+        let d = relative_distance(&tiled, &whole);
+        prop_assert!(d <= 1e-5, "{:?} in tiles of {:?}: {:.2e} of the range", shape, plan.tile, d);
+    }
+}
+
+/// The untiled prediction itself is what the reference executor makes of the stack.
+#[test]
+fn the_untiled_prediction_is_the_network_of_the_stack() {
+    for (kind, shape) in [(0, [5, 17, 23]), (1, [6, 12, 20]), (2, [4, 16, 8])] {
+        let bench = Bench::new(shape, 40 + kind as u64);
+        let (model, graph) = (bench.path("model.zip"), static_network(kind));
+        save_package(&graph, &model);
+        let (got, _) = bench.predict(&model, TileRequest::default(), "out");
+        let x = Tensor::new([&[1, 1][..], &shape].concat(), bench.values.clone()).unwrap();
+        let wanted = reference::run(&graph, &[("x".into(), x)]).unwrap().remove(0);
+        let d = relative_distance(&got, wanted.as_f32().unwrap());
+        assert!(d < 1e-5, "network {kind}: {d:.2e}");
+    }
+}
+
+/// Starts of MONAI's `dense_patch_slices` along one axis.
+fn monai_starts(image: usize, roi: usize, overlap: f64) -> Vec<usize> {
+    let interval = if roi == image { roi } else { ((roi as f64 * (1.0 - overlap)) as usize).max(1) };
+    // scan_num = first d with d * interval + roi >= image, plus one.
+    let scans = (0..image).find(|d| d * interval + roi >= image).unwrap() + 1;
+    (0..scans).map(|d| (d * interval).saturating_sub((d * interval + roi).saturating_sub(image))).collect()
+}
+
+/// MONAI's `compute_importance_map(mode="gaussian", sigma_scale=0.125)`.
+fn monai_map(roi: [usize; 3]) -> Vec<f64> {
+    let axis = |n: usize| -> Vec<f64> {
+        let sigma = 0.125 * n as f64;
+        (0..n).map(|i| i as f64 - (n as f64 - 1.0) / 2.0).map(|x| (x * x / (-2.0 * sigma * sigma)).exp()).collect()
+    };
+    let (z, y, x) = (axis(roi[0]), axis(roi[1]), axis(roi[2]));
+    let mut map = Vec::new();
+    for a in &z {
+        for b in &y {
+            for c in &x {
+                map.push(a * b * c);
+            }
+        }
+    }
+    let least = map.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
+    map.iter().map(|v| v.max(least.max(1e-3))).collect()
+}
+
+/// MONAI's `sliding_window_inference` for a volume at least as large as the window.
+fn monai_sliding_window(graph: &Graph, values: &[f32], shape: [usize; 3], roi: [usize; 3], overlap: f64) -> Vec<f32> {
+    let map = monai_map(roi);
+    let at = |z: usize, y: usize, x: usize| (z * shape[1] + y) * shape[2] + x;
+    let (mut sums, mut weights) = (vec![0.0f64; values.len()], vec![0.0f64; values.len()]);
+    let starts: Vec<Vec<usize>> = (0..3).map(|a| monai_starts(shape[a], roi[a], overlap)).collect();
+    for &z0 in &starts[0] {
+        for &y0 in &starts[1] {
+            for &x0 in &starts[2] {
+                let mut places = Vec::new();
+                for z in z0..z0 + roi[0] {
+                    for y in y0..y0 + roi[1] {
+                        places.extend((x0..x0 + roi[2]).map(|x| at(z, y, x)));
+                    }
+                }
+                let window: Vec<f32> = places.iter().map(|p| values[*p]).collect();
+                let x = Tensor::new([&[1, 1][..], &roi].concat(), window).unwrap();
+                let y = reference::run(graph, &[("x".into(), x)]).unwrap().remove(0);
+                for ((place, v), w) in places.iter().zip(y.as_f32().unwrap()).zip(&map) {
+                    sums[*place] += f64::from(*v) * w;
+                    weights[*place] += w;
+                }
+            }
+        }
+    }
+    sums.iter().zip(&weights).map(|(s, w)| (s / w) as f32).collect()
+}
+
+#[test]
+fn gaussian_tiles_are_monais_sliding_window() {
+    // A small network whose result depends on where its window ends, so that every window's place shows.
+    let graph = unet3d(
+        &UNet3d { filters: vec![3, 5], strides: vec![[1, 2, 2]], convs_per_block: 1, ..UNet3d::default() },
+        &Weights::Random { seed: 77 },
+    )
+    .unwrap();
+    let cases: [([usize; 3], [usize; 3], f64); 6] = [
+        ([20, 40, 44], [8, 16, 16], 0.25),
+        ([8, 33, 47], [8, 16, 12], 0.5),
+        ([13, 30, 30], [5, 12, 20], 0.0),
+        ([9, 24, 16], [4, 12, 16], 0.6),
+        ([8, 16, 16], [8, 16, 16], 0.25),
+        ([31, 17, 18], [6, 16, 16], 0.1),
+    ];
+    for (i, (shape, roi, overlap)) in cases.into_iter().enumerate() {
+        let bench = Bench::new(shape, 300 + i as u64);
+        let model = bench.path("model");
+        save_package(&graph, &model);
+        let request = TileRequest { tile: Some(roi), overlap: Some(overlap), blend: Some(Blend::Gaussian) };
+        let (got, plan) = bench.predict(&model, request, "out");
+        assert_eq!(plan.tile, roi, "the tile asked for is the one taken");
+        let wanted = monai_sliding_window(&graph, &bench.values, shape, roi, overlap);
+        let d = relative_distance(&got, &wanted);
+        assert!(d < 1e-5, "{shape:?} in windows of {roi:?}, overlap {overlap}: {d:.2e} of the range");
+    }
+}
+
+#[test]
+fn a_constant_stays_constant_whatever_the_windows() {
+    let graph = difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap();
+    let mut bench = Bench::new([12, 20, 26], 2);
+    bench.values.fill(3.0);
+    let array = Array::new(Axes::zyx(), bench.shape.to_vec(), bench.values.clone()).unwrap();
+    write_array(&bench.path("stack.npy"), &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+    let model = bench.path("model");
+    save_package(&graph, &model);
+    let expected = (1.0 / (1.0 + 2f64.exp())) as f32;
+    for overlap in [0.0, 0.3, 0.75] {
+        let request = TileRequest { tile: Some([5, 9, 11]), overlap: Some(overlap), blend: Some(Blend::Gaussian) };
+        let (got, _) = bench.predict(&model, request, "out");
+        let worst = got.iter().map(|v| (v - expected).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-6, "overlap {overlap}: {worst}");
+    }
+}

@@ -1,0 +1,216 @@
+//! A desk to work at: a temporary folder, the built program, and what it said.
+
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, container_for_path, open, write_array};
+use cytoscope_volume::{Array, Samples};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a command came to.
+pub struct Ran {
+    pub shown: String,
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Asserts that it went well.
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "{}\nstdout: {}\nstderr: {}", self.shown, self.stdout, self.stderr);
+        self
+    }
+
+    /// The one JSON value on stdout of a command that went well.
+    pub fn json(self) -> Value {
+        let ran = self.ok();
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{}: {e}\n{}", ran.shown, ran.stdout))
+    }
+}
+
+/// A temporary folder in which commands run.
+pub struct Desk {
+    folder: tempfile::TempDir,
+    home: tempfile::TempDir,
+}
+
+impl Desk {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), home: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("HOME", self.home.path())
+            .env("XDG_DATA_HOME", self.home.path())
+            .env("CYTOSCOPE_MODELS", Path::new(env!("CARGO_MANIFEST_DIR")).join("models"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        let out = self.command(arguments).output().unwrap();
+        let ran = Ran {
+            shown: format!("cytoscope {}", arguments.join(" ")),
+            code: out.status.code(),
+            stdout: String::from_utf8(out.stdout).unwrap(),
+            stderr: String::from_utf8(out.stderr).unwrap(),
+        };
+        assert!(!ran.stderr.contains("panicked"), "{}: {}", ran.shown, ran.stderr);
+        ran
+    }
+
+    /// Asserts that a command fails with this code, tells these words on stderr, and leaves nothing half-done.
+    pub fn fails(&self, code: i32, arguments: &[&str], words: &[&str]) -> Ran {
+        let before = self.leftovers();
+        let ran = self.run(arguments);
+        assert_eq!(ran.code, Some(code), "{}\nstdout: {}\nstderr: {}", ran.shown, ran.stdout, ran.stderr);
+        for word in words {
+            assert!(ran.stderr.contains(word), "{}: no \"{word}\" in: {}", ran.shown, ran.stderr);
+        }
+        assert_eq!(self.leftovers(), before, "{} left something behind", ran.shown);
+        ran
+    }
+
+    /// Files that no user should ever meet: hidden or half-written ones.
+    pub fn leftovers(&self) -> Vec<PathBuf> {
+        fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                if name.starts_with('.') || name.contains(".partial") || name.contains(".tmp") || name.ends_with(".old")
+                {
+                    found.push(path.clone());
+                }
+                if path.is_dir() {
+                    walk(&path, found);
+                }
+            }
+        }
+        let mut found = Vec::new();
+        walk(self.folder.path(), &mut found);
+        found.sort();
+        found
+    }
+
+    /// The names in a folder, in order; none where it is not there.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(folder)).into_iter().flatten();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Simulated nuclei in `sim/`: the raw stack's name.
+    pub fn nuclei(&self, shape: &str, seed: u64) -> String {
+        self.run(&["simulate", "--kind", "nuclei", "--shape", shape, "--seed", &seed.to_string(), "--out", "sim"]).ok();
+        format!("sim/nuclei_{seed}_raw.tif")
+    }
+
+    /// Writes an image; its name tells the format.
+    pub fn write(&self, name: &str, axes: &str, shape: &[usize], samples: impl Into<Samples>) -> String {
+        let array = Array::new(axes.parse().unwrap(), shape.to_vec(), samples).unwrap();
+        let path = self.path(name);
+        let container = container_for_path(&path).unwrap_or(Container::ImageJ);
+        write_array(&path, &array, &WriteSpec::of(&array, container)).unwrap();
+        name.to_owned()
+    }
+
+    pub fn image(&self, name: &str) -> Array {
+        open(&self.path(name), &OpenOptions::default()).unwrap().read_all().unwrap()
+    }
+
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// The lines of a table, each as its cells.
+    pub fn table(&self, name: &str) -> Vec<Vec<String>> {
+        let text = String::from_utf8(self.bytes(name)).unwrap();
+        text.lines().map(|l| l.split(',').map(str::to_owned).collect()).collect()
+    }
+}
+
+/// A C-order little-endian NPY file read by its own published format: type, shape, bytes.
+pub fn parse_npy(bytes: &[u8]) -> (String, Vec<usize>, Vec<u8>) {
+    assert_eq!(&bytes[..6], b"\x93NUMPY");
+    let (start, len) = match bytes[6] {
+        1 => (10, usize::from(u16::from_le_bytes([bytes[8], bytes[9]]))),
+        _ => (12, u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize),
+    };
+    let header = std::str::from_utf8(&bytes[start..start + len]).unwrap();
+    assert!(header.contains("'fortran_order': False"), "{header}");
+    let after = |key: &str| &header[header.find(key).unwrap() + key.len()..];
+    let descr = after("'descr': '").split('\'').next().unwrap().to_owned();
+    let shape = after("'shape': (").split(')').next().unwrap();
+    let shape = shape.split(',').map(str::trim).filter(|s| !s.is_empty()).map(|s| s.parse().unwrap()).collect();
+    (descr, shape, bytes[start + len..].to_vec())
+}
+
+/// An NPY file of 32-bit floats.
+pub fn npy_f32(shape: &[usize], values: &[f32]) -> Vec<u8> {
+    let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    while (10 + header.len() + 1) % 64 != 0 {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    bytes
+}
+
+/// Bytes as 32-bit floats.
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// Reproducible numbers in 0..1.
+pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 24) as f32
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// Runs a Python script that needs these modules; `None`, said aloud, where they are not there.
+pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String> {
+    let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
+    let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
+    if !probe.is_ok_and(|o| o.status.success()) {
+        eprintln!("SKIPPED: {python} has not all of {modules} (set CYTOSCOPE_PYTHON)");
+        return None;
+    }
+    let out = Command::new(&python).args(["-c", script]).args(arguments).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    Some(String::from_utf8(out.stdout).unwrap())
+}
+
+/// A folder that is not part of the repository, or `None`, said aloud.
+pub fn shared_data() -> Option<PathBuf> {
+    let path = std::env::var_os("CYTOSCOPE_SHARED_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
+    if path.is_dir() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: {} is not there (set CYTOSCOPE_SHARED_DATA)", path.display());
+    None
+}
+
+/// The keys of a JSON object that are not there.
+pub fn missing<'a>(value: &Value, keys: &[&'a str]) -> Vec<&'a str> {
+    keys.iter().copied().filter(|k| value.get(k).is_none()).collect()
+}

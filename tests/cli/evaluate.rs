@@ -1,0 +1,202 @@
+//! `evaluate` against formulas written anew.
+
+use crate::common::{Desk, python, uniform};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const SHAPE: [usize; 3] = [12, 40, 48];
+
+/// Boxes on a grid, each moved and cut differently, some left out: overlaps of every size.
+fn boxes(seed: u64, wobble: f32) -> Vec<u16> {
+    let mut image = vec![0u16; SHAPE.iter().product()];
+    let r = uniform(seed, 1000);
+    let mut label = 0;
+    for gy in 0..4 {
+        for gx in 0..5 {
+            let pick = |k: usize| r[(gy * 5 + gx) * 8 + k];
+            if pick(0) < 0.12 * wobble {
+                continue;
+            }
+            label += 1;
+            let (dy, dx) = ((pick(1) * 4.0 * wobble) as usize, (pick(2) * 4.0 * wobble) as usize);
+            let (h, w) = (8 - (pick(3) * 3.0 * wobble) as usize, 8 - (pick(4) * 3.0 * wobble) as usize);
+            for z in 1 + (pick(5) * 3.0 * wobble) as usize..11 {
+                for y in gy * 10 + dy..(gy * 10 + dy + h).min(SHAPE[1]) {
+                    for x in gx * 9 + dx..(gx * 9 + dx + w).min(SHAPE[2]) {
+                        image[(z * SHAPE[1] + y) * SHAPE[2] + x] = label;
+                    }
+                }
+            }
+        }
+    }
+    image
+}
+
+/// IoU of every pair, counted voxel by voxel.
+fn ious(truth: &[u16], prediction: &[u16]) -> (BTreeMap<(u16, u16), f64>, usize, usize) {
+    let count = |image: &[u16]| {
+        let mut sizes: BTreeMap<u16, f64> = BTreeMap::new();
+        image.iter().filter(|l| **l > 0).for_each(|l| *sizes.entry(*l).or_default() += 1.0);
+        sizes
+    };
+    let (t, p) = (count(truth), count(prediction));
+    let mut both: BTreeMap<(u16, u16), f64> = BTreeMap::new();
+    for pair in truth.iter().zip(prediction).filter(|(a, b)| **a > 0 && **b > 0) {
+        *both.entry((*pair.0, *pair.1)).or_default() += 1.0;
+    }
+    (both.into_iter().map(|((a, b), n)| ((a, b), n / (t[&a] + p[&b] - n))).collect(), t.len(), p.len())
+}
+
+fn close(told: &Value, wanted: f64, what: &str) {
+    let told = told.as_f64().unwrap_or(f64::NAN);
+    assert!((told - wanted).abs() < 1e-9, "{what}: {told}, expected {wanted}");
+}
+
+#[test]
+fn object_scores_are_those_of_the_formulas() {
+    let desk = Desk::new();
+    let (truth, prediction) = (boxes(1, 0.0), boxes(9, 1.0));
+    desk.write("truth.tif", "ZYX", &SHAPE, truth.clone());
+    desk.write("pred.tif", "ZYX", &SHAPE, prediction.clone());
+    let report = desk.run(&["evaluate", "--pred", "pred.tif", "--truth", "truth.tif", "--json"]).json();
+    let scores = report["instances"].as_array().unwrap();
+    let (pairs, n_true, n_pred) = ious(&truth, &prediction);
+    assert_eq!(scores.iter().map(|s| s["threshold"].as_f64().unwrap()).collect::<Vec<_>>(), [0.5, 0.7, 0.75, 0.9]);
+    let mut counts = Vec::new();
+    for s in scores {
+        // Above one half an object can match only one other, so that counting pairs is enough.
+        let t = s["threshold"].as_f64().unwrap();
+        assert!(pairs.values().all(|iou| (iou - 0.5).abs() > 1e-9), "the test must not sit on the edge");
+        let matched: Vec<f64> = pairs.values().copied().filter(|iou| *iou >= t).collect();
+        let (tp, fp, fnn) = (matched.len() as f64, (n_pred - matched.len()) as f64, (n_true - matched.len()) as f64);
+        let sum: f64 = matched.iter().sum();
+        close(&s["tp"], tp, "tp");
+        close(&s["fp"], fp, "fp");
+        close(&s["fn"], fnn, "fn");
+        close(&s["precision"], tp / n_pred as f64, "precision");
+        close(&s["recall"], tp / n_true as f64, "recall");
+        close(&s["f1"], 2.0 * tp / (2.0 * tp + fp + fnn), "f1");
+        close(&s["accuracy"], tp / (tp + fp + fnn), "average precision");
+        close(&s["panoptic_quality"], sum / (tp + 0.5 * fp + 0.5 * fnn), "panoptic quality");
+        close(&s["mean_matched_score"], if tp > 0.0 { sum / tp } else { 0.0 }, "mean matched IoU");
+        counts.push(matched.len());
+    }
+    assert!(counts[0] > counts[3] && counts[0] < n_true, "the images must tell thresholds apart: {counts:?}");
+    let script = "
+import sys, json, numpy as np, tifffile
+from scipy.optimize import linear_sum_assignment
+t, p = tifffile.imread(sys.argv[1]).ravel(), tifffile.imread(sys.argv[2]).ravel()
+overlap = np.zeros((t.max() + 1, p.max() + 1), np.uint64)
+np.add.at(overlap, (t, p), 1)
+n_t, n_p = overlap.sum(1, keepdims=True), overlap.sum(0, keepdims=True)
+iou = (overlap / np.maximum(n_t + n_p - overlap, 1))[1:, 1:]
+out = []
+for thr in (0.5, 0.7, 0.75, 0.9):
+    n = min(iou.shape)
+    a, b = linear_sum_assignment(-(iou >= thr).astype(float) - iou / (2 * n))
+    ok = iou[a, b] >= thr
+    tp = int(ok.sum()); fp = iou.shape[1] - tp; fn = iou.shape[0] - tp
+    s = float(iou[a, b][ok].sum())
+    out.append([tp, fp, fn, s / (tp + fp / 2 + fn / 2), tp / (tp + fp + fn)])
+print(json.dumps(out))
+";
+    let Some(said) = python("numpy, tifffile, scipy", script, &[&desk.path("truth.tif"), &desk.path("pred.tif")])
+    else {
+        return;
+    };
+    let theirs: Vec<Vec<f64>> = serde_json::from_str(&said).unwrap();
+    for (s, wanted) in scores.iter().zip(theirs) {
+        for (key, w) in ["tp", "fp", "fn", "panoptic_quality", "accuracy"].iter().zip(wanted) {
+            close(&s[*key], w, key);
+        }
+    }
+}
+
+#[test]
+fn extremes_score_as_expected() {
+    let desk = Desk::new();
+    desk.write("t.tif", "ZYX", &SHAPE, boxes(1, 0.0));
+    desk.write("none.tif", "ZYX", &SHAPE, vec![0u16; SHAPE.iter().product()]);
+    let f1 = |pred: &str, truth: &str| -> Vec<f64> {
+        let report = desk.run(&["evaluate", "--pred", pred, "--truth", truth, "--json"]).json();
+        report["instances"].as_array().unwrap().iter().map(|s| s["f1"].as_f64().unwrap()).collect()
+    };
+    assert_eq!(f1("t.tif", "t.tif"), [1.0; 4]);
+    assert_eq!(f1("none.tif", "t.tif"), [0.0; 4]);
+    assert_eq!(f1("t.tif", "none.tif"), [0.0; 4]);
+    // Numbers do not matter, only objects.
+    let renamed: Vec<u16> = boxes(1, 0.0).iter().map(|l| if *l == 0 { 0 } else { 60_000 - 7 * l }).collect();
+    desk.write("renamed.tif", "ZYX", &SHAPE, renamed);
+    assert_eq!(f1("renamed.tif", "t.tif"), [1.0; 4]);
+}
+
+#[test]
+fn folders_are_paired_by_name_and_pooled() {
+    let desk = Desk::new();
+    for folder in ["p", "t"] {
+        std::fs::create_dir(desk.path(folder)).unwrap();
+    }
+    let sizes = SHAPE;
+    let images = [(boxes(1, 0.0), boxes(5, 1.0)), (boxes(2, 0.5), boxes(6, 1.0))];
+    for (i, (t, p)) in images.iter().enumerate() {
+        desk.write(&format!("t/cell{i}_labels.tif"), "ZYX", &sizes, t.clone());
+        desk.write(&format!("p/cell{i}_raw_labels.tif"), "ZYX", &sizes, p.clone());
+        desk.write(&format!("p/cell{i}_raw_raw.tif"), "ZYX", &sizes, vec![0.5f32; p.len()]);
+    }
+    desk.write("p/lonely_labels.tif", "ZYX", &sizes, images[0].0.clone());
+    let report = desk.run(&["evaluate", "--pred", "p", "--truth", "t", "--json"]).json();
+    assert_eq!(report["pairs"].as_array().unwrap().len(), 2);
+    assert_eq!(report["unpaired"], serde_json::json!(["p/lonely_labels.tif"]));
+    let matched: usize = images.iter().map(|(t, p)| ious(t, p).0.values().filter(|v| **v >= 0.7).count()).sum();
+    let (n_true, n_pred) = images.iter().map(|(t, p)| ious(t, p)).fold((0, 0), |(a, b), (_, t, p)| (a + t, b + p));
+    let at = &report["instances"][1];
+    close(&at["tp"], matched as f64, "tp");
+    close(&at["f1"], 2.0 * matched as f64 / (n_true + n_pred) as f64, "f1");
+    desk.fails(3, &["evaluate", "--pred", "p/lonely_labels.tif", "--truth", "t"], &["lonely"]);
+    desk.write("small.tif", "ZYX", &[2, 2, 2], vec![1u16; 8]);
+    desk.fails(3, &["evaluate", "--pred", "small.tif", "--truth", "t/cell0_labels.tif"], &["small.tif", "shape"]);
+}
+
+#[test]
+fn intensity_scores_are_those_of_the_formulas() {
+    let desk = Desk::new();
+    // As a camera gives it: a large offset, a small signal.
+    let n: usize = SHAPE.iter().product();
+    let (a, b) = (uniform(3, n), uniform(4, n));
+    let truth: Vec<f32> = (0..n).map(|i| 30_000.0 + 20.0 * a[i] + ((i % 48) as f32 / 5.0).sin() * 15.0).collect();
+    let prediction: Vec<f32> = (0..n).map(|i| truth[i] + 8.0 * (b[i] - 0.5) + 2.0).collect();
+    desk.write("t.tif", "ZYX", &SHAPE, truth.clone());
+    desk.write("p.tif", "ZYX", &SHAPE, prediction.clone());
+    let report = desk.run(&["evaluate", "--pred", "p.tif", "--truth", "t.tif", "--json"]).json();
+    let scores = &report["regression"];
+    let wide = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+    let (t, p) = (wide(&truth), wide(&prediction));
+    let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
+    let (mt, mp) = (mean(&t), mean(&p));
+    let sum = |f: &dyn Fn(f64, f64) -> f64| t.iter().zip(&p).map(|(x, y)| f(*x, *y)).sum::<f64>();
+    let pearson =
+        sum(&|x, y| (x - mt) * (y - mp)) / (sum(&|x, _| (x - mt) * (x - mt)) * sum(&|_, y| (y - mp) * (y - mp))).sqrt();
+    let mse = sum(&|x, y| (x - y) * (x - y)) / n as f64;
+    let range = t.iter().copied().fold(f64::MIN, f64::max) - t.iter().copied().fold(f64::MAX, f64::min);
+    close(&scores["pearson"], pearson, "Pearson");
+    close(&scores["mse"], mse, "MSE");
+    close(&scores["psnr_db"], 20.0 * (range / mse.sqrt()).log10(), "PSNR");
+    assert!(pearson > 0.5 && pearson < 0.999);
+    let script = "
+import sys, numpy as np, tifffile
+from scipy.ndimage import gaussian_filter as g
+t, p = (tifffile.imread(f).astype(float) for f in sys.argv[1:3])
+r = t.max() - t.min()
+f = lambda v: g(v, 1.5, truncate=4)
+a, b = f(t), f(p)
+va, vb, c = f(t * t) - a * a, f(p * p) - b * b, f(t * p) - a * b
+s = (2 * a * b + (.01 * r) ** 2) * (2 * c + (.03 * r) ** 2) / ((a * a + b * b + (.01 * r) ** 2) * (va + vb + (.03 * r) ** 2))
+print(s.mean())
+";
+    if let Some(said) = python("numpy, tifffile, scipy", script, &[&desk.path("t.tif"), &desk.path("p.tif")]) {
+        let wanted: f64 = said.trim().parse().unwrap();
+        let told = scores["ssim"].as_f64().unwrap();
+        assert!((told - wanted).abs() < 2e-3, "SSIM {told}, scipy says {wanted}");
+        assert!(wanted < 0.98, "an SSIM near one proves little");
+    }
+}

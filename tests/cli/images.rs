@@ -1,0 +1,150 @@
+//! `info`, `convert` and `simulate`.
+
+use crate::common::{Desk, missing, parse_npy, python};
+use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_volume::{Array, Samples, VoxelSize};
+
+#[test]
+fn info_tells_what_the_contract_promises() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("6,20,24", 3);
+    let info = desk.run(&["info", &raw, "--json"]).json();
+    let promised = [
+        "path",
+        "format",
+        "axes",
+        "shape",
+        "dtype",
+        "voxel_size_um",
+        "channels",
+        "compression",
+        "byte_order",
+        "levels",
+        "axes_full",
+    ];
+    assert_eq!(missing(&info, &promised), Vec::<&str>::new());
+    assert_eq!(info["path"], raw.as_str());
+    assert_eq!(info["axes"], "ZYX");
+    assert_eq!(info["axes_full"], "TZCYXS");
+    assert_eq!(info["shape"], serde_json::json!([6, 20, 24]));
+    assert_eq!(info["dtype"], "uint16");
+    let settings: serde_json::Value = serde_json::from_slice(&desk.bytes("sim/nuclei_3.json")).unwrap();
+    for axis in ["z", "y", "x"] {
+        let told = info["voxel_size_um"][axis].as_f64().unwrap();
+        assert!(told > 0.0 && settings.to_string().contains(&told.to_string()), "{axis}: {told} is not in the card");
+    }
+    let text = desk.run(&["info", &raw]).ok().stdout;
+    assert!(text.contains("Z 6, Y 20, X 24") && text.contains("µm") && text.contains("uint16"), "{text}");
+}
+
+#[test]
+fn conversions_round_trip_to_the_last_bit() {
+    let desk = Desk::new();
+    for kind in ["nuclei", "cells", "labelfree"] {
+        desk.run(&["simulate", "--kind", kind, "--shape", "7,33,29", "--seed", "5", "--out", "sim"]).ok();
+        let raw = format!("sim/{kind}_5_raw.tif");
+        let info = desk.run(&["info", &raw, "--json"]).json();
+        desk.run(&["convert", &raw, "a.npy"]).ok();
+        desk.run(&["convert", "a.npy", "b.tif", "--axes", "ZYX"]).ok();
+        desk.run(&["convert", "b.tif", "c.ome.tif", "--compression", "deflate"]).ok();
+        desk.run(&["convert", "c.ome.tif", "d.ome.tif", "--compression", "zstd"]).ok();
+        desk.run(&["convert", "d.ome.tif", "e.npy"]).ok();
+        assert_eq!(desk.bytes("a.npy"), desk.bytes("e.npy"), "{kind}");
+        let (dtype, shape, data) = parse_npy(&desk.bytes("a.npy"));
+        assert_eq!((dtype.as_str(), shape.as_slice()), ("<u2", &[7, 33, 29][..]), "{kind}");
+        let Samples::U16(values) = desk.image(&raw).into_samples() else { panic!("{kind} is not uint16") };
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        assert!(bytes == data, "{kind}: the array is not the image");
+        assert!(values.iter().max() > values.iter().min(), "{kind} is blank");
+        // Sizes survive where the format holds them.
+        desk.run(&["convert", &raw, "f.ome.tif"]).ok();
+        assert_eq!(desk.run(&["info", "f.ome.tif", "--json"]).json()["voxel_size_um"], info["voxel_size_um"], "{kind}");
+    }
+    let script = "
+import sys, numpy, tifffile
+a = numpy.load(sys.argv[1])
+for f in sys.argv[2:]:
+    b = tifffile.imread(f)
+    assert b.shape == a.shape and b.dtype == a.dtype and (b == a).all(), f
+    s = tifffile.TiffFile(f).series[0]
+    assert s.axes == 'ZYX', (f, s.axes)
+print('same')
+";
+    let files = ["a.npy", "b.tif", "c.ome.tif", "f.ome.tif"].map(|n| desk.path(n));
+    let files: Vec<_> = files.iter().map(std::path::PathBuf::as_path).collect();
+    if let Some(said) = python("numpy, tifffile", script, &files) {
+        assert_eq!(said.trim(), "same");
+    }
+    assert!(desk.leftovers().is_empty());
+}
+
+#[test]
+fn one_channel_and_one_time_are_taken_out() {
+    let desk = Desk::new();
+    let shape = [2usize, 3, 4, 5, 6];
+    let value =
+        |t: usize, z: usize, c: usize, y: usize, x: usize| (10_000 * t + 1000 * z + 100 * c + 10 * y + x) as u16;
+    let mut values = Vec::new();
+    for t in 0..2 {
+        for z in 0..3 {
+            for c in 0..4 {
+                for y in 0..5 {
+                    values.extend((0..6).map(|x| value(t, z, c, y, x)));
+                }
+            }
+        }
+    }
+    let array = Array::new("TZCYX".parse().unwrap(), shape.to_vec(), values).unwrap();
+    let mut spec = WriteSpec::of(&array, Container::OmeTiff);
+    spec.voxel_size_um = VoxelSize::new_um(1.5, 0.25, 0.25);
+    write_array(&desk.path("all.ome.tif"), &array, &spec).unwrap();
+    desk.run(&["convert", "all.ome.tif", "one.npy", "--channel", "2", "--time", "1"]).ok();
+    let (_, shape, data) = parse_npy(&desk.bytes("one.npy"));
+    assert_eq!(shape, [3, 5, 6]);
+    let mut expected = Vec::new();
+    for z in 0..3 {
+        for y in 0..5 {
+            expected.extend((0..6).flat_map(|x| value(1, z, 2, y, x).to_le_bytes()));
+        }
+    }
+    assert_eq!(data, expected);
+    desk.run(&["convert", "all.ome.tif", "all.npy"]).ok();
+    assert_eq!(parse_npy(&desk.bytes("all.npy")).1, [2, 3, 4, 5, 6]);
+    desk.run(&["convert", "all.ome.tif", "one.tif", "--channel", "2", "--time", "1"]).ok();
+    let info = desk.run(&["info", "one.tif", "--json"]).json();
+    assert_eq!((info["axes"].as_str(), info["voxel_size_um"]["z"].as_f64()), (Some("ZYX"), Some(1.5)));
+    desk.fails(3, &["convert", "all.ome.tif", "x.npy", "--channel", "4"], &["all.ome.tif", "channel 4", "4"]);
+    desk.fails(3, &["convert", "all.ome.tif", "x.npy", "--time", "2"], &["all.ome.tif", "time point 2"]);
+}
+
+#[test]
+fn simulations_are_reproducible_and_differ_by_seed() {
+    let desk = Desk::new();
+    for kind in ["nuclei", "cells", "labelfree"] {
+        for (seed, out) in [("1", "a"), ("1", "b"), ("2", "c")] {
+            let made = desk
+                .run(&["simulate", "--kind", kind, "--shape", "10,40,44", "--seed", seed, "--out", out, "--json"])
+                .json();
+            for output in made["outputs"].as_array().unwrap() {
+                assert!(desk.path(output.as_str().unwrap()).is_file(), "{output}");
+            }
+        }
+        let truth = if kind == "labelfree" { "target" } else { "labels" };
+        for part in ["raw", truth] {
+            let name = |folder: &str, seed: u32| format!("{folder}/{kind}_{seed}_{part}.tif");
+            assert_eq!(desk.bytes(&name("a", 1)), desk.bytes(&name("b", 1)), "{kind} {part}");
+            assert_ne!(desk.image(&name("a", 1)), desk.image(&name("c", 2)), "{kind} {part}: the seed changes nothing");
+        }
+        // The card makes the stack again.
+        desk.run(&["simulate", "--kind", kind, "--settings", &format!("a/{kind}_1.json"), "--out", "again"]).ok();
+        assert_eq!(desk.bytes(&format!("a/{kind}_1_raw.tif")), desk.bytes(&format!("again/{kind}_1_raw.tif")));
+    }
+    let made = desk.run(&["simulate", "--kind", "nuclei", "--shape", "12,64,64", "--out", "n", "--json"]).json();
+    let mut labels: Vec<u32> =
+        desk.image("n/nuclei_0_labels.tif").samples().to_f32().iter().map(|v| *v as u32).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    let objects = labels.iter().filter(|l| **l > 0).count() as u64;
+    assert_eq!(made["objects"].as_u64(), Some(objects), "what is told is what is in the image");
+    assert!(objects > 0);
+}

@@ -1,0 +1,12 @@
+//! The built program, command by command, as its users run it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod common;
+mod evaluate;
+mod failures;
+mod help;
+mod images;
+mod memory;
+mod models;
+mod odd_inputs;
+mod predict;

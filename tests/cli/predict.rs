@@ -1,0 +1,312 @@
+//! `predict` and `segment`: results, reports, and doing it again.
+
+use crate::common::{Desk, missing};
+use cytoscope_formats::{OpenOptions, open};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A voxel size at which the simulated nuclei are the size the model was made for.
+const VOXEL: &str = "1.75,0.8,0.8";
+
+fn labels(desk: &Desk, name: &str) -> Vec<u32> {
+    desk.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
+}
+
+#[test]
+fn a_prediction_writes_what_it_reports() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("14,80,96", 1);
+    let report =
+        desk.run(&["predict", &raw, "--model", "nuclei", "--out", "o", "--voxel-size", VOXEL, "--json"]).json();
+    assert_eq!(report["failed"], serde_json::json!([]));
+    let one = &report["inputs"][0];
+    let promised = [
+        "input",
+        "outputs",
+        "device",
+        "precision",
+        "plan",
+        "seam_energy",
+        "stages",
+        "seconds",
+        "actual_peak_bytes",
+        "objects",
+        "notes",
+        "resumed",
+        "shape_zyx",
+    ];
+    assert_eq!(missing(one, &promised), Vec::<&str>::new());
+    assert_eq!(missing(&one["plan"], &["tile", "halo", "blend", "stated_peak_bytes"]), Vec::<&str>::new());
+    assert_eq!(one["shape_zyx"], serde_json::json!([14, 80, 96]));
+    assert_eq!(one["device"]["id"], "cpu");
+    assert!(one["device"]["why"].as_str().unwrap().len() > 5);
+    let stages: BTreeMap<&str, &Value> =
+        one["stages"].as_array().unwrap().iter().map(|s| (s["stage"].as_str().unwrap(), s)).collect();
+    for stage in ["read", "normalise", "upload", "compute", "blend", "objects", "write"] {
+        let s = stages.get(stage).unwrap_or_else(|| panic!("no {stage} among {:?}", stages.keys()));
+        assert!(s["seconds"].as_f64().unwrap() > 0.0, "{stage}");
+    }
+    // Every voxel is read at least once, and the map and labels are written.
+    assert!(stages["read"]["bytes"].as_u64().unwrap() >= 14 * 80 * 96 * 2);
+    assert!(stages["write"]["bytes"].as_u64().unwrap() >= 14 * 80 * 96 * (4 + 2));
+    assert!(stages["compute"]["macs"].as_u64().unwrap() > 0);
+    let (stated, actual) = (one["plan"]["stated_peak_bytes"].as_u64(), one["actual_peak_bytes"].as_u64());
+    assert!(actual.unwrap() <= stated.unwrap(), "{actual:?} held, {stated:?} stated");
+
+    let outputs: Vec<&str> = one["outputs"].as_array().unwrap().iter().map(|o| o.as_str().unwrap()).collect();
+    assert_eq!(desk.names("o").len(), outputs.len(), "no other file: {:?}", desk.names("o"));
+    assert!(outputs.iter().all(|o| desk.path(o).is_file()), "{outputs:?}");
+    // The map is a probability on the stack's grid.
+    let map = desk.image("o/nuclei_1_raw_raw.tif");
+    assert_eq!((map.axes().to_string().as_str(), map.shape()), ("ZCYX", &[14, 2, 80, 96][..]));
+    assert!(map.samples().to_f32().iter().all(|v| (0.0..=1.0).contains(v)));
+    // Labels run from 1 to the number of objects, and the table has a row for each that counts its voxels.
+    let found = labels(&desk, "o/nuclei_1_raw_labels.tif");
+    let mut voxels: BTreeMap<u32, u64> = BTreeMap::new();
+    found.iter().filter(|l| **l > 0).for_each(|l| *voxels.entry(*l).or_default() += 1);
+    let objects = one["objects"][0].as_u64().unwrap();
+    assert!(objects > 3, "only {objects} objects");
+    assert_eq!(voxels.keys().copied().collect::<Vec<_>>(), (1..=objects as u32).collect::<Vec<_>>());
+    let table = desk.table("o/nuclei_1_raw_objects.csv");
+    assert_eq!(table.len() as u64, objects + 1);
+    let column =
+        |name: &str| table[0].iter().position(|c| c == name).unwrap_or_else(|| panic!("{name}: {:?}", table[0]));
+    for row in &table[1..] {
+        let label: u32 = row[column("label")].parse().unwrap();
+        let n: u64 = row[column("voxels")].parse().unwrap();
+        assert_eq!(voxels[&label], n, "label {label}");
+        let volume: f64 = row[column("volume_um3")].parse().unwrap();
+        assert!((volume / (n as f64 * 1.75 * 0.8 * 0.8) - 1.0).abs() < 1e-4, "label {label}: {volume} µm³");
+    }
+    let meta = open(&desk.path("o/nuclei_1_raw_labels.tif"), &OpenOptions::default()).unwrap();
+    let v = meta.meta().voxel_size_um;
+    assert!((v.z.unwrap() - 1.75).abs() < 1e-6 && (v.x.unwrap() - 0.8).abs() < 1e-6, "{v:?}");
+    assert!(desk.leftovers().is_empty());
+}
+
+#[test]
+fn means_in_the_table_are_those_of_the_stack() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("12,64,64", 4);
+    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels,table"]).ok();
+    let light = desk.image(&raw).samples().to_f32();
+    let found = labels(&desk, "o/nuclei_4_raw_labels.tif");
+    let table = desk.table("o/nuclei_4_raw_objects.csv");
+    let mean = table[0].iter().position(|c| c.starts_with("mean_")).unwrap();
+    assert!(table.len() > 2);
+    for row in &table[1..] {
+        let label: u32 = row[0].parse().unwrap();
+        let inside: Vec<f64> =
+            found.iter().zip(&light).filter(|(l, _)| **l == label).map(|(_, v)| f64::from(*v)).collect();
+        let wanted = inside.iter().sum::<f64>() / inside.len() as f64;
+        let told: f64 = row[mean].parse().unwrap();
+        assert!((told / wanted - 1.0).abs() < 1e-4, "label {label}: {told} for {wanted}");
+    }
+}
+
+#[test]
+fn a_provenance_record_makes_the_same_bytes_again() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("10,64,64", 2);
+    let first =
+        desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--tile", "10,60,60", "--json"]).json();
+    let record: Value = serde_json::from_slice(&desk.bytes("o/nuclei_2_raw_provenance.json")).unwrap();
+    assert_eq!(
+        missing(&record, &["program", "job", "model", "input", "outputs", "device", "plan"]),
+        Vec::<&str>::new()
+    );
+    assert_eq!(record["objects"], first["inputs"][0]["objects"]);
+    // From another folder: the record does not depend on where it is run.
+    std::fs::create_dir(desk.path("elsewhere")).unwrap();
+    let out = desk
+        .command(&["predict", "--rerun", "../o/nuclei_2_raw_provenance.json", "--out", "again"])
+        .current_dir(desk.path("elsewhere"))
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    for part in ["raw.tif", "labels.tif", "objects.csv"] {
+        let name = format!("nuclei_2_raw_{part}");
+        let same = desk.bytes(&format!("o/{name}")) == desk.bytes(&format!("elsewhere/again/{name}"));
+        assert!(same, "{name} differs when made again");
+    }
+    desk.fails(3, &["predict", "--rerun", &raw, "--out", "x"], &[&raw, "_provenance.json"]);
+    desk.fails(3, &["predict", "--rerun", "nothere.json", "--out", "x"], &["nothere.json"]);
+}
+
+#[test]
+fn resume_keeps_what_the_same_job_made_and_nothing_else() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("8,48,48", 1);
+    let second = desk.nuclei("8,48,48", 2);
+    let common = ["--out", "o", "--voxel-size", VOXEL, "--json", "--resume"];
+    let run = |inputs: &[&str], more: &[&str]| -> Vec<bool> {
+        let arguments = [&["predict"], inputs, &common, more].concat();
+        let report = desk.run(&arguments).json();
+        report["inputs"].as_array().unwrap().iter().map(|i| i["resumed"].as_bool().unwrap()).collect()
+    };
+    assert_eq!(run(&[&raw], &[]), [false]);
+    let before = desk.bytes("o/nuclei_1_raw_labels.tif");
+    std::fs::write(desk.path("o/nuclei_1_raw_raw.tif"), b"a mark").unwrap();
+    assert_eq!(run(&[&raw, &second], &[]), [true, false]);
+    assert_eq!(desk.bytes("o/nuclei_1_raw_raw.tif"), b"a mark", "kept means not written");
+    // Another job, another stack, or a result that is gone: it is made anew.
+    assert_eq!(run(&[&raw], &["--blend", "gaussian"]), [false]);
+    assert_eq!(run(&[&raw], &[]), [false]);
+    assert_eq!(desk.bytes("o/nuclei_1_raw_labels.tif"), before);
+    std::fs::remove_file(desk.path("o/nuclei_1_raw_labels.tif")).unwrap();
+    assert_eq!(run(&[&raw], &[]), [false]);
+    let shape = desk.image(&raw);
+    let dim = shape.samples().to_f32().iter().map(|v| (*v / 2.0) as u16).collect::<Vec<_>>();
+    desk.write(&raw, "ZYX", &[8, 48, 48], dim);
+    std::fs::File::open(desk.path(&raw)).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(run(&[&raw], &[]), [false], "the stack has changed");
+}
+
+#[test]
+fn a_trace_shows_where_the_time_went() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("8,48,48", 1);
+    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--trace", "trace.json"]).ok();
+    let trace: Value = serde_json::from_slice(&desk.bytes("trace.json")).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let spans: Vec<&Value> = events.iter().filter(|e| e["ph"] == "X").collect();
+    let kinds: BTreeSet<&str> = spans.iter().map(|e| e["cat"].as_str().unwrap()).collect();
+    for kind in ["read", "normalise", "compute", "blend", "objects", "write"] {
+        assert!(kinds.contains(kind), "no {kind} span among {kinds:?}");
+    }
+    for span in &spans {
+        assert!(span["ts"].as_f64().unwrap() >= 0.0 && span["dur"].as_f64().unwrap() >= 0.0, "{span}");
+        assert!(span["name"].is_string() && span["pid"].is_number() && span["tid"].is_number(), "{span}");
+    }
+    // Operators lie inside the tiles they belong to.
+    let inside = |op: &Value| {
+        let (start, end) = (op["ts"].as_f64().unwrap(), op["ts"].as_f64().unwrap() + op["dur"].as_f64().unwrap());
+        spans.iter().filter(|s| s["cat"] == "compute").any(|s| {
+            let from = s["ts"].as_f64().unwrap();
+            start >= from - 1.0 && end <= from + s["dur"].as_f64().unwrap() + 1.0
+        })
+    };
+    let ops: Vec<&&Value> = spans.iter().filter(|e| e["cat"] == "op").collect();
+    assert!(!ops.is_empty() && ops.iter().all(|op| inside(op)));
+}
+
+#[test]
+fn outputs_channels_and_times_are_as_asked() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("8,48,48", 1);
+    let stack = desk.image(&raw).samples().to_f32();
+    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels"]).ok();
+    assert_eq!(desk.names("o"), ["nuclei_1_raw_labels.tif", "nuclei_1_raw_provenance.json"]);
+    desk.run(&["predict", &raw, "--out", "t", "--voxel-size", VOXEL, "--outputs", "table,raw"]).ok();
+    assert_eq!(desk.names("t"), ["nuclei_1_raw_objects.csv", "nuclei_1_raw_provenance.json", "nuclei_1_raw_raw.tif"]);
+    // Channel 1 and time 1 hold the nuclei; everything else is flat.
+    let plane = 48 * 48;
+    let bits: Vec<u16> = stack.iter().map(|v| *v as u16).collect();
+    let two: Vec<u16> = bits.chunks(plane).flat_map(|z| [vec![7u16; plane], z.to_vec()].concat()).collect();
+    desk.write("channels.tif", "ZCYX", &[8, 2, 48, 48], two);
+    desk.write("times.tif", "TZYX", &[2, 8, 48, 48], [vec![7u16; bits.len()], bits].concat());
+    let expected = labels(&desk, "o/nuclei_1_raw_labels.tif");
+    assert!(expected.iter().any(|l| *l > 0));
+    let base = ["--out", "c", "--voxel-size", VOXEL, "--json"];
+    let report = desk.run(&[&["predict", "channels.tif", "--channel", "1"], &base[..]].concat()).json();
+    assert_eq!(labels(&desk, "c/channels_labels.tif"), expected);
+    assert_eq!(report["inputs"][0]["notes"], serde_json::json!([]));
+    let report = desk.run(&[&["predict", "channels.tif"], &base[..]].concat()).json();
+    assert!(report["inputs"][0]["notes"].to_string().contains("--channel"), "the choice of a channel must be told");
+    assert!(labels(&desk, "c/channels_labels.tif").iter().all(|l| *l == 0));
+    desk.run(&[&["predict", "times.tif", "--time", "1"], &base[..]].concat()).ok();
+    assert_eq!(labels(&desk, "c/times_labels.tif"), expected);
+    let report = desk.run(&[&["predict", "times.tif"], &base[..]].concat()).json();
+    assert_eq!(report["inputs"][0]["times"], 2);
+    let both = labels(&desk, "c/times_labels.tif");
+    assert_eq!(desk.image("c/times_labels.tif").shape(), [2, 8, 48, 48]);
+    assert!(both[..expected.len()].iter().all(|l| *l == 0) && both[expected.len()..] == expected[..]);
+    let table = desk.table("c/times_objects.csv");
+    assert_eq!(table[0][0], "time");
+    assert!(table.len() > 1 && table[1..].iter().all(|row| row[0] == "1"), "{table:?}");
+}
+
+#[test]
+fn a_batch_goes_on_past_a_bad_file() {
+    let desk = Desk::new();
+    let first = desk.nuclei("6,40,40", 1);
+    let second = desk.nuclei("6,40,40", 2);
+    std::fs::write(desk.path("bad.tif"), "this is a letter, not a picture").unwrap();
+    let arguments = ["predict", &first, "bad.tif", &second, "--out", "o", "--json"];
+    let ran = desk.fails(3, &arguments, &["bad.tif", "no TIFF", "1 of 3"]);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["inputs"].as_array().unwrap().len(), 2);
+    assert_eq!(report["failed"][0]["input"], "bad.tif");
+    assert_eq!(report["failed"][0]["exit_code"], 3);
+    for seed in [1, 2] {
+        assert!(desk.path(&format!("o/nuclei_{seed}_raw_labels.tif")).is_file());
+    }
+    assert!(desk.names("o").iter().all(|n| !n.contains("bad")), "{:?}", desk.names("o"));
+    // Errors that know no file are told with the file they happened to.
+    let small = ["predict", &first, &second, "--out", "o2", "--memory-budget", "1M"];
+    desk.fails(4, &small, &[&format!("failed: {first}: "), &format!("failed: {second}: "), "--memory-budget"]);
+}
+
+#[test]
+fn a_folder_means_its_stacks() {
+    let desk = Desk::new();
+    desk.nuclei("6,40,40", 1);
+    desk.nuclei("6,40,40", 2);
+    let inputs = |out: &str| -> Vec<String> {
+        let report = desk.run(&["predict", "sim", "--out", out, "--json"]).json();
+        report["inputs"].as_array().unwrap().iter().map(|i| i["input"].as_str().unwrap().to_owned()).collect()
+    };
+    // The truth beside a stack is no stack, nor are results of the last run in the same folder.
+    assert_eq!(inputs("o"), ["sim/nuclei_1_raw.tif", "sim/nuclei_2_raw.tif"]);
+    assert_eq!(inputs("sim"), ["sim/nuclei_1_raw.tif", "sim/nuclei_2_raw.tif"]);
+    assert_eq!(inputs("sim"), ["sim/nuclei_1_raw.tif", "sim/nuclei_2_raw.tif"]);
+    // Named, a label image is what the user asked for.
+    desk.run(&["predict", "sim/nuclei_1_labels.tif", "--out", "o"]).ok();
+    assert!(desk.names("o").contains(&"nuclei_1_labels_raw.tif".to_owned()));
+}
+
+#[test]
+fn a_result_never_overwrites_an_input() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("6,40,40", 1);
+    std::fs::create_dir(desk.path("mine")).unwrap();
+    std::fs::copy(desk.path(&raw), desk.path("mine/a.tif")).unwrap();
+    std::fs::copy(desk.path(&raw), desk.path("mine/a_raw.tif")).unwrap();
+    let before = desk.bytes("mine/a_raw.tif");
+    desk.fails(2, &["predict", "mine/a.tif", "mine/a_raw.tif", "--out", "mine"], &["a_raw.tif", "overwrite", "--out"]);
+    assert_eq!(desk.bytes("mine/a_raw.tif"), before);
+    assert_eq!(desk.names("mine"), ["a.tif", "a_raw.tif"]);
+}
+
+#[test]
+fn segment_makes_objects_of_a_map() {
+    let desk = Desk::new();
+    // Two blocks apart and a speck.
+    let at = |z: usize, y: usize, x: usize| (z * 20 + y) * 30 + x;
+    let mut map = vec![0.05f32; 10 * 20 * 30];
+    for z in 2..8 {
+        for y in 4..16 {
+            (3..12).chain(17..27).for_each(|x| map[at(z, y, x)] = 0.9);
+        }
+    }
+    map[at(0, 0, 29)] = 0.9;
+    desk.write("map.tif", "ZYX", &[10, 20, 30], map.clone());
+    let common = ["segment", "map.tif", "--threshold", "0.5", "--method", "components", "--json"];
+    let report =
+        desk.run(&[&common[..], &["--out", "l.tif", "--table", "t.csv", "--min-volume-um3", "10"]].concat()).json();
+    assert_eq!(report["objects"], 2);
+    let found = labels(&desk, "l.tif");
+    let expected: Vec<bool> = map.iter().enumerate().map(|(i, v)| *v > 0.5 && i != at(0, 0, 29)).collect();
+    assert!(found.iter().zip(&expected).all(|(l, e)| (*l > 0) == *e));
+    assert_ne!(found[at(4, 8, 5)], found[at(4, 8, 20)]);
+    let sizes: BTreeSet<String> = desk.table("t.csv")[1..].iter().map(|r| r[1].clone()).collect();
+    assert_eq!(sizes, BTreeSet::from([(6 * 12 * 9).to_string(), (6 * 12 * 10).to_string()]));
+    let report = desk.run(&[&common[..], &["--out", "l.tif", "--min-volume-um3", "0"]].concat()).json();
+    assert_eq!(report["objects"], 3);
+    let report =
+        desk.run(&[&common[..], &["--out", "l.tif", "--min-volume-um3", "0", "--drop-border"]].concat()).json();
+    assert_eq!(report["objects"], 2);
+    desk.fails(3, &["segment", "map.tif", "--out", "x.tif", "--channel", "2"], &["map.tif", "channel 2"]);
+    desk.fails(3, &["segment", "nothere.tif", "--out", "x.tif"], &["nothere.tif"]);
+    assert!(!desk.path("x.tif").exists());
+}

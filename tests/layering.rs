@@ -1,0 +1,162 @@
+//! No lower room knows a higher one: every crate's own dependencies against the house's plan.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Each room and the rooms it may stand on.
+const ROOMS: [(&str, &[&str]); 12] = [
+    ("volume", &[]),
+    ("profile", &[]),
+    ("kernels", &[]),
+    ("formats", &["volume"]),
+    ("objects", &["volume"]),
+    ("simulate", &["volume"]),
+    ("graph", &["volume"]),
+    ("engine", &["graph", "profile"]),
+    ("engine-cpu", &["engine", "graph", "kernels", "profile"]),
+    ("engine-burn", &["engine", "graph", "profile"]),
+    ("pipeline", &["engine", "engine-cpu", "engine-burn", "formats", "graph", "objects", "profile", "volume"]),
+    (
+        "",
+        &[
+            "volume",
+            "profile",
+            "kernels",
+            "formats",
+            "objects",
+            "simulate",
+            "graph",
+            "engine",
+            "engine-cpu",
+            "engine-burn",
+            "pipeline",
+        ],
+    ),
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folders of all rooms; the application itself is the empty name.
+fn rooms() -> BTreeMap<String, PathBuf> {
+    let mut rooms = BTreeMap::from([(String::new(), root())]);
+    for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.join("Cargo.toml").is_file() {
+            rooms.insert(path.file_name().unwrap().to_string_lossy().into_owned(), path);
+        }
+    }
+    rooms
+}
+
+/// Our own crates among the dependencies a manifest builds with (tests may use what they like).
+fn own_dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut counts = false;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            let last = header.rsplit('.').next().unwrap_or(header);
+            let builds = |name: &str| name == "dependencies" || name == "build-dependencies";
+            counts = builds(last) && !header.starts_with("workspace");
+            // [dependencies.cytoscope-graph]
+            let table = header.rsplit_once('.').filter(|(front, _)| builds(front.rsplit('.').next().unwrap_or(front)));
+            if let Some(name) = table.and_then(|(_, name)| name.strip_prefix("cytoscope-")) {
+                found.insert(name.to_owned());
+            }
+        } else if counts && let Some(rest) = line.strip_prefix("cytoscope-") {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(rest.len());
+            found.insert(rest[..end].to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn rooms_stand_on_lower_rooms_only() {
+    let plan: BTreeMap<&str, &[&str]> = ROOMS.into_iter().collect();
+    let mut faults = Vec::new();
+    for (room, path) in rooms() {
+        let shown = if room.is_empty() { "the application" } else { room.as_str() };
+        let Some(allowed) = plan.get(room.as_str()) else {
+            faults.push(format!("{shown} is a new room: say in ROOMS what it may stand on"));
+            continue;
+        };
+        let manifest = std::fs::read_to_string(path.join("Cargo.toml")).unwrap();
+        for dependency in own_dependencies(&manifest) {
+            if !allowed.contains(&dependency.as_str()) {
+                faults.push(format!("{shown} stands on {dependency}; it may stand on {allowed:?}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn the_plan_has_no_circle() {
+    let mut placed: BTreeSet<&str> = BTreeSet::new();
+    for (room, below) in ROOMS {
+        assert!(below.iter().all(|b| placed.contains(b)), "{room} stands on a room listed after it");
+        placed.insert(room);
+    }
+}
+
+#[test]
+fn manifests_are_read_right() {
+    let text = "[package]\nname = \"cytoscope-x\"\n[dependencies]\ncytoscope-graph.workspace = true\nserde = \"1\"\n\
+                [target.'cfg(unix)'.dependencies]\ncytoscope-volume = { path = \"..\" }\n[dev-dependencies]\n\
+                cytoscope-pipeline.workspace = true\n[dependencies.cytoscope-engine]\nworkspace = true\n";
+    let expected = ["engine", "graph", "volume"].map(str::to_owned);
+    assert_eq!(own_dependencies(text), BTreeSet::from(expected));
+}
+
+/// The first source file of a room.
+fn front(path: &Path) -> PathBuf {
+    let lib = path.join("src/lib.rs");
+    if lib.is_file() { lib } else { path.join("src/main.rs") }
+}
+
+#[test]
+fn every_room_says_what_it_is_and_forbids_unsafe() {
+    for (room, path) in rooms() {
+        let text = std::fs::read_to_string(front(&path)).unwrap();
+        assert!(text.starts_with("//! "), "{room}: its first file does not begin with what it is for");
+        let manifest = std::fs::read_to_string(path.join("Cargo.toml")).unwrap();
+        let allows = manifest.contains("unsafe_code = \"allow\"");
+        assert_eq!(allows, room == "kernels", "{room}: unsafe code belongs into kernels alone");
+        match room.as_str() {
+            "kernels" => {}
+            "formats" => {
+                assert!(text.contains("#![deny(unsafe_code)]"), "formats denies unsafe code but for one place")
+            }
+            _ => {
+                let inherits = manifest.contains("[lints]\nworkspace = true");
+                assert!(inherits, "{room} does not take the workspace's lints");
+                assert!(text.contains("#![forbid(unsafe_code)]"), "{room} does not forbid unsafe code");
+            }
+        }
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn formats_has_one_unsafe_place_and_it_says_why() {
+    let mut files = Vec::new();
+    sources(&root().join("crates/formats/src"), &mut files);
+    let with: Vec<PathBuf> =
+        files.into_iter().filter(|f| std::fs::read_to_string(f).unwrap().contains("unsafe {")).collect();
+    let names: Vec<_> = with.iter().map(|f| f.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(names, ["huge.rs"]);
+    assert!(std::fs::read_to_string(&with[0]).unwrap().contains("SAFETY:"), "the exception is not explained");
+}
