@@ -13,6 +13,8 @@ static OUT: OnceLock<PathBuf> = OnceLock::new();
 
 /// Names the folder whose half-written files go when Ctrl-C is pressed twice.
 pub(crate) fn results_in(folder: &Path) {
+    // A bare file name has an empty parent.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let _ = OUT.set(folder.to_owned());
 }
 
@@ -39,7 +41,7 @@ pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Cont
             std::process::exit(5);
         }
         token.cancel();
-        say("cancelling: the tile under way is finished first (Ctrl-C again stops at once)");
+        say("cancelling: what is under way is finished first (Ctrl-C again stops at once)");
     });
     if let Err(error) = handler {
         say(&format!("note: Ctrl-C will stop without cleaning up ({error})"));

@@ -1,7 +1,7 @@
 //! `cytoscope run`: one model, arrays in and out, timed.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, parse_threads, print, print_json};
+use super::{devices, parse_threads, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision};
@@ -84,6 +84,7 @@ impl Run {
             memory_budget_bytes: None,
             recorder: recorder.clone(),
         };
+        let context = progress::context(false, true, recorder.clone());
         let compile_start = Instant::now();
         let mut session = engine.compile(&graph, &shapes, &options)?;
         let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;
@@ -92,12 +93,14 @@ impl Run {
         let first_run_ms = first.elapsed().as_secs_f64() * 1e3;
         let (mut wall, mut cpu) = (Vec::with_capacity(self.repeat), Vec::with_capacity(self.repeat));
         for _ in 0..self.repeat {
+            context.check()?;
             let (start, cpu_start) = (Instant::now(), ProcessTime::now());
             outputs = session.run(&inputs)?;
             wall.push(start.elapsed().as_secs_f64() * 1e3);
             cpu.push(cpu_start.elapsed().as_secs_f64() * 1e3);
         }
         for (tensor, path) in outputs.iter().zip(outputs_to) {
+            context.check()?;
             if let Some(path) = path {
                 cytoscope_formats::atomic_write(&path, &npy::write(tensor))?;
             }

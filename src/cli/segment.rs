@@ -101,6 +101,9 @@ impl Segment {
                 ..usual
             },
         };
+        if let Some(folder) = job.labels.parent() {
+            progress::results_in(folder);
+        }
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let report = job.run(&context)?;
         if self.json {

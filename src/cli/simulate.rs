@@ -1,14 +1,16 @@
 //! `cytoscope simulate`.
 
 use super::failure::{Failure, Outcome};
-use super::{parse_zyx, print, print_json};
+use super::{parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
-use cytoscope_pipeline::JobErrorKind;
-use cytoscope_simulate::{Kind, Settings, simulate};
+use cytoscope_pipeline::{Context, JobErrorKind};
+use cytoscope_profile::Recorder;
+use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_volume::{Array, DType};
 use serde_json::json;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// Options of `simulate`.
 #[derive(Args)]
@@ -31,6 +33,21 @@ pub(crate) struct Simulate {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Tell progress as JSON lines on stderr.
+    #[arg(long)]
+    json_progress: bool,
+}
+
+fn made(settings: &Settings, context: &Context) -> Result<Simulation, Failure> {
+    let voxels = settings.shape_zyx.iter().map(|n| *n as u64).fold(1, u64::saturating_mul);
+    let meter = Mutex::new((context.meter("simulate", voxels, "voxels"), 0));
+    Ok(simulate(settings, |fraction| {
+        let mut held = meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = (fraction * voxels as f64) as u64;
+        let more = now.saturating_sub(held.1);
+        held.1 += more;
+        held.0.add(more).is_ok()
+    })?)
 }
 
 impl Simulate {
@@ -44,13 +61,16 @@ impl Simulate {
         };
         std::fs::create_dir_all(&self.out)
             .map_err(|e| Failure::new(JobErrorKind::Other, format!("{}: {e}", self.out.display())))?;
-        let made = simulate(&settings, |_| true)?;
+        progress::results_in(&self.out);
+        let context = progress::context(self.json_progress, false, Recorder::totals_only());
+        let made = made(&settings, &context)?;
         let stem = format!("{}_{}", settings.kind, settings.seed);
         let mut written = Vec::new();
         let parts: [(&str, Option<&Array>); 3] =
             [("raw", Some(&made.raw)), ("labels", made.labels.as_ref()), ("target", made.target.as_ref())];
         for (part, array) in parts {
             let Some(array) = array else { continue };
+            context.check()?;
             let wide = array.dtype() == DType::U32;
             let container = if wide { Container::OmeTiff } else { Container::ImageJ };
             let path = self.out.join(format!("{stem}_{part}.{}", if wide { "ome.tif" } else { "tif" }));

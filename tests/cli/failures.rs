@@ -48,6 +48,49 @@ fn bad_input_is_code_3_and_names_the_file() {
     assert!(desk.names("o").is_empty() && !desk.path("x.npy").exists() && !desk.path("pkg").exists());
 }
 
+/// A classic TIFF of one plane whose strip lies outside of the file.
+fn claims(width: u32, height: u32) -> Vec<u8> {
+    let entries: [(u16, u16, u32); 9] = [
+        (256, 4, width),
+        (257, 4, height),
+        (258, 3, 8),
+        (259, 3, 1),
+        (262, 3, 1),
+        (273, 4, 200),
+        (277, 3, 1),
+        (278, 4, height),
+        (279, 4, 88),
+    ];
+    let mut bytes = b"II*\0\x08\0\0\0".to_vec();
+    bytes.extend((entries.len() as u16).to_le_bytes());
+    for (tag, kind, value) in entries {
+        bytes.extend(tag.to_le_bytes().into_iter().chain(kind.to_le_bytes()));
+        bytes.extend(1u32.to_le_bytes().into_iter().chain(value.to_le_bytes()));
+    }
+    bytes.resize(288, 0);
+    bytes
+}
+
+#[test]
+fn a_small_file_that_claims_a_huge_image_is_bad_not_too_large() {
+    let desk = Desk::new();
+    std::fs::write(desk.path("claims.tif"), claims(2_000_000, 2_000_000)).unwrap();
+    desk.fails(3, &["predict", "claims.tif", "--out", "o"], &["claims.tif"]);
+    assert!(desk.names("o").is_empty());
+}
+
+#[test]
+fn a_device_that_is_not_there_is_code_2_and_says_what_is() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("6,32,32", 1);
+    desk.fails(
+        2,
+        &["predict", &raw, "--out", "o", "--device", "wgpu:77"],
+        &["wgpu:77", "no such device", "cpu (usable)"],
+    );
+    desk.fails(2, &["predict", &raw, "--out", "o", "--device", "abacus"], &["abacus", "cuda", "wgpu", "cpu"]);
+}
+
 #[test]
 fn a_folder_that_cannot_be_written_is_code_1() {
     let desk = Desk::new();
@@ -208,4 +251,35 @@ fn interrupted_twice_it_leaves_nothing_either() {
     std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(5), "{line}{rest}");
     assert!(desk.names("o").is_empty(), "{:?}", desk.names("o"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_conversion_leaves_nothing() {
+    let desk = Desk::new();
+    // Four gigabytes of zeros that take no disk, and some seconds to compress.
+    let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    header.extend(b"{'descr': '<u2', 'fortran_order': False, 'shape': (2048, 1024, 1024), }");
+    header.resize(127, b' ');
+    header.push(b'\n');
+    std::fs::write(desk.path("large.npy"), &header).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(desk.path("large.npy")).unwrap();
+    file.set_len(128 + (2048 << 20) * 2).unwrap();
+    let arguments =
+        ["convert", "large.npy", "large.ome.tif", "--axes", "ZYX", "--compression", "deflate", "--json-progress"];
+    let mut child = desk.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    let under_way = |line: &str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+        event["stage"] == "convert" && event["done"].as_u64() > Some(0)
+    };
+    while !said.lines().last().is_some_and(under_way) {
+        assert!(lines.read_line(&mut said).unwrap() > 0, "it ended before it wrote: {said}");
+    }
+    assert!(!desk.leftovers().is_empty(), "it was writing something that could be left behind");
+    interrupt(&child);
+    std::io::Read::read_to_string(&mut lines, &mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(5), "{said}");
+    assert!(desk.leftovers().is_empty() && !desk.path("large.ome.tif").exists(), "{:?}", desk.leftovers());
 }

@@ -68,7 +68,11 @@ fn wrong_use_is_told_with_code_2() {
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "1,5,5"], &["--tile", "too small"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", "1.5"], &["--overlap"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["crop or gaussian"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--outputs", "raw,gold"], &["gold", "raw, labels or table"]);
+    desk.fails(
+        2,
+        &["predict", "a.tif", "--out", "o", "--outputs", "raw,gold"],
+        &["gold", "raw, labels, table or preview"],
+    );
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "lots"], &["2G"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--device", "gpu"], &["gpu", "auto, cpu, cuda"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--precision", "f17"], &["f17", "int8"]);

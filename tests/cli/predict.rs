@@ -310,3 +310,90 @@ fn segment_makes_objects_of_a_map() {
     desk.fails(3, &["segment", "nothere.tif", "--out", "x.tif"], &["nothere.tif"]);
     assert!(!desk.path("x.tif").exists());
 }
+
+#[test]
+fn a_preview_is_a_picture_of_the_middle_slice() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("9,60,70", 2);
+    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels,preview"]).ok();
+    assert_eq!(
+        desk.names("o"),
+        ["nuclei_2_raw_labels.tif", "nuclei_2_raw_preview.png", "nuclei_2_raw_provenance.json"]
+    );
+    let picture = image::load_from_memory(&desk.bytes("o/nuclei_2_raw_preview.png")).unwrap().to_rgb8();
+    assert_eq!(picture.dimensions(), (70, 60));
+    // Coloured where an object ends, grey elsewhere.
+    let slice: Vec<u32> = labels(&desk, "o/nuclei_2_raw_labels.tif")[4 * 60 * 70..5 * 60 * 70].to_vec();
+    let at = |y: usize, x: usize| slice[y * 70 + x];
+    let mut outlines = 0;
+    for y in 1..59 {
+        for x in 1..69 {
+            let around = [at(y - 1, x), at(y + 1, x), at(y, x - 1), at(y, x + 1)];
+            let edge = at(y, x) > 0 && around.iter().any(|l| *l != at(y, x));
+            let [r, g, b] = picture.get_pixel(x as u32, y as u32).0;
+            assert_eq!(r != g || g != b, edge, "row {y}, column {x}: {r},{g},{b}");
+            outlines += usize::from(edge);
+        }
+    }
+    assert!(outlines > 50, "{outlines} pixels of outlines");
+}
+
+#[test]
+fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("9,60,70", 3);
+    let with_gpu = |arguments: &[&str]| {
+        let out = desk.command(arguments).env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
+        assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()
+    };
+    let devices = with_gpu(&["devices", "--json"]);
+    let usable: Vec<&str> =
+        devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).map(|d| d["id"].as_str().unwrap()).collect();
+    let Some(gpu) = usable.iter().find(|id| **id != "cpu") else {
+        return eprintln!("SKIPPED: no GPU, not even in software (install mesa-vulkan-drivers): {devices}");
+    };
+    let predict = |device: &str, out: &str| {
+        with_gpu(&["predict", &raw, "--out", out, "--voxel-size", VOXEL, "--device", device, "--json"])
+    };
+    let on_gpu = predict(gpu, "gpu");
+    assert_eq!(on_gpu["inputs"][0]["device"]["id"], *gpu);
+    predict("cpu", "cpu");
+    assert_eq!(labels(&desk, "gpu/nuclei_3_raw_labels.tif"), labels(&desk, "cpu/nuclei_3_raw_labels.tif"));
+    let (a, b) = (desk.image("gpu/nuclei_3_raw_raw.tif"), desk.image("cpu/nuclei_3_raw_raw.tif"));
+    let far = a.samples().to_f32().iter().zip(b.samples().to_f32()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(far < 1e-4, "the maps differ by {far}");
+    // Left to itself it takes the faster by its own figures, and tells both.
+    let auto = predict("auto", "auto");
+    let chosen = &auto["inputs"][0]["device"];
+    let timed: BTreeMap<&str, f64> = chosen["measurements"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|m| Some((m["device"].as_str()?, m["best_ms"].as_f64()?)))
+        .collect();
+    let fastest = timed.iter().min_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+    assert!(timed.len() >= 2 && chosen["id"] == **fastest, "{chosen}");
+    assert!(timed.keys().take(2).all(|id| chosen["why"].as_str().unwrap().contains(id)) || timed.len() > 2, "{chosen}");
+    assert_eq!(labels(&desk, "auto/nuclei_3_raw_labels.tif"), labels(&desk, "cpu/nuclei_3_raw_labels.tif"));
+}
+
+#[test]
+fn decoding_is_told_apart_from_reading() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("9,60,70", 4);
+    desk.run(&["convert", &raw, "packed.ome.tif", "--compression", "deflate"]).ok();
+    let stage = |input: &str, out: &str| {
+        let report =
+            desk.run(&["predict", input, "--out", out, "--voxel-size", VOXEL, "--outputs", "raw", "--json"]).json();
+        let stages = report["inputs"][0]["stages"].as_array().unwrap().clone();
+        stages.into_iter().find(|s| s["stage"] == "decode")
+    };
+    assert_eq!(stage(&raw, "plain"), None);
+    let decode = stage("packed.ome.tif", "packed").unwrap();
+    assert!(
+        decode["bytes"].as_u64().unwrap() >= 9 * 60 * 70 * 2 && decode["seconds"].as_f64().unwrap() > 0.0,
+        "{decode}"
+    );
+    assert_eq!(desk.image("plain/nuclei_4_raw_raw.tif"), desk.image("packed/packed_raw.tif"));
+}

@@ -60,6 +60,14 @@ pub enum EngineError {
         /// What it or its driver said.
         reason: String,
     },
+    /// A device that is not there, or that models cannot run on.
+    #[error("{device} cannot be used: {reason}")]
+    Unavailable {
+        /// The device asked for.
+        device: DeviceId,
+        /// Why not, and what there is.
+        reason: String,
+    },
     /// A text that names no device.
     #[error("\"{text}\" names no device: expected auto, cpu, cuda[:i] or wgpu[:i]")]
     BadDevice {

@@ -5,7 +5,7 @@ use crate::{
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
     npy::{self, Npy},
-    source::Source,
+    source::{Counters, Source},
     tiff::{
         file::{FileSet, TiffFile},
         ifd::looks_like_tiff,
@@ -17,10 +17,8 @@ use crate::{
 use cytoscope_volume::{Array, Axes, Region, VoxelSize};
 use std::{
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 /// How to open a file.
@@ -46,7 +44,7 @@ struct Inner {
     meta: ImageMeta,
     data: Data,
     limits: Limits,
-    bytes_read: Arc<AtomicU64>,
+    counters: Arc<Counters>,
 }
 
 #[derive(Debug)]
@@ -63,13 +61,13 @@ enum Data {
 /// [`FormatError`] if the file cannot be read, is no format read here, breaks its format or a limit, or lacks the
 /// series or axes asked for.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
-    let bytes_read = Arc::new(AtomicU64::new(0));
-    let source = Source::open(path, Arc::clone(&bytes_read)).map_err(|f| f.at(path))?;
+    let counters = Arc::<Counters>::default();
+    let source = Source::open(path, Arc::clone(&counters)).map_err(|f| f.at(path))?;
     let mut head = [0u8; 512];
     let have = source.len().min(512) as usize;
     let head = head.get_mut(..have).unwrap_or_default();
     source.read_at(0, head).map_err(|f| f.at(path))?;
-    open_source(path, source, head, options, bytes_read)
+    open_source(path, source, head, options, counters)
 }
 
 /// Opens an image held in memory, as [`open`] opens a file; sets of several files cannot be opened so.
@@ -86,18 +84,18 @@ fn open_source(
     source: Source,
     head: &[u8],
     options: &OpenOptions,
-    bytes_read: Arc<AtomicU64>,
+    counters: Arc<Counters>,
 ) -> Result<Image, FormatError> {
-    let files = FileSet::new(options.limits.clone(), Arc::clone(&bytes_read));
+    let files = FileSet::new(options.limits.clone(), Arc::clone(&counters));
     if head.starts_with(npy::MAGIC) {
-        return open_npy(path, source, options, bytes_read);
+        return open_npy(path, source, options, counters);
     }
     if looks_like_tiff(head) {
         let file = TiffFile::walk(path, source, &options.limits).map_err(|f| f.at(path))?;
-        return from_tiff(path, series::open(path, file, files, options)?, options, bytes_read);
+        return from_tiff(path, series::open(path, file, files, options)?, options, counters);
     }
     if crate::tiff::ome_xml::is_ome(&String::from_utf8_lossy(head)) {
-        return from_tiff(path, ome::open_companion(path, files, options)?, options, bytes_read);
+        return from_tiff(path, ome::open_companion(path, files, options)?, options, counters);
     }
     Err(FormatError::unsupported(
         path,
@@ -106,12 +104,7 @@ fn open_source(
     ))
 }
 
-fn open_npy(
-    path: &Path,
-    source: Source,
-    options: &OpenOptions,
-    bytes_read: Arc<AtomicU64>,
-) -> Result<Image, FormatError> {
+fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Counters>) -> Result<Image, FormatError> {
     let npy = Npy::open(source, &options.limits, options.axes.as_ref()).map_err(|f| f.at(path))?;
     if options.series != 0 {
         return Err(FormatError::misused(
@@ -143,14 +136,14 @@ fn open_npy(
         missing_planes: 0,
         unread_pages: 0,
     };
-    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Npy(npy), limits: options.limits.clone(), bytes_read }) })
+    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Npy(npy), limits: options.limits.clone(), counters }) })
 }
 
 fn from_tiff(
     path: &Path,
     opened: Opened,
     options: &OpenOptions,
-    bytes_read: Arc<AtomicU64>,
+    counters: Arc<Counters>,
 ) -> Result<Image, FormatError> {
     let Opened { series, files, count } = opened;
     let Some(first) = series.planes.iter().flatten().next() else {
@@ -194,7 +187,7 @@ fn from_tiff(
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count(),
     };
     let stack = Stack { files, planes, levels: layouts, tzc };
-    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Tiff(stack), limits: options.limits.clone(), bytes_read }) })
+    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Tiff(stack), limits: options.limits.clone(), counters }) })
 }
 
 /// The canonical axes longer than 1, with their extents.
@@ -211,7 +204,14 @@ impl Image {
 
     /// Bytes read from the image's files so far, its headers included.
     pub fn bytes_read(&self) -> u64 {
-        self.inner.bytes_read.load(Ordering::Relaxed)
+        self.inner.counters.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Strips and tiles decoded since the image was opened: time summed over threads, and bytes that came out.
+    pub fn decoded(&self) -> (Duration, u64) {
+        let counters = &self.inner.counters;
+        let nanos = counters.decode_nanos.load(Ordering::Relaxed);
+        (Duration::from_nanos(nanos), counters.decoded_bytes.load(Ordering::Relaxed))
     }
 
     /// The samples of a region of a level, along T, Z, C, Y, X, S: only the strips or tiles it touches are read, and

@@ -45,7 +45,7 @@ pub use error::{FormatError, FormatErrorKind};
 pub use image::{Image, OpenOptions, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
-pub use preview::preview_png;
+pub use preview::{label_color, preview_png};
 pub use write::{
     Compression, Container, StackWriter, WriteSpec, atomic_write, atomic_write_with, container_for_path, write_array,
 };

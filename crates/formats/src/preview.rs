@@ -29,8 +29,7 @@ pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<(), Forma
         return Err(FormatError::misused(path, "the preview is too large", "give a smaller plane"));
     };
     let (pixels, color) = if labels && samples == 1 {
-        let colors =
-            with_samples!(array.samples(), v => v.iter().flat_map(|l| label_color(l.to_f64())).collect::<Vec<u8>>());
+        let colors = with_samples!(array.samples(), v => v.iter().flat_map(|l| label_color(l.to_f64() as u64)).collect::<Vec<u8>>());
         (colors, ExtendedColorType::Rgb8)
     } else {
         let color = match samples {
@@ -58,14 +57,14 @@ fn stretched<E: Element>(values: &[E]) -> Vec<u8> {
     values.iter().map(|v| ((v.to_f64() - low) * scale).round().clamp(0.0, 255.0) as u8).collect()
 }
 
-/// A bright colour that depends on the label alone; black for background.
-fn label_color(label: f64) -> [u8; 3] {
-    if label == 0.0 {
+/// A bright colour (RGB) that depends on the label alone; black for background, 0.
+pub fn label_color(label: u64) -> [u8; 3] {
+    if label == 0 {
         return [0, 0, 0];
     }
     // Golden-ratio steps of hue keep neighbouring labels apart; brightness varies with the next bits.
-    let bits = label.to_bits().wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let hue = (label * 0.618_033_988_749_895).rem_euclid(1.0) * 6.0;
+    let bits = label.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let hue = (label as f64 * 0.618_033_988_749_895).rem_euclid(1.0) * 6.0;
     let value = [255.0, 215.0, 180.0, 235.0][(bits >> 62) as usize & 3];
     let channel = |shift: f64| {
         let k = (shift + hue).rem_euclid(6.0);

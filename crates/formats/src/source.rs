@@ -9,14 +9,26 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
+
+/// What reading an image took so far; shared by all its files.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Bytes taken from files.
+    pub bytes_read: AtomicU64,
+    /// Time in decoders, summed over threads.
+    pub decode_nanos: AtomicU64,
+    /// Bytes that decoders made.
+    pub decoded_bytes: AtomicU64,
+}
 
 /// Bytes that can be read at any position by many threads at once.
 #[derive(Debug)]
 pub(crate) struct Source {
     store: Store,
     len: u64,
-    bytes_read: Arc<AtomicU64>,
+    counters: Arc<Counters>,
 }
 
 #[derive(Debug)]
@@ -26,19 +38,19 @@ enum Store {
 }
 
 impl Source {
-    /// Opens a file; reads are added to `bytes_read`.
-    pub fn open(path: &Path, bytes_read: Arc<AtomicU64>) -> Result<Self, Fault> {
+    /// Opens a file; reads are added to `counters`.
+    pub fn open(path: &Path, counters: Arc<Counters>) -> Result<Self, Fault> {
         let file = File::open(path).map_err(|e| Fault::Io("opening", e))?;
         let about = file.metadata().map_err(|e| Fault::Io("opening", e))?;
         if about.is_dir() {
             return Err(Fault::unsupported("this is a folder", "name an image file inside it"));
         }
-        Ok(Self { store: Store::File(file), len: about.len(), bytes_read })
+        Ok(Self { store: Store::File(file), len: about.len(), counters })
     }
 
     /// Bytes in memory.
     pub fn memory(bytes: Vec<u8>) -> Self {
-        Self { len: bytes.len() as u64, store: Store::Memory(bytes), bytes_read: Arc::default() }
+        Self { len: bytes.len() as u64, store: Store::Memory(bytes), counters: Arc::default() }
     }
 
     /// Bytes in all.
@@ -51,6 +63,13 @@ impl Source {
         offset.checked_add(count).is_some_and(|end| end <= self.len)
     }
 
+    /// Counts a decoded strip or tile.
+    pub fn count_decoded(&self, took: Duration, bytes: usize) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.counters.decode_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.counters.decoded_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Fills `into` from `offset` on.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
         if !self.holds(offset, into.len() as u64) {
@@ -60,7 +79,7 @@ impl Source {
                 self.len
             )));
         }
-        self.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.counters.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
         match &self.store {
             Store::File(file) => read_exact_at(file, offset, into).map_err(|e| Fault::Io("reading", e)),
             Store::Memory(bytes) => {

@@ -90,20 +90,18 @@ impl Devices {
     /// The engine for a request without a model at hand.
     ///
     /// # Errors
-    /// [`EngineError::BadDevice`] with the device's reason if it is not there or cannot be used.
+    /// [`EngineError::Unavailable`] with the device's reason if it is not there or cannot be used.
     pub fn engine(&self, id: DeviceId) -> Result<Box<dyn Engine>, EngineError> {
         match self.all.iter().find(|d| d.id == id) {
             Some(device) if device.usable => Self::open(device),
-            Some(device) => {
-                Err(EngineError::Device { device: id, reason: format!("it cannot be used: {}", device.reason) })
-            }
+            Some(device) => Err(EngineError::Unavailable { device: id, reason: device.reason.clone() }),
             None => {
                 let reasons: Vec<String> = self
                     .all
                     .iter()
                     .map(|d| format!("{} ({})", d.id, if d.usable { "usable" } else { &d.reason }))
                     .collect();
-                Err(EngineError::Device {
+                Err(EngineError::Unavailable {
                     device: id,
                     reason: format!("there is no such device; there are {}", reasons.join(", ")),
                 })

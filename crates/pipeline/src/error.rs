@@ -148,6 +148,7 @@ impl JobError {
             Self::Engine(EngineError::OutOfMemory { .. }) | Self::Budget { .. } => JobErrorKind::OutOfResources,
             Self::Engine(
                 EngineError::BadDevice { .. }
+                | EngineError::Unavailable { .. }
                 | EngineError::BadPrecision { .. }
                 | EngineError::UnsupportedPrecision { .. },
             ) => JobErrorKind::WrongUse,

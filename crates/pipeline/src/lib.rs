@@ -9,6 +9,7 @@
 //! leaves no half-written result.
 #![forbid(unsafe_code)]
 
+mod convert;
 pub mod devices;
 mod error;
 mod evaluate;
@@ -22,6 +23,7 @@ mod segment;
 mod spool;
 mod stack;
 
+pub use convert::ConvertJob;
 pub use error::{JobError, JobErrorKind, naming};
 pub use evaluate::{EvaluateJob, EvaluateReport, PairReport};
 pub use job::{CancelToken, Context, Event, Meter};

@@ -1,7 +1,8 @@
 //! Objects from a map that is already there.
 
+use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
-use crate::predict::one::{channel_name, label_writer, table_text};
+use crate::predict::one::channel_name;
 use crate::stack::Stack;
 use crate::{Context, JobError};
 use cytoscope_formats::OpenOptions;

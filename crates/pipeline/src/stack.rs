@@ -67,9 +67,31 @@ impl Stack {
             }
         }
         let mut span = context.recorder.span(Stage::Read, "slices").voxels(z.len() * self.slice_len());
+        let before = self.image.decoded();
         let array = self.image.read(0, &region)?;
+        let after = self.image.decoded();
+        if after.1 > before.1 {
+            context.recorder.add(Stage::Decode, "strips", after.0.saturating_sub(before.0), after.1 - before.1);
+        }
         span.add_bytes(array.samples().as_bytes().len());
         Ok(array.into_samples())
+    }
+
+    /// Reads the first row of the first slice and the last row of the last one, so that a file that does not hold what it
+    /// claims, or was cut short, is refused before hours are spent on it.
+    pub(crate) fn check_ends(&self) -> Result<(), JobError> {
+        let [depth, ny, _] = self.extents.zyx;
+        let meta = self.image.meta();
+        for (z, y) in [(0, 0), (depth.saturating_sub(1), ny.saturating_sub(1))] {
+            let mut region = Region::whole(&meta.shape_full);
+            for (axis, start) in [(Axis::T, self.time), (Axis::Z, z), (Axis::C, 0), (Axis::Y, y)] {
+                if let Some(i) = meta.axes_full.position(axis) {
+                    region = region.with_range(i, start, 1);
+                }
+            }
+            self.image.read(0, &region)?;
+        }
+        Ok(())
     }
 
     /// Slices of a slab of about [`SLAB_VOXELS`].

@@ -20,21 +20,21 @@ mod trace;
 
 pub use memory::{MemoryMark, available_bytes, peak_resident_bytes, resident_bytes};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Single spans kept by one recorder.
 pub const MAX_SPANS: usize = 1_000_000;
 
 /// What kind of work a span was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Getting bytes from a file.
     Read,
-    /// Turning a file's bytes into samples.
+    /// Turning a file's bytes into samples; part of the time of [`Stage::Read`], summed over threads.
     Decode,
     /// Bringing samples to the scale a model wants.
     Normalise,
@@ -79,7 +79,7 @@ impl Stage {
 }
 
 /// One finished span.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpanRecord {
     /// What kind of work.
     pub stage: Stage,
@@ -100,7 +100,7 @@ pub struct SpanRecord {
 }
 
 /// The sum of a stage's spans.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTotal {
     /// The stage.
     pub stage: Stage,
@@ -177,7 +177,23 @@ impl Recorder {
 
     /// Starts a span; it ends when it is dropped or [`Span::finish`]ed.
     pub fn span(&self, stage: Stage, name: impl Into<Cow<'static, str>>) -> Span<'_> {
-        Span { recorder: self, stage, name: name.into(), start: Instant::now(), bytes: 0, voxels: 0, macs: 0 }
+        Span {
+            recorder: self,
+            stage,
+            name: name.into(),
+            start: Instant::now(),
+            timed: None,
+            bytes: 0,
+            voxels: 0,
+            macs: 0,
+        }
+    }
+
+    /// Records work that something else timed: it is taken to have ended now.
+    pub fn add(&self, stage: Stage, name: impl Into<Cow<'static, str>>, duration: Duration, bytes: u64) {
+        let start = Instant::now().checked_sub(duration).unwrap_or(self.start).max(self.start);
+        let timed = Some(duration);
+        drop(Span { recorder: self, stage, name: name.into(), start, timed, bytes, voxels: 0, macs: 0 });
     }
 
     /// Samples this process' memory now.
@@ -203,6 +219,21 @@ impl Recorder {
         self.state().spans.clone()
     }
 
+    /// The spans kept after the first `cursor` ones, at most `most`.
+    pub fn spans_since(&self, cursor: usize, most: usize) -> Vec<SpanRecord> {
+        self.state().spans.iter().skip(cursor).take(most).cloned().collect()
+    }
+
+    /// The memory marks after the first `cursor` ones, at most `most`.
+    pub fn memory_marks_since(&self, cursor: usize, most: usize) -> Vec<MemoryMark> {
+        self.state().marks.iter().skip(cursor).take(most).cloned().collect()
+    }
+
+    /// Spans that were not kept, because there were [`MAX_SPANS`].
+    pub fn dropped_spans(&self) -> u64 {
+        self.state().dropped
+    }
+
     /// Every memory mark so far.
     pub fn memory_marks(&self) -> Vec<MemoryMark> {
         self.state().marks.clone()
@@ -215,7 +246,7 @@ impl Recorder {
     }
 
     fn record(&self, span: &Span<'_>) {
-        let duration = span.start.elapsed().as_secs_f64();
+        let duration = span.timed.unwrap_or_else(|| span.start.elapsed()).as_secs_f64();
         let mut state = self.state();
         let total = state.totals.entry(span.stage).or_insert(StageTotal {
             stage: span.stage,
@@ -262,6 +293,8 @@ pub struct Span<'a> {
     stage: Stage,
     name: Cow<'static, str>,
     start: Instant,
+    /// How long it took, where something else timed it.
+    timed: Option<Duration>,
     bytes: u64,
     voxels: u64,
     macs: u64,
@@ -314,13 +347,16 @@ mod tests {
                 scope.spawn(move || recorder.span(Stage::Compute, format!("tile {i}")).voxels(10 * i).finish());
             }
         });
+        recorder.add(Stage::Decode, "strips", Duration::from_millis(3), 50);
+        assert_eq!(recorder.spans_since(4, 9).len(), 1);
         recorder.mark_memory("end");
         let totals = recorder.totals();
-        assert_eq!((totals.len(), totals[0].count, totals[0].voxels), (1, 4, 60));
+        assert_eq!((totals.len(), totals[1].count, totals[1].voxels), (2, 4, 60));
+        assert_eq!((totals[0].stage, totals[0].seconds, totals[0].bytes), (Stage::Decode, 0.003, 50));
         let trace = recorder.chrome_trace();
         let events = trace["traceEvents"].as_array().unwrap();
         let names: Vec<_> = events.iter().filter(|e| e["ph"] == "X").map(|e| e["name"].as_str().unwrap()).collect();
-        assert_eq!(names.len(), 4);
+        assert_eq!(names.len(), 5);
         assert!(names.contains(&"tile 3"));
         assert!(events.iter().any(|e| e["ph"] == "C"));
     }

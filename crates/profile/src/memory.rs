@@ -1,9 +1,10 @@
 //! Memory of this process and of the machine.
 
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// The process' memory at one moment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryMark {
     /// What was going on.
     pub label: Cow<'static, str>,

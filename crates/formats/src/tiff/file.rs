@@ -7,12 +7,12 @@ use super::{
 use crate::{
     error::{Fault, FormatError},
     limits::Limits,
-    source::Source,
+    source::{Counters, Source},
 };
 use std::{
     collections::HashSet,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, OnceLock},
 };
 
 /// A file whose directories have been walked.
@@ -32,8 +32,8 @@ pub(crate) struct TiffFile {
 
 impl TiffFile {
     /// Opens a file and walks its directories.
-    pub fn open(path: &Path, limits: &Limits, bytes_read: &Arc<AtomicU64>) -> Result<Self, FormatError> {
-        Source::open(path, Arc::clone(bytes_read))
+    pub fn open(path: &Path, limits: &Limits, counters: &Arc<Counters>) -> Result<Self, FormatError> {
+        Source::open(path, Arc::clone(counters))
             .and_then(|source| Self::walk(path, source, limits))
             .map_err(|f| f.at(path))
     }
@@ -144,12 +144,12 @@ const KEPT_OPEN: usize = 128;
 pub(crate) struct FileSet {
     files: Vec<(PathBuf, OnceLock<Arc<TiffFile>>)>,
     limits: Limits,
-    bytes_read: Arc<AtomicU64>,
+    counters: Arc<Counters>,
 }
 
 impl FileSet {
-    pub fn new(limits: Limits, bytes_read: Arc<AtomicU64>) -> Self {
-        Self { files: Vec::new(), limits, bytes_read }
+    pub fn new(limits: Limits, counters: Arc<Counters>) -> Self {
+        Self { files: Vec::new(), limits, counters }
     }
 
     pub fn limits(&self) -> &Limits {
@@ -179,7 +179,7 @@ impl FileSet {
         if let Some(file) = slot.get() {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(TiffFile::open(path, &self.limits, &self.bytes_read)?);
+        let file = Arc::new(TiffFile::open(path, &self.limits, &self.counters)?);
         if self.files.len() <= KEPT_OPEN {
             return Ok(Arc::clone(slot.get_or_init(|| file)));
         }

@@ -9,12 +9,13 @@ use crate::{
     error::{DAMAGED, Fault, FormatError},
     image::OpenOptions,
     limits::Limits,
+    source::Counters,
 };
 use cytoscope_volume::Axis;
 use std::{
     collections::HashMap,
     path::{Component, Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
 };
 
 /// Opens a set from one of its TIFF files and the document in it.
@@ -33,8 +34,8 @@ pub(crate) fn open(
     if is_text(&holder)? {
         return open_companion(&holder, files, options);
     }
-    let bytes_read = Arc::new(AtomicU64::new(0));
-    let master = TiffFile::open(&holder, files.limits(), &bytes_read)?;
+    let counters = Arc::<Counters>::default();
+    let master = TiffFile::open(&holder, files.limits(), &counters)?;
     let description = master.description().map_err(|f| f.at(&holder))?.unwrap_or_default();
     let document = ome_xml::parse(&description).map_err(|f| f.at(&holder))?;
     if document.metadata_file.is_some() || document.images.is_empty() {

@@ -13,7 +13,7 @@ use crate::{
 };
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
-use std::{cell::RefCell, collections::HashSet, ops::Range, path::Path, sync::Arc};
+use std::{cell::RefCell, collections::HashSet, ops::Range, path::Path, sync::Arc, time::Instant};
 
 /// The planes of an image and how to find their pixels.
 #[derive(Debug)]
@@ -248,7 +248,11 @@ impl Task<'_> {
         let decode = |chunk: &Chunk, into: &mut [u8]| -> Result<(), Fault> {
             with_encoded(chunk.count as usize, |encoded| {
                 file.container.source.read_at(chunk.offset, encoded)?;
-                codec::decode_chunk(layout, file.container.order, encoded, &self.plane.jpeg_tables, rows_stored, into)
+                let start = Instant::now();
+                let tables = &self.plane.jpeg_tables;
+                codec::decode_chunk(layout, file.container.order, encoded, tables, rows_stored, into)?;
+                file.container.source.count_decoded(start.elapsed(), into.len());
+                Ok(())
             })
         };
         let whole = window.x.len() == layout.chunk_width

@@ -1,11 +1,13 @@
 //! Predicting: stack in, labels, maps and tables out.
 
+pub(crate) mod files;
 mod grid;
 mod infer;
 pub(crate) mod label;
 pub(crate) mod one;
 mod plan;
 mod prediction;
+mod preview;
 
 pub use plan::{Blend, TilePlan, TileRequest};
 
@@ -32,6 +34,8 @@ pub enum Output {
     Labels,
     /// Their measurements: `NAME_objects.csv`.
     Table,
+    /// A picture of the middle slice: objects outlined, or the predicted stain beside it: `NAME_preview.png`.
+    Preview,
 }
 
 impl std::str::FromStr for Output {
@@ -42,7 +46,8 @@ impl std::str::FromStr for Output {
             "raw" => Ok(Self::Raw),
             "labels" => Ok(Self::Labels),
             "table" => Ok(Self::Table),
-            _ => Err(format!("\"{text}\" is no output: expected raw, labels or table")),
+            "preview" => Ok(Self::Preview),
+            _ => Err(format!("\"{text}\" is no output: expected raw, labels, table or preview")),
         }
     }
 }
@@ -309,7 +314,7 @@ impl PredictJob {
     fn spare_inputs(&self, files: &[PathBuf], stems: &[String]) -> Result<(), JobError> {
         let Ok(out) = self.out.canonicalize() else { return Ok(()) };
         let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
-        match stems.iter().flat_map(|stem| one::Paths::new(&out, stem).all()).find(|path| inputs.contains(path)) {
+        match stems.iter().flat_map(|stem| files::Paths::new(&out, stem).all()).find(|path| inputs.contains(path)) {
             None => Ok(()),
             Some(path) => Err(JobError::WrongUse(format!(
                 "{}: a result would overwrite this input; write to another folder with --out",

@@ -1,11 +1,12 @@
 //! One input from file to files.
 
+use super::files::{Paths, Writers, label_axes, label_writer, raw_writer, table_text, write_raw};
 use super::grid::{ModelView, model_shape};
 use super::infer::{Run, Seams};
 use super::label::{self, Labels};
 use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, RawChannel};
-use super::{InputReport, Output, PredictJob};
+use super::{InputReport, Output, PredictJob, preview};
 use crate::devices::Chosen;
 use crate::model::Task;
 use crate::ops;
@@ -13,11 +14,11 @@ use crate::spool::Spool;
 use crate::stack::{ChannelStream, Extents, Stack};
 use crate::{Context, JobError, Model, provenance};
 use cytoscope_engine::{CompileOptions, Precision};
-use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
+use cytoscope_formats::ImageMeta;
 use cytoscope_graph::package::Processing;
-use cytoscope_objects::measure::{ObjectRow, to_csv};
+use cytoscope_objects::measure::ObjectRow;
 use cytoscope_profile::Stage;
-use cytoscope_volume::{Array, Axes, DType, Samples};
+use cytoscope_volume::{Array, DType, Samples};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -74,6 +75,9 @@ pub(super) fn predict(
         return Ok(report_of_resumed(&report, input, engine, model));
     }
     paths.refuse_foreign(&wanted)?;
+    for &time in &times {
+        Stack::new(&image, time).check_ends()?;
+    }
     let voxel = voxel_size(job, &mut meta, model, &mut notes);
     let grid = model_shape(extents.zyx, voxel.known, model.voxel_um);
     let voxel_um = voxel.assumed;
@@ -92,7 +96,10 @@ pub(super) fn predict(
         bytes: job.memory_budget_bytes.unwrap_or_else(available),
         is_given: job.memory_budget_bytes.is_some(),
     };
-    let objects = wanted.contains(&Output::Labels) || wanted.contains(&Output::Table);
+    let preview = wanted.contains(&Output::Preview);
+    let objects = wanted.contains(&Output::Labels)
+        || wanted.contains(&Output::Table)
+        || (preview && model.task == Task::Segmentation);
     let volume = Volume {
         shape: grid,
         read_slice_bytes: (first.slice_len() * meta.dtype.size_bytes()) as u64,
@@ -115,6 +122,9 @@ pub(super) fn predict(
     let names: Vec<String> = (0..extents.channels).map(|c| channel_name(&meta, c)).collect();
     let all_channels: Vec<usize> = (0..extents.channels).collect();
     let mut labelled: Vec<(Stack, Labels)> = Vec::new();
+    let shown = preview::middle(extents.zyx[0]);
+    let mut shown_prediction: Option<Vec<f32>> = None;
+    let mut shown_labels: Option<Vec<u32>> = None;
     for &time in &times {
         let stack = Stack::new(&image, time);
         let chains = channels
@@ -154,6 +164,9 @@ pub(super) fn predict(
         if let Some(writer) = &mut writers.raw {
             write_raw(context, writer, &mut prediction, times.len() > 1)?;
         }
+        if preview && !objects && shown_prediction.is_none() {
+            shown_prediction = Some(prediction.read(context, 0, shown..shown + 1)?);
+        }
         if objects {
             let mut labels = label::label(
                 context,
@@ -180,7 +193,12 @@ pub(super) fn predict(
         let measure = wanted.contains(&Output::Table);
         for ((stack, labels), time) in labelled.into_iter().zip(&times) {
             let writer = &mut writers.labels;
+            let mut z = 0;
             let table = labels.finish(context, &stack, &all_channels, names.clone(), voxel_um, measure, |slice| {
+                if preview && z == shown && shown_labels.is_none() {
+                    shown_labels = Some(slice.to_vec());
+                }
+                z += 1;
                 let Some((writer, _)) = writer else { return Ok(()) };
                 let samples = match dtype {
                     DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
@@ -209,6 +227,18 @@ pub(super) fn predict(
     if wanted.contains(&Output::Table) {
         cytoscope_formats::atomic_write(&paths.table, table_text(&rows, &names, extents.times > 1).as_bytes())?;
         outputs.push(paths.table.clone());
+    }
+    if preview {
+        let plane = [extents.zyx[1], extents.zyx[2]];
+        let time = times.first().copied().unwrap_or(0);
+        let channel = channels.first().copied().unwrap_or(0);
+        let raw = Stack::new(&image, time).read(context, channel, shown..shown + 1)?.to_f32();
+        match (&shown_labels, &shown_prediction) {
+            (Some(labels), _) => preview::outlined(&paths.preview, plane, &raw, labels)?,
+            (None, Some(predicted)) => preview::beside(&paths.preview, plane, &raw, predicted)?,
+            (None, None) => {}
+        }
+        outputs.push(paths.preview.clone());
     }
     drop(_span);
     context.recorder.mark_memory("end");
@@ -262,60 +292,6 @@ fn voxel_size(job: &PredictJob, meta: &mut ImageMeta, model: &Model, notes: &mut
         ));
     }
     Voxel { known: known.then_some(assumed), assumed }
-}
-
-/// Files of one input's results.
-pub(super) struct Paths {
-    raw: PathBuf,
-    labels: PathBuf,
-    labels_wide: PathBuf,
-    table: PathBuf,
-    provenance: PathBuf,
-}
-
-impl Paths {
-    pub(super) fn all(self) -> [PathBuf; 5] {
-        [self.raw, self.labels, self.labels_wide, self.table, self.provenance]
-    }
-
-    pub(super) fn new(out: &Path, stem: &str) -> Self {
-        Self {
-            raw: out.join(format!("{stem}_raw.tif")),
-            labels: out.join(format!("{stem}_labels.tif")),
-            labels_wide: out.join(format!("{stem}_labels.ome.tif")),
-            table: out.join(format!("{stem}_objects.csv")),
-            provenance: out.join(format!("{stem}_provenance.json")),
-        }
-    }
-}
-
-impl Paths {
-    /// Refuses to write over files that no earlier prediction of this input made: nothing is ever lost.
-    fn refuse_foreign(&self, wanted: &BTreeSet<Output>) -> Result<(), JobError> {
-        let own = provenance::outputs_of(&self.provenance);
-        for (output, paths) in [
-            (Output::Raw, vec![&self.raw]),
-            (Output::Labels, vec![&self.labels, &self.labels_wide]),
-            (Output::Table, vec![&self.table]),
-        ] {
-            for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
-                let ours = own.iter().any(|o| o.file_name() == path.file_name());
-                if path.exists() && !ours {
-                    return Err(JobError::WrongUse(format!(
-                        "{} is there already and was not made by a prediction: give another folder with --out",
-                        path.display()
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-#[derive(Default)]
-struct Writers {
-    raw: Option<StackWriter>,
-    labels: Option<(StackWriter, PathBuf)>,
 }
 
 pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
@@ -407,101 +383,6 @@ fn postprocess(
         prediction.chains[channel] = chain;
     }
     Ok(())
-}
-
-fn raw_axes(times: usize) -> Axes {
-    let text = if times > 1 { "TZCYX" } else { "ZCYX" };
-    text.parse().unwrap_or_default()
-}
-
-fn label_axes(times: usize) -> Axes {
-    let text = if times > 1 { "TZYX" } else { "ZYX" };
-    text.parse().unwrap_or_default()
-}
-
-fn raw_writer(
-    path: &Path,
-    model: &Model,
-    meta: &ImageMeta,
-    zyx: &[usize; 3],
-    times: usize,
-) -> Result<StackWriter, JobError> {
-    let mut shape = vec![zyx[0], model.output_channels, zyx[1], zyx[2]];
-    if times > 1 {
-        shape.insert(0, times);
-    }
-    let mut spec = WriteSpec::new(Container::ImageJ, raw_axes(times), shape, DType::F32);
-    spec.voxel_size_um = meta.voxel_size_um;
-    spec.time_interval_secs = meta.time_interval_secs;
-    spec.channels =
-        (0..model.output_channels).map(|c| Channel { name: format!("{} {c}", model.name), color_rgb: None }).collect();
-    if model.task == Task::Segmentation {
-        spec.display_range = Some((0.0, 1.0));
-    }
-    Ok(StackWriter::create(path, &spec)?)
-}
-
-fn write_raw(
-    context: &Context,
-    writer: &mut StackWriter,
-    prediction: &mut Prediction,
-    timed: bool,
-) -> Result<(), JobError> {
-    let [depth, ny, nx] = prediction.shape;
-    let mut meter = context.meter("write", depth as u64, "slices");
-    for z in 0..depth {
-        let mut values = Vec::with_capacity(prediction.channels * ny * nx);
-        for c in 0..prediction.channels {
-            values.extend(prediction.read(context, c, z..z + 1)?);
-        }
-        let mut shape = vec![1, prediction.channels, ny, nx];
-        if timed {
-            shape.insert(0, 1);
-        }
-        let _span = context.recorder.span(Stage::Write, "raw").bytes(values.len() * 4);
-        writer.write(&Array::new(raw_axes(if timed { 2 } else { 1 }), shape, values)?)?;
-        meter.add(1)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn label_writer(
-    path: &Path,
-    meta: &ImageMeta,
-    zyx: &[usize; 3],
-    times: usize,
-    dtype: DType,
-    most: u32,
-) -> Result<StackWriter, JobError> {
-    let mut shape = zyx.to_vec();
-    if times > 1 {
-        shape.insert(0, times);
-    }
-    let container = if dtype == DType::U16 { Container::ImageJ } else { Container::OmeTiff };
-    let mut spec = WriteSpec::new(container, label_axes(times), shape, dtype);
-    spec.voxel_size_um = meta.voxel_size_um;
-    spec.time_interval_secs = meta.time_interval_secs;
-    spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
-    spec.display_range = Some((0.0, f64::from(most.max(1))));
-    spec.compression = if container == Container::OmeTiff { Compression::Deflate } else { Compression::None };
-    Ok(StackWriter::create(path, &spec)?)
-}
-
-pub(crate) fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
-    if !timed {
-        return rows.first().map_or_else(|| to_csv(&[], names), |(_, r)| to_csv(r, names));
-    }
-    let mut text = String::new();
-    for (i, (time, rows)) in rows.iter().enumerate() {
-        for (n, line) in to_csv(rows, names).lines().enumerate() {
-            match n {
-                0 if i == 0 => text.push_str(&format!("time,{line}\n")),
-                0 => {}
-                _ => text.push_str(&format!("{time},{line}\n")),
-            }
-        }
-    }
-    text
 }
 
 fn report_of_resumed(outputs: &[PathBuf], input: &Path, engine: &Chosen, model: &Model) -> InputReport {

@@ -1,0 +1,163 @@
+//! The files of one input's results: their names, who may write over them, and how each is written.
+
+use super::Output;
+use super::prediction::Prediction;
+use crate::model::Task;
+use crate::{Context, JobError, Model, provenance};
+use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
+use cytoscope_objects::measure::{ObjectRow, to_csv};
+use cytoscope_profile::Stage;
+use cytoscope_volume::{Array, Axes, DType};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Files of one input's results.
+pub(super) struct Paths {
+    pub raw: PathBuf,
+    pub labels: PathBuf,
+    pub labels_wide: PathBuf,
+    pub table: PathBuf,
+    pub preview: PathBuf,
+    pub provenance: PathBuf,
+}
+
+impl Paths {
+    pub(super) fn all(self) -> [PathBuf; 6] {
+        [self.raw, self.labels, self.labels_wide, self.table, self.preview, self.provenance]
+    }
+
+    pub(super) fn new(out: &Path, stem: &str) -> Self {
+        Self {
+            raw: out.join(format!("{stem}_raw.tif")),
+            labels: out.join(format!("{stem}_labels.tif")),
+            labels_wide: out.join(format!("{stem}_labels.ome.tif")),
+            table: out.join(format!("{stem}_objects.csv")),
+            preview: out.join(format!("{stem}_preview.png")),
+            provenance: out.join(format!("{stem}_provenance.json")),
+        }
+    }
+
+    /// Refuses to write over files that no earlier prediction of this input made: nothing is ever lost.
+    pub(super) fn refuse_foreign(&self, wanted: &BTreeSet<Output>) -> Result<(), JobError> {
+        let own = provenance::outputs_of(&self.provenance);
+        for (output, paths) in [
+            (Output::Raw, vec![&self.raw]),
+            (Output::Labels, vec![&self.labels, &self.labels_wide]),
+            (Output::Table, vec![&self.table]),
+            (Output::Preview, vec![&self.preview]),
+        ] {
+            for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
+                let ours = own.iter().any(|o| o.file_name() == path.file_name());
+                if path.exists() && !ours {
+                    return Err(JobError::WrongUse(format!(
+                        "{} is there already and was not made by a prediction: give another folder with --out",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is being written slice by slice.
+#[derive(Default)]
+pub(super) struct Writers {
+    pub raw: Option<StackWriter>,
+    pub labels: Option<(StackWriter, PathBuf)>,
+}
+
+fn raw_axes(times: usize) -> Axes {
+    let text = if times > 1 { "TZCYX" } else { "ZCYX" };
+    text.parse().unwrap_or_default()
+}
+
+pub(super) fn label_axes(times: usize) -> Axes {
+    let text = if times > 1 { "TZYX" } else { "ZYX" };
+    text.parse().unwrap_or_default()
+}
+
+pub(super) fn raw_writer(
+    path: &Path,
+    model: &Model,
+    meta: &ImageMeta,
+    zyx: &[usize; 3],
+    times: usize,
+) -> Result<StackWriter, JobError> {
+    let mut shape = vec![zyx[0], model.output_channels, zyx[1], zyx[2]];
+    if times > 1 {
+        shape.insert(0, times);
+    }
+    let mut spec = WriteSpec::new(Container::ImageJ, raw_axes(times), shape, DType::F32);
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.time_interval_secs = meta.time_interval_secs;
+    spec.channels =
+        (0..model.output_channels).map(|c| Channel { name: format!("{} {c}", model.name), color_rgb: None }).collect();
+    if model.task == Task::Segmentation {
+        spec.display_range = Some((0.0, 1.0));
+    }
+    Ok(StackWriter::create(path, &spec)?)
+}
+
+pub(super) fn write_raw(
+    context: &Context,
+    writer: &mut StackWriter,
+    prediction: &mut Prediction,
+    timed: bool,
+) -> Result<(), JobError> {
+    let [depth, ny, nx] = prediction.shape;
+    let mut meter = context.meter("write", depth as u64, "slices");
+    for z in 0..depth {
+        let mut values = Vec::with_capacity(prediction.channels * ny * nx);
+        for c in 0..prediction.channels {
+            values.extend(prediction.read(context, c, z..z + 1)?);
+        }
+        let mut shape = vec![1, prediction.channels, ny, nx];
+        if timed {
+            shape.insert(0, 1);
+        }
+        let _span = context.recorder.span(Stage::Write, "raw").bytes(values.len() * 4);
+        writer.write(&Array::new(raw_axes(if timed { 2 } else { 1 }), shape, values)?)?;
+        meter.add(1)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn label_writer(
+    path: &Path,
+    meta: &ImageMeta,
+    zyx: &[usize; 3],
+    times: usize,
+    dtype: DType,
+    most: u32,
+) -> Result<StackWriter, JobError> {
+    let mut shape = zyx.to_vec();
+    if times > 1 {
+        shape.insert(0, times);
+    }
+    let container = if dtype == DType::U16 { Container::ImageJ } else { Container::OmeTiff };
+    let mut spec = WriteSpec::new(container, label_axes(times), shape, dtype);
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.time_interval_secs = meta.time_interval_secs;
+    spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
+    spec.display_range = Some((0.0, f64::from(most.max(1))));
+    spec.compression = if container == Container::OmeTiff { Compression::Deflate } else { Compression::None };
+    Ok(StackWriter::create(path, &spec)?)
+}
+
+pub(crate) fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
+    if !timed {
+        return rows.first().map_or_else(|| to_csv(&[], names), |(_, r)| to_csv(r, names));
+    }
+    let mut text = String::new();
+    for (i, (time, rows)) in rows.iter().enumerate() {
+        for (n, line) in to_csv(rows, names).lines().enumerate() {
+            match n {
+                0 if i == 0 => text.push_str(&format!("time,{line}\n")),
+                0 => {}
+                _ => text.push_str(&format!("{time},{line}\n")),
+            }
+        }
+    }
+    text
+}
