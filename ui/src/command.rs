@@ -1,0 +1,250 @@
+//! Everything the window can be told to do. One list feeds menus, shortcuts and the palette; views only send these.
+
+use eframe::egui::{Key, KeyboardShortcut, Modifiers};
+use egui_phosphor::regular as icon;
+
+/// One thing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Ask for files and open them.
+    Open,
+    /// Open the bundled sample.
+    OpenSample,
+    /// Ask for a label image of the stack on screen.
+    OpenLabels,
+    /// Ask for a label image to compare with.
+    OpenTruth,
+    /// Close the stack on screen.
+    Close,
+    /// Predict the stack on screen.
+    Predict,
+    /// Predict every open stack.
+    PredictAll,
+    /// Cancel the job that runs.
+    Cancel,
+    /// One slice up.
+    NextSlice,
+    /// One slice down.
+    PreviousSlice,
+    /// One time point on.
+    NextTime,
+    /// One time point back.
+    PreviousTime,
+    /// Play through the slices, or stop.
+    Play,
+    /// Fit every view.
+    Fit,
+    /// Contrast limits from the slice on screen.
+    AutoContrast,
+    /// Show or hide labels.
+    ToggleLabels,
+    /// Outlines, fill, both.
+    NextLabelStyle,
+    /// Show or hide the probability.
+    ToggleMap,
+    /// Show or hide the crosshair.
+    ToggleCrosshair,
+    /// Show or hide the scale bar.
+    ToggleScaleBar,
+    /// Compare halves by a line to drag.
+    ToggleSwipe,
+    /// Save the picture on screen.
+    Screenshot,
+    /// Save the table of objects.
+    SaveTable,
+    /// Show or hide the list of stacks.
+    ToggleLibrary,
+    /// Show or hide the panel of tasks.
+    ToggleTasks,
+    /// Show or hide jobs and profiler.
+    ToggleProfiler,
+    /// Views as they were at first.
+    ResetLayout,
+    /// The next of system, light, dark.
+    NextTheme,
+    /// Everything one can do, by name.
+    Palette,
+    /// Every shortcut on one sheet.
+    Shortcuts,
+    /// Version, licence.
+    About,
+    /// End.
+    Quit,
+}
+
+const fn plain(key: Key) -> Option<KeyboardShortcut> {
+    Some(KeyboardShortcut::new(Modifiers::NONE, key))
+}
+
+const fn command(key: Key) -> Option<KeyboardShortcut> {
+    Some(KeyboardShortcut::new(Modifiers::COMMAND, key))
+}
+
+const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
+    Some(KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), key))
+}
+
+impl Command {
+    /// Every command, in the order of the sheet.
+    pub const ALL: [Command; 32] = [
+        Command::Open,
+        Command::OpenSample,
+        Command::OpenLabels,
+        Command::OpenTruth,
+        Command::Close,
+        Command::Predict,
+        Command::PredictAll,
+        Command::Cancel,
+        Command::NextSlice,
+        Command::PreviousSlice,
+        Command::NextTime,
+        Command::PreviousTime,
+        Command::Play,
+        Command::Fit,
+        Command::AutoContrast,
+        Command::ToggleLabels,
+        Command::NextLabelStyle,
+        Command::ToggleMap,
+        Command::ToggleCrosshair,
+        Command::ToggleScaleBar,
+        Command::ToggleSwipe,
+        Command::Screenshot,
+        Command::SaveTable,
+        Command::ToggleLibrary,
+        Command::ToggleTasks,
+        Command::ToggleProfiler,
+        Command::ResetLayout,
+        Command::NextTheme,
+        Command::Palette,
+        Command::Shortcuts,
+        Command::About,
+        Command::Quit,
+    ];
+
+    /// What it is called.
+    pub fn title(self) -> &'static str {
+        match self {
+            Command::Open => "Open…",
+            Command::OpenSample => "Open the sample",
+            Command::OpenLabels => "Add labels…",
+            Command::OpenTruth => "Compare with truth…",
+            Command::Close => "Close stack",
+            Command::Predict => "Predict",
+            Command::PredictAll => "Predict all open stacks",
+            Command::Cancel => "Cancel job",
+            Command::NextSlice => "Next slice",
+            Command::PreviousSlice => "Previous slice",
+            Command::NextTime => "Next time point",
+            Command::PreviousTime => "Previous time point",
+            Command::Play => "Play through slices",
+            Command::Fit => "Fit views",
+            Command::AutoContrast => "Automatic contrast",
+            Command::ToggleLabels => "Show labels",
+            Command::NextLabelStyle => "Next label style",
+            Command::ToggleMap => "Show probability",
+            Command::ToggleCrosshair => "Show crosshair",
+            Command::ToggleScaleBar => "Show scale bar",
+            Command::ToggleSwipe => "Swipe to compare",
+            Command::Screenshot => "Save picture…",
+            Command::SaveTable => "Save table…",
+            Command::ToggleLibrary => "Show stacks",
+            Command::ToggleTasks => "Show tasks",
+            Command::ToggleProfiler => "Show profiler",
+            Command::ResetLayout => "Reset layout and settings",
+            Command::NextTheme => "Switch theme",
+            Command::Palette => "Command palette…",
+            Command::Shortcuts => "Keyboard shortcuts",
+            Command::About => "About Cytoscope",
+            Command::Quit => "Quit",
+        }
+    }
+
+    /// Its icon.
+    pub fn icon(self) -> &'static str {
+        match self {
+            Command::Open => icon::FOLDER_OPEN,
+            Command::OpenSample => icon::FLASK,
+            Command::OpenLabels => icon::STACK_PLUS,
+            Command::OpenTruth => icon::CHECKS,
+            Command::Close => icon::X,
+            Command::Predict => icon::SPARKLE,
+            Command::PredictAll => icon::QUEUE,
+            Command::Cancel => icon::STOP_CIRCLE,
+            Command::NextSlice => icon::CARET_UP,
+            Command::PreviousSlice => icon::CARET_DOWN,
+            Command::NextTime => icon::CARET_RIGHT,
+            Command::PreviousTime => icon::CARET_LEFT,
+            Command::Play => icon::PLAY,
+            Command::Fit => icon::CORNERS_OUT,
+            Command::AutoContrast => icon::CIRCLE_HALF,
+            Command::ToggleLabels => icon::SHAPES,
+            Command::NextLabelStyle => icon::PAINT_BRUSH,
+            Command::ToggleMap => icon::GRADIENT,
+            Command::ToggleCrosshair => icon::CROSSHAIR,
+            Command::ToggleScaleBar => icon::RULER,
+            Command::ToggleSwipe => icon::SPLIT_HORIZONTAL,
+            Command::Screenshot => icon::CAMERA,
+            Command::SaveTable => icon::TABLE,
+            Command::ToggleLibrary => icon::SIDEBAR_SIMPLE,
+            Command::ToggleTasks => icon::SLIDERS_HORIZONTAL,
+            Command::ToggleProfiler => icon::CHART_BAR,
+            Command::ResetLayout => icon::ARROW_COUNTER_CLOCKWISE,
+            Command::NextTheme => icon::SUN_DIM,
+            Command::Palette => icon::COMMAND,
+            Command::Shortcuts => icon::KEYBOARD,
+            Command::About => icon::INFO,
+            Command::Quit => icon::SIGN_OUT,
+        }
+    }
+
+    /// Its keys.
+    pub fn shortcut(self) -> Option<KeyboardShortcut> {
+        match self {
+            Command::Open => command(Key::O),
+            Command::OpenSample => command_shift(Key::O),
+            Command::OpenLabels => command(Key::L),
+            Command::OpenTruth => command(Key::T),
+            Command::Close => command(Key::W),
+            Command::Predict => command(Key::Enter),
+            Command::PredictAll => command_shift(Key::Enter),
+            Command::Cancel => command(Key::Period),
+            Command::NextSlice => plain(Key::PageUp),
+            Command::PreviousSlice => plain(Key::PageDown),
+            Command::NextTime => plain(Key::CloseBracket),
+            Command::PreviousTime => plain(Key::OpenBracket),
+            Command::Play => plain(Key::Space),
+            Command::Fit => plain(Key::F),
+            Command::AutoContrast => plain(Key::A),
+            Command::ToggleLabels => plain(Key::L),
+            Command::NextLabelStyle => plain(Key::O),
+            Command::ToggleMap => plain(Key::P),
+            Command::ToggleCrosshair => plain(Key::X),
+            Command::ToggleScaleBar => plain(Key::B),
+            Command::ToggleSwipe => plain(Key::S),
+            Command::Screenshot => command_shift(Key::S),
+            Command::SaveTable => command(Key::E),
+            Command::ToggleLibrary => command(Key::Num1),
+            Command::ToggleTasks => command(Key::Num2),
+            Command::ToggleProfiler => command(Key::Num3),
+            Command::Palette => command(Key::P),
+            Command::Shortcuts => plain(Key::Questionmark),
+            Command::Quit => command(Key::Q),
+            Command::ResetLayout | Command::NextTheme | Command::About => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_commands_share_a_name_or_keys() {
+        let titles: HashSet<&str> = Command::ALL.iter().map(|c| c.title()).collect();
+        assert_eq!(titles.len(), Command::ALL.len());
+        let keyed = Command::ALL.iter().filter_map(|c| c.shortcut()).count();
+        let keys: HashSet<_> = Command::ALL.iter().filter_map(|c| c.shortcut()).collect();
+        assert_eq!(keys.len(), keyed);
+    }
+}

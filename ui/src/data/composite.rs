@@ -1,0 +1,291 @@
+//! Planes put over one another as one picture: channels in their colours, labels outlined or filled.
+
+use super::plane::{Plane, Values};
+use cytoscope_formats::label_color;
+use eframe::egui::{Color32, ColorImage};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Colours of intensities from dark to bright.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ColorMap {
+    /// Black to white.
+    Gray,
+    /// White to black.
+    Inverted,
+    /// Black to a colour.
+    Tint([u8; 3]),
+    /// Black over purple and orange to pale yellow; even steps look even.
+    Magma,
+    /// Blue over green to yellow; even steps look even.
+    Viridis,
+    /// Black over red and yellow to white.
+    Fire,
+}
+
+impl ColorMap {
+    /// Those offered, by name.
+    pub const NAMED: [(&'static str, ColorMap); 11] = [
+        ("Gray", ColorMap::Gray),
+        ("Inverted gray", ColorMap::Inverted),
+        ("Green", ColorMap::Tint([60, 220, 90])),
+        ("Magenta", ColorMap::Tint([235, 70, 220])),
+        ("Cyan", ColorMap::Tint([60, 210, 235])),
+        ("Red", ColorMap::Tint([240, 70, 60])),
+        ("Blue", ColorMap::Tint([90, 130, 255])),
+        ("Yellow", ColorMap::Tint([240, 220, 70])),
+        ("Magma", ColorMap::Magma),
+        ("Viridis", ColorMap::Viridis),
+        ("Fire", ColorMap::Fire),
+    ];
+
+    /// Its name; a colour of the file's own is "Custom".
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(_, m)| *m == self).map_or("Custom", |(n, _)| n)
+    }
+
+    /// The colour of a share of 0 to 1.
+    pub fn color(self, share: f32) -> [f32; 3] {
+        let t = share.clamp(0.0, 1.0);
+        match self {
+            ColorMap::Gray => [t * 255.0; 3],
+            ColorMap::Inverted => [(1.0 - t) * 255.0; 3],
+            ColorMap::Tint(c) => c.map(|c| f32::from(c) * t),
+            ColorMap::Magma => between(&[[0, 0, 4], [81, 18, 124], [183, 55, 121], [252, 137, 97], [252, 253, 191]], t),
+            ColorMap::Viridis => between(&[[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], t),
+            ColorMap::Fire => between(&[[0, 0, 0], [150, 10, 60], [240, 90, 10], [255, 210, 60], [255, 255, 255]], t),
+        }
+    }
+}
+
+fn between(stops: &[[u8; 3]; 5], t: f32) -> [f32; 3] {
+    let at = t * 4.0;
+    let i = (at as usize).min(3);
+    let share = at - i as f32;
+    std::array::from_fn(|c| f32::from(stops[i][c]) * (1.0 - share) + f32::from(stops[i + 1][c]) * share)
+}
+
+/// How a layer is put over those below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Blending {
+    /// Light adds up, as channels of a microscope do.
+    Additive,
+    /// Covers what is below.
+    Opaque,
+}
+
+/// How intensities are shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Intensity {
+    /// Colours.
+    pub map: ColorMap,
+    /// Value shown darkest.
+    pub low: f32,
+    /// Value shown brightest.
+    pub high: f32,
+    /// Below 1 lifts the dark, above 1 the bright.
+    pub gamma: f32,
+    /// 0 to 1.
+    pub opacity: f32,
+    /// How it is put over others.
+    pub blending: Blending,
+}
+
+/// How labels are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LabelStyle {
+    /// Where a label ends.
+    Outline,
+    /// Every pixel.
+    Fill,
+    /// Filled, with a stronger outline.
+    Both,
+}
+
+/// How a label image is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LabelLook {
+    /// Outline, fill or both.
+    pub style: LabelStyle,
+    /// 0 to 1, of the fill.
+    pub opacity: f32,
+    /// Drawn stronger.
+    pub selected: Option<u32>,
+    /// Colours by label where they tell something (matched, missed, false); otherwise each has its own.
+    pub colors: Option<Arc<Vec<[u8; 3]>>>,
+}
+
+impl LabelLook {
+    fn color(&self, label: u32) -> [u8; 3] {
+        match &self.colors {
+            Some(colors) => colors.get(label as usize).copied().unwrap_or([160, 160, 160]),
+            None => label_color(u64::from(label)),
+        }
+    }
+}
+
+/// A plane and how it is shown.
+#[derive(Debug, Clone)]
+pub enum Shown {
+    /// Intensities.
+    Intensity(Arc<Plane>, Intensity),
+    /// Labels.
+    Labels(Arc<Plane>, LabelLook),
+}
+
+impl Shown {
+    /// The plane.
+    pub fn plane(&self) -> &Arc<Plane> {
+        match self {
+            Shown::Intensity(plane, _) | Shown::Labels(plane, _) => plane,
+        }
+    }
+}
+
+/// Steps of the tables that colours are looked up in.
+const STEPS: usize = 1024;
+
+/// Pixels that are worth a second core.
+const BAND_PIXELS: usize = 1 << 16;
+
+/// One picture of planes, lowest first. All must be of one size; others are left out.
+pub fn composite(planes: &[Shown]) -> Option<ColorImage> {
+    let size = planes.first()?.plane().size;
+    let [height, width] = size;
+    let mut sum = vec![[0f32; 3]; height * width];
+    let rows = (BAND_PIXELS / width.max(1)).max(1);
+    for shown in planes.iter().filter(|s| s.plane().size == size && s.plane().values.len() == height * width) {
+        match shown {
+            Shown::Intensity(plane, look) => {
+                let table: Vec<[f32; 3]> = (0..STEPS)
+                    .map(|i| look.map.color((i as f32 / (STEPS - 1) as f32).powf(look.gamma.max(0.01))))
+                    .collect();
+                let scale = if look.high > look.low { (STEPS - 1) as f32 / (look.high - look.low) } else { 0.0 };
+                let opacity = look.opacity.clamp(0.0, 1.0);
+                let put = |pixel: &mut [f32; 3], value: f32| {
+                    // Values that are no numbers become 0 here.
+                    let at = ((value - look.low) * scale).clamp(0.0, (STEPS - 1) as f32) as usize;
+                    let color = table.get(at).copied().unwrap_or_default();
+                    for (p, c) in pixel.iter_mut().zip(color) {
+                        *p = match look.blending {
+                            Blending::Additive => *p + c * opacity,
+                            Blending::Opaque => *p * (1.0 - opacity) + c * opacity,
+                        };
+                    }
+                };
+                sum.par_chunks_mut(rows * width).enumerate().for_each(|(i, band)| {
+                    let from = i * rows * width;
+                    let to = from + band.len();
+                    match &plane.values {
+                        Values::U8(v) => over(band, v.get(from..to), |p, v| put(p, f32::from(v))),
+                        Values::U16(v) => over(band, v.get(from..to), |p, v| put(p, f32::from(v))),
+                        Values::F32(v) => over(band, v.get(from..to), put),
+                        Values::Labels(v) => over(band, v.get(from..to), |p, v| put(p, v as f32)),
+                    }
+                });
+            }
+            Shown::Labels(plane, look) => {
+                let Values::Labels(labels) = &plane.values else { continue };
+                sum.par_chunks_mut(rows * width).enumerate().for_each(|(i, band)| {
+                    draw_labels(band, labels, i * rows * width, [height, width], look);
+                });
+            }
+        }
+    }
+    let pixels = sum.par_iter().map(|[r, g, b]| Color32::from_rgb(*r as u8, *g as u8, *b as u8)).collect();
+    Some(ColorImage::new([width, height], pixels))
+}
+
+fn over<T: Copy>(band: &mut [[f32; 3]], values: Option<&[T]>, put: impl Fn(&mut [f32; 3], T)) {
+    band.iter_mut().zip(values.unwrap_or_default()).for_each(|(p, v)| put(p, *v));
+}
+
+fn draw_labels(band: &mut [[f32; 3]], labels: &[u32], from: usize, [height, width]: [usize; 2], look: &LabelLook) {
+    let fill = look.opacity.clamp(0.0, 1.0);
+    for (i, pixel) in band.iter_mut().enumerate() {
+        let at = from + i;
+        let Some(label) = labels.get(at).copied().filter(|l| *l > 0) else { continue };
+        let (row, column) = (at / width, at % width);
+        let differs = |there: usize| labels.get(there).is_some_and(|l| *l != label);
+        let edge = look.style != LabelStyle::Fill
+            && ((row > 0 && differs(at - width))
+                || (row + 1 < height && differs(at + width))
+                || (column > 0 && differs(at - 1))
+                || (column + 1 < width && differs(at + 1)));
+        let selected = look.selected == Some(label);
+        let share = match (look.style, edge) {
+            (_, true) => 1.0,
+            (LabelStyle::Outline, false) => {
+                if selected {
+                    0.35
+                } else {
+                    0.0
+                }
+            }
+            (_, false) => {
+                if selected {
+                    (fill + 0.3).min(1.0)
+                } else {
+                    fill
+                }
+            }
+        };
+        let color = if selected && edge { [255; 3] } else { look.color(label) };
+        for (p, c) in pixel.iter_mut().zip(color) {
+            *p = p.min(255.0) * (1.0 - share) + f32::from(c) * share;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::data::plane::{Orientation, PlaneAt};
+
+    fn plane(size: [usize; 2], values: Values) -> Arc<Plane> {
+        let at = PlaneAt {
+            orientation: Orientation::Xy,
+            index: 0,
+            channel: 0,
+            time: 0,
+            rows: 0..size[0],
+            columns: 0..size[1],
+            step: 1,
+        };
+        Arc::new(Plane { at, size, values })
+    }
+
+    fn look(map: ColorMap) -> Intensity {
+        Intensity { map, low: 100.0, high: 300.0, gamma: 1.0, opacity: 1.0, blending: Blending::Additive }
+    }
+
+    #[test]
+    fn contrast_limits_are_black_and_white_and_channels_add_up() {
+        let values = plane([1, 4], Values::U16(vec![0, 100, 200, 400]));
+        let gray = composite(&[Shown::Intensity(values.clone(), look(ColorMap::Gray))]).unwrap();
+        let at = |image: &ColorImage, i: usize| image.pixels[i].to_array()[..3].to_vec();
+        assert_eq!((at(&gray, 0), at(&gray, 1), at(&gray, 3)), (vec![0; 3], vec![0; 3], vec![255; 3]));
+        assert!(at(&gray, 2)[0].abs_diff(127) <= 1);
+        let red = Shown::Intensity(values.clone(), look(ColorMap::Tint([255, 0, 0])));
+        let green = Shown::Intensity(values, look(ColorMap::Tint([0, 255, 0])));
+        assert_eq!(at(&composite(&[red, green]).unwrap(), 3), vec![255, 255, 0]);
+    }
+
+    #[test]
+    fn labels_are_outlined_in_their_own_colours() {
+        let mut labels = vec![0; 25];
+        for r in 1..4 {
+            for c in 1..4 {
+                labels[r * 5 + c] = 9;
+            }
+        }
+        let look = LabelLook { style: LabelStyle::Outline, opacity: 0.5, selected: None, colors: None };
+        let image = composite(&[Shown::Labels(plane([5, 5], Values::Labels(labels)), look)]).unwrap();
+        let [r, g, b] = label_color(9);
+        assert_eq!(image.pixels[6], Color32::from_rgb(r, g, b), "an edge");
+        assert_eq!(image.pixels[12], Color32::BLACK, "the inside");
+        assert_eq!(image.pixels[0], Color32::BLACK, "background");
+    }
+}

@@ -1,0 +1,105 @@
+//! How often values occur, and contrast limits from it.
+
+use super::plane::{Plane, Values};
+
+/// Bins of a histogram.
+pub const BINS: usize = 256;
+
+/// Shares of the pixels darker and brighter than automatic limits.
+const DARK_SHARE: f64 = 0.001;
+const BRIGHT_SHARE: f64 = 0.001;
+
+/// Counts of values between the smallest and the largest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    /// Smallest value.
+    pub low: f32,
+    /// Largest value.
+    pub high: f32,
+    /// How many values fall into each of [`BINS`] equal bins.
+    pub counts: Vec<u32>,
+}
+
+impl Histogram {
+    /// Of a plane; `None` for one without finite values.
+    pub fn of(plane: &Plane) -> Option<Self> {
+        let n = plane.values.len();
+        // Large planes are sampled: limits need no more than a quarter of a million values.
+        let step = (n >> 18).max(1);
+        let values = || {
+            (0..n).step_by(step).filter_map(|i| match &plane.values {
+                Values::U8(v) => v.get(i).map(|v| f32::from(*v)),
+                Values::U16(v) => v.get(i).map(|v| f32::from(*v)),
+                Values::F32(v) => v.get(i).copied().filter(|v| v.is_finite()),
+                Values::Labels(v) => v.get(i).map(|v| *v as f32),
+            })
+        };
+        let (mut low, mut high) = (f32::INFINITY, f32::NEG_INFINITY);
+        values().for_each(|v| (low, high) = (low.min(v), high.max(v)));
+        if low > high {
+            return None;
+        }
+        let mut counts = vec![0; BINS];
+        let scale = if high > low { BINS as f32 / (high - low) } else { 0.0 };
+        for v in values() {
+            let bin = (((v - low) * scale) as usize).min(BINS - 1);
+            if let Some(count) = counts.get_mut(bin) {
+                *count += 1;
+            }
+        }
+        Some(Self { low, high, counts })
+    }
+
+    /// Limits that leave a thousandth of the pixels black and white; for a plane of one value, that value and one above.
+    pub fn limits(&self) -> (f32, f32) {
+        if self.high <= self.low {
+            return (self.low, self.low + 1.0);
+        }
+        let total: f64 = self.counts.iter().map(|c| f64::from(*c)).sum();
+        let width = (self.high - self.low) / BINS as f32;
+        let edge = |share: f64, from_top: bool| {
+            let mut seen = 0.0;
+            let mut bins: Vec<usize> = (0..self.counts.len()).collect();
+            if from_top {
+                bins.reverse();
+            }
+            for bin in bins {
+                seen += f64::from(self.counts.get(bin).copied().unwrap_or(0));
+                if seen > share * total {
+                    return bin;
+                }
+            }
+            0
+        };
+        let low = self.low + edge(DARK_SHARE, false) as f32 * width;
+        let high = self.low + (edge(BRIGHT_SHARE, true) + 1) as f32 * width;
+        if high > low { (low, high) } else { (self.low, self.high) }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::data::plane::{Orientation, PlaneAt};
+
+    #[test]
+    fn limits_leave_out_the_few_hot_pixels() {
+        let mut values: Vec<u16> = (0..10_000).map(|i| 100 + (i % 200) as u16).collect();
+        values[17] = 60_000;
+        let at = PlaneAt {
+            orientation: Orientation::Xy,
+            index: 0,
+            channel: 0,
+            time: 0,
+            rows: 0..100,
+            columns: 0..100,
+            step: 1,
+        };
+        let histogram = Histogram::of(&Plane { at, size: [100, 100], values: Values::U16(values) }).unwrap();
+        assert_eq!((histogram.low, histogram.high), (100.0, 60_000.0));
+        assert_eq!(histogram.counts.iter().sum::<u32>(), 10_000);
+        let (low, high) = histogram.limits();
+        assert!(low <= 100.0 && (299.0..1000.0).contains(&high), "{low} {high}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Where planes come from: files read lazily, results that grow, labels being corrected.
+
+use super::plane::{Orientation, Plane, PlaneAt, Values};
+use cytoscope_formats::{FormatError, Image, ImageMeta};
+use cytoscope_volume::{Array, Axis, Region, VolumeError};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Why a plane could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A newer request took its place.
+    #[error("no longer wanted")]
+    Cancelled,
+    /// The file refused.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Arrays that do not fit: a fault of ours.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// A temporary file that went away.
+    #[error("a result under way cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Tells a reader that its plane is no longer wanted.
+#[derive(Debug, Default)]
+pub struct Cancel(AtomicBool);
+
+impl Cancel {
+    /// Asks it to stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// [`SourceError::Cancelled`] once it was asked to stop.
+    pub fn check(&self) -> Result<(), SourceError> {
+        if self.0.load(Ordering::Relaxed) { Err(SourceError::Cancelled) } else { Ok(()) }
+    }
+}
+
+/// Extents of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extents {
+    /// Time points.
+    pub times: usize,
+    /// Slices, rows, columns.
+    pub zyx: [usize; 3],
+    /// Channels; the samples of a colour pixel count as channels.
+    pub channels: usize,
+    /// Samples of a pixel.
+    pub samples: usize,
+}
+
+impl Extents {
+    /// Of an image.
+    pub fn of(meta: &ImageMeta) -> Self {
+        let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
+        Self {
+            times: size(Axis::T),
+            zyx: [size(Axis::Z), size(Axis::Y), size(Axis::X)],
+            channels: size(Axis::C) * size(Axis::S),
+            samples: size(Axis::S),
+        }
+    }
+
+    /// Rows and columns of a full-size cut.
+    pub fn cut(&self, orientation: Orientation) -> [usize; 2] {
+        let [_, rows, columns] = orientation.axes();
+        [self.zyx[rows], self.zyx[columns]]
+    }
+}
+
+/// Anything planes can be read from, on any thread.
+pub trait PlaneSource: Send + Sync {
+    /// A plane.
+    ///
+    /// # Errors
+    /// [`SourceError`] if it cannot be read or is no longer wanted.
+    fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError>;
+}
+
+/// Planes of a file.
+#[derive(Debug, Clone)]
+pub struct FileSource {
+    image: Image,
+    extents: Extents,
+    /// Labels are thinned by taking every n-th, intensities by averaging.
+    labels: bool,
+}
+
+/// Bytes read at a time, so that a reader answers quickly when it is no longer wanted.
+const PART_BYTES: usize = 16 << 20;
+
+impl FileSource {
+    /// Of an opened image.
+    pub fn new(image: Image, labels: bool) -> Self {
+        let extents = Extents::of(image.meta());
+        Self { image, extents, labels }
+    }
+
+    /// The pyramid level to read for a plane at `step`, and how much smaller than full size it is along Y and X.
+    ///
+    /// Levels that are smaller along Z, too, serve XY cuts of nothing, and are passed over.
+    fn level(&self, step: usize) -> (usize, usize) {
+        let meta = self.image.meta();
+        let position = |axis| meta.axes_full.position(axis);
+        let (Some(y), Some(x)) = (position(Axis::Y), position(Axis::X)) else { return (0, 1) };
+        let full = &meta.shape_full;
+        let mut best = (0, 1);
+        for (i, level) in meta.levels.iter().enumerate().skip(1) {
+            let (Some(ly), Some(lx)) = (level.shape_full.get(y), level.shape_full.get(x)) else { continue };
+            let same_depth = position(Axis::Z).is_none_or(|z| level.shape_full.get(z) == full.get(z));
+            let factor = (full[x] as f64 / (*lx).max(1) as f64).round() as usize;
+            let fits = factor > 1 && step.is_multiple_of(factor) && full[y].div_ceil(factor).abs_diff(*ly) <= 1;
+            if fits && same_depth && factor > best.1 {
+                best = (i, factor);
+            }
+        }
+        best
+    }
+
+    fn region(&self, at: &PlaneAt, level: usize, rows: std::ops::Range<usize>, factor: usize) -> Region {
+        let meta = self.image.meta();
+        let shape = meta.levels.get(level).map_or(&meta.shape_full, |l| &l.shape_full);
+        let mut region = Region::whole(shape);
+        let [stands, row_axis, column_axis] = at.orientation.axes();
+        let spatial = [Axis::Z, Axis::Y, Axis::X];
+        let samples = self.extents.samples;
+        let scale = |axis: usize, v: usize| if axis == 0 { v } else { v / factor };
+        let mut set = |axis: Axis, start: usize, size: usize| {
+            if let Some(i) = meta.axes_full.position(axis) {
+                let extent = shape.get(i).copied().unwrap_or(1);
+                let start = start.min(extent.saturating_sub(1));
+                region = region.clone().with_range(i, start, size.clamp(1, extent - start));
+            }
+        };
+        set(Axis::T, at.time, 1);
+        set(Axis::C, at.channel / samples, 1);
+        set(Axis::S, at.channel % samples, 1);
+        set(spatial[stands], scale(stands, at.index), 1);
+        let ranged = |axis: usize, r: &std::ops::Range<usize>| {
+            let start = scale(axis, r.start);
+            (start, if axis == 0 { r.end - start } else { r.end.div_ceil(factor) - start })
+        };
+        let (start, size) = ranged(row_axis, &rows);
+        set(spatial[row_axis], start, size);
+        let (start, size) = ranged(column_axis, &at.columns);
+        set(spatial[column_axis], start, size);
+        region
+    }
+}
+
+impl PlaneSource for FileSource {
+    fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
+        let step = at.step.max(1);
+        let (level, factor) = if at.orientation == Orientation::Xy { self.level(step) } else { (0, 1) };
+        let size = at.size();
+        let thin = step / factor;
+        let mut values = Values::empty(self.image.meta().dtype, self.labels);
+        // Bands of whole steps.
+        let row_bytes = at.columns.len().div_ceil(factor) * self.image.meta().dtype.size_bytes();
+        let band = (PART_BYTES / row_bytes.max(1)).max(1).next_multiple_of(thin) * factor;
+        let mut start = at.rows.start;
+        while start < at.rows.end {
+            cancel.check()?;
+            let end = (start + band).min(at.rows.end);
+            let part = self.image.read(level, &self.region(at, level, start..end, factor))?;
+            let part = self.laid_out(part, at.orientation)?;
+            let got = [part.shape().first().copied().unwrap_or(0), part.shape().get(1).copied().unwrap_or(0)];
+            values.append(part.samples(), got, thin);
+            start = end;
+        }
+        // A level of a pyramid may be a row or column off.
+        values.resize(size[0] * size[1]);
+        Ok(Plane { at: at.clone(), size, values })
+    }
+}
+
+impl FileSource {
+    /// The part as rows and columns of the cut.
+    fn laid_out(&self, part: Array, orientation: Orientation) -> Result<Array, SourceError> {
+        let [_, rows, columns] = orientation.axes();
+        let spatial = [Axis::Z, Axis::Y, Axis::X];
+        let axes = part.axes().clone();
+        let extent = |axis| axes.position(axis).and_then(|i| part.shape().get(i)).copied().unwrap_or(1);
+        let shape = vec![extent(spatial[rows]), extent(spatial[columns])];
+        let transposed = match (axes.position(spatial[rows]), axes.position(spatial[columns])) {
+            (Some(r), Some(c)) => r > c,
+            _ => false,
+        };
+        if !transposed {
+            return Ok(Array::new("YX".parse()?, shape, part.into_samples())?);
+        }
+        let swapped = Array::new("YX".parse()?, vec![shape[1], shape[0]], part.into_samples())?;
+        let turned = swapped.transpose(&"XY".parse()?)?;
+        Ok(Array::new("YX".parse()?, shape, turned.into_samples())?)
+    }
+}

@@ -1,0 +1,138 @@
+//! The table of measured objects, as `predict` writes it.
+
+use std::path::{Path, PathBuf};
+
+/// Largest table that is read.
+const MAX_BYTES: u64 = 512 << 20;
+
+/// Why a table could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The file.
+    #[error("{path}: {error}")]
+    Io {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Too large.
+    #[error("{path}: a table of {bytes} bytes is larger than the limit of {MAX_BYTES}")]
+    TooLarge {
+        /// Its path.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// No table of objects.
+    #[error("{path}: line {line} is no line of a table of objects (expected {expected} numbers)")]
+    Malformed {
+        /// Its path.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// Columns of the first line.
+        expected: usize,
+    },
+}
+
+/// Measured objects: a column is a measurement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Results {
+    /// Names of the columns, with their units.
+    pub columns: Vec<String>,
+    /// One row an object.
+    pub rows: Vec<Vec<f64>>,
+    /// Which column holds the label.
+    pub label_column: usize,
+    /// Rows in the order shown.
+    pub order: Vec<usize>,
+    /// Column it is sorted by, and whether the largest comes first.
+    pub sorted: Option<(usize, bool)>,
+    /// Where it came from.
+    pub path: PathBuf,
+}
+
+impl Results {
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// [`TableError`] if the file cannot be read or is no such table.
+    pub fn read(path: &Path) -> Result<Self, TableError> {
+        let io = |error| TableError::Io { path: path.to_owned(), error };
+        let bytes = std::fs::metadata(path).map_err(io)?.len();
+        if bytes > MAX_BYTES {
+            return Err(TableError::TooLarge { path: path.to_owned(), bytes });
+        }
+        Self::parse(path, &std::fs::read_to_string(path).map_err(io)?)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, TableError> {
+        let mut lines = text.lines();
+        let columns: Vec<String> = lines.next().unwrap_or_default().split(',').map(|c| c.trim().to_owned()).collect();
+        let malformed = |line| TableError::Malformed { path: path.to_owned(), line, expected: columns.len() };
+        let label_column = columns.iter().position(|c| c == "label").ok_or_else(|| malformed(1))?;
+        let mut rows = Vec::new();
+        for (i, line) in lines.enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+            let row: Result<Vec<f64>, _> =
+                line.split(',').map(|c| if c.is_empty() { Ok(f64::NAN) } else { c.trim().parse() }).collect();
+            rows.push(row.ok().filter(|r| r.len() == columns.len()).ok_or_else(|| malformed(i + 2))?);
+        }
+        Ok(Self { order: (0..rows.len()).collect(), columns, rows, label_column, sorted: None, path: path.to_owned() })
+    }
+
+    /// A value.
+    pub fn value(&self, row: usize, column: usize) -> f64 {
+        self.rows.get(row).and_then(|r| r.get(column)).copied().unwrap_or(f64::NAN)
+    }
+
+    /// A row's label.
+    pub fn label(&self, row: usize) -> u32 {
+        self.value(row, self.label_column) as u32
+    }
+
+    /// The row of a label.
+    pub fn row_of(&self, label: u32) -> Option<usize> {
+        (0..self.rows.len()).find(|r| self.label(*r) == label)
+    }
+
+    /// A column by its name.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|c| c == name)
+    }
+
+    /// Sorts by a column, largest first; again by the same one, smallest first.
+    pub fn sort_by(&mut self, column: usize) {
+        let descending = !matches!(self.sorted, Some((c, true)) if c == column);
+        self.sorted = Some((column, descending));
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_by(|a, b| {
+            let by = self.value(*a, column).total_cmp(&self.value(*b, column));
+            if descending { by.reverse() } else { by }
+        });
+        self.order = order;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_sorted_and_searched() {
+        let text = "label,volume_um3,mean_a\n1,10.5,3\n2,99,\n3,7,1\n";
+        let mut table = Results::parse(Path::new("x.csv"), text).unwrap();
+        assert_eq!((table.rows.len(), table.column("volume_um3")), (3, Some(1)));
+        assert!(table.value(1, 2).is_nan());
+        table.sort_by(1);
+        assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [2, 1, 3]);
+        table.sort_by(1);
+        assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [3, 1, 2]);
+        assert_eq!(table.row_of(3), Some(2));
+        for (bad, at) in [("volume\n1\n", 1), ("label,v\n1\n", 2), ("label\n1\nword\n", 3)] {
+            let error = Results::parse(Path::new("x.csv"), bad).unwrap_err();
+            assert!(matches!(error, TableError::Malformed { line, .. } if line == at), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is remembered from one start to the next.
+
+use crate::theme::ThemeChoice;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Files in the list of recent ones.
+pub const MAX_RECENT: usize = 12;
+
+/// Folders whose axes are remembered.
+const MAX_FOLDERS: usize = 200;
+
+/// Largest file of settings that is read.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Remembered choices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// Look.
+    pub theme: ThemeChoice,
+    /// Files opened lately, newest first.
+    pub recent: Vec<PathBuf>,
+    /// Axes that were set by hand, by folder.
+    pub axes_of_folder: BTreeMap<PathBuf, String>,
+    /// Model chosen last.
+    pub model: String,
+    /// Device asked for.
+    pub device: String,
+    /// Whether the list of stacks is shown.
+    pub show_library: bool,
+    /// Whether the panel of tasks is shown.
+    pub show_tasks: bool,
+    /// Whether jobs and profiler are shown.
+    pub show_profiler: bool,
+    /// Whether the crosshair is shown.
+    pub show_crosshair: bool,
+    /// Whether the scale bar is shown.
+    pub show_scale_bar: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            theme: ThemeChoice::System,
+            recent: Vec::new(),
+            axes_of_folder: BTreeMap::new(),
+            model: "nuclei".to_owned(),
+            device: "auto".to_owned(),
+            show_library: true,
+            show_tasks: true,
+            show_profiler: false,
+            show_crosshair: true,
+            show_scale_bar: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Those of a file; the defaults where it is missing or not to be understood.
+    pub fn load(path: &Path) -> Self {
+        std::fs::metadata(path)
+            .ok()
+            .filter(|m| m.len() <= MAX_BYTES)
+            .and_then(|_| std::fs::read(path).ok())
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default()
+    }
+
+    /// Writes them.
+    ///
+    /// # Errors
+    /// [`cytoscope_formats::FormatError`] if the folder cannot be made or written.
+    pub fn save(&self, path: &Path) -> Result<(), cytoscope_formats::FormatError> {
+        if let Some(folder) = path.parent() {
+            // A failure shows when the file is written.
+            let _ = std::fs::create_dir_all(folder);
+        }
+        cytoscope_formats::atomic_write(path, &serde_json::to_vec_pretty(self).unwrap_or_default())
+    }
+
+    /// Puts a file first among the recent ones.
+    pub fn opened(&mut self, path: &Path) {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.recent.retain(|p| *p != path);
+        self.recent.insert(0, path);
+        self.recent.truncate(MAX_RECENT);
+    }
+
+    /// Remembers the axes of a folder's files; `None` forgets them.
+    pub fn remember_axes(&mut self, file: &Path, axes: Option<&str>) {
+        let Some(folder) = file.parent().map(Path::to_owned) else { return };
+        match axes {
+            Some(axes) if self.axes_of_folder.len() < MAX_FOLDERS => {
+                self.axes_of_folder.insert(folder, axes.to_owned());
+            }
+            _ => {
+                self.axes_of_folder.remove(&folder);
+            }
+        }
+    }
+
+    /// The axes remembered for a file's folder.
+    pub fn axes_of(&self, file: &Path) -> Option<&str> {
+        self.axes_of_folder.get(file.parent()?).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_come_back_and_a_broken_file_is_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/settings.json");
+        let mut settings = Settings { theme: ThemeChoice::Light, ..Settings::default() };
+        for i in 0..20 {
+            settings.opened(Path::new(&format!("/data/{i}.tif")));
+        }
+        settings.opened(Path::new("/data/15.tif"));
+        settings.remember_axes(Path::new("/data/15.tif"), Some("TYX"));
+        settings.save(&path).unwrap();
+        let loaded = Settings::load(&path);
+        assert_eq!(loaded, settings);
+        assert_eq!((loaded.recent.len(), loaded.recent[0].to_str()), (MAX_RECENT, Some("/data/15.tif")));
+        assert_eq!(loaded.recent.iter().filter(|p| p.ends_with("15.tif")).count(), 1);
+        assert_eq!(loaded.axes_of(Path::new("/data/other.tif")), Some("TYX"));
+        std::fs::write(&path, "{ half").unwrap();
+        assert_eq!(Settings::load(&path), Settings::default());
+        std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();
+        assert_eq!(Settings::load(&path).theme, ThemeChoice::Dark);
+    }
+}

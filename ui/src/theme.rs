@@ -1,0 +1,183 @@
+//! Colours, type and spacing of the whole window, light and dark. No other file names a colour of its own.
+
+use eframe::egui::{
+    self, Color32, CornerRadius, FontDefinitions, FontFamily, FontId, Margin, Stroke, Style, TextStyle, Theme, Visuals,
+};
+use serde::{Deserialize, Serialize};
+
+/// Which of the two looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ThemeChoice {
+    /// As the system has it.
+    #[default]
+    System,
+    /// Dark on bright.
+    Light,
+    /// Bright on dark.
+    Dark,
+}
+
+impl ThemeChoice {
+    /// Every one.
+    pub const ALL: [ThemeChoice; 3] = [ThemeChoice::System, ThemeChoice::Light, ThemeChoice::Dark];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ThemeChoice::System => "System",
+            ThemeChoice::Light => "Light",
+            ThemeChoice::Dark => "Dark",
+        }
+    }
+
+    /// For egui.
+    pub fn preference(self) -> egui::ThemePreference {
+        match self {
+            ThemeChoice::System => egui::ThemePreference::System,
+            ThemeChoice::Light => egui::ThemePreference::Light,
+            ThemeChoice::Dark => egui::ThemePreference::Dark,
+        }
+    }
+}
+
+/// Space between things that belong together, in points.
+pub const GAP: f32 = 6.0;
+/// Space between groups.
+pub const GROUP_GAP: f32 = 14.0;
+/// Space around the content of a panel.
+pub const PANEL_MARGIN: i8 = 10;
+/// Height of the main button of a panel.
+pub const MAIN_BUTTON_HEIGHT: f32 = 34.0;
+
+/// What the main action of a panel is filled with.
+pub const ACCENT: Color32 = Color32::from_rgb(38, 128, 160);
+/// Text on [`ACCENT`].
+pub const ON_ACCENT: Color32 = Color32::WHITE;
+/// Behind images: they are judged against black in every theme.
+pub const IMAGE_BACKGROUND: Color32 = Color32::from_rgb(8, 9, 11);
+/// Text on images.
+pub const ON_IMAGE: Color32 = Color32::from_rgb(226, 230, 234);
+/// Shade behind text on images.
+pub const IMAGE_SHADE: Color32 = Color32::from_black_alpha(150);
+/// The cursor shared by all views.
+pub const CROSSHAIR: Color32 = Color32::from_rgba_premultiplied(150, 135, 40, 170);
+/// An object found where the truth has one.
+pub const MATCHED: [u8; 3] = [70, 200, 120];
+/// An object of the truth that was not found.
+pub const MISSED: [u8; 3] = [255, 190, 60];
+/// An object found where the truth has none.
+pub const FALSE_ONE: [u8; 3] = [235, 80, 90];
+
+/// Colour of good news.
+pub fn good(visuals: &Visuals) -> Color32 {
+    if visuals.dark_mode { Color32::from_rgb(110, 205, 150) } else { Color32::from_rgb(20, 120, 70) }
+}
+
+/// Colour of something wrong.
+pub fn bad(visuals: &Visuals) -> Color32 {
+    if visuals.dark_mode { Color32::from_rgb(245, 130, 130) } else { Color32::from_rgb(175, 35, 45) }
+}
+
+/// Colour of a stage of a job, the same in every plot.
+pub fn stage_color(name: &str) -> Color32 {
+    match name {
+        "read" => Color32::from_rgb(86, 156, 214),
+        "decode" => Color32::from_rgb(120, 190, 225),
+        "normalise" => Color32::from_rgb(130, 180, 130),
+        "resample" => Color32::from_rgb(150, 200, 110),
+        "compile" => Color32::from_rgb(170, 150, 210),
+        "upload" => Color32::from_rgb(205, 160, 220),
+        "compute" => Color32::from_rgb(226, 136, 76),
+        "op" => Color32::from_rgb(240, 176, 110),
+        "blend" => Color32::from_rgb(225, 200, 90),
+        "download" => Color32::from_rgb(200, 130, 180),
+        "objects" => Color32::from_rgb(90, 190, 180),
+        "write" => Color32::from_rgb(160, 160, 170),
+        _ => Color32::GRAY,
+    }
+}
+
+/// Gives egui our fonts, colours and spacing.
+pub fn install(ctx: &egui::Context) {
+    let mut fonts = FontDefinitions::default();
+    egui_phosphor::add_to_fonts(&mut fonts, egui_phosphor::Variant::Regular);
+    ctx.set_fonts(fonts);
+    ctx.set_style_of(Theme::Dark, style(dark()));
+    ctx.set_style_of(Theme::Light, style(light()));
+}
+
+fn style(visuals: Visuals) -> Style {
+    let mut style = Style { visuals, ..Style::default() };
+    let font = |size| FontId::new(size, FontFamily::Proportional);
+    style.text_styles = [
+        (TextStyle::Small, font(11.0)),
+        (TextStyle::Body, font(13.5)),
+        (TextStyle::Button, font(13.5)),
+        (TextStyle::Heading, font(17.0)),
+        (TextStyle::Monospace, FontId::new(12.5, FontFamily::Monospace)),
+    ]
+    .into();
+    style.spacing.item_spacing = egui::vec2(8.0, GAP);
+    style.spacing.button_padding = egui::vec2(10.0, 5.0);
+    style.spacing.interact_size.y = 24.0;
+    style.spacing.slider_width = 150.0;
+    style.spacing.window_margin = Margin::same(14);
+    style.spacing.menu_margin = Margin::same(8);
+    style.interaction.selectable_labels = false;
+    style
+}
+
+fn rounded(mut visuals: Visuals) -> Visuals {
+    let radius = CornerRadius::same(6);
+    for w in [
+        &mut visuals.widgets.noninteractive,
+        &mut visuals.widgets.inactive,
+        &mut visuals.widgets.hovered,
+        &mut visuals.widgets.active,
+        &mut visuals.widgets.open,
+    ] {
+        w.corner_radius = radius;
+        w.expansion = 0.0;
+    }
+    visuals.window_corner_radius = CornerRadius::same(10);
+    visuals.menu_corner_radius = CornerRadius::same(8);
+    visuals.selection.bg_fill = ACCENT;
+    visuals.selection.stroke = Stroke::new(1.0, ON_ACCENT);
+    visuals
+}
+
+fn dark() -> Visuals {
+    let mut v = rounded(Visuals::dark());
+    v.panel_fill = Color32::from_rgb(25, 28, 32);
+    v.window_fill = Color32::from_rgb(31, 35, 40);
+    v.extreme_bg_color = Color32::from_rgb(17, 19, 22);
+    v.faint_bg_color = Color32::from_rgb(31, 35, 39);
+    v.widgets.noninteractive.bg_stroke = Stroke::new(1.0, Color32::from_rgb(46, 51, 57));
+    v.widgets.noninteractive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(196, 203, 210));
+    v.widgets.inactive.weak_bg_fill = Color32::from_rgb(43, 48, 54);
+    v.widgets.inactive.bg_fill = Color32::from_rgb(52, 58, 65);
+    v.widgets.inactive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(218, 223, 228));
+    v.widgets.hovered.weak_bg_fill = Color32::from_rgb(56, 63, 71);
+    v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(86, 96, 106));
+    v.widgets.active.weak_bg_fill = Color32::from_rgb(66, 74, 83);
+    v.hyperlink_color = Color32::from_rgb(110, 190, 220);
+    v
+}
+
+fn light() -> Visuals {
+    let mut v = rounded(Visuals::light());
+    v.panel_fill = Color32::from_rgb(246, 247, 249);
+    v.window_fill = Color32::from_rgb(255, 255, 255);
+    v.extreme_bg_color = Color32::from_rgb(255, 255, 255);
+    v.faint_bg_color = Color32::from_rgb(238, 240, 243);
+    v.widgets.noninteractive.bg_stroke = Stroke::new(1.0, Color32::from_rgb(216, 220, 225));
+    v.widgets.noninteractive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(52, 58, 64));
+    v.widgets.inactive.weak_bg_fill = Color32::from_rgb(228, 231, 235);
+    v.widgets.inactive.bg_fill = Color32::from_rgb(206, 211, 217);
+    v.widgets.inactive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(44, 50, 56));
+    v.widgets.hovered.weak_bg_fill = Color32::from_rgb(216, 220, 226);
+    v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(160, 168, 176));
+    v.hyperlink_color = Color32::from_rgb(20, 100, 140);
+    v
+}

@@ -1,0 +1,5 @@
+//! Views of the stack on screen: three cuts that share one cursor.
+
+mod compositor;
+pub mod scale_bar;
+pub mod slice;

@@ -1,0 +1,491 @@
+//! One cut: picture, crosshair, scale bar; zoom, pan, scroll, pick.
+
+use super::compositor::Compositor;
+use super::scale_bar;
+use crate::data::composite::{Intensity, Shown};
+use crate::data::histogram::Histogram;
+use crate::data::loader::{Answer, Loader};
+use crate::data::plane::{Orientation, Plane, PlaneAt};
+use crate::document::{Camera, Document, Overlay, Role};
+use crate::theme;
+use eframe::egui::{
+    self, Align2, Color32, FontId, Key, Pos2, Rect, Sense, Stroke, StrokeKind, TextureHandle, TextureOptions, Ui, Vec2,
+    pos2, vec2,
+};
+use std::sync::Arc;
+
+/// Cuts of up to so many pixels are shown at full size; of larger ones the window on screen, thinned as it must be.
+const WHOLE_PIXELS: usize = 4 << 20;
+
+/// Windows begin and end on multiples of this, so that small moves need no new picture.
+const ALIGN: usize = 256;
+
+/// Slices fetched ahead on each side.
+const AHEAD: usize = 4;
+
+/// Zoom, in points a full-size pixel.
+const MAX_POINTS_PER_PIXEL: f64 = 64.0;
+
+/// What the view has under the pointer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hover {
+    /// Voxel Z, Y, X.
+    pub zyx: [usize; 3],
+    /// Of the first channel shown.
+    pub value: Option<f64>,
+    /// Of the labels, if any are shown.
+    pub label: Option<u32>,
+    /// Of the truth.
+    pub truth: Option<u32>,
+    /// Of the probability.
+    pub map: Option<f64>,
+}
+
+/// What happened in the view.
+#[derive(Debug, Default)]
+pub struct Happened {
+    /// Under the pointer.
+    pub hover: Option<Hover>,
+    /// A label was clicked (0: background).
+    pub picked: Option<u32>,
+}
+
+/// Settings of all views.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Show the crosshair.
+    pub crosshair: bool,
+    /// Show the scale bar.
+    pub scale_bar: bool,
+    /// Share of the width right of which overlays are left out, to compare.
+    pub swipe: Option<f32>,
+}
+
+/// The state of one view between frames.
+#[derive(Default)]
+pub struct SliceView {
+    texture: Option<TextureHandle>,
+    /// What the texture shows: the rows and columns it covers.
+    covers: Option<(Rect, [usize; 2])>,
+    shown: Vec<Shown>,
+    under: Vec<Shown>,
+    plain_texture: Option<TextureHandle>,
+    compositor: Compositor,
+    pending: Option<(Rect, [usize; 2])>,
+    document: u64,
+}
+
+impl SliceView {
+    /// Whether everything on screen is there.
+    pub fn is_settled(&self) -> bool {
+        !self.compositor.is_busy()
+    }
+
+    /// Draws the view into all there is of `ui`.
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        orientation: Orientation,
+        document: &mut Document,
+        loader: &Loader,
+        options: Options,
+    ) -> Happened {
+        let mut happened = Happened::default();
+        let size = ui.available_size().max(vec2(8.0, 8.0));
+        let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
+        let which = Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0);
+        let [stands, row_axis, column_axis] = orientation.axes();
+        let slices = document.extents.zyx[stands];
+        let name = format!("{} view, slice {} of {slices}", orientation.name(), document.cursor[stands] + 1);
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
+        if self.document != document.id {
+            *self = Self { document: document.id, ..Self::default() };
+        }
+
+        let fitted = fit(document.cut_um(orientation), rect.size());
+        let mut camera = document.cameras[which].unwrap_or(fitted);
+        self.interact(ui, &response, rect, orientation, document, &mut camera, fitted);
+        if response.double_clicked() {
+            camera = fitted;
+            document.cameras[which] = None;
+        } else if camera != fitted {
+            document.cameras[which] = Some(camera);
+        }
+
+        let pixel_um = [document.voxel_um[row_axis], document.voxel_um[column_axis]];
+        let to_screen = |row: f64, column: f64| -> Pos2 {
+            let down = (row * pixel_um[0] - camera.center_um[0]) * camera.points_per_um;
+            let right = (column * pixel_um[1] - camera.center_um[1]) * camera.points_per_um;
+            rect.center() + vec2(right as f32, down as f32)
+        };
+        let from_screen = |at: Pos2| -> [f64; 2] {
+            let off = at - rect.center();
+            [
+                (f64::from(off.y) / camera.points_per_um + camera.center_um[0]) / pixel_um[0],
+                (f64::from(off.x) / camera.points_per_um + camera.center_um[1]) / pixel_um[1],
+            ]
+        };
+
+        self.refresh(ui, orientation, document, loader, [from_screen(rect.min), from_screen(rect.max)]);
+        let painter = ui.painter_at(rect);
+        painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
+        if let (Some(texture), Some((covers, _))) = (&self.texture, &self.covers) {
+            let on_screen = Rect::from_min_max(
+                to_screen(f64::from(covers.min.y), f64::from(covers.min.x)),
+                to_screen(f64::from(covers.max.y), f64::from(covers.max.x)),
+            );
+            let whole = Rect::from_min_max(pos2(0.0, 0.0), pos2(1.0, 1.0));
+            painter.image(texture.id(), on_screen, whole, Color32::WHITE);
+            if let (Some(share), Some(plain)) = (options.swipe, &self.plain_texture) {
+                let line = rect.left() + share * rect.width();
+                let right = painter.with_clip_rect(Rect::from_min_max(pos2(line, rect.top()), rect.max));
+                right.image(plain.id(), on_screen, whole, Color32::WHITE);
+                painter.line_segment(
+                    [pos2(line, rect.top()), pos2(line, rect.bottom())],
+                    Stroke::new(1.5, theme::ON_IMAGE),
+                );
+            }
+        }
+        if options.crosshair {
+            crosshair(&painter, rect, to_screen, document, orientation);
+        }
+        if options.scale_bar && document.voxel_known {
+            draw_scale_bar(&painter, rect, camera.points_per_um);
+        }
+        let caption = if slices > 1 {
+            format!("{}   {} {} / {slices}", orientation.name(), orientation.scrolls(), document.cursor[stands] + 1)
+        } else {
+            orientation.name().to_owned()
+        };
+        on_image(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, &caption);
+        if response.has_focus() {
+            painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
+        }
+
+        if let Some(at) = response.hover_pos() {
+            let [row, column] = from_screen(at).map(f64::floor);
+            let inside = row >= 0.0
+                && column >= 0.0
+                && (row as usize) < document.extents.zyx[row_axis]
+                && (column as usize) < document.extents.zyx[column_axis];
+            if inside {
+                let mut zyx = document.cursor;
+                zyx[row_axis] = row as usize;
+                zyx[column_axis] = column as usize;
+                let hover = self.hover(document, zyx, row as usize, column as usize);
+                if response.clicked() {
+                    document.cursor = zyx;
+                    happened.picked = hover.label;
+                    response.request_focus();
+                }
+                happened.hover = Some(hover);
+            }
+        }
+        happened
+    }
+
+    fn hover(&self, document: &Document, zyx: [usize; 3], row: usize, column: usize) -> Hover {
+        let of = |role: Role| {
+            let overlay = document.of_role(role)?;
+            let plane = self.shown.iter().find(|s| match s {
+                Shown::Labels(_, look) => overlay.is_labels() && *look == overlay.labels,
+                Shown::Intensity(_, look) => !overlay.is_labels() && *look == overlay.look,
+            })?;
+            plane.plane().value(row, column)
+        };
+        let value = self.shown.first().and_then(|s| s.plane().value(row, column));
+        let label = |role| of(role).map(|v| v as u32);
+        Hover { zyx, value, label: label(Role::Labels), truth: label(Role::Truth), map: of(Role::Map) }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one gesture after the other on the same things")]
+    fn interact(
+        &mut self,
+        ui: &Ui,
+        response: &egui::Response,
+        rect: Rect,
+        orientation: Orientation,
+        document: &mut Document,
+        camera: &mut Camera,
+        fitted: Camera,
+    ) {
+        let [stands, row_axis, column_axis] = orientation.axes();
+        if response.dragged() {
+            let moved = response.drag_delta();
+            camera.center_um[0] -= f64::from(moved.y) / camera.points_per_um;
+            camera.center_um[1] -= f64::from(moved.x) / camera.points_per_um;
+        }
+        if response.hovered() {
+            let (zoom, scroll) = ui.input(|i| (f64::from(i.zoom_delta()), i.smooth_scroll_delta()));
+            if (zoom - 1.0).abs() > 1e-4 {
+                let at = response.hover_pos().unwrap_or(rect.center()) - rect.center();
+                zoom_about(camera, zoom, at, fitted, document);
+            } else if scroll.y != 0.0 {
+                // A notch of a wheel is about 40 to 50 points; smooth wheels add up.
+                let id = response.id.with("scrolled");
+                let before: f32 = ui.data(|d| d.get_temp(id)).unwrap_or(0.0);
+                let total = before + scroll.y / 24.0;
+                let steps = total.trunc();
+                ui.data_mut(|d| d.insert_temp(id, total - steps));
+                document.step(stands, steps as i64);
+            }
+        }
+        if response.has_focus() {
+            ui.memory_mut(|m| {
+                m.set_focus_lock_filter(
+                    response.id,
+                    egui::EventFilter { horizontal_arrows: true, vertical_arrows: true, ..Default::default() },
+                );
+            });
+            ui.input(|i| {
+                let mut go = |key: Key, axis: usize, by: i64| {
+                    if i.key_pressed(key) {
+                        document.step(axis, if i.modifiers.shift { by * 10 } else { by });
+                    }
+                };
+                go(Key::ArrowUp, row_axis, -1);
+                go(Key::ArrowDown, row_axis, 1);
+                go(Key::ArrowLeft, column_axis, -1);
+                go(Key::ArrowRight, column_axis, 1);
+                for (key, factor) in [(Key::Plus, 1.25), (Key::Equals, 1.25), (Key::Minus, 0.8)] {
+                    if i.key_pressed(key) && !i.modifiers.command {
+                        zoom_about(camera, factor, Vec2::ZERO, fitted, document);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Brings the texture up to what is to be seen.
+    fn refresh(
+        &mut self,
+        ui: &Ui,
+        orientation: Orientation,
+        document: &mut Document,
+        loader: &Loader,
+        corners: [[f64; 2]; 2],
+    ) {
+        let points_per_pixel = f64::from(ui.ctx().pixels_per_point());
+        let at = wanted(orientation, document, corners, points_per_pixel, ui.max_rect().size());
+        let slot = document.id * 64 + Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0) as u64 * 16;
+        let source_id = document.id;
+        let mut all: Vec<Shown> = Vec::new();
+        let mut complete = true;
+        for c in (0..document.channels.len()).filter(|c| document.channels[*c].visible).collect::<Vec<_>>() {
+            let at = PlaneAt { channel: c, ..at.clone() };
+            match loader.get(slot + (c as u64 % 8), source_id, &document.source, &at) {
+                Answer::Ready(plane) => {
+                    settle_contrast(document, c, &plane, orientation);
+                    if let Some(channel) = document.channels.get(c) {
+                        all.push(Shown::Intensity(plane, channel.look.clone()));
+                    }
+                }
+                _ => complete = false,
+            }
+        }
+        if all.is_empty() && complete {
+            // Nothing is shown: a black base, so that labels still have a place.
+            let at = PlaneAt { channel: 0, ..at.clone() };
+            match loader.get(slot, source_id, &document.source, &at) {
+                Answer::Ready(plane) => {
+                    let black = Intensity { opacity: 0.0, ..Overlay::map_look() };
+                    all.push(Shown::Intensity(plane, black));
+                }
+                _ => complete = false,
+            }
+        }
+        let under = all.clone();
+        for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| o.visible) {
+            let time = if overlay.times > 1 { document.time } else { 0 };
+            let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
+            match loader.get(slot + 8 + (i as u64 % 8), overlay.source_id, &overlay.source, &at) {
+                Answer::Ready(plane) => all.push(match overlay.is_labels() {
+                    true => Shown::Labels(plane, overlay.labels.clone()),
+                    false => Shown::Intensity(plane, overlay.look.clone()),
+                }),
+                _ => complete = false,
+            }
+        }
+        let ctx = ui.ctx().clone();
+        let wake = move || ctx.request_repaint();
+        if complete && !same(&all, &self.shown) {
+            let covers = (
+                Rect::from_min_max(
+                    pos2(at.columns.start as f32, at.rows.start as f32),
+                    pos2(at.columns.end as f32, at.rows.end as f32),
+                ),
+                at.size(),
+            );
+            self.shown.clone_from(&all);
+            self.under = under;
+            self.plain_texture = None;
+            self.pending = Some(covers);
+            if let Some(image) = self.compositor.ask(all, wake.clone()) {
+                self.put(ui, image);
+            }
+            let near = |i: usize| PlaneAt { index: i, channel: first_visible(document), ..at.clone() };
+            let n = document.extents.zyx[orientation.axes()[0]];
+            if orientation == Orientation::Xy && n > 1 {
+                let ahead = (1..=AHEAD).rev().flat_map(|d| [at.index.checked_sub(d), Some(at.index + d)]);
+                loader.fetch_ahead(
+                    source_id,
+                    &document.source,
+                    ahead.flatten().filter(|i| *i < n).map(near).collect::<Vec<_>>(),
+                );
+            }
+        } else if let Some(image) = self.compositor.take(wake) {
+            self.put(ui, image);
+        }
+    }
+
+    fn put(&mut self, ui: &Ui, image: egui::ColorImage) {
+        let Some(covers) = self.pending else { return };
+        let zoomed = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
+        match &mut self.texture {
+            Some(texture) => texture.set(image, zoomed),
+            None => self.texture = Some(ui.ctx().load_texture("slice", image, zoomed)),
+        }
+        self.covers = Some(covers);
+    }
+
+    /// Makes the picture without overlays that swiping uncovers.
+    pub fn prepare_swipe(&mut self, ui: &Ui) {
+        if self.plain_texture.is_none()
+            && !self.under.is_empty()
+            && let Some(image) = crate::data::composite::composite(&self.under)
+        {
+            let zoomed = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
+            self.plain_texture = Some(ui.ctx().load_texture("slice without overlays", image, zoomed));
+        }
+    }
+
+    /// The planes on screen, for pictures and profiles.
+    pub fn shown(&self) -> &[Shown] {
+        &self.shown
+    }
+}
+
+fn first_visible(document: &Document) -> usize {
+    document.channels.iter().position(|c| c.visible).unwrap_or(0)
+}
+
+fn same(a: &[Shown], b: &[Shown]) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| match (a, b) {
+            (Shown::Intensity(p, l), Shown::Intensity(q, m)) => Arc::ptr_eq(p, q) && l == m,
+            (Shown::Labels(p, l), Shown::Labels(q, m)) => Arc::ptr_eq(p, q) && l == m,
+            _ => false,
+        })
+}
+
+/// Takes contrast limits and the histogram from a plane that came.
+fn settle_contrast(document: &mut Document, c: usize, plane: &Arc<Plane>, orientation: Orientation) {
+    let Some(channel) = document.channels.get_mut(c) else { return };
+    if orientation != Orientation::Xy || (!channel.wants_limits && channel.histogram.is_some()) {
+        return;
+    }
+    channel.histogram = Histogram::of(plane);
+    if channel.wants_limits
+        && let Some(histogram) = &channel.histogram
+    {
+        (channel.look.low, channel.look.high) = histogram.limits();
+        channel.wants_limits = false;
+    }
+}
+
+/// The plane to show: the whole cut where it is small, else what is on screen, thinned to about a pixel a pixel.
+fn wanted(
+    orientation: Orientation,
+    document: &Document,
+    [from, to]: [[f64; 2]; 2],
+    pixels_per_point: f64,
+    size: Vec2,
+) -> PlaneAt {
+    let [rows, columns] = document.extents.cut(orientation);
+    let mut at = PlaneAt {
+        orientation,
+        index: document.cursor[orientation.axes()[0]],
+        channel: 0,
+        time: document.time,
+        rows: 0..rows,
+        columns: 0..columns,
+        step: 1,
+    };
+    if rows.saturating_mul(columns) <= WHOLE_PIXELS {
+        return at;
+    }
+    let seen = |a: f64, b: f64, n: usize| {
+        let start = (a.max(0.0) as usize).min(n.saturating_sub(1));
+        let end = (b.max(0.0).ceil() as usize).clamp(start + 1, n);
+        start..end
+    };
+    let (r, c) = (seen(from[0], to[0], rows), seen(from[1], to[1], columns));
+    let across = f64::from(size.x) * pixels_per_point;
+    let down = f64::from(size.y) * pixels_per_point;
+    let per_pixel = (c.len() as f64 / across.max(1.0)).min(r.len() as f64 / down.max(1.0)).max(1.0);
+    at.step = (per_pixel as usize).next_power_of_two();
+    if at.step as f64 > per_pixel * 1.5 {
+        at.step = (at.step / 2).max(1);
+    }
+    let grid = ALIGN * at.step;
+    at.rows = r.start / grid * grid..r.end.next_multiple_of(grid).min(rows);
+    at.columns = c.start / grid * grid..c.end.next_multiple_of(grid).min(columns);
+    at
+}
+
+fn fit([height_um, width_um]: [f64; 2], size: Vec2) -> Camera {
+    let margin = 12.0;
+    let room = [f64::from((size.y - margin).max(4.0)), f64::from((size.x - margin).max(4.0))];
+    let scale = (room[0] / height_um.max(1e-9)).min(room[1] / width_um.max(1e-9));
+    Camera { center_um: [height_um / 2.0, width_um / 2.0], points_per_um: scale }
+}
+
+fn zoom_about(camera: &mut Camera, factor: f64, at: Vec2, fitted: Camera, document: &Document) {
+    let finest = document.voxel_um.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = (MAX_POINTS_PER_PIXEL / finest).max(fitted.points_per_um);
+    let scale = (camera.points_per_um * factor).clamp(fitted.points_per_um / 4.0, most);
+    let off = [f64::from(at.y), f64::from(at.x)];
+    for (center, off) in camera.center_um.iter_mut().zip(off) {
+        *center += off / camera.points_per_um - off / scale;
+    }
+    camera.points_per_um = scale;
+}
+
+fn crosshair(
+    painter: &egui::Painter,
+    rect: Rect,
+    to_screen: impl Fn(f64, f64) -> Pos2,
+    document: &Document,
+    orientation: Orientation,
+) {
+    let [_, row_axis, column_axis] = orientation.axes();
+    let at = to_screen(document.cursor[row_axis] as f64 + 0.5, document.cursor[column_axis] as f64 + 0.5);
+    let stroke = Stroke::new(1.0, theme::CROSSHAIR);
+    let gap = 9.0;
+    for (a, b) in [
+        (pos2(rect.left(), at.y), pos2(at.x - gap, at.y)),
+        (pos2(at.x + gap, at.y), pos2(rect.right(), at.y)),
+        (pos2(at.x, rect.top()), pos2(at.x, at.y - gap)),
+        (pos2(at.x, at.y + gap), pos2(at.x, rect.bottom())),
+    ] {
+        painter.line_segment([a, b], stroke);
+    }
+}
+
+fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um: f64) {
+    let Some(um) = scale_bar::length_um(points_per_um, f64::from(rect.width() * 0.25).clamp(30.0, 160.0)) else { return };
+    let length = (um * points_per_um) as f32;
+    let left = rect.left_bottom() + vec2(12.0, -14.0);
+    let bar = Rect::from_min_size(left - vec2(0.0, 3.0), vec2(length, 3.0));
+    painter.rect_filled(bar.expand(1.0), 1.0, theme::IMAGE_SHADE);
+    painter.rect_filled(bar, 0.0, theme::ON_IMAGE);
+    on_image(painter, bar.left_top() - vec2(0.0, 4.0), Align2::LEFT_BOTTOM, &scale_bar::text(um));
+}
+
+fn on_image(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
+    let font = FontId::proportional(12.0);
+    let galley = painter.layout_no_wrap(text.to_owned(), font, theme::ON_IMAGE);
+    let rect = anchor.anchor_size(at, galley.size());
+    painter.rect_filled(rect.expand2(vec2(4.0, 2.0)), 3.0, theme::IMAGE_SHADE);
+    painter.galley(rect.min, galley, theme::ON_IMAGE);
+}
