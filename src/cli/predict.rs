@@ -140,7 +140,7 @@ fn report(outcome: &PredictOutcome) -> serde_json::Value {
     let failed: Vec<_> = outcome
         .failed
         .iter()
-        .map(|f| json!({"input": f.input, "error": f.sentence(), "exit_code": f.error.kind().exit_code()}))
+        .map(|f| json!({"input": f.input, "error": f.sentence, "exit_code": f.kind.exit_code()}))
         .collect();
     json!({"inputs": outcome.done, "failed": failed})
 }
@@ -167,15 +167,15 @@ fn tell(report: &InputReport) {
 fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
-        return Err(Failure::new(first.error.kind(), first.sentence()));
+        return Err(Failure::new(first.kind, first.sentence.clone()));
     }
     for failure in &outcome.failed {
-        say(&format!("failed: {}", failure.sentence()));
+        say(&format!("failed: {}", failure.sentence));
     }
-    let kind = if outcome.failed.iter().any(|f| f.error.kind() == JobErrorKind::OutOfResources) {
+    let kind = if outcome.failed.iter().any(|f| f.kind == JobErrorKind::OutOfResources) {
         JobErrorKind::OutOfResources
     } else {
-        first.error.kind()
+        first.kind
     };
     Err(Failure::new(
         kind,

@@ -55,7 +55,7 @@ pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Cont
     } else if quiet {
         Arc::new(|_| {})
     } else if std::io::stderr().is_terminal() {
-        let bar: Mutex<Option<(&'static str, ProgressBar)>> = Mutex::new(None);
+        let bar: Mutex<Option<(String, ProgressBar)>> = Mutex::new(None);
         Arc::new(move |event| show(event, &mut bar.lock().unwrap_or_else(PoisonError::into_inner)))
     } else {
         Arc::new(tell)
@@ -69,11 +69,11 @@ fn tell(event: &Event) {
         Event::Started { input, index, count } => say(&format!("[{}/{count}] {}", index + 1, input.display())),
         Event::Note { message } => say(&format!("note: {message}")),
         Event::Failed { input, reason } => say(&format!("failed: {}", naming(&input.display().to_string(), reason))),
-        Event::Finished { .. } | Event::Progress { .. } => {}
+        Event::Device { .. } | Event::Finished { .. } | Event::Progress { .. } => {}
     }
 }
 
-fn show(event: &Event, bar: &mut Option<(&'static str, ProgressBar)>) {
+fn show(event: &Event, bar: &mut Option<(String, ProgressBar)>) {
     let Event::Progress { stage, done, total, unit, .. } = event else {
         if let Some((_, bar)) = bar.take() {
             bar.finish_and_clear();
@@ -93,8 +93,8 @@ fn show(event: &Event, bar: &mut Option<(&'static str, ProgressBar)>) {
         if let Ok(style) = ProgressStyle::with_template(template) {
             fresh.set_style(style);
         }
-        fresh.set_message(*stage);
-        *bar = Some((stage, fresh));
+        fresh.set_message(stage.clone());
+        *bar = Some((stage.to_string(), fresh));
     }
     if let Some((_, bar)) = bar {
         bar.set_position(*done);

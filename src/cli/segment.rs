@@ -43,6 +43,15 @@ pub(crate) struct Segment {
     /// Channel of the map, from 0.
     #[arg(long, default_value_t = 0)]
     channel: usize,
+    /// Time point of the map, from 0.
+    #[arg(long, default_value_t = 0)]
+    time: usize,
+    /// Voxel size in µm, Z,Y,X, where the map's own is wrong or missing.
+    #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
+    voxel_size: Option<[f64; 3]>,
+    /// The stack whose channels are measured for the table; by default the map itself.
+    #[arg(long, value_name = "FILE")]
+    intensities: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -88,9 +97,13 @@ impl Segment {
         let usual = SegmentOptions::default();
         let job = SegmentJob {
             map: self.map,
-            labels: self.out,
+            labels: Some(self.out.clone()),
             table: self.table,
             channel: self.channel,
+            seed_channel: None,
+            time: self.time,
+            voxel_um: self.voxel_size,
+            intensities: self.intensities,
             options: SegmentOptions {
                 smooth_um: self.smooth_um,
                 threshold,
@@ -101,7 +114,7 @@ impl Segment {
                 ..usual
             },
         };
-        if let Some(folder) = job.labels.parent() {
+        if let Some(folder) = self.out.parent() {
             progress::results_in(folder);
         }
         let context = progress::context(self.json_progress, false, Recorder::totals_only());

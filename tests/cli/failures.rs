@@ -146,7 +146,10 @@ impl SmallDisk {
         match out {
             Ok(out) if out.status.success() => Some(Self(at.to_owned())),
             _ => {
-                eprintln!("SKIPPED: a small disk cannot be mounted here");
+                {
+                    use std::io::Write;
+                    let _ = writeln!(std::io::stderr(), "SKIPPED: a small disk cannot be mounted here");
+                }
                 None
             }
         }

@@ -1,6 +1,6 @@
 //! `predict` and `segment`: results, reports, and doing it again.
 
-use crate::common::{Desk, missing};
+use crate::common::{Desk, missing, say_skipped};
 use cytoscope_formats::{OpenOptions, open};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -351,7 +351,7 @@ fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
     let usable: Vec<&str> =
         devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).map(|d| d["id"].as_str().unwrap()).collect();
     let Some(gpu) = usable.iter().find(|id| **id != "cpu") else {
-        return eprintln!("SKIPPED: no GPU, not even in software (install mesa-vulkan-drivers): {devices}");
+        return say_skipped(&format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
     };
     let predict = |device: &str, out: &str| {
         with_gpu(&["predict", &raw, "--out", out, "--voxel-size", VOXEL, "--device", device, "--json"])

@@ -166,7 +166,10 @@ fn imagej_stacks_above_4_gb_are_written_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.tif");
     if std::env::var_os("CYTOSCOPE_LARGE_FILES").is_none() {
-        eprintln!("SKIPPED: writing 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to do it)");
+        {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "SKIPPED: writing 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to do it)");
+        }
         return;
     }
     let spec = WriteSpec::new(Container::ImageJ, "ZYX".parse().unwrap(), vec![1010, 2048, 1024], DType::U16);
@@ -191,7 +194,10 @@ fn ome_tiffs_above_4_gb_are_bigtiffs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.ome.tif");
     if std::env::var_os("CYTOSCOPE_LARGE_FILES").is_none() {
-        eprintln!("SKIPPED: writing 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to do it)");
+        {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "SKIPPED: writing 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to do it)");
+        }
         return;
     }
     let spec = WriteSpec::new(Container::OmeTiff, "CZYX".parse().unwrap(), vec![2, 505, 2048, 1024], DType::U16);

@@ -10,7 +10,10 @@ fn isas() -> Vec<Isa> {
         .filter_map(|name| {
             let isa = Isa::available(name);
             if isa.is_none() {
-                eprintln!("SKIPPED: this machine has no {}", name.as_str());
+                {
+                    use std::io::Write;
+                    let _ = writeln!(std::io::stderr(), "SKIPPED: this machine has no {}", name.as_str());
+                }
             }
             isa
         })

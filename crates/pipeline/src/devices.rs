@@ -1,13 +1,13 @@
 //! What this machine can compute on, and the choice for a model.
 
 use crate::predict::PredictJob;
-use crate::{Context, JobError, Model, user_folder};
+use crate::{Context, Event, JobError, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The devices of this machine.
@@ -17,7 +17,7 @@ pub struct Devices {
 }
 
 /// The device a job runs on, and why.
-#[derive(Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chosen {
     /// The device.
     pub id: DeviceId,
@@ -27,20 +27,27 @@ pub struct Chosen {
     pub why: String,
     /// What was measured.
     pub measurements: Vec<Measurement>,
-    #[serde(skip)]
+}
+
+/// A chosen device with its engine.
+#[derive(Clone)]
+pub struct ChosenEngine {
+    /// The choice.
+    pub chosen: Chosen,
     engine: Arc<dyn Engine>,
 }
 
-impl std::fmt::Debug for Chosen {
+impl std::fmt::Debug for ChosenEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chosen").field("id", &self.id).field("why", &self.why).finish_non_exhaustive()
+        f.debug_struct("ChosenEngine").field("chosen", &self.chosen).finish_non_exhaustive()
     }
 }
 
-impl Chosen {
+impl ChosenEngine {
     fn new(engine: Box<dyn Engine>, why: String, measurements: Vec<Measurement>) -> Self {
         let device = engine.device();
-        Self { id: device.id, name: device.name.clone(), why, measurements, engine: Arc::from(engine) }
+        let chosen = Chosen { id: device.id, name: device.name.clone(), why, measurements };
+        Self { chosen, engine: Arc::from(engine) }
     }
 
     /// Its engine.
@@ -50,7 +57,13 @@ impl Chosen {
 
     /// Whether another device can take over when this one fails.
     pub(crate) fn can_step_down(&self) -> bool {
-        self.id != DeviceId::Cpu
+        self.chosen.id != DeviceId::Cpu
+    }
+
+    /// Tells the device and why.
+    pub(crate) fn tell(&self, context: &Context) {
+        let Chosen { id, name, why, .. } = &self.chosen;
+        context.tell(&Event::Device { id: *id, name: name.clone(), why: why.clone() });
     }
 }
 
@@ -119,9 +132,9 @@ impl Devices {
         model: &Model,
         request: DeviceRequest,
         job: &PredictJob,
-    ) -> Result<Chosen, JobError> {
+    ) -> Result<ChosenEngine, JobError> {
         if let DeviceRequest::Device(id) = request {
-            return Ok(Chosen::new(self.engine(id)?, "asked for".to_owned(), Vec::new()));
+            return Ok(ChosenEngine::new(self.engine(id)?, "asked for".to_owned(), Vec::new()));
         }
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
@@ -157,15 +170,15 @@ impl Devices {
         let choice = select::fastest(&engines, &unusable, &probe, &mut cache)?;
         let engine = engines.into_iter().find(|e| e.device().id == choice.device);
         let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
-        Ok(Chosen::new(engine, choice.why, choice.measurements))
+        Ok(ChosenEngine::new(engine, choice.why, choice.measurements))
     }
 
     /// The processor, after another device failed.
-    pub(crate) fn step_down(&self, failed: &Chosen, error: &EngineError) -> Result<Chosen, JobError> {
-        Ok(Chosen::new(
+    pub(crate) fn step_down(&self, failed: &ChosenEngine, error: &EngineError) -> Result<ChosenEngine, JobError> {
+        Ok(ChosenEngine::new(
             self.engine(DeviceId::Cpu)?,
-            format!("{} failed: {error}", failed.id),
-            failed.measurements.clone(),
+            format!("{} failed: {error}", failed.chosen.id),
+            failed.chosen.measurements.clone(),
         ))
     }
 }

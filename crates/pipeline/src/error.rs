@@ -6,11 +6,13 @@ use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
 use cytoscope_objects::ObjectsError;
 use cytoscope_volume::VolumeError;
+use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What kind of end it was; each has its exit code on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum JobErrorKind {
     /// The job was asked for wrongly (2).
     WrongUse,

@@ -2,17 +2,17 @@
 
 use crate::predict::expand_inputs;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError};
+use crate::{Context, JobError, wire};
 use cytoscope_formats::{Image, OpenOptions};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_volume::{Element, Samples, with_samples};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Scores predictions: label images by matching objects, others by intensity.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateJob {
     /// A file or a folder.
     pub prediction: PathBuf,
@@ -21,26 +21,30 @@ pub struct EvaluateJob {
 }
 
 /// One pair's scores.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
     /// The prediction.
     pub prediction: PathBuf,
     /// The truth.
     pub truth: PathBuf,
     /// Object scores at each threshold; empty for intensities.
+    #[serde(deserialize_with = "wire::matchings")]
     pub instances: Vec<Matching>,
     /// Intensity scores; absent for objects.
+    #[serde(deserialize_with = "wire::regression")]
     pub regression: Option<Regression>,
 }
 
 /// All scores.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateReport {
     /// Each pair.
     pub pairs: Vec<PairReport>,
     /// Object scores of all pairs together.
+    #[serde(deserialize_with = "wire::matchings")]
     pub instances: Vec<Matching>,
     /// Mean intensity scores over pairs.
+    #[serde(deserialize_with = "wire::regression")]
     pub regression: Option<Regression>,
     /// Files without a partner.
     pub unpaired: Vec<PathBuf>,

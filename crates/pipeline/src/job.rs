@@ -1,8 +1,10 @@
 //! What every long job shares: progress, cancelling, and where its time goes.
 
 use crate::JobError;
+use cytoscope_engine::DeviceId;
 use cytoscope_profile::Recorder;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +27,7 @@ impl CancelToken {
 }
 
 /// What a job tells while it runs.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// An input is begun.
@@ -40,17 +42,26 @@ pub enum Event {
     /// How far a stage is.
     Progress {
         /// The stage.
-        stage: &'static str,
+        stage: Cow<'static, str>,
         /// Units done.
         done: u64,
         /// Units in all.
         total: u64,
         /// What is counted.
-        unit: &'static str,
+        unit: Cow<'static, str>,
         /// Units a second so far.
         rate: f64,
         /// Seconds left at that rate.
         eta_secs: f64,
+    },
+    /// The device the job computes on; told again when another one takes over.
+    Device {
+        /// The device.
+        id: DeviceId,
+        /// What its maker calls it.
+        name: String,
+        /// Why it was taken, for people.
+        why: String,
     },
     /// Something worth knowing.
     Note {
@@ -140,10 +151,10 @@ impl Meter<'_> {
         let rate = self.done as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
         let left = (self.total - self.done) as f64;
         self.context.tell(&Event::Progress {
-            stage: self.stage,
+            stage: Cow::Borrowed(self.stage),
             done: self.done,
             total: self.total,
-            unit: self.unit,
+            unit: Cow::Borrowed(self.unit),
             rate,
             eta_secs: if rate > 0.0 { left / rate } else { 0.0 },
         });

@@ -9,6 +9,7 @@
 //! leaves no half-written result.
 #![forbid(unsafe_code)]
 
+pub mod cards;
 mod convert;
 pub mod devices;
 mod error;
@@ -22,6 +23,8 @@ pub mod provenance;
 mod segment;
 mod spool;
 mod stack;
+mod wire;
+pub mod worker;
 
 pub use convert::ConvertJob;
 pub use error::{JobError, JobErrorKind, naming};
@@ -29,4 +32,4 @@ pub use evaluate::{EvaluateJob, EvaluateReport, PairReport};
 pub use job::{CancelToken, Context, Event, Meter};
 pub use model::{Model, Task, find_model, model_folders, user_folder};
 pub use predict::{InputFailure, InputReport, Output, PredictJob, PredictOutcome};
-pub use segment::{SegmentJob, SegmentReport};
+pub use segment::{LabelFormat, SegmentJob, SegmentReport};

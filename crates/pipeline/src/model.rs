@@ -5,10 +5,12 @@ use cytoscope_engine::select;
 use cytoscope_graph::package::{AxisKind, AxisSize, Package, Processing};
 use cytoscope_graph::{Graph, analysis};
 use cytoscope_objects::SegmentOptions;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// What a model predicts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Task {
     /// A map of foreground probability: objects are made of it.
     Segmentation,

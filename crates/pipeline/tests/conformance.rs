@@ -21,7 +21,10 @@ fn program() -> PathBuf {
     let beside =
         test.parent().and_then(Path::parent).unwrap().join(format!("cytoscope{}", std::env::consts::EXE_SUFFIX));
     if !beside.is_file() {
-        eprintln!("SKIPPED: {} is not built, so no GPU is looked for", beside.display());
+        {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not built, so no GPU is looked for", beside.display());
+        }
     }
     beside
 }
@@ -32,19 +35,32 @@ fn engines() -> Vec<(String, Box<dyn Engine>)> {
     for name in IsaName::ALL {
         match Isa::available(name) {
             Some(isa) => engines.push((format!("cpu/{isa}"), Box::new(CpuEngine::with_isa(isa)))),
-            None => eprintln!("SKIPPED engine cpu/{}: this processor does not have it", name.as_str()),
+            None => {
+                use std::io::Write;
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "SKIPPED engine cpu/{}: this processor does not have it",
+                    name.as_str()
+                );
+            }
         }
     }
     let devices = Devices::discover(&program());
     for device in devices.list().iter().filter(|d| d.id != DeviceId::Cpu) {
         if !device.usable {
-            eprintln!("SKIPPED engine {}: {}", device.id, device.reason);
+            {
+                use std::io::Write;
+                let _ = writeln!(std::io::stderr(), "SKIPPED engine {}: {}", device.id, device.reason);
+            }
             continue;
         }
         engines.push((device.id.to_string(), devices.engine(device.id).unwrap()));
     }
     if devices.list().iter().all(|d| d.id == DeviceId::Cpu) {
-        eprintln!("SKIPPED engines cuda and wgpu: no such device was found");
+        {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "SKIPPED engines cuda and wgpu: no such device was found");
+        }
     }
     engines
 }

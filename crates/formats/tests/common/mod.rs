@@ -18,7 +18,10 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    eprintln!("SKIPPED: {} not found (set CYTOSCOPE_SHARED_DATA)", path.display());
+    {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {} not found (set CYTOSCOPE_SHARED_DATA)", path.display());
+    }
     None
 }
 
@@ -32,7 +35,13 @@ pub fn python() -> Option<PathBuf> {
     if works {
         return Some(python);
     }
-    eprintln!("SKIPPED: no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)");
+    {
+        use std::io::Write;
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)"
+        );
+    }
     None
 }
 

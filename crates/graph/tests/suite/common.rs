@@ -17,7 +17,10 @@ pub fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path);
     }
-    eprintln!("SKIPPED: {} is not there (set {variable})", path.display());
+    {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not there (set {variable})", path.display());
+    }
     None
 }
 

@@ -30,7 +30,10 @@ fn python() -> Option<String> {
     if probe.is_ok_and(|o| o.status.success()) {
         return Some(python);
     }
-    eprintln!("SKIPPED: {python} has no onnxruntime (set CYTOSCOPE_PYTHON)");
+    {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {python} has no onnxruntime (set CYTOSCOPE_PYTHON)");
+    }
     None
 }
 

@@ -11,10 +11,11 @@ mod preview;
 
 pub use plan::{Blend, TilePlan, TileRequest};
 
-use crate::devices::{Chosen, Devices};
+use crate::devices::{Chosen, ChosenEngine, Devices};
 use crate::error::naming;
 use crate::evaluate::{looks_like_labels, pair_key};
-use crate::{Context, Event, JobError, Model, provenance};
+use crate::wire;
+use crate::{Context, Event, JobError, JobErrorKind, Model, provenance};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::OpenOptions;
 use cytoscope_profile::StageTotal;
@@ -104,7 +105,7 @@ fn auto() -> String {
 }
 
 /// One input's report.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputReport {
     /// The input.
     pub input: PathBuf,
@@ -125,6 +126,7 @@ pub struct InputReport {
     /// Tiles, halo, blending, stated peak.
     pub plan: TilePlan,
     /// Operators the reference executor ran.
+    #[serde(deserialize_with = "wire::fallbacks")]
     pub fallbacks: Vec<cytoscope_engine::OpFallback>,
     /// Seams along X: 0 is none; absent where there is a single tile.
     pub seam_energy: Option<f64>,
@@ -139,23 +141,18 @@ pub struct InputReport {
 }
 
 /// An input that failed.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputFailure {
     /// The input.
     pub input: PathBuf,
-    /// Why.
-    pub error: JobError,
-}
-
-impl InputFailure {
+    /// What kind of end it was.
+    pub kind: JobErrorKind,
     /// Why, in a sentence that names the input.
-    pub fn sentence(&self) -> String {
-        naming(&self.input.display().to_string(), &self.error.to_string())
-    }
+    pub sentence: String,
 }
 
 /// What a prediction came to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PredictOutcome {
     /// Inputs done.
     pub done: Vec<InputReport>,
@@ -283,6 +280,7 @@ impl PredictJob {
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
         let mut engine = devices.for_model(context, &model, request, self)?;
+        engine.tell(context);
         let count = files.len();
         for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
             context.tell(&Event::Started { input: input.clone(), index, count });
@@ -297,9 +295,9 @@ impl PredictJob {
                 Err(JobError::Cancelled) => return Err(JobError::Cancelled),
                 Err(error) => {
                     context.tell(&Event::Failed { input: input.clone(), reason: error.to_string() });
-                    let fatal =
-                        error.kind() == crate::JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
-                    outcome.failed.push(InputFailure { input: input.clone(), error });
+                    let fatal = error.kind() == JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
+                    let sentence = naming(&input.display().to_string(), &error.to_string());
+                    outcome.failed.push(InputFailure { input: input.clone(), kind: error.kind(), sentence });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not begun");
                         break;
@@ -327,7 +325,7 @@ impl PredictJob {
         &self,
         context: &Context,
         model: &Model,
-        engine: &mut Chosen,
+        engine: &mut ChosenEngine,
         devices: &Devices,
         input: &Path,
         stem: &str,
@@ -338,6 +336,7 @@ impl PredictJob {
             Err(JobError::Engine(e)) if engine.can_step_down() => {
                 context.note(format!("{e}; going on with the processor"));
                 *engine = devices.step_down(engine, &e)?;
+                engine.tell(context);
                 one::predict(self, context, model, engine, input, stem)
             }
             other => other,

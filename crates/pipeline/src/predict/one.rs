@@ -7,7 +7,7 @@ use super::label::{self, Labels};
 use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, RawChannel};
 use super::{InputReport, Output, PredictJob, preview};
-use crate::devices::Chosen;
+use crate::devices::{Chosen, ChosenEngine};
 use crate::model::Task;
 use crate::ops;
 use crate::spool::Spool;
@@ -34,7 +34,7 @@ pub(super) fn predict(
     job: &PredictJob,
     context: &Context,
     model: &Model,
-    engine: &Chosen,
+    engine: &ChosenEngine,
     input: &Path,
     stem: &str,
 ) -> Result<InputReport, JobError> {
@@ -72,7 +72,7 @@ pub(super) fn predict(
         && let Some(report) = provenance::finished(&paths.provenance, &fingerprint)
     {
         context.note(format!("{}: its results are there already", input.display()));
-        return Ok(report_of_resumed(&report, input, engine, model));
+        return Ok(report_of_resumed(&report, input, &engine.chosen, model));
     }
     paths.refuse_foreign(&wanted)?;
     for &time in &times {
@@ -249,7 +249,7 @@ pub(super) fn predict(
         shape_zyx: extents.zyx,
         times: times.len(),
         objects: counts,
-        device: engine.clone(),
+        device: engine.chosen.clone(),
         precision: precision.to_string(),
         plan: tile_plan,
         fallbacks,

@@ -31,7 +31,7 @@ impl FromStr for Blend {
 }
 
 /// How a volume is tiled.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TilePlan {
     /// Voxels of a tile along Z, Y, X.
     pub tile: [usize; 3],

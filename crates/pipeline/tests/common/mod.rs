@@ -19,7 +19,10 @@ fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path);
     }
-    eprintln!("SKIPPED: {} is not there (set {variable})", path.display());
+    {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not there (set {variable})", path.display());
+    }
     None
 }
 
@@ -38,7 +41,10 @@ pub fn python(modules: &str) -> Option<String> {
     if probe.is_ok_and(|o| o.status.success()) {
         return Some(python);
     }
-    eprintln!("SKIPPED: {python} has not all of {modules} (set CYTOSCOPE_PYTHON)");
+    {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {python} has not all of {modules} (set CYTOSCOPE_PYTHON)");
+    }
     None
 }
 

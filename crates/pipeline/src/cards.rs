@@ -1,0 +1,205 @@
+//! The installed models as a person chooses among them: what each is for, what it expects, and whether it can be used.
+
+use crate::{Model, Task, model_folders};
+use cytoscope_graph::package::{AxisKind, Package};
+use cytoscope_objects::SegmentOptions;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a card's documentation; longer texts are cut.
+pub const MAX_DOCUMENTATION_BYTES: usize = 256 << 10;
+
+/// What there is to know of an installed model before it runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelCard {
+    /// What [`crate::PredictJob::model`] takes: the package's file name without its ending.
+    pub name: String,
+    /// Other names that stand for it.
+    pub aliases: Vec<String>,
+    /// What the package calls itself.
+    pub title: String,
+    /// The package.
+    pub path: PathBuf,
+    /// Why it cannot be used; then most of what follows is empty.
+    pub problem: Option<String>,
+    /// What it predicts.
+    pub task: Option<Task>,
+    /// What it is for, in a sentence.
+    pub description: String,
+    /// Its documentation, Markdown; empty where it has none.
+    pub documentation: String,
+    /// Voxel size Z, Y, X in µm it was made for.
+    pub voxel_um: Option<[f64; 3]>,
+    /// Channels it takes.
+    pub input_channels: usize,
+    /// Channels it gives.
+    pub output_channels: usize,
+    /// Names of the channels it takes, where it says them.
+    pub input_channel_names: Vec<String>,
+    /// Names of the channels it gives, where it says them.
+    pub output_channel_names: Vec<String>,
+    /// How objects are made of its output by default.
+    pub segment: Option<SegmentOptions>,
+    /// The output channel objects are made of.
+    pub segment_channel: usize,
+    /// The output channel that tells touching objects apart.
+    pub seed_channel: usize,
+    /// Pictures of what it does; only of packages that are folders.
+    pub covers: Vec<PathBuf>,
+    /// Sample images to try it on; only of packages that are folders.
+    pub samples: Vec<PathBuf>,
+    /// Its test tensors (`.npy`); only of packages that are folders.
+    pub tests: Vec<PathBuf>,
+    /// Whether its own test can run: it has test tensors for every input and output, and they can be read.
+    pub testable: bool,
+    /// Its authors.
+    pub authors: Vec<String>,
+    /// Its licence, as an SPDX name.
+    pub licence: Option<String>,
+    /// What to cite.
+    pub citations: Vec<Citation>,
+    /// Its tags.
+    pub tags: Vec<String>,
+}
+
+/// A work to cite.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Citation {
+    /// The work.
+    pub text: String,
+    /// Its DOI.
+    pub doi: Option<String>,
+    /// Its address.
+    pub url: Option<String>,
+}
+
+/// The models of [`model_folders`], by name; of several of one name the first folder's, which is the one a job takes.
+pub fn installed() -> Vec<ModelCard> {
+    let mut aliases: BTreeMap<String, String> = BTreeMap::new();
+    let mut packages: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for folder in model_folders() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Some(name) = path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { continue };
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("alias") => {
+                    if let Ok(of) = std::fs::read_to_string(&path) {
+                        aliases.entry(name).or_insert_with(|| of.trim().to_owned());
+                    }
+                }
+                Some("zip" | "onnx") => _ = packages.entry(name).or_insert(path),
+                _ if path.join("rdf.yaml").is_file() => {
+                    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or(name);
+                    packages.entry(name).or_insert(path);
+                }
+                _ => {}
+            }
+        }
+    }
+    packages
+        .into_iter()
+        .map(|(name, path)| {
+            let stand_for = aliases.iter().filter(|(_, of)| **of == name).map(|(alias, _)| alias.clone()).collect();
+            ModelCard { aliases: stand_for, ..card(name, &path) }
+        })
+        .collect()
+}
+
+/// The card of the package at `path`; one that cannot be used says so in [`ModelCard::problem`].
+pub fn card(name: impl Into<String>, path: &Path) -> ModelCard {
+    let mut card = ModelCard {
+        name: name.into(),
+        aliases: Vec::new(),
+        title: String::new(),
+        path: path.to_owned(),
+        problem: None,
+        task: None,
+        description: String::new(),
+        documentation: String::new(),
+        voxel_um: None,
+        input_channels: 0,
+        output_channels: 0,
+        input_channel_names: Vec::new(),
+        output_channel_names: Vec::new(),
+        segment: None,
+        segment_channel: 0,
+        seed_channel: 0,
+        covers: Vec::new(),
+        samples: Vec::new(),
+        tests: Vec::new(),
+        testable: false,
+        authors: Vec::new(),
+        licence: None,
+        citations: Vec::new(),
+        tags: Vec::new(),
+    };
+    match Package::open(path) {
+        Ok(package) => describe(&mut card, package),
+        Err(error) => card.problem = Some(error.to_string()),
+    }
+    card
+}
+
+fn describe(card: &mut ModelCard, package: Package) {
+    let rdf = &package.rdf;
+    let text = |key: &str| rdf.get(key).and_then(Value::as_str).map(str::to_owned);
+    let list = |key: &str| rdf.get(key).and_then(Value::as_array).into_iter().flatten();
+    let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    card.title.clone_from(&package.name);
+    card.description.clone_from(&package.description);
+    card.licence = text("license");
+    card.tags = list("tags").filter_map(Value::as_str).map(str::to_owned).collect();
+    card.authors = list("authors").filter_map(|a| of(a, "name")).collect();
+    card.citations = list("cite")
+        .filter_map(|c| Some(Citation { text: of(c, "text")?, doi: of(c, "doi"), url: of(c, "url") }))
+        .collect();
+    card.documentation = text("documentation")
+        .and_then(|file| package.files().read(&file).ok())
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default();
+    if card.documentation.len() > MAX_DOCUMENTATION_BYTES {
+        let end = (0..=MAX_DOCUMENTATION_BYTES).rev().find(|at| card.documentation.is_char_boundary(*at)).unwrap_or(0);
+        card.documentation.truncate(end);
+    }
+    let channels = |specs: &[cytoscope_graph::package::TensorSpec]| {
+        specs.first().and_then(|s| s.axis(AxisKind::Channel)).map(|a| a.channel_names.clone()).unwrap_or_default()
+    };
+    card.input_channel_names = channels(&package.inputs);
+    card.output_channel_names = channels(&package.outputs);
+    card.covers = paths(&package, list("covers"));
+    // 0.4 lists samples of the whole model, 0.5 one for each tensor.
+    let of_inputs = list("inputs").filter_map(|i| i.get("sample_tensor")?.get("source"));
+    card.samples = paths(&package, list("sample_inputs").chain(of_inputs));
+    let tests = || package.inputs.iter().chain(&package.outputs).map(|s| s.test_tensor.as_ref().map(|t| &t.source));
+    card.tests = tests().flatten().filter_map(|file| inside(&package, file)).collect();
+    card.testable = matches!(package.test_tensors(), Ok(Some(_)));
+    match Model::from_package(package) {
+        Ok(model) => {
+            card.task = Some(model.task);
+            card.voxel_um = model.voxel_um;
+            card.input_channels = model.input_channels;
+            card.output_channels = model.output_channels;
+            card.segment = (model.task == Task::Segmentation).then_some(model.segment);
+            card.segment_channel = model.segment_channel;
+            card.seed_channel = model.seed_channel;
+        }
+        Err(error) => card.problem = Some(error.to_string()),
+    }
+}
+
+fn paths<'a>(package: &Package, names: impl Iterator<Item = &'a Value>) -> Vec<PathBuf> {
+    names.filter_map(Value::as_str).filter_map(|name| inside(package, name)).collect()
+}
+
+/// A file of a package that is a folder, if it is there.
+fn inside(package: &Package, name: &str) -> Option<PathBuf> {
+    let cytoscope_graph::package::Files::Folder(folder) = package.files() else { return None };
+    let name = if name.contains("://") { name.rsplit('/').next()? } else { name };
+    let plain = Path::new(name)
+        .components()
+        .all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
+    let path = folder.join(name);
+    (plain && path.is_file()).then_some(path)
+}
