@@ -11,20 +11,24 @@ mod progress;
 mod run;
 mod segment;
 mod simulate;
+mod window;
 
 use clap::{Parser, Subcommand};
 use failure::{Failure, Outcome};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Cells, and stains never applied, from 3-D microscopy stacks.
 ///
 /// Exit codes: 0 done; 2 wrong use; 3 bad input; 4 out of memory or disk; 5 cancelled; 1 anything else.
 #[derive(Parser)]
-#[command(name = "cytoscope", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "cytoscope", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    /// Stacks to open in the window.
+    files: Vec<PathBuf>,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -56,31 +60,40 @@ enum Command {
 
 /// Parses, runs, and turns failures into a sentence and an exit code.
 pub fn main() -> ExitCode {
-    let command = match Arguments::try_parse() {
-        Ok(arguments) => arguments.command,
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    let outcome = match command {
-        Command::Info(c) => c.run(),
-        Command::Convert(c) => c.run(),
-        Command::Devices(c) => c.run(),
-        Command::Predict(c) => c.run(),
-        Command::Run(c) => c.run(),
-        Command::Segment(c) => c.run(),
-        Command::Evaluate(c) => c.run(),
-        Command::Import(c) => c.run(),
-        Command::Export(c) => c.run(),
-        Command::Simulate(c) => c.run(),
-        Command::ProbeDevice(c) => c.run(),
+    let outcome = match arguments.command {
+        None => window::open(arguments.files),
+        Some(command) => command.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             say(&format!("error: {failure}"));
             ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> Outcome {
+        match self {
+            Command::Info(c) => c.run(),
+            Command::Convert(c) => c.run(),
+            Command::Devices(c) => c.run(),
+            Command::Predict(c) => c.run(),
+            Command::Run(c) => c.run(),
+            Command::Segment(c) => c.run(),
+            Command::Evaluate(c) => c.run(),
+            Command::Import(c) => c.run(),
+            Command::Export(c) => c.run(),
+            Command::Simulate(c) => c.run(),
+            Command::ProbeDevice(c) => c.run(),
         }
     }
 }

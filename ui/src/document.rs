@@ -91,14 +91,7 @@ impl Overlay {
 
     /// How a probability map is shown over a stack.
     pub fn map_look() -> Intensity {
-        Intensity {
-            map: ColorMap::Magma,
-            low: 0.0,
-            high: 1.0,
-            gamma: 1.0,
-            opacity: 0.6,
-            blending: Blending::Additive,
-        }
+        Intensity { map: ColorMap::Magma, low: 0.0, high: 1.0, gamma: 1.0, opacity: 0.6, blending: Blending::Additive }
     }
 }
 
@@ -206,12 +199,7 @@ impl Document {
     ///
     /// # Errors
     /// [`OpenError`] if it cannot be opened, or has another grid.
-    pub fn overlay(
-        path: &Path,
-        role: Role,
-        zyx: [usize; 3],
-        axes: Option<Axes>,
-    ) -> Result<Overlay, OpenError> {
+    pub fn overlay(path: &Path, role: Role, zyx: [usize; 3], axes: Option<Axes>) -> Result<Overlay, OpenError> {
         let open = |axes| cytoscope_formats::open(path, &OpenOptions { axes, ..OpenOptions::default() });
         let mut image = open(None)?;
         // A file with the same wrong axes as its stack.
@@ -222,11 +210,7 @@ impl Document {
         }
         let extents = Extents::of(image.meta());
         if extents.zyx != zyx {
-            return Err(OpenError::Grid {
-                name: file_name(path),
-                got: zyx_text(extents.zyx),
-                expected: zyx_text(zyx),
-            });
+            return Err(OpenError::Grid { name: file_name(path), got: zyx_text(extents.zyx), expected: zyx_text(zyx) });
         }
         Ok(Overlay {
             role,
@@ -297,12 +281,10 @@ impl Document {
     /// Extents, type and voxel size in a line.
     pub fn summary(&self) -> String {
         let [z, y, x] = self.voxel_um;
-        let voxel = if self.voxel_known {
-            format!("{z:.3} × {y:.3} × {x:.3} µm")
-        } else {
-            "voxel size unknown".to_owned()
-        };
-        let times = if self.extents.times > 1 { format!("{} time points, ", self.extents.times) } else { String::new() };
+        let voxel =
+            if self.voxel_known { format!("{z:.3} × {y:.3} × {x:.3} µm") } else { "voxel size unknown".to_owned() };
+        let times =
+            if self.extents.times > 1 { format!("{} time points, ", self.extents.times) } else { String::new() };
         format!("{}{}, {}, {voxel}", times, zyx_text(self.extents.zyx), self.image.meta().dtype.name())
     }
 }
@@ -318,10 +300,9 @@ fn channel_views(meta: &ImageMeta, extents: Extents) -> Vec<ChannelView> {
         .map(|c| {
             let of_file = meta.channels.get(c / extents.samples.max(1));
             let name = match of_file.map(|f| f.name.trim()) {
-                _ if is_rgb => ["Red", "Green", "Blue", "Alpha"].get(c % extents.samples).map_or_else(
-                    || format!("Sample {c}"),
-                    |n| (*n).to_owned(),
-                ),
+                _ if is_rgb => ["Red", "Green", "Blue", "Alpha"]
+                    .get(c % extents.samples)
+                    .map_or_else(|| format!("Sample {c}"), |n| (*n).to_owned()),
                 Some(n) if !n.is_empty() => n.to_owned(),
                 _ => format!("Channel {c}"),
             };

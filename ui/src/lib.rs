@@ -1,11 +1,51 @@
-//! The workbench.
+//! The workbench: the window in which stacks are looked at, predicted and refined.
+//!
+//! This room owns what is on screen and nothing else: files are read by `formats`, jobs run in the engine process behind
+//! `pipeline`'s worker client, and everything slow happens on other threads whose results come back as values
+//! ([`data::loader`], [`opener`], [`work`]). Views read the state and send [`command::Command`]s; one place changes it ([`app`]).
+//!
+//! It fails with notices: a job or file that fails tells a sentence and a next step, and the window goes on.
 #![forbid(unsafe_code)]
-#![allow(missing_docs)]
 
+pub mod app;
 pub mod command;
 pub mod data;
 pub mod document;
+mod flow;
+pub mod notices;
+pub mod opener;
+pub mod panels;
+mod picture;
 pub mod results;
 pub mod settings;
 pub mod theme;
 pub mod views;
+pub mod work;
+
+pub use app::{Workbench, WorkbenchOptions};
+
+use eframe::egui;
+
+/// Size of the window at first.
+const WINDOW_SIZE: [f32; 2] = [1360.0, 860.0];
+
+/// Least size of the window.
+const LEAST_SIZE: [f32; 2] = [760.0, 520.0];
+
+/// Opens the window and returns when it is closed.
+///
+/// # Errors
+/// A sentence if there is no display, or none that the graphics driver can draw on.
+pub fn run(options: WorkbenchOptions) -> Result<(), String> {
+    let native = eframe::NativeOptions {
+        viewport: egui::ViewportBuilder::default()
+            .with_title("Cytoscope")
+            .with_app_id("cytoscope")
+            .with_inner_size(WINDOW_SIZE)
+            .with_min_inner_size(LEAST_SIZE)
+            .with_drag_and_drop(true),
+        ..Default::default()
+    };
+    eframe::run_native("cytoscope", native, Box::new(|cc| Ok(Box::new(Workbench::new(&cc.egui_ctx, options)))))
+        .map_err(|e| e.to_string())
+}

@@ -232,6 +232,13 @@ impl Work {
         self.worker.as_ref().map(Worker::state)
     }
 
+    /// Starts the engine process again after it was given up.
+    pub fn restart(&self) {
+        if let Some(worker) = &self.worker {
+            worker.restart();
+        }
+    }
+
     fn begin(&mut self, id: JobId, title: String, purpose: Purpose) {
         self.jobs.push(JobView {
             id,
@@ -343,7 +350,9 @@ impl Work {
     fn hear_reply(&mut self, reply: Reply) -> Option<Outcome> {
         match reply {
             Reply::Ready { .. } | Reply::Queued { .. } => None,
-            Reply::Fault { sentence } => Some(Outcome::Failed { title: "The engine process".to_owned(), reason: sentence }),
+            Reply::Fault { sentence } => {
+                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: sentence })
+            }
             Reply::Devices { devices, .. } => {
                 self.devices = devices;
                 None
@@ -391,8 +400,7 @@ impl Work {
             }
             Reply::Memory { resident_bytes, peak_resident_bytes, device } => {
                 self.memory = Some((resident_bytes, peak_resident_bytes));
-                if let (Some(device), Some(job)) =
-                    (device, self.jobs.iter_mut().find(|j| j.state == JobState::Running))
+                if let (Some(device), Some(job)) = (device, self.jobs.iter_mut().find(|j| j.state == JobState::Running))
                 {
                     job.device = Some(device);
                 }

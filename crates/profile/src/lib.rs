@@ -19,6 +19,7 @@ mod memory;
 mod trace;
 
 pub use memory::{MemoryMark, available_bytes, peak_resident_bytes, resident_bytes};
+pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

@@ -56,7 +56,9 @@ impl State {
             self.kept_bytes -= old.bytes();
         }
         while self.kept_bytes > budget && self.kept.len() > 1 {
-            let Some(oldest) = self.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| k.clone()) else { break };
+            let Some(oldest) = self.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| k.clone()) else {
+                break;
+            };
             if let Some((plane, _)) = self.kept.remove(&oldest) {
                 self.kept_bytes -= plane.bytes();
             }

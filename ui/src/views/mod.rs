@@ -1,5 +1,6 @@
 //! Views of the stack on screen: three cuts that share one cursor.
 
 mod compositor;
+pub mod layout;
 pub mod scale_bar;
 pub mod slice;

@@ -10,7 +10,7 @@ pub fn length_um(points_per_um: f64, most: f64) -> Option<f64> {
     }
     let longest = most / points_per_um;
     let power = 10f64.powf(longest.log10().floor());
-    ROUND.iter().map(|r| r * power).filter(|l| *l <= longest * (1.0 + 1e-9)).next_back()
+    ROUND.iter().map(|r| r * power).rfind(|l| *l <= longest * (1.0 + 1e-9))
 }
 
 /// A length for people.

@@ -73,9 +73,15 @@ pub struct SliceView {
     compositor: Compositor,
     pending: Option<(Rect, [usize; 2])>,
     document: u64,
+    id: Option<egui::Id>,
 }
 
 impl SliceView {
+    /// Its widget's id, once it was drawn.
+    pub fn id(&self) -> Option<egui::Id> {
+        self.id
+    }
+
     /// Whether everything on screen is there.
     pub fn is_settled(&self) -> bool {
         !self.compositor.is_busy()
@@ -101,6 +107,7 @@ impl SliceView {
         if self.document != document.id {
             *self = Self { document: document.id, ..Self::default() };
         }
+        self.id = Some(response.id);
 
         let fitted = fit(document.cut_um(orientation), rect.size());
         let mut camera = document.cameras[which].unwrap_or(fitted);
@@ -473,7 +480,9 @@ fn crosshair(
 }
 
 fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um: f64) {
-    let Some(um) = scale_bar::length_um(points_per_um, f64::from(rect.width() * 0.25).clamp(30.0, 160.0)) else { return };
+    let Some(um) = scale_bar::length_um(points_per_um, f64::from(rect.width() * 0.25).clamp(30.0, 160.0)) else {
+        return;
+    };
     let length = (um * points_per_um) as f32;
     let left = rect.left_bottom() + vec2(12.0, -14.0);
     let bar = Rect::from_min_size(left - vec2(0.0, 3.0), vec2(length, 3.0));

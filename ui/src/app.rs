@@ -1,0 +1,396 @@
+//! The workbench: what is open, what runs, and the one place where commands change it.
+
+use crate::command::Command;
+use crate::data::loader::{CACHE_BYTES, Loader};
+use crate::data::plane::Orientation;
+use crate::document::{Document, Role};
+use crate::notices::Notices;
+use crate::opener::{Ask, Opener, expand};
+use crate::panels::Panels;
+use crate::settings::Settings;
+use crate::theme;
+use crate::views::layout::Layout;
+use crate::work::Work;
+use eframe::egui::{self, Frame};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Slices a second when playing.
+const PLAY_RATE: f64 = 12.0;
+
+/// What the workbench is started with.
+#[derive(Debug, Clone, Default)]
+pub struct WorkbenchOptions {
+    /// Files to open.
+    pub files: Vec<PathBuf>,
+    /// The program that is the engine process when called with `worker`; without it nothing can be predicted.
+    pub program: Option<PathBuf>,
+    /// Where settings are kept; without it they are forgotten.
+    pub settings_path: Option<PathBuf>,
+    /// The bundled sample.
+    pub sample: Option<PathBuf>,
+}
+
+/// The window.
+pub struct Workbench {
+    pub(crate) documents: Vec<Document>,
+    pub(crate) active: Option<u64>,
+    pub(crate) settings: Settings,
+    pub(crate) loader: Loader,
+    pub(crate) opener: Opener,
+    pub(crate) work: Work,
+    pub(crate) notices: Notices,
+    pub(crate) layout: Layout,
+    pub(crate) panels: Panels,
+    pub(crate) options: WorkbenchOptions,
+    /// Commands of this frame, carried out at its end.
+    pub(crate) commands: Vec<Command>,
+    playing: Option<Instant>,
+    saved: Settings,
+    saved_at: Instant,
+}
+
+impl Workbench {
+    /// A workbench in egui's hands.
+    pub fn new(ctx: &egui::Context, options: WorkbenchOptions) -> Self {
+        theme::install(ctx);
+        let settings = options.settings_path.as_deref().map(Settings::load).unwrap_or_default();
+        ctx.set_theme(settings.theme.preference());
+        let wake = {
+            let ctx = ctx.clone();
+            Arc::new(move || ctx.request_repaint()) as Arc<dyn Fn() + Send + Sync>
+        };
+        let for_loader = Arc::clone(&wake);
+        let mut workbench = Self {
+            documents: Vec::new(),
+            active: None,
+            loader: Loader::new(CACHE_BYTES, move || for_loader()),
+            opener: Opener::new(Arc::clone(&wake)),
+            work: Work::new(options.program.as_deref(), wake),
+            notices: Notices::default(),
+            layout: Layout::default(),
+            panels: Panels::default(),
+            commands: Vec::new(),
+            playing: None,
+            saved: settings.clone(),
+            saved_at: Instant::now(),
+            settings,
+            options,
+        };
+        let files = workbench.options.files.clone();
+        workbench.open_paths(&files);
+        workbench
+    }
+
+    /// The stack on screen.
+    pub fn document(&self) -> Option<&Document> {
+        self.documents.iter().find(|d| Some(d.id) == self.active)
+    }
+
+    /// The stack on screen.
+    pub fn document_mut(&mut self) -> Option<&mut Document> {
+        self.documents.iter_mut().find(|d| Some(d.id) == self.active)
+    }
+
+    /// An open stack.
+    pub(crate) fn find(&mut self, id: u64) -> Option<&mut Document> {
+        self.documents.iter_mut().find(|d| d.id == id)
+    }
+
+    /// Opens files and the stacks of folders; ones that are open already come to the front.
+    pub fn open_paths(&mut self, paths: &[PathBuf]) {
+        for path in expand(paths) {
+            let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+            if let Some(open) = self.documents.iter().find(|d| d.path == absolute) {
+                self.active = Some(open.id);
+                continue;
+            }
+            let axes = self.settings.axes_of(&absolute).and_then(|a| a.parse().ok());
+            self.opener.open(absolute, axes);
+        }
+    }
+
+    /// Whether nothing is being read, drawn or opened: the picture on screen is complete.
+    pub fn is_settled(&self) -> bool {
+        self.opener.under_way == 0 && !self.loader.is_busy() && self.layout.is_settled()
+    }
+
+    /// Jobs that run or wait.
+    pub fn active_jobs(&self) -> usize {
+        self.work.active()
+    }
+
+    /// Sends a command, as a menu or shortcut does.
+    pub fn send(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+
+    /// Whether a command can be carried out now.
+    pub(crate) fn can(&self, command: Command) -> bool {
+        let document = self.document();
+        let has = |role| document.is_some_and(|d| d.of_role(role).is_some());
+        match command {
+            Command::OpenSample => self.options.sample.is_some(),
+            Command::OpenLabels
+            | Command::OpenTruth
+            | Command::Close
+            | Command::Fit
+            | Command::AutoContrast
+            | Command::ToggleCrosshair
+            | Command::ToggleScaleBar
+            | Command::Screenshot => document.is_some(),
+            Command::Predict => document.is_some_and(|d| self.work.of_document(d.id).is_none()) && self.can_predict(),
+            Command::PredictAll => self.documents.len() > 1 && self.can_predict(),
+            Command::Cancel => self.work.active() > 0,
+            Command::NextSlice | Command::PreviousSlice | Command::Play => document.is_some_and(Document::is_3d),
+            Command::NextTime | Command::PreviousTime => document.is_some_and(|d| d.extents.times > 1),
+            Command::ToggleLabels | Command::NextLabelStyle => has(Role::Labels) || has(Role::Truth),
+            Command::ToggleMap => has(Role::Map),
+            Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
+            Command::SaveTable => document.is_some_and(|d| d.results.is_some()),
+            _ => true,
+        }
+    }
+
+    fn can_predict(&self) -> bool {
+        self.options.program.is_some() && self.work.models.iter().any(|m| m.problem.is_none())
+    }
+
+    fn listen(&mut self, ctx: &egui::Context) {
+        let dropped: Vec<PathBuf> = ctx.input(|i| i.raw.dropped_files.iter().filter_map(|f| f.path.clone()).collect());
+        if !dropped.is_empty() {
+            self.open_paths(&dropped);
+        }
+        for opened in self.opener.poll() {
+            self.take_opened(opened);
+        }
+        for outcome in self.work.poll() {
+            self.take_outcome(outcome);
+        }
+        self.play(ctx);
+        self.shortcuts(ctx);
+    }
+
+    fn play(&mut self, ctx: &egui::Context) {
+        let Some(last) = self.playing else { return };
+        let pause = Duration::from_secs_f64(1.0 / PLAY_RATE);
+        if last.elapsed() >= pause && !self.loader.is_busy() {
+            self.playing = Some(Instant::now());
+            if let Some(document) = self.document_mut() {
+                let n = document.extents.zyx[0].max(1);
+                document.cursor[0] = (document.cursor[0] + 1) % n;
+            }
+        }
+        ctx.request_repaint_after(pause);
+    }
+
+    /// Whether slices are playing.
+    pub(crate) fn is_playing(&self) -> bool {
+        self.playing.is_some()
+    }
+
+    fn shortcuts(&mut self, ctx: &egui::Context) {
+        if self.panels.palette.is_open() {
+            return;
+        }
+        let typing = ctx.text_edit_focused();
+        let focused = ctx.memory(|m| m.focused());
+        for command in Command::ALL {
+            let Some(shortcut) = command.shortcut() else { continue };
+            // Plain letters belong to whoever is typed into.
+            if typing && shortcut.modifiers.is_none() {
+                continue;
+            }
+            // The space bar presses the button that has the focus.
+            if shortcut.logical_key == egui::Key::Space && focused.is_some_and(|id| !self.layout.is_view(id)) {
+                continue;
+            }
+            if ctx.input_mut(|i| i.consume_shortcut(&shortcut)) && self.can(command) {
+                self.commands.push(command);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, ctx: &egui::Context) {
+        for command in std::mem::take(&mut self.commands) {
+            self.execute(ctx, command);
+        }
+        if self.settings != self.saved && self.saved_at.elapsed() > Duration::from_secs(1) {
+            self.save_settings();
+        }
+    }
+
+    fn save_settings(&mut self) {
+        self.saved_at = Instant::now();
+        let Some(path) = self.options.settings_path.clone() else { return };
+        self.saved = self.settings.clone();
+        if let Err(error) = self.settings.save(&path) {
+            self.notices.error("Settings could not be saved", error.to_string());
+        }
+    }
+
+    fn execute(&mut self, ctx: &egui::Context, command: Command) {
+        let beside = self.document().and_then(|d| d.path.parent().map(Path::to_owned));
+        let beside = beside.or_else(|| self.settings.recent.first().and_then(|p| p.parent().map(Path::to_owned)));
+        let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
+        let stem = name.split('.').next().unwrap_or_default().to_owned();
+        match command {
+            Command::Open => self.opener.ask(Ask::Stacks, beside, String::new()),
+            Command::OpenSample => {
+                if let Some(sample) = self.options.sample.clone() {
+                    self.open_paths(&[sample]);
+                }
+            }
+            Command::OpenLabels | Command::OpenTruth => {
+                if let Some(id) = self.active {
+                    let ask = if command == Command::OpenLabels { Ask::Labels(id) } else { Ask::Truth(id) };
+                    self.opener.ask(ask, beside, String::new());
+                }
+            }
+            Command::Close => self.close(),
+            Command::Predict => {
+                if let Some(id) = self.active {
+                    self.start_prediction(id);
+                }
+            }
+            Command::PredictAll => {
+                let ids: Vec<u64> = self.documents.iter().map(|d| d.id).collect();
+                ids.into_iter().for_each(|id| self.start_prediction(id));
+            }
+            Command::Cancel => {
+                let running = self.work.running().or_else(|| self.work.jobs.iter().find(|j| !j.state.is_over()));
+                if let Some(id) = running.map(|j| j.id) {
+                    self.work.cancel(id);
+                }
+            }
+            Command::NextSlice => self.with_document(|d| d.step(0, 1)),
+            Command::PreviousSlice => self.with_document(|d| d.step(0, -1)),
+            Command::NextTime => self.with_document(|d| d.step_time(1)),
+            Command::PreviousTime => self.with_document(|d| d.step_time(-1)),
+            Command::Play => self.playing = if self.playing.is_some() { None } else { Some(Instant::now()) },
+            Command::Fit => self.with_document(|d| d.cameras = [None; 3]),
+            Command::AutoContrast => self.with_document(|d| {
+                for channel in &mut d.channels {
+                    if let Some(histogram) = &channel.histogram {
+                        (channel.look.low, channel.look.high) = histogram.limits();
+                    }
+                }
+            }),
+            Command::ToggleLabels => self.with_document(|d| {
+                let shown = d.overlays.iter().any(|o| o.is_labels() && o.visible);
+                d.overlays.iter_mut().filter(|o| o.is_labels()).for_each(|o| o.visible = !shown);
+            }),
+            Command::NextLabelStyle => self.with_document(|d| {
+                use crate::data::composite::LabelStyle::{Both, Fill, Outline};
+                for overlay in d.overlays.iter_mut().filter(|o| o.is_labels()) {
+                    overlay.labels.style = match overlay.labels.style {
+                        Outline => Fill,
+                        Fill => Both,
+                        Both => Outline,
+                    };
+                }
+            }),
+            Command::ToggleMap => self.with_document(|d| {
+                if let Some(map) = d.of_role_mut(Role::Map) {
+                    map.visible = !map.visible;
+                }
+            }),
+            Command::ToggleCrosshair => self.settings.show_crosshair = !self.settings.show_crosshair,
+            Command::ToggleScaleBar => self.settings.show_scale_bar = !self.settings.show_scale_bar,
+            Command::ToggleSwipe => self.layout.toggle_swipe(),
+            Command::Screenshot => self.opener.ask(Ask::Picture, beside, format!("{stem}.png")),
+            Command::SaveTable => self.opener.ask(Ask::Table, beside, format!("{stem}_objects.csv")),
+            Command::ToggleLibrary => self.settings.show_library = !self.settings.show_library,
+            Command::ToggleTasks => self.settings.show_tasks = !self.settings.show_tasks,
+            Command::ToggleProfiler => self.settings.show_profiler = !self.settings.show_profiler,
+            Command::ResetLayout => {
+                let recent = std::mem::take(&mut self.settings.recent);
+                self.settings = Settings { recent, ..Settings::default() };
+                self.layout = Layout::default();
+                ctx.set_theme(self.settings.theme.preference());
+            }
+            Command::NextTheme => {
+                use crate::theme::ThemeChoice::{Dark, Light, System};
+                self.settings.theme = match self.settings.theme {
+                    System => Light,
+                    Light => Dark,
+                    Dark => System,
+                };
+                ctx.set_theme(self.settings.theme.preference());
+            }
+            Command::Palette => self.panels.palette.open(),
+            Command::Shortcuts => self.panels.sheets.shortcuts = true,
+            Command::About => self.panels.sheets.about = true,
+            Command::Quit => ctx.send_viewport_cmd(egui::ViewportCommand::Close),
+        }
+    }
+
+    fn with_document(&mut self, change: impl FnOnce(&mut Document)) {
+        if let Some(document) = self.document_mut() {
+            change(document);
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
+        let gone = self.documents.remove(at);
+        if let Some(job) = self.work.of_document(gone.id) {
+            self.work.cancel(job.id);
+        }
+        self.loader.forget(gone.id);
+        gone.overlays.iter().for_each(|o| self.loader.forget(o.source_id));
+        self.active = self.documents.get(at.min(self.documents.len().saturating_sub(1))).map(|d| d.id);
+        self.playing = None;
+    }
+
+    /// The XY picture on screen at full size, with what lies over it, as PNG.
+    pub(crate) fn picture(&self) -> Option<impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static> {
+        let shown = self.layout.view(Orientation::Xy).shown().to_vec();
+        if shown.is_empty() {
+            return None;
+        }
+        let document = self.document()?;
+        let bar = (self.settings.show_scale_bar && document.voxel_known).then_some(document.voxel_um[2]);
+        Some(move || crate::picture::png(&shown, bar))
+    }
+}
+
+impl eframe::App for Workbench {
+    fn logic(&mut self, ctx: &egui::Context, _frame: &mut eframe::Frame) {
+        self.listen(ctx);
+    }
+
+    fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
+        let ctx = ui.ctx().clone();
+        self.top_bar(ui);
+        let status = self.status_bar(ui);
+        if self.settings.show_profiler {
+            self.profiler_panel(ui);
+        }
+        if self.settings.show_library && !self.documents.is_empty() {
+            self.library_panel(ui);
+        }
+        if self.settings.show_tasks && !self.documents.is_empty() {
+            self.tasks_panel(ui);
+        }
+        egui::CentralPanel::default().frame(Frame::new().fill(ui.visuals().panel_fill)).show(ui, |ui| {
+            if self.documents.is_empty() {
+                self.empty(ui);
+            } else {
+                self.center(ui);
+            }
+        });
+        self.drop_hint(&ctx);
+        self.palette(&ctx);
+        self.sheets(&ctx);
+        self.notices.show(&ctx, status);
+        self.carry_out(&ctx);
+    }
+
+    fn on_exit(&mut self) {
+        if self.settings != self.saved {
+            self.save_settings();
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! What follows when files have opened and jobs have ended.
+
+use crate::app::Workbench;
+use crate::data::composite::{LabelLook, LabelStyle};
+use crate::data::grown::{LiveSource, PreviewSource};
+use crate::document::{Document, Overlay, Role, file_name, fresh_id};
+use crate::opener::{Ask, Opened, ProfileFormat};
+use crate::work::Outcome;
+use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::predict::TileRequest;
+use cytoscope_pipeline::worker::{LabelArray, LiveArray};
+use cytoscope_pipeline::{PredictJob, PredictOutcome, SegmentJob, SegmentReport, user_folder};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The folder of results beside a stack.
+pub const RESULTS_FOLDER: &str = "cytoscope";
+
+/// Time points, slices: what a file that opened is most likely wrong about, if it has many channels and one slice.
+const MANY_CHANNELS: usize = 8;
+
+impl Workbench {
+    pub(crate) fn take_opened(&mut self, opened: Opened) {
+        match opened {
+            Opened::Document(document) => {
+                self.settings.opened(&document.path);
+                let flat_channels = document.extents.channels >= MANY_CHANNELS && document.extents.zyx[0] == 1;
+                if flat_channels && document.axes.is_none() {
+                    self.notices.info(
+                        "Are these channels slices?",
+                        format!(
+                            "{} says it has {} channels. Its axes can be set in the list of stacks.",
+                            document.name, document.extents.channels
+                        ),
+                    );
+                }
+                // Opened again with other axes, it takes the old one's place.
+                if let Some(at) = self.documents.iter().position(|d| d.path == document.path) {
+                    self.loader.forget(self.documents[at].id);
+                    self.active = Some(document.id);
+                    self.documents[at] = *document;
+                } else {
+                    self.active = Some(document.id);
+                    self.documents.push(*document);
+                }
+                self.find_results();
+            }
+            Opened::Overlay { document, overlay } => {
+                if let Some(document) = self.documents.iter_mut().find(|d| d.id == document) {
+                    if let Some(old) = document.of_role(overlay.role) {
+                        self.loader.forget(old.source_id);
+                    }
+                    document.put(*overlay);
+                    let selected = document.selected;
+                    document.select(selected);
+                }
+            }
+            Opened::Table { document, results } => {
+                if let Some(document) = self.find(document) {
+                    document.results = Some(*results);
+                }
+            }
+            Opened::Chosen(ask, files) => self.take_chosen(ask, files),
+            Opened::Failed { what, reason, axes_of } => {
+                if axes_of.is_some() {
+                    self.panels.sheets.axes = axes_of.clone().map(|path| (path, String::new()));
+                }
+                self.notices.error(format!("{what} failed"), reason);
+            }
+            Opened::Saved(path) => {
+                self.notices.good(format!("Saved {}", file_name(&path)), path.display().to_string());
+            }
+        }
+    }
+
+    fn take_chosen(&mut self, ask: Ask, files: Vec<PathBuf>) {
+        let Some(first) = files.first().cloned() else { return };
+        match ask {
+            Ask::Stacks => self.open_paths(&files),
+            Ask::Labels(id) | Ask::Truth(id) => {
+                let role = if matches!(ask, Ask::Labels(_)) { Role::Labels } else { Role::Truth };
+                if let Some(document) = self.documents.iter().find(|d| d.id == id) {
+                    self.opener.overlay(document, role, first);
+                }
+            }
+            Ask::ResultsFolder => self.panels.predict.out = Some(first),
+            Ask::Picture => {
+                if let Some(picture) = self.picture() {
+                    self.opener.save(first, picture);
+                }
+            }
+            Ask::Table => {
+                if let Some(path) = self.document().and_then(|d| d.results.as_ref()).map(|r| r.path.clone()) {
+                    self.opener.save(first, move || std::fs::read(path).map_err(|e| e.to_string()));
+                }
+            }
+            Ask::Profile(format) => {
+                if let Some(job) = self.panels.profiler.job(&self.work).cloned() {
+                    self.opener.save(first, move || match format {
+                        ProfileFormat::Trace => {
+                            let trace = cytoscope_profile::chrome_trace(&job.spans, &job.marks, job.dropped);
+                            serde_json::to_vec(&trace).map_err(|e| e.to_string())
+                        }
+                        ProfileFormat::Csv => Ok(crate::panels::profiler::csv(&job).into_bytes()),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Shows results that an earlier prediction left beside the stack on screen.
+    fn find_results(&mut self) {
+        let Some(document) = self.document() else { return };
+        let folder = self.results_folder(document);
+        let Some(stem) = document.path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { return };
+        let files: Vec<PathBuf> = ["raw.tif", "labels.tif", "labels.ome.tif", "objects.csv"]
+            .iter()
+            .map(|end| folder.join(format!("{stem}_{end}")))
+            .filter(|p| p.is_file())
+            .collect();
+        let provenance = folder.join(format!("{stem}_provenance.json"));
+        let of_this = provenance.is_file()
+            && cytoscope_pipeline::provenance::read(&provenance).is_ok_and(|p| p.input.path == document.path);
+        if of_this && !files.is_empty() {
+            self.show_results(document.id, &files);
+        }
+    }
+
+    fn show_results(&mut self, id: u64, outputs: &[PathBuf]) {
+        let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
+        for path in outputs {
+            let name = file_name(path);
+            if name.ends_with("_raw.tif") {
+                self.opener.overlay(document, Role::Map, path.clone());
+            } else if name.ends_with("_labels.tif") || name.ends_with("_labels.ome.tif") {
+                self.opener.overlay(document, Role::Labels, path.clone());
+            } else if name.ends_with("_objects.csv") {
+                self.opener.table(id, path.clone());
+            }
+        }
+    }
+
+    /// Where the results of a stack go.
+    pub(crate) fn results_folder(&self, document: &Document) -> PathBuf {
+        if let Some(out) = &self.panels.predict.out {
+            return out.clone();
+        }
+        let beside = document.path.parent().map(|p| p.join(RESULTS_FOLDER));
+        match beside {
+            Some(folder) if may_write(&folder) => folder,
+            _ => user_folder().unwrap_or_else(std::env::temp_dir).join("results"),
+        }
+    }
+
+    /// The model chosen, or the first that can be used.
+    pub(crate) fn model(&self) -> Option<&ModelCard> {
+        let name = &self.settings.model;
+        let usable = || self.work.models.iter().filter(|m| m.problem.is_none());
+        usable().find(|m| m.name == *name || m.aliases.contains(name)).or_else(|| usable().next())
+    }
+
+    pub(crate) fn start_prediction(&mut self, id: u64) {
+        let Some(model) = self.model().map(|m| (m.name.clone(), m.title.clone())) else {
+            self.notices.error("There is no model", "Install one: cytoscope import FILE --out PACKAGE");
+            return;
+        };
+        let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
+        if self.work.of_document(id).is_some() {
+            return;
+        }
+        let out = self.results_folder(document);
+        if let Err(error) = std::fs::create_dir_all(&out) {
+            self.notices
+                .error("Results cannot be written", format!("{}: {error}. Choose another folder.", out.display()));
+            return;
+        }
+        let channel = self.panels.predict.channel.min(document.extents.channels.saturating_sub(1));
+        let job = PredictJob {
+            inputs: vec![document.path.clone()],
+            model: model.0.clone(),
+            out,
+            device: self.settings.device.clone(),
+            precision: None,
+            tiles: TileRequest { tile: None, overlap: None, blend: None },
+            outputs: Default::default(),
+            channel: (document.extents.channels > 1).then_some(channel),
+            time: None,
+            series: 0,
+            axes: document.axes.clone(),
+            voxel_um: None,
+            memory_budget_bytes: None,
+            resume: false,
+            threads: 0,
+        };
+        let title = format!("{} · {}", document.name, model.1);
+        self.work.predict(id, title, job);
+    }
+
+    /// Makes objects of the probability on screen again.
+    pub(crate) fn start_segmentation(&mut self, id: u64, options: SegmentOptions, keep: bool) {
+        let Some(card) = self.model().cloned() else { return };
+        let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
+        let Some(map) = document.of_role(Role::Map).map(|o| o.path.clone()) else { return };
+        let stem = file_name(&map);
+        let stem = stem.strip_suffix("_raw.tif").unwrap_or(&stem).to_owned();
+        let folder = map.parent().map(Path::to_owned).unwrap_or_default();
+        let job = SegmentJob {
+            map,
+            labels: keep.then(|| folder.join(format!("{stem}_labels.tif"))),
+            table: keep.then(|| folder.join(format!("{stem}_objects.csv"))),
+            channel: card.segment_channel,
+            seed_channel: Some(card.seed_channel),
+            time: document.time,
+            voxel_um: None,
+            intensities: keep.then(|| document.path.clone()),
+            options,
+        };
+        let title = format!("{} · objects", document.name);
+        self.work.segment(id, title, job, keep);
+    }
+
+    pub(crate) fn take_outcome(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Models => {}
+            Outcome::Live { document, path, channels, shape_zyx, .. } => {
+                self.show_live(document, &path, channels, shape_zyx);
+            }
+            Outcome::Predicted { document, outcome } => self.take_prediction(document, &outcome),
+            Outcome::Segmented { document, kept, report } => self.take_segmentation(document, kept, &report),
+            Outcome::Failed { title, reason } => {
+                let idle = |id: &u64| self.work.of_document(*id).is_none();
+                let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
+                ids.into_iter().for_each(|id| self.drop_live(id));
+                self.notices.error(format!("{title} failed"), reason);
+            }
+            Outcome::Cancelled { document } => self.drop_live(document),
+            Outcome::Died { reason, lost, again } => {
+                let ids: Vec<u64> = self.documents.iter().map(|d| d.id).collect();
+                ids.into_iter().for_each(|id| self.drop_live(id));
+                let lost = match lost.as_slice() {
+                    [] => "No job was lost.".to_owned(),
+                    lost => format!("Lost: {}. Everything else is as it was.", lost.join(", ")),
+                };
+                let title = if again { "The engine was restarted" } else { "The engine cannot be started" };
+                self.notices.error(title, format!("It ended by itself ({reason}). {lost}"));
+            }
+        }
+    }
+
+    fn drop_live(&mut self, id: u64) {
+        let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
+        if let Some(live) = document.of_role(Role::Live) {
+            self.loader.forget(live.source_id);
+        }
+        document.overlays.retain(|o| o.role != Role::Live);
+    }
+
+    fn show_live(&mut self, id: u64, path: &Path, channels: usize, shape_zyx: [usize; 3]) {
+        let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
+        let zyx = document.extents.zyx;
+        if let Some(live) = document.overlays.iter_mut().find(|o| o.role == Role::Live && o.path == *path) {
+            // The same file with more in it: planes are read anew.
+            self.loader.forget(live.source_id);
+            live.source_id = fresh_id();
+            return;
+        }
+        // A file that is gone already belongs to a job that has just ended.
+        let Ok(array) = LiveArray::open(path, channels, shape_zyx) else { return };
+        document.overlays.iter_mut().filter(|o| o.role == Role::Map).for_each(|o| o.visible = false);
+        document.put(Overlay {
+            role: Role::Live,
+            name: "Prediction under way".to_owned(),
+            path: path.to_owned(),
+            visible: true,
+            source: Arc::new(LiveSource::new(array, zyx)),
+            source_id: fresh_id(),
+            labels: LabelLook { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None },
+            look: Overlay::map_look(),
+            channels,
+            times: 1,
+        });
+    }
+
+    fn take_prediction(&mut self, id: u64, outcome: &PredictOutcome) {
+        self.drop_live(id);
+        for report in &outcome.done {
+            let objects: u32 = report.objects.iter().sum();
+            let what = if report.objects.is_empty() { "Predicted".to_owned() } else { format!("{objects} objects") };
+            let mut details = format!("{} {}", report.device.name, report.device.why);
+            for note in &report.notes {
+                details.push_str(". ");
+                details.push_str(note);
+            }
+            self.notices.good(format!("{what} in {:.1} s", report.seconds), details);
+            self.show_results(id, &report.outputs);
+        }
+        for failed in &outcome.failed {
+            self.notices.error("A stack failed", failed.sentence.clone());
+        }
+    }
+
+    fn take_segmentation(&mut self, id: u64, kept: bool, report: &SegmentReport) {
+        self.panels.predict.preview_objects = (!kept).then_some(report.objects);
+        let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
+        if kept {
+            self.notices.good(format!("{} objects kept", report.objects), report.labels.display().to_string());
+            let outputs: Vec<PathBuf> = std::iter::once(report.labels.clone()).chain(report.table.clone()).collect();
+            self.show_results(id, &outputs);
+            return;
+        }
+        // A file that is gone already was replaced by a newer one.
+        let Ok(array) = LabelArray::open(&report.labels, report.shape_zyx) else { return };
+        if report.shape_zyx != document.extents.zyx {
+            return;
+        }
+        let before = document.of_role(Role::Labels);
+        let (visible, labels) = before.map_or_else(
+            || (true, LabelLook { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None }),
+            |o| (o.visible, o.labels.clone()),
+        );
+        document.put(Overlay {
+            role: Role::Labels,
+            name: "Objects, not kept yet".to_owned(),
+            path: report.labels.clone(),
+            visible,
+            source: Arc::new(PreviewSource::new(array)),
+            source_id: fresh_id(),
+            labels,
+            look: Overlay::map_look(),
+            channels: 1,
+            times: 1,
+        });
+    }
+}
+
+/// Whether a folder is there and can be written, or can be made.
+fn may_write(folder: &Path) -> bool {
+    let there = |p: &Path| {
+        std::fs::metadata(p).is_ok_and(|m| m.is_dir())
+            && tempfile::Builder::new().prefix(".cytoscope-").tempfile_in(p).is_ok()
+    };
+    if folder.exists() { there(folder) } else { folder.parent().is_some_and(there) }
+}

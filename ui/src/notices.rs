@@ -1,0 +1,148 @@
+//! What the window tells people: short, at the corner, with details to fold out; errors stay until they are closed.
+
+use crate::theme;
+use eframe::egui::{self, Align2, Color32, Frame, Margin, RichText, Stroke, vec2};
+use egui_phosphor::regular as icon;
+use std::time::{Duration, Instant};
+
+/// How long good news stays.
+const STAYS: Duration = Duration::from_secs(7);
+
+/// Most notices on screen; older ones go.
+const MAX_SHOWN: usize = 5;
+
+/// Kind of a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Something was done.
+    Good,
+    /// Worth knowing.
+    Info,
+    /// Something went wrong.
+    Error,
+}
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub struct Notice {
+    /// Kind.
+    pub level: Level,
+    /// A few words.
+    pub title: String,
+    /// A sentence or more; folded out.
+    pub details: String,
+    /// When it came.
+    at: Instant,
+    number: u64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Notices {
+    shown: Vec<Notice>,
+    count: u64,
+}
+
+impl Notices {
+    fn push(&mut self, level: Level, title: String, details: String) {
+        self.count += 1;
+        self.shown.push(Notice { level, title, details, at: Instant::now(), number: self.count });
+        if self.shown.len() > MAX_SHOWN {
+            let goes = self.shown.iter().position(|n| n.level != Level::Error).unwrap_or(0);
+            self.shown.remove(goes);
+        }
+    }
+
+    /// Something was done.
+    pub fn good(&mut self, title: impl Into<String>, details: impl Into<String>) {
+        self.push(Level::Good, title.into(), details.into());
+    }
+
+    /// Something worth knowing.
+    pub fn info(&mut self, title: impl Into<String>, details: impl Into<String>) {
+        self.push(Level::Info, title.into(), details.into());
+    }
+
+    /// Something went wrong.
+    pub fn error(&mut self, title: impl Into<String>, details: impl Into<String>) {
+        self.push(Level::Error, title.into(), details.into());
+    }
+
+    /// Those on screen.
+    pub fn shown(&self) -> &[Notice] {
+        &self.shown
+    }
+
+    /// Draws them above the lower right corner.
+    pub fn show(&mut self, ctx: &egui::Context, above: f32) {
+        self.shown.retain(|n| n.level == Level::Error || n.at.elapsed() < STAYS);
+        if let Some(next) =
+            self.shown.iter().filter(|n| n.level != Level::Error).map(|n| STAYS.saturating_sub(n.at.elapsed())).min()
+        {
+            ctx.request_repaint_after(next);
+        }
+        let mut closed = None;
+        let mut offset = above + 12.0;
+        for notice in self.shown.iter().rev() {
+            let id = egui::Id::new("notice").with(notice.number);
+            let area = egui::Area::new(id)
+                .anchor(Align2::RIGHT_BOTTOM, vec2(-14.0, -offset))
+                .order(egui::Order::Foreground)
+                .show(ctx, |ui| {
+                    let visuals = ui.visuals().clone();
+                    let (color, sign) = match notice.level {
+                        Level::Good => (theme::good(&visuals), icon::CHECK_CIRCLE),
+                        Level::Info => (visuals.hyperlink_color, icon::INFO),
+                        Level::Error => (theme::bad(&visuals), icon::WARNING_CIRCLE),
+                    };
+                    Frame::new()
+                        .fill(visuals.window_fill)
+                        .stroke(Stroke::new(1.0, color.gamma_multiply(0.7)))
+                        .corner_radius(8)
+                        .shadow(visuals.popup_shadow)
+                        .inner_margin(Margin::symmetric(12, 9))
+                        .show(ui, |ui| {
+                            ui.set_width(330.0);
+                            body(ui, notice, color, sign)
+                        })
+                        .inner
+                });
+            if area.inner {
+                closed = Some(notice.number);
+            }
+            offset += area.response.rect.height() + 8.0;
+        }
+        if let Some(number) = closed {
+            self.shown.retain(|n| n.number != number);
+        }
+    }
+}
+
+/// The inside of a notice; whether it was closed.
+fn body(ui: &mut egui::Ui, notice: &Notice, color: Color32, sign: &str) -> bool {
+    let mut close = false;
+    ui.horizontal(|ui| {
+        ui.label(RichText::new(sign).color(color).size(17.0));
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            let button = ui.add(egui::Button::new(icon::X).frame(false));
+            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Close notice"));
+            close = button.clicked();
+            ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
+                ui.add(egui::Label::new(RichText::new(&notice.title).strong()).wrap());
+            });
+        });
+    });
+    if !notice.details.is_empty() {
+        if notice.details.len() <= 90 {
+            ui.add(egui::Label::new(&notice.details).wrap());
+        } else {
+            egui::CollapsingHeader::new("Details")
+                .id_salt(notice.number)
+                .default_open(notice.level == Level::Error)
+                .show(ui, |ui| {
+                    ui.add(egui::Label::new(&notice.details).wrap().selectable(true));
+                });
+        }
+    }
+    close
+}

@@ -1,0 +1,283 @@
+//! The left side: open stacks, and how the layers of the one on screen are shown.
+
+use super::{frame, heading, icon_button, weak};
+use crate::app::Workbench;
+use crate::command::Command;
+use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
+use crate::data::histogram::Histogram;
+use crate::document::{ChannelView, Overlay, Role};
+use crate::theme;
+use eframe::egui::{self, Color32, RichText, Sense, Stroke, Ui, pos2, vec2};
+use egui_phosphor::regular as icon;
+
+impl Workbench {
+    pub(crate) fn library_panel(&mut self, ui: &mut Ui) {
+        let frame = frame(ui);
+        egui::Panel::left("library").frame(frame).default_size(262.0).size_range(220.0..=460.0).show(ui, |ui| {
+            egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+                self.stacks(ui);
+                if let Some(document) = self.document_mut() {
+                    heading(ui, "Channels");
+                    for (i, channel) in document.channels.iter_mut().enumerate() {
+                        channel_controls(ui, i, channel);
+                    }
+                    if !document.overlays.is_empty() {
+                        heading(ui, "Layers");
+                    }
+                    let mut gone = None;
+                    for (i, overlay) in document.overlays.iter_mut().enumerate().rev() {
+                        if overlay_controls(ui, overlay) {
+                            gone = Some(i);
+                        }
+                    }
+                    if let Some(i) = gone {
+                        let overlay = document.overlays.remove(i);
+                        self.loader.forget(overlay.source_id);
+                    }
+                }
+                ui.add_space(theme::GROUP_GAP);
+                ui.horizontal_wrapped(|ui| {
+                    for command in [Command::OpenLabels, Command::OpenTruth] {
+                        let text = format!("{} {}", command.icon(), command.title());
+                        let response = ui.add_enabled(self.can(command), egui::Button::new(text));
+                        if response.clicked() {
+                            self.commands.push(command);
+                        }
+                    }
+                });
+            });
+        });
+    }
+
+    fn stacks(&mut self, ui: &mut Ui) {
+        ui.horizontal(|ui| {
+            ui.label(RichText::new("Stacks").strong());
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                for command in [Command::Close, Command::Open] {
+                    let sign = if command == Command::Open { icon::PLUS } else { command.icon() };
+                    if icon_button(ui, sign, command.title(), self.can(command), false).clicked() {
+                        self.commands.push(command);
+                    }
+                }
+            });
+        });
+        let mut axes = None;
+        for document in &self.documents {
+            let active = self.active == Some(document.id);
+            let busy = self.work.of_document(document.id).is_some();
+            let done = document.of_role(Role::Labels).is_some();
+            let sign = if busy {
+                icon::HOURGLASS_MEDIUM
+            } else if done {
+                icon::CHECK
+            } else {
+                icon::STACK
+            };
+            let text = RichText::new(format!("{sign}  {}", document.name));
+            let button = egui::Button::selectable(active, text).truncate().min_size(vec2(ui.available_width(), 26.0));
+            let response = ui.add(button);
+            response.widget_info(|| {
+                egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, active, &document.name)
+            });
+            if response.clicked() {
+                self.active = Some(document.id);
+            }
+            response.on_hover_text(format!("{}\n{}", document.path.display(), document.summary()));
+            if active {
+                ui.horizontal_wrapped(|ui| {
+                    weak(ui, document.summary());
+                    if ui.link("Axes…").on_hover_text("Correct the axes, where the file has them wrong").clicked() {
+                        axes = Some(document.path.clone());
+                    }
+                });
+            }
+        }
+        if let Some(path) = axes {
+            let known = self.settings.axes_of(&path).unwrap_or_default().to_owned();
+            self.panels.sheets.axes = Some((path, known));
+        }
+    }
+}
+
+fn eye(ui: &mut Ui, visible: &mut bool, name: &str) {
+    let sign = if *visible { icon::EYE } else { icon::EYE_SLASH };
+    let response = ui.add(egui::Button::new(RichText::new(sign).size(15.0)).frame(false));
+    let shown = *visible;
+    response
+        .widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Checkbox, true, shown, format!("Show {name}")));
+    if response.clicked() {
+        *visible = !*visible;
+    }
+}
+
+fn channel_controls(ui: &mut Ui, i: usize, channel: &mut ChannelView) {
+    ui.push_id(("channel", i), |ui| {
+        ui.horizontal(|ui| {
+            eye(ui, &mut channel.visible, &channel.name);
+            color_menu(ui, &mut channel.look);
+            ui.add(egui::Label::new(&channel.name).truncate());
+        });
+        if !channel.visible {
+            return;
+        }
+        if let Some(histogram) = &channel.histogram {
+            contrast(ui, histogram, &mut channel.look, &channel.name);
+        }
+        egui::CollapsingHeader::new(RichText::new("More").size(12.0)).id_salt("more").show(ui, |ui| {
+            named_slider(ui, &mut channel.look.gamma, 0.2..=5.0, "Gamma", true);
+            named_slider(ui, &mut channel.look.opacity, 0.0..=1.0, "Opacity", false);
+            let mut opaque = channel.look.blending == Blending::Opaque;
+            if ui.checkbox(&mut opaque, "Covers channels before it").changed() {
+                channel.look.blending = if opaque { Blending::Opaque } else { Blending::Additive };
+            }
+        });
+    });
+}
+
+/// A slider with its name beside it.
+pub(crate) fn named_slider(
+    ui: &mut Ui,
+    value: &mut f32,
+    range: std::ops::RangeInclusive<f32>,
+    name: &str,
+    logarithmic: bool,
+) -> bool {
+    ui.add(egui::Slider::new(value, range).logarithmic(logarithmic).text(name)).changed()
+}
+
+fn color_menu(ui: &mut Ui, look: &mut Intensity) {
+    let [r, g, b] = look.map.color(0.8);
+    let swatch = Color32::from_rgb(r as u8, g as u8, b as u8);
+    let button = egui::Button::new("").fill(swatch).min_size(vec2(16.0, 16.0)).corner_radius(4);
+    let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
+        for (name, map) in ColorMap::NAMED {
+            ui.horizontal(|ui| {
+                let (rect, _) = ui.allocate_exact_size(vec2(48.0, 14.0), Sense::hover());
+                for i in 0..12 {
+                    let [r, g, b] = map.color((i as f32 + 0.5) / 12.0);
+                    let x = rect.left() + rect.width() * i as f32 / 12.0;
+                    let cell =
+                        egui::Rect::from_min_size(pos2(x, rect.top()), vec2(rect.width() / 12.0 + 0.5, rect.height()));
+                    ui.painter().rect_filled(cell, 0.0, Color32::from_rgb(r as u8, g as u8, b as u8));
+                }
+                if ui.selectable_label(look.map == map, name).clicked() {
+                    look.map = map;
+                    ui.close();
+                }
+            });
+        }
+    });
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Colours"));
+}
+
+/// The histogram with its two limits to drag.
+fn contrast(ui: &mut Ui, histogram: &Histogram, look: &mut Intensity, name: &str) {
+    let width = ui.available_width();
+    let (rect, response) = ui.allocate_exact_size(vec2(width, 54.0), Sense::click_and_drag());
+    response.widget_info(|| {
+        egui::WidgetInfo::labeled(
+            egui::WidgetType::Slider,
+            true,
+            format!("Contrast of {name}, {} to {}", look.low, look.high),
+        )
+    });
+    let painter = ui.painter_at(rect);
+    painter.rect_filled(rect, 4.0, ui.visuals().extreme_bg_color);
+    // The view spans the limits with some room, or all there is.
+    let (auto_low, auto_high) = histogram.limits();
+    let room = (auto_high - auto_low).max(f32::MIN_POSITIVE) * 0.5;
+    let from = look.low.min(auto_low - room).max(histogram.low.min(look.low));
+    let to = look.high.max(auto_high + room).min(histogram.high.max(look.high));
+    let span = (to - from).max(f32::MIN_POSITIVE);
+    let x = |v: f32| rect.left() + rect.width() * ((v - from) / span);
+    let most = histogram.counts.iter().copied().max().unwrap_or(1).max(1) as f32;
+    let bin = (histogram.high - histogram.low) / histogram.counts.len().max(1) as f32;
+    let color = ui.visuals().weak_text_color();
+    for (i, count) in histogram.counts.iter().enumerate().filter(|(_, c)| **c > 0) {
+        let left = x(histogram.low + i as f32 * bin);
+        let right = x(histogram.low + (i + 1) as f32 * bin).max(left + 1.0);
+        let height = ((*count as f32).ln_1p() / most.ln_1p()) * (rect.height() - 6.0);
+        let bar = egui::Rect::from_min_max(pos2(left, rect.bottom() - height), pos2(right, rect.bottom()));
+        painter.rect_filled(bar, 0.0, color);
+    }
+    for v in [look.low, look.high] {
+        painter.line_segment([pos2(x(v), rect.top()), pos2(x(v), rect.bottom())], Stroke::new(2.0, theme::ACCENT));
+    }
+    if let (true, Some(at)) = (response.dragged() || response.clicked(), response.interact_pointer_pos()) {
+        let value = from + ((at.x - rect.left()) / rect.width()).clamp(0.0, 1.0) * span;
+        let id = response.id.with("which");
+        if response.drag_started() || response.clicked() {
+            let low = (value - look.low).abs() < (value - look.high).abs();
+            ui.data_mut(|d| d.insert_temp(id, low));
+        }
+        let least = span * 1e-4;
+        if ui.data(|d| d.get_temp(id)).unwrap_or(true) {
+            look.low = value.min(look.high - least);
+        } else {
+            look.high = value.max(look.low + least);
+        }
+    }
+    ui.horizontal(|ui| {
+        let speed = f64::from(span) / 400.0;
+        let digits = if span > 20.0 { 0 } else { 3 };
+        let low = ui.add(egui::DragValue::new(&mut look.low).speed(speed).max_decimals(digits));
+        low.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Darkest of {name}")));
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            let high = ui.add(egui::DragValue::new(&mut look.high).speed(speed).max_decimals(digits));
+            high.widget_info(|| {
+                egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Brightest of {name}"))
+            });
+            if ui.small_button("Auto").clicked() {
+                (look.low, look.high) = histogram.limits();
+            }
+        });
+    });
+}
+
+/// One layer; whether it is to go.
+fn overlay_controls(ui: &mut Ui, overlay: &mut Overlay) -> bool {
+    let mut gone = false;
+    let title = match overlay.role {
+        Role::Labels => "Labels",
+        Role::Truth => "Truth",
+        Role::Map => "Probability",
+        Role::Live => "Under way",
+    };
+    ui.push_id(("overlay", title), |ui| {
+        ui.horizontal(|ui| {
+            eye(ui, &mut overlay.visible, title);
+            ui.label(title).on_hover_text(&overlay.name);
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                if overlay.role != Role::Live {
+                    let close = ui.add(egui::Button::new(icon::X).frame(false));
+                    close.widget_info(|| {
+                        egui::WidgetInfo::labeled(egui::WidgetType::Button, true, format!("Remove {title}"))
+                    });
+                    gone = close.on_hover_text("Take it off; the file stays").clicked();
+                }
+            });
+        });
+        if !overlay.visible {
+            return;
+        }
+        if overlay.is_labels() {
+            ui.horizontal(|ui| {
+                let styles = [(LabelStyle::Outline, "Outline"), (LabelStyle::Fill, "Fill"), (LabelStyle::Both, "Both")];
+                for (style, name) in styles {
+                    if ui.selectable_label(overlay.labels.style == style, name).clicked() {
+                        overlay.labels.style = style;
+                    }
+                }
+            });
+            if overlay.labels.style != LabelStyle::Outline {
+                named_slider(ui, &mut overlay.labels.opacity, 0.05..=1.0, "Opacity", false);
+            }
+        } else {
+            ui.horizontal(|ui| {
+                color_menu(ui, &mut overlay.look);
+                named_slider(ui, &mut overlay.look.opacity, 0.0..=1.0, "Opacity", false);
+            });
+        }
+    });
+    gone
+}

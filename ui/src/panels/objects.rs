@@ -1,0 +1,275 @@
+//! Objects: the table and plots of what was measured, linked to the image.
+
+use super::weak;
+use crate::app::Workbench;
+use crate::command::Command;
+use crate::document::Document;
+use crate::results::Results;
+use eframe::egui::{self, RichText, Ui};
+use egui_extras::{Column, TableBuilder};
+use egui_phosphor::regular as icon;
+use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
+
+/// Bars of a histogram.
+const BARS: usize = 30;
+
+/// Columns shown first; the rest follow.
+const FIRST: [&str; 4] = ["label", "volume_um3", "equivalent_diameter_um", "sphericity"];
+
+/// How objects are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ObjectsView {
+    /// Rows and columns.
+    #[default]
+    Table,
+    /// How often values occur.
+    Histogram,
+    /// One measurement against another.
+    Scatter,
+}
+
+/// The panel's state.
+#[derive(Debug, Default)]
+pub struct ObjectsState {
+    /// Which view.
+    pub view: ObjectsView,
+    /// Measurements of the plots.
+    pub x: Option<String>,
+    /// Measurements of the plots.
+    pub y: Option<String>,
+    /// The selected row is to be brought into view.
+    pub scroll_to_selected: bool,
+}
+
+/// A column's name for people.
+pub(crate) fn title(column: &str) -> String {
+    let text = column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ");
+    let mut chars = text.chars();
+    chars.next().map(|c| c.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
+}
+
+fn number(v: f64) -> String {
+    if !v.is_finite() {
+        "–".to_owned()
+    } else if v.fract() == 0.0 && v.abs() < 1e9 {
+        format!("{v:.0}")
+    } else if v.abs() >= 100.0 {
+        format!("{v:.1}")
+    } else {
+        format!("{v:.3}")
+    }
+}
+
+/// Columns in the order shown.
+fn shown_columns(results: &Results) -> Vec<usize> {
+    let mut columns: Vec<usize> = FIRST.iter().filter_map(|n| results.column(n)).collect();
+    columns.extend((0..results.columns.len()).filter(|c| !FIRST.contains(&results.columns[*c].as_str())));
+    columns
+}
+
+impl Workbench {
+    pub(crate) fn objects_panel(&mut self, ui: &mut Ui) {
+        let can_save = self.can(Command::SaveTable);
+        let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
+        let document = &mut self.documents[at];
+        let state = &mut self.panels.objects;
+        let Some(results) = &document.results else {
+            weak(ui, "Predict first: measured objects are listed here.");
+            return;
+        };
+        let mut save = false;
+        ui.horizontal(|ui| {
+            ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                save = ui.add_enabled(can_save, egui::Button::new(format!("{}  CSV", icon::DOWNLOAD_SIMPLE))).clicked();
+            });
+        });
+        ui.horizontal(|ui| {
+            for (view, name) in [
+                (ObjectsView::Table, "Table"),
+                (ObjectsView::Histogram, "Histogram"),
+                (ObjectsView::Scatter, "Scatter"),
+            ] {
+                if ui.selectable_label(state.view == view, name).clicked() {
+                    state.view = view;
+                }
+            }
+        });
+        match state.view {
+            ObjectsView::Table => table(ui, document, state),
+            ObjectsView::Histogram => histogram(ui, results, document.selected, state),
+            ObjectsView::Scatter => scatter(ui, document, state),
+        }
+        if save {
+            self.commands.push(Command::SaveTable);
+        }
+    }
+}
+
+fn go_to(document: &mut Document, row: usize) {
+    let Some(results) = &document.results else { return };
+    let label = results.label(row);
+    let names = ["centroid_z_um", "centroid_y_um", "centroid_x_um"];
+    let um = names.map(|n| results.column(n).map(|c| results.value(row, c)));
+    for (axis, um) in um.into_iter().enumerate() {
+        if let Some(um) = um.filter(|v| v.is_finite()) {
+            let at = (um / document.voxel_um[axis]).round().max(0.0) as usize;
+            document.cursor[axis] = at.min(document.extents.zyx[axis].saturating_sub(1));
+        }
+    }
+    document.select(Some(label));
+}
+
+fn table(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
+    let Some(results) = &document.results else { return };
+    let columns = shown_columns(results);
+    let selected = document.selected.and_then(|l| results.row_of(l));
+    let (mut sort, mut go) = (None, None);
+    egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
+        let mut table = TableBuilder::new(ui)
+            .striped(true)
+            .sense(egui::Sense::click())
+            .cell_layout(egui::Layout::right_to_left(egui::Align::Center))
+            .columns(Column::initial(92.0).at_least(48.0).clip(true).resizable(true), columns.len());
+        if std::mem::take(&mut state.scroll_to_selected)
+            && let Some(at) = selected.and_then(|row| results.order.iter().position(|r| *r == row))
+        {
+            table = table.scroll_to_row(at, Some(egui::Align::Center));
+        }
+        table
+            .header(24.0, |mut header| {
+                for column in &columns {
+                    header.col(|ui| {
+                        let arrow = match results.sorted {
+                            Some((c, true)) if c == *column => icon::CARET_DOWN,
+                            Some((c, false)) if c == *column => icon::CARET_UP,
+                            _ => "",
+                        };
+                        let name = title(&results.columns[*column]);
+                        let text = RichText::new(format!("{arrow} {name}")).strong().size(12.0);
+                        let response = ui.add(egui::Button::new(text).frame(false).truncate());
+                        response.widget_info(|| {
+                            egui::WidgetInfo::labeled(egui::WidgetType::Button, true, format!("Sort by {name}"))
+                        });
+                        if response.on_hover_text(&name).clicked() {
+                            sort = Some(*column);
+                        }
+                    });
+                }
+            })
+            .body(|body| {
+                body.rows(21.0, results.order.len(), |mut line| {
+                    let row = results.order[line.index()];
+                    line.set_selected(selected == Some(row));
+                    for column in &columns {
+                        line.col(|ui| {
+                            ui.label(RichText::new(number(results.value(row, *column))).size(12.5));
+                        });
+                    }
+                    if line.response().clicked() {
+                        go = Some(row);
+                    }
+                });
+            });
+    });
+    if let (Some(column), Some(results)) = (sort, &mut document.results) {
+        results.sort_by(column);
+    }
+    if let Some(row) = go {
+        go_to(document, row);
+    }
+}
+
+fn pick(ui: &mut Ui, results: &Results, name: &str, chosen: &mut Option<String>, usual: &str) -> Option<usize> {
+    let current = chosen.clone().filter(|c| results.column(c).is_some()).unwrap_or_else(|| usual.to_owned());
+    ui.horizontal(|ui| {
+        ui.label(name);
+        let response = egui::ComboBox::from_id_salt(name)
+            .selected_text(title(&current))
+            .show_ui(ui, |ui| {
+                for column in &results.columns {
+                    if ui.selectable_label(*column == current, title(column)).clicked() {
+                        *chosen = Some(column.clone());
+                    }
+                }
+            })
+            .response;
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, name));
+    });
+    results.column(&current)
+}
+
+fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, state: &mut ObjectsState) {
+    let Some(column) = pick(ui, results, "Of", &mut state.x, "volume_um3") else { return };
+    let values: Vec<f64> =
+        (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
+    if values.is_empty() {
+        return;
+    }
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let width = ((high - low) / BARS as f64).max(1e-12);
+    let mut counts = [0u32; BARS];
+    for v in &values {
+        counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
+    }
+    let mine = selected.and_then(|l| results.row_of(l)).map(|r| results.value(r, column));
+    let bars = counts.iter().enumerate().map(|(i, n)| {
+        let at = low + (i as f64 + 0.5) * width;
+        let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
+        let color = if has { crate::theme::ACCENT } else { crate::theme::ACCENT.gamma_multiply(0.55) };
+        Bar::new(at, f64::from(*n)).width(width * 0.94).fill(color)
+    });
+    let bars: Vec<Bar> = bars.collect();
+    Plot::new("histogram")
+        .height(260.0)
+        .allow_scroll(false)
+        .x_axis_label(title(&results.columns[column]))
+        .y_axis_label("Objects")
+        .show(ui, |plot| plot.bar_chart(BarChart::new("objects", bars)));
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let mut sorted = values;
+    sorted.sort_by(f64::total_cmp);
+    let median = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+    weak(ui, format!("mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
+}
+
+fn scatter(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
+    let Some(results) = &document.results else { return };
+    let x = pick(ui, results, "Across", &mut state.x, "volume_um3");
+    let y = pick(ui, results, "Up", &mut state.y, "sphericity");
+    let (Some(x), Some(y)) = (x, y) else { return };
+    let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
+    let mine = document.selected.and_then(|l| results.row_of(l));
+    let response = Plot::new("scatter")
+        .height(300.0)
+        .allow_scroll(false)
+        .x_axis_label(title(&results.columns[x]))
+        .y_axis_label(title(&results.columns[y]))
+        .show(ui, |plot| {
+            let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();
+            plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(crate::theme::ACCENT));
+            if let Some(at) = mine.and_then(|m| points.get(m)) {
+                plot.points(
+                    Points::new("selected", PlotPoints::from(vec![*at])).radius(6.0).color(egui::Color32::ORANGE),
+                );
+            }
+        });
+    weak(ui, "Click a point to see its object.");
+    if response.response.clicked()
+        && let Some(at) = response.response.interact_pointer_pos()
+    {
+        let nearest = (0..points.len())
+            .filter(|r| points[*r].iter().all(|v| v.is_finite()))
+            .map(|r| {
+                let on_screen = response.transform.position_from_point(&egui_plot::PlotPoint::from(points[r]));
+                (r, on_screen.distance(at))
+            })
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((row, distance)) = nearest
+            && distance < 20.0
+        {
+            go_to(document, row);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Everything one can do, found by a few letters.
+
+use crate::app::Workbench;
+use crate::command::Command;
+use eframe::egui::{self, Align2, Key, RichText, vec2};
+
+/// The palette's state.
+#[derive(Debug, Default)]
+pub struct Palette {
+    open: bool,
+    query: String,
+    chosen: usize,
+}
+
+impl Palette {
+    /// Shows it, empty.
+    pub fn open(&mut self) {
+        *self = Self { open: true, ..Self::default() };
+    }
+
+    /// Whether it is shown.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+}
+
+/// How well letters are found in a title, in order; less is better.
+fn rank(title: &str, query: &str) -> Option<usize> {
+    let title = title.to_lowercase();
+    let query = query.to_lowercase();
+    if let Some(at) = title.find(query.trim()) {
+        return Some(at);
+    }
+    let mut rest = title.chars();
+    query.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|t| t == c)).then_some(100)
+}
+
+impl Workbench {
+    pub(crate) fn palette(&mut self, ctx: &egui::Context) {
+        if !self.panels.palette.open {
+            return;
+        }
+        let query = self.panels.palette.query.clone();
+        let mut found: Vec<(usize, Command)> = Command::ALL
+            .into_iter()
+            .filter(|c| *c != Command::Palette && self.can(*c))
+            .filter_map(|c| Some((rank(c.title(), &query)?, c)))
+            .collect();
+        found.sort_by_key(|(rank, _)| *rank);
+        let (up, down, enter, escape) = ctx.input_mut(|i| {
+            let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);
+            (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), take(Key::Escape))
+        });
+        let state = &mut self.panels.palette;
+        let last = found.len().saturating_sub(1);
+        state.chosen = state.chosen.min(last);
+        if down {
+            state.chosen = (state.chosen + 1).min(last);
+        }
+        if up {
+            state.chosen = state.chosen.saturating_sub(1);
+        }
+        let mut run = enter.then(|| found.get(state.chosen).map(|f| f.1)).flatten();
+        let modal = egui::Modal::new(egui::Id::new("palette"))
+            .area(egui::Modal::default_area(egui::Id::new("palette")).anchor(Align2::CENTER_TOP, vec2(0.0, 80.0)));
+        let response = modal.show(ctx, |ui| {
+            ui.set_width(440.0);
+            let edit = egui::TextEdit::singleline(&mut state.query)
+                .hint_text("What would you like to do?")
+                .desired_width(f32::INFINITY)
+                .font(egui::FontId::proportional(16.0));
+            let response = ui.add(edit);
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Command"));
+            response.request_focus();
+            if response.changed() {
+                state.chosen = 0;
+            }
+            ui.add_space(6.0);
+            egui::ScrollArea::vertical().max_height(380.0).show(ui, |ui| {
+                for (i, (_, command)) in found.iter().enumerate() {
+                    let text = RichText::new(format!("{}   {}", command.icon(), command.title())).size(14.0);
+                    let keys = command.shortcut().map(|s| ui.ctx().format_shortcut(&s)).unwrap_or_default();
+                    let button = egui::Button::new(text)
+                        .selected(i == state.chosen)
+                        .shortcut_text(keys)
+                        .min_size(vec2(ui.available_width(), 28.0));
+                    let response = ui.add(button);
+                    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, command.title()));
+                    if i == state.chosen && (up || down) {
+                        response.scroll_to_me(None);
+                    }
+                    if response.clicked() {
+                        run = Some(*command);
+                    }
+                }
+                if found.is_empty() {
+                    ui.weak("Nothing of that name.");
+                }
+            });
+        });
+        if let Some(command) = run {
+            self.commands.push(command);
+        }
+        if run.is_some() || escape || response.should_close() {
+            self.panels.palette.open = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_letters_in_order_find_a_command() {
+        assert_eq!(rank("Automatic contrast", "contr"), Some(10));
+        assert_eq!(rank("Automatic contrast", "atcon"), Some(100));
+        assert_eq!(rank("Automatic contrast", "xyz"), None);
+        assert!(rank("Fit views", "").is_some());
+    }
+}

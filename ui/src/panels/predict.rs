@@ -1,0 +1,323 @@
+//! Predict: which model, on which channel, where; then the objects, refined while one looks.
+
+use super::library::named_slider;
+use super::{heading, main_button, seconds, weak};
+use crate::app::Workbench;
+use crate::command::Command;
+use crate::document::Role;
+use crate::opener::Ask;
+use crate::work::{JobState, JobView};
+use cytoscope_objects::{Height, SegmentOptions, Threshold};
+use cytoscope_pipeline::Task as ModelTask;
+use cytoscope_pipeline::cards::ModelCard;
+use eframe::egui::{self, RichText, Ui};
+use egui_phosphor::regular as icon;
+use std::path::PathBuf;
+
+/// The panel's state.
+#[derive(Default)]
+pub struct PredictState {
+    /// Channel the model sees.
+    pub channel: usize,
+    /// Folder of results chosen by hand.
+    pub out: Option<PathBuf>,
+    /// Objects of the preview on screen, not kept yet.
+    pub preview_objects: Option<u32>,
+    /// How objects are made, once it was changed, and of which document.
+    pub refined: Option<(u64, SegmentOptions)>,
+    /// The folder of results of a document: asking the disk in every frame would be slow.
+    folder: Option<(u64, Option<PathBuf>, PathBuf)>,
+    commonmark: egui_commonmark::CommonMarkCache,
+}
+
+impl Workbench {
+    pub(crate) fn predict_panel(&mut self, ui: &mut Ui) {
+        let Some(id) = self.active else { return };
+        self.model_card(ui);
+        self.input_and_place(ui, id);
+        ui.add_space(crate::theme::GROUP_GAP);
+        match self.work.of_document(id).cloned() {
+            Some(job) => self.job_progress(ui, &job),
+            None => {
+                let enabled = self.can(Command::Predict);
+                if main_button(ui, enabled, &format!("{}  Predict", icon::SPARKLE)).clicked() {
+                    self.commands.push(Command::Predict);
+                }
+                if self.documents.len() > 1 {
+                    let text = format!("{}  Predict all {} stacks", icon::QUEUE, self.documents.len());
+                    if ui.add_enabled(self.can(Command::PredictAll), egui::Button::new(text)).clicked() {
+                        self.commands.push(Command::PredictAll);
+                    }
+                }
+                self.why_not(ui);
+            }
+        }
+        self.last_failure(ui, id);
+        self.refine(ui, id);
+    }
+
+    fn why_not(&self, ui: &mut Ui) {
+        if self.options.program.is_none() {
+            weak(ui, "The engine is not there: this window can only show stacks.");
+        } else if self.work.models.is_empty() {
+            weak(ui, "Looking for models…");
+        } else if self.model().is_none() {
+            weak(ui, "No model can be used. Import one with: cytoscope import FILE --out PACKAGE");
+        }
+    }
+
+    fn model_card(&mut self, ui: &mut Ui) {
+        ui.label(RichText::new("Model").strong());
+        let Some(card) = self.model().cloned() else { return };
+        let mut chosen = None;
+        let combo = egui::ComboBox::from_id_salt("model")
+            .selected_text(&card.title)
+            .width(ui.available_width() - 8.0)
+            .truncate();
+        let response = combo.show_ui(ui, |ui| {
+            for model in &self.work.models {
+                let usable = model.problem.is_none();
+                let text = if usable { model.title.clone() } else { format!("{} (cannot be used)", model.name) };
+                let response = ui.add_enabled(usable, egui::Button::selectable(model.name == card.name, text));
+                let response = match &model.problem {
+                    Some(problem) => response.on_disabled_hover_text(problem),
+                    None => response.on_hover_text(&model.description),
+                };
+                if response.clicked() {
+                    chosen = Some(model.name.clone());
+                }
+            }
+        });
+        response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
+        if let Some(name) = chosen {
+            self.settings.model = name;
+            self.panels.predict.refined = None;
+        }
+        ui.add(egui::Label::new(&card.description).wrap());
+        weak(ui, facts(&card));
+        if !card.documentation.is_empty() {
+            egui::CollapsingHeader::new("About this model").show(ui, |ui| {
+                egui_commonmark::CommonMarkViewer::new().show(
+                    ui,
+                    &mut self.panels.predict.commonmark,
+                    &card.documentation,
+                );
+            });
+        }
+        self.voxel_warning(ui, &card);
+    }
+
+    fn voxel_warning(&self, ui: &mut Ui, card: &ModelCard) {
+        let Some(document) = self.document() else { return };
+        if !document.voxel_known {
+            let text = if card.voxel_um.is_some() {
+                "The file does not say its voxel size: the model's is taken."
+            } else {
+                "The file does not say its voxel size: volumes are in voxels."
+            };
+            ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
+        }
+    }
+
+    fn input_and_place(&mut self, ui: &mut Ui, id: u64) {
+        let names: Vec<String> =
+            self.document().map(|d| d.channels.iter().map(|c| c.name.clone()).collect()).unwrap_or_default();
+        if names.len() > 1 {
+            heading(ui, "Channel");
+            let channel = &mut self.panels.predict.channel;
+            *channel = (*channel).min(names.len() - 1);
+            let response = egui::ComboBox::from_id_salt("channel")
+                .selected_text(&names[*channel])
+                .show_ui(ui, |ui| {
+                    for (i, name) in names.iter().enumerate() {
+                        ui.selectable_value(channel, i, name);
+                    }
+                })
+                .response;
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Channel"));
+        }
+        heading(ui, "Where");
+        let mut device = self.settings.device.clone();
+        let shown = if device == "auto" { "Fastest, measured".to_owned() } else { device.clone() };
+        let response = egui::ComboBox::from_id_salt("device")
+            .selected_text(shown)
+            .show_ui(ui, |ui| {
+                ui.selectable_value(&mut device, "auto".to_owned(), "Fastest, measured");
+                for d in &self.work.devices {
+                    let name = d.id.to_string();
+                    let button = egui::Button::selectable(device == name, format!("{name}  {}", d.name));
+                    let response = ui.add_enabled(d.usable, button);
+                    if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
+                        device = name;
+                    }
+                }
+            })
+            .response;
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Device"));
+        self.settings.device = device;
+        if let Some(why) = self.why_device(id) {
+            weak(ui, why);
+        }
+        let folder = self.known_folder(id);
+        ui.horizontal(|ui| {
+            let button = ui.button(format!("{}  Results", icon::FOLDER));
+            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Folder of results"));
+            if button.on_hover_text("Choose another folder").clicked() {
+                self.opener.ask(Ask::ResultsFolder, folder.parent().map(Into::into), String::new());
+            }
+            let text = RichText::new(folder.display().to_string()).weak().size(12.0);
+            ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
+        });
+    }
+
+    fn known_folder(&mut self, id: u64) -> PathBuf {
+        let out = self.panels.predict.out.clone();
+        if let Some((of, chosen, folder)) = &self.panels.predict.folder
+            && *of == id
+            && *chosen == out
+        {
+            return folder.clone();
+        }
+        let folder = self.document().map(|d| self.results_folder(d)).unwrap_or_default();
+        self.panels.predict.folder = Some((id, out, folder.clone()));
+        folder
+    }
+
+    fn why_device(&self, id: u64) -> Option<String> {
+        let of = |j: &&JobView| j.purpose.document() == id && j.device.is_some();
+        let device = self.work.jobs.iter().rev().find(of)?.device.as_ref()?;
+        Some(format!("{}: {}", device.name, device.why))
+    }
+
+    fn job_progress(&mut self, ui: &mut Ui, job: &JobView) {
+        let (title, share) = match job.state {
+            JobState::Queued => ("Waiting".to_owned(), 0.0),
+            _ if job.progress.stage.is_empty() => ("Starting".to_owned(), 0.0),
+            _ => (job.progress.stage.clone(), job.progress.share()),
+        };
+        let first = title.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+        let title = first + title.get(1..).unwrap_or_default();
+        let percent = format!("{:.0} %", share * 100.0);
+        ui.horizontal(|ui| {
+            ui.label(RichText::new(title).strong());
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(percent));
+        });
+        ui.add(egui::ProgressBar::new(share).desired_height(10.0));
+        let mut facts = Vec::new();
+        if job.progress.eta_secs.is_finite() && job.progress.eta_secs > 0.5 {
+            facts.push(format!("about {} left", seconds(job.progress.eta_secs)));
+        }
+        if job.progress.rate > 0.0 && job.progress.unit == "voxels" {
+            facts.push(format!("{:.1} million voxels/s", job.progress.rate / 1e6));
+        }
+        weak(ui, facts.join(" · "));
+        if ui.button(format!("{}  Cancel", icon::STOP_CIRCLE)).clicked() {
+            self.work.cancel(job.id);
+        }
+    }
+
+    fn last_failure(&self, ui: &mut Ui, id: u64) {
+        let last = self.work.jobs.iter().rev().find(|j| j.purpose.document() == id);
+        if let Some(JobView { state: JobState::Failed(reason), .. }) = last {
+            ui.add_space(6.0);
+            ui.colored_label(crate::theme::bad(ui.visuals()), format!("{}  It failed", icon::WARNING_CIRCLE));
+            ui.add(egui::Label::new(RichText::new(reason).size(12.0)).wrap().selectable(true));
+        }
+    }
+
+    /// Sliders that make the objects anew from the probability that is there.
+    fn refine(&mut self, ui: &mut Ui, id: u64) {
+        let Some(document) = self.document() else { return };
+        let has_map = document.of_role(Role::Map).is_some();
+        let Some(card) = self.model() else { return };
+        if !has_map || card.task != Some(ModelTask::Segmentation) || self.work.of_document(id).is_some() {
+            return;
+        }
+        let usual = card.segment.clone().unwrap_or_default();
+        let rows = document.results.as_ref().map(|r| r.rows.len());
+        let (mut options, changed_before) = match &self.panels.predict.refined {
+            Some((of, options)) if *of == id => (options.clone(), true),
+            _ => (usual.clone(), false),
+        };
+        heading(ui, "Objects");
+        let count = match (self.panels.predict.preview_objects.filter(|_| changed_before), rows) {
+            (Some(n), _) => format!("{n} objects, not kept yet"),
+            (None, Some(n)) => format!("{n} objects"),
+            (None, None) => String::new(),
+        };
+        ui.label(count);
+        let before = options.clone();
+        controls(ui, &mut options);
+        let changed = options != before;
+        let mut keep = false;
+        let mut reset = false;
+        if changed_before || changed {
+            ui.horizontal(|ui| {
+                keep = ui.button(format!("{}  Keep these objects", icon::CHECK)).clicked();
+                reset = ui.button("As the model says").clicked();
+            });
+        }
+        if reset {
+            self.panels.predict.refined = Some((id, usual.clone()));
+            self.start_segmentation(id, usual, false);
+        } else if keep {
+            self.start_segmentation(id, options, true);
+            self.panels.predict.refined = None;
+            self.panels.predict.preview_objects = None;
+        } else if changed {
+            self.panels.predict.refined = Some((id, options.clone()));
+            self.start_segmentation(id, options, false);
+        }
+    }
+}
+
+fn controls(ui: &mut Ui, options: &mut SegmentOptions) {
+    let mut auto = options.threshold == Threshold::Otsu;
+    if ui.checkbox(&mut auto, "Automatic threshold").changed() {
+        options.threshold = if auto { Threshold::Otsu } else { Threshold::Fixed(0.5) };
+    }
+    if let Threshold::Fixed(value) = &mut options.threshold {
+        let mut v = *value as f32;
+        if named_slider(ui, &mut v, 0.0..=1.0, "Threshold", false) {
+            *value = f64::from(v);
+        }
+    }
+    let mut split = options.height.is_some();
+    if ui.checkbox(&mut split, "Split touching objects").changed() {
+        options.height = split.then_some(Height::Distance);
+    }
+    let slide = |ui: &mut Ui, value: &mut f64, most: f32, name: &str, logarithmic: bool| {
+        let mut v = *value as f32;
+        let most = most.max(v);
+        if named_slider(ui, &mut v, 0.0..=most, name, logarithmic) {
+            *value = f64::from(v);
+        }
+    };
+    if options.height.is_some() {
+        slide(ui, &mut options.seed_height, 5.0, "Split less (µm)", false);
+        slide(ui, &mut options.height_smooth_um, 5.0, "Smooth shapes (µm)", false);
+    }
+    slide(ui, &mut options.smooth_um, 5.0, "Smooth (µm)", false);
+    slide(ui, &mut options.min_volume_um3, 2000.0, "Smallest (µm³)", true);
+    ui.checkbox(&mut options.fill_holes, "Fill holes");
+    ui.checkbox(&mut options.drop_border, "Leave out objects at the border");
+}
+
+fn facts(card: &ModelCard) -> String {
+    let mut facts = Vec::new();
+    match card.task {
+        Some(ModelTask::Segmentation) => facts.push("finds objects".to_owned()),
+        Some(ModelTask::LabelFree) => facts.push("predicts a stain".to_owned()),
+        None => {}
+    }
+    if let Some([z, y, x]) = card.voxel_um {
+        facts.push(format!("made for {z} × {y} × {x} µm voxels"));
+    }
+    if card.input_channels > 1 {
+        facts.push(format!("takes {} channels", card.input_channels));
+    }
+    if let Some(licence) = &card.licence {
+        facts.push(licence.clone());
+    }
+    facts.join(" · ")
+}
