@@ -11,6 +11,7 @@ mod progress;
 mod run;
 mod segment;
 mod simulate;
+mod worker;
 
 use clap::{Parser, Subcommand};
 use failure::{Failure, Outcome};
@@ -49,6 +50,8 @@ enum Command {
     Export(models::Export),
     /// Make stacks with truth, for trying things out
     Simulate(simulate::Simulate),
+    /// The engine process behind the workbench: jobs in, events out, as JSON lines
+    Worker(worker::Worker),
     /// Looks for GPUs; run in a process of its own, which a driver may crash
     #[command(hide = true)]
     ProbeDevice(devices::ProbeDevice),
@@ -74,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Import(c) => c.run(),
         Command::Export(c) => c.run(),
         Command::Simulate(c) => c.run(),
+        Command::Worker(c) => c.run(),
         Command::ProbeDevice(c) => c.run(),
     };
     match outcome {

@@ -70,6 +70,10 @@ pub enum Request {
         /// Whether finished tiles are told as [`Reply::Live`].
         #[serde(default)]
         live: bool,
+        /// Whether single operators are timed on GPUs too, which then wait after each: slower, and without fusing operators. On
+        /// the processor they always are.
+        #[serde(default)]
+        operators: bool,
     },
     /// Makes objects of a map that is already there ([`JobResult::Segment`]).
     Segment {
