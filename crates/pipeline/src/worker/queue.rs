@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_newer_segmentation_takes_the_place_of_the_one_it_replaces() {
         let mut queue = Queue::default();
-        let mut add = |queue: &mut Queue, id, replaces| {
+        let add = |queue: &mut Queue, id, replaces| {
             let (id, job) = segment(id, replaces);
             queue.add(id, job)
         };
