@@ -12,6 +12,7 @@ mod run;
 mod segment;
 mod simulate;
 mod window;
+mod worker;
 
 use clap::{Parser, Subcommand};
 use failure::{Failure, Outcome};
@@ -53,6 +54,8 @@ enum Command {
     Export(models::Export),
     /// Make stacks with truth, for trying things out
     Simulate(simulate::Simulate),
+    /// The engine process behind the workbench: jobs in, events out, as JSON lines
+    Worker(worker::Worker),
     /// Looks for GPUs; run in a process of its own, which a driver may crash
     #[command(hide = true)]
     ProbeDevice(devices::ProbeDevice),
@@ -93,6 +96,7 @@ impl Command {
             Command::Import(c) => c.run(),
             Command::Export(c) => c.run(),
             Command::Simulate(c) => c.run(),
+            Command::Worker(c) => c.run(),
             Command::ProbeDevice(c) => c.run(),
         }
     }

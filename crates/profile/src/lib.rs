@@ -147,6 +147,7 @@ struct State {
 pub struct Recorder {
     start: Instant,
     keep_spans: bool,
+    operators: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -157,23 +158,28 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// A recorder that keeps single spans, for a trace.
+    /// A recorder that keeps single spans, those of operators too, for a trace.
     pub fn new() -> Self {
-        Self { start: Instant::now(), keep_spans: true, state: Arc::default() }
+        Self { start: Instant::now(), keep_spans: true, operators: true, state: Arc::default() }
+    }
+
+    /// A recorder that keeps single spans but asks for none of operators: a GPU would have to be waited for after each of them.
+    pub fn without_operators() -> Self {
+        Self { operators: false, ..Self::new() }
     }
 
     /// A recorder that keeps only the totals.
     pub fn totals_only() -> Self {
-        Self { keep_spans: false, ..Self::new() }
+        Self { keep_spans: false, operators: false, ..Self::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether single spans are kept (a trace was asked for).
+    /// Whether the spans of single operators are wanted: an engine then waits for each, so that it can be timed.
     pub fn keeps_spans(&self) -> bool {
-        self.keep_spans
+        self.operators
     }
 
     /// Starts a span; it ends when it is dropped or [`Span::finish`]ed.
@@ -360,5 +366,15 @@ mod tests {
         assert_eq!(names.len(), 5);
         assert!(names.contains(&"tile 3"));
         assert!(events.iter().any(|e| e["ph"] == "C"));
+    }
+
+    #[test]
+    fn spans_can_be_kept_without_asking_engines_for_operators() {
+        let kinds = [Recorder::new(), Recorder::without_operators(), Recorder::totals_only()];
+        for recorder in &kinds {
+            recorder.span(Stage::Compute, "tile").finish();
+            assert_eq!(recorder.totals()[0].count, 1);
+        }
+        assert_eq!(kinds.each_ref().map(|r| (r.spans().len(), r.keeps_spans())), [(1, true), (1, false), (0, false)]);
     }
 }

@@ -1,6 +1,7 @@
 //! Running the network over a volume, slab by slab: tiles in, blended slices out.
 
 use super::grid::ModelView;
+use super::live::Live;
 use super::plan::{Blend, TilePlan};
 use crate::model::Model;
 use crate::{Context, JobError, Meter};
@@ -54,6 +55,29 @@ impl Seams {
     }
 }
 
+/// A box inside a volume `[C][Z][Y][X]`.
+struct Part {
+    shape: [usize; 3],
+    start: [usize; 3],
+    size: [usize; 3],
+}
+
+impl Part {
+    /// The values of the box, row by row: `row` appends those of a range.
+    fn of(&self, channels: usize, row: impl Fn(Range<usize>, &mut Vec<f32>)) -> Vec<f32> {
+        let mut values = Vec::with_capacity(channels * self.size.iter().product::<usize>());
+        for c in 0..channels {
+            for z in self.start[0]..self.start[0] + self.size[0] {
+                for y in self.start[1]..self.start[1] + self.size[1] {
+                    let at = ((c * self.shape[0] + z) * self.shape[1] + y) * self.shape[2] + self.start[2];
+                    row(at..at + self.size[2], &mut values);
+                }
+            }
+        }
+        values
+    }
+}
+
 /// Everything [`run`] works with.
 pub(crate) struct Run<'a> {
     pub context: &'a Context,
@@ -62,6 +86,8 @@ pub(crate) struct Run<'a> {
     pub session: &'a mut dyn Session,
     pub meter: Meter<'a>,
     pub seams: Seams,
+    /// Who sees finished tiles.
+    pub live: Option<Live<'a>>,
 }
 
 impl Run<'_> {
@@ -101,6 +127,12 @@ impl Run<'_> {
                                     .copy_from_slice(&result[from + kx.start..from + kx.end]);
                             }
                         }
+                    }
+                    if let Some(live) = &self.live {
+                        let start = [sz.keep_start, sy.keep_start, sx.keep_start];
+                        let kept = [sz.keep_len, sy.keep_len, sx.keep_len];
+                        let part = Part { shape: size, start: [kz.start, ky.start, kx.start], size: kept };
+                        live.tile(start, kept, part.of(channels, |at, to| to.extend_from_slice(&result[at])));
                     }
                     self.meter.add((sz.keep_len * sy.keep_len * sx.keep_len) as u64)?;
                 }
@@ -153,6 +185,17 @@ impl Run<'_> {
                                 sum.iter_mut().zip(from.iter().zip(share)).for_each(|(t, (v, s))| *t += v * s);
                             }
                         }
+                    }
+                    if let Some(live) = &self.live {
+                        let held = [depth, shape[1], shape[2]];
+                        let seen = [size[0].min(shape[0] - z), ny, nx];
+                        let part = Part { shape: held, start: [0, y, x], size: seen };
+                        let volume = depth * plane;
+                        let means = part.of(channels, |at, to| {
+                            let weights = &weights[at.start % volume..][..at.len()];
+                            to.extend(sums[at].iter().zip(weights).map(|(s, w)| s / w));
+                        });
+                        live.tile([z, y, x], seen, means);
                     }
                     // Windows overlap: progress is counted in shares of the volume.
                     let done = (i as u64 * voxels_in_all) / rows;

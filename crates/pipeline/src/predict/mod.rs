@@ -4,11 +4,13 @@ pub(crate) mod files;
 mod grid;
 mod infer;
 pub(crate) mod label;
+mod live;
 pub(crate) mod one;
 mod plan;
 mod prediction;
 mod preview;
 
+pub use live::{LiveSink, LiveVolume};
 pub use plan::{Blend, TilePlan, TileRequest};
 
 use crate::devices::{Chosen, ChosenEngine, Devices};
@@ -260,6 +262,19 @@ impl PredictJob {
     /// # Errors
     /// [`JobError`] if nothing can be begun (no model, no device, no folder to write to), or on cancelling.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<PredictOutcome, JobError> {
+        self.run_live(context, devices, None)
+    }
+
+    /// As [`PredictJob::run`], with someone who sees the prediction grow; the results are the same to the bit.
+    ///
+    /// # Errors
+    /// As [`PredictJob::run`].
+    pub fn run_live(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        live: Option<&dyn LiveSink>,
+    ) -> Result<PredictOutcome, JobError> {
         let request: DeviceRequest = self.device.parse()?;
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
@@ -285,7 +300,7 @@ impl PredictJob {
         for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
             context.tell(&Event::Started { input: input.clone(), index, count });
             let report =
-                catch_unwind(AssertUnwindSafe(|| self.one(context, &model, &mut engine, devices, input, &stem)))
+                catch_unwind(AssertUnwindSafe(|| self.one(context, &model, &mut engine, devices, input, &stem, live)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))));
             match report {
                 Ok(report) => {
@@ -321,6 +336,7 @@ impl PredictJob {
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn one(
         &self,
         context: &Context,
@@ -329,15 +345,16 @@ impl PredictJob {
         devices: &Devices,
         input: &Path,
         stem: &str,
+        live: Option<&dyn LiveSink>,
     ) -> Result<InputReport, JobError> {
-        let result = one::predict(self, context, model, engine, input, stem);
+        let result = one::predict(self, context, model, engine, input, stem, live);
         match result {
             // A device that gives up is not the end of the run: the processor takes over.
             Err(JobError::Engine(e)) if engine.can_step_down() => {
                 context.note(format!("{e}; going on with the processor"));
                 *engine = devices.step_down(engine, &e)?;
                 engine.tell(context);
-                one::predict(self, context, model, engine, input, stem)
+                one::predict(self, context, model, engine, input, stem, live)
             }
             other => other,
         }

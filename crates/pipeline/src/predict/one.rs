@@ -4,6 +4,7 @@ use super::files::{Paths, Writers, label_axes, label_writer, raw_writer, table_t
 use super::grid::{ModelView, model_shape};
 use super::infer::{Run, Seams};
 use super::label::{self, Labels};
+use super::live::{Live, LiveSink, LiveVolume};
 use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, RawChannel};
 use super::{InputReport, Output, PredictJob, preview};
@@ -37,6 +38,7 @@ pub(super) fn predict(
     engine: &ChosenEngine,
     input: &Path,
     stem: &str,
+    live: Option<&dyn LiveSink>,
 ) -> Result<InputReport, JobError> {
     let start = Instant::now();
     context.recorder.mark_memory("start");
@@ -144,8 +146,12 @@ pub(super) fn predict(
             [Processing::Softmax, rest @ ..] => (true, rest),
             all => (false, all),
         };
+        let live = live.map(|sink| {
+            let volume = LiveVolume { input, time, channels: model.output_channels, shape_zyx: grid };
+            Live::begin(sink, &volume, softmax, later)
+        });
         let meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
-        let mut run = Run { context, model, plan: &tile_plan, session: session.as_mut(), meter, seams };
+        let mut run = Run { context, model, plan: &tile_plan, session: session.as_mut(), meter, seams, live };
         run.run(&mut view, &mut |z, values| {
             if softmax {
                 let mut values = values.to_vec();
@@ -347,7 +353,7 @@ fn channels(
     Ok((first..first + wants).collect())
 }
 
-fn softmax_channels(values: &mut [f32], channels: usize) {
+pub(super) fn softmax_channels(values: &mut [f32], channels: usize) {
     let voxels = values.len() / channels.max(1);
     for v in 0..voxels {
         let at = |c: usize| c * voxels + v;

@@ -13,8 +13,15 @@
 //! [`Reply::Failed`], a dead process a [`WorkerEvent::Died`]. Only reading arrays gives [`crate::JobError`].
 
 mod arrays;
+mod child;
 mod client;
+mod folder;
+mod inbox;
+mod live;
 mod protocol;
+mod queue;
+mod serve;
+mod teller;
 
 pub use arrays::{LabelArray, LiveArray};
 pub use client::{Worker, WorkerEvent, WorkerState};
@@ -22,3 +29,4 @@ pub use protocol::{
     DeviceInUse, JobId, JobResult, LiveRegion, MAX_LIVE_REGIONS, MAX_QUEUED_JOBS, MAX_REPLY_BYTES, MAX_REQUEST_BYTES,
     MAX_SPANS_A_JOB, MAX_SPANS_A_SECOND, PROTOCOL_VERSION, Reply, Request,
 };
+pub use serve::{Setup, serve};

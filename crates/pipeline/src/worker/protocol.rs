@@ -70,6 +70,10 @@ pub enum Request {
         /// Whether finished tiles are told as [`Reply::Live`].
         #[serde(default)]
         live: bool,
+        /// Whether single operators are timed on GPUs too, which then wait after each: slower, and without fusing operators. On
+        /// the processor they always are.
+        #[serde(default)]
+        operators: bool,
     },
     /// Makes objects of a map that is already there ([`JobResult::Segment`]).
     Segment {
@@ -308,4 +312,88 @@ pub enum JobResult {
     },
     /// Of [`Request::Evaluate`].
     Evaluate(EvaluateReport),
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+    use serde::de::DeserializeOwned;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const DOCS: &str = include_str!("../../../../docs/worker-protocol.md");
+
+    /// The example lines of a section of the documentation.
+    fn examples(heading: &str) -> Vec<Value> {
+        let section = DOCS.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
+        section.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+
+    /// The names an enum takes, by what it says to one that it does not.
+    fn names<T: DeserializeOwned>(json: &str) -> BTreeSet<String> {
+        let Err(error) = serde_json::from_str::<T>(json) else { panic!("{json} was taken") };
+        let text = error.to_string();
+        let (_, expected) = text.split_once("expected one of ").unwrap_or_else(|| panic!("{text}"));
+        expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    fn check<T: DeserializeOwned + Serialize>(heading: &str, tag: &str) -> Vec<Value> {
+        let lines = examples(heading);
+        let told: BTreeSet<String> = lines.iter().map(|l| l[tag].as_str().unwrap().to_owned()).collect();
+        assert_eq!(told, names::<T>(&format!("{{\"{tag}\":\"?\"}}")), "documented and known messages differ");
+        for line in &lines {
+            let parsed: T = serde_json::from_value(line.clone()).unwrap_or_else(|e| panic!("{e}: {line}"));
+            assert_eq!(&serde_json::to_value(&parsed).unwrap(), line, "an example does not hold every field");
+        }
+        lines
+    }
+
+    #[test]
+    fn the_documentation_shows_every_message_as_it_is() {
+        check::<Request>("## Requests", "request");
+        let replies = check::<Reply>("## Replies", "reply");
+        let inner = |of: &str, key: &str| -> BTreeSet<String> {
+            replies.iter().filter_map(|r| r[of][key].as_str()).map(str::to_owned).collect()
+        };
+        assert_eq!(inner("result", "job"), names::<JobResult>("{\"job\":\"?\"}"));
+        assert_eq!(inner("event", "event"), names::<Event>("{\"event\":\"?\"}"));
+        for (limit, shown) in [
+            (MAX_REQUEST_BYTES, "16 MiB".to_owned()),
+            (MAX_REPLY_BYTES, "64 MiB".to_owned()),
+            (MAX_QUEUED_JOBS, "4096 jobs".to_owned()),
+            (MAX_SPANS_A_SECOND, "2000 spans".to_owned()),
+            (MAX_SPANS_A_JOB, "100 000 a job".to_owned()),
+        ] {
+            let digits: String = shown.chars().filter(char::is_ascii_digit).collect();
+            let unit = if shown.contains("MiB") { 1 << 20 } else { 1 };
+            assert_eq!(digits.parse::<usize>().unwrap() * unit, limit, "{shown}");
+            assert!(DOCS.contains(&shown), "{shown}");
+        }
+        assert!(DOCS.contains(&format!("version {PROTOCOL_VERSION}")));
+    }
+
+    #[test]
+    fn a_job_needs_no_more_than_it_must() {
+        let predict = r#"{"request":"predict","id":1,"job":{"inputs":["a.tif"],"model":"nuclei","out":"o"}}"#;
+        let Request::Predict { job, live, .. } = serde_json::from_str(predict).unwrap() else { panic!() };
+        assert_eq!((job.device.as_str(), live, job.outputs.len()), ("auto", false, 0));
+        let segment = r#"{"request":"segment","id":1,"job":{"map":"a.tif"}}"#;
+        assert!(matches!(serde_json::from_str(segment), Ok(Request::Segment { replaces: None, .. })));
+    }
+
+    #[test]
+    fn numbers_that_are_none_come_back() {
+        let regression =
+            cytoscope_objects::regression::Regression { pearson: None, psnr_db: None, ssim: None, mse: f64::NAN };
+        let report = EvaluateReport {
+            pairs: Vec::new(),
+            instances: Vec::new(),
+            regression: Some(regression),
+            unpaired: Vec::new(),
+        };
+        let text = serde_json::to_string(&JobResult::Evaluate(report)).unwrap();
+        let JobResult::Evaluate(back) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+        assert!(back.regression.unwrap().mse.is_nan());
+    }
 }

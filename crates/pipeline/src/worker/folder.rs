@@ -1,0 +1,251 @@
+//! The private folder of a worker, and what is removed when one is dead.
+//!
+//! The folder lies in the system's temporary folder, can be entered by its owner alone, and holds a marker file that stays locked
+//! as long as the worker lives: the system lets go of the lock however the process ends. A journal in it names the folders that
+//! jobs write results to, so that half-written files of a killed worker can be found.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// How the names of private folders begin; the process id follows.
+const PREFIX: &str = "cytoscope-worker-";
+/// The marker file.
+const MARKER: &str = "marker.json";
+/// The journal: a JSON string a line.
+const JOURNAL: &str = "writing.jsonl";
+/// Most bytes read of a marker or journal.
+const MAX_READ_BYTES: u64 = 4 << 20;
+
+/// What the marker says.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Marker {
+    /// Always `cytoscope worker`.
+    of: String,
+    pid: u32,
+}
+
+/// The folder of this worker; removed when dropped.
+#[derive(Debug)]
+pub(super) struct PrivateFolder {
+    path: PathBuf,
+    lock: Mutex<Option<File>>,
+    journal: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl PrivateFolder {
+    /// Makes a folder in `parent` that only its owner can enter.
+    pub(super) fn create(parent: &Path) -> io::Result<Self> {
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix);
+        #[cfg(unix)]
+        let owner = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        #[cfg(unix)]
+        builder.permissions(owner);
+        let folder = builder.tempdir_in(parent)?;
+        let mut file = File::create(folder.path().join(MARKER))?;
+        // Locked before it says anything: who finds a marker with words and without a lock knows its worker is dead.
+        // Where there are no locks nothing can be known dead, and nothing is swept.
+        match file.lock() {
+            Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
+            _ => {}
+        }
+        let marker = Marker { of: "cytoscope worker".to_owned(), pid: std::process::id() };
+        serde_json::to_writer(&mut file, &marker)?;
+        Ok(Self { path: folder.keep(), lock: Mutex::new(Some(file)), journal: Mutex::default() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes a folder that results are written to.
+    pub(super) fn writes_to(&self, folder: &Path) {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        if self.journal.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.clone()) {
+            let line = serde_json::to_string(&folder).map_err(io::Error::from);
+            let noted = line.and_then(|line| {
+                let mut file = File::options().create(true).append(true).open(self.path.join(JOURNAL))?;
+                file.write_all(format!("{line}\n").as_bytes())
+            });
+            if let Err(error) = noted {
+                eprintln!("note: what a crash leaves in {} will not be removed ({error})", folder.display());
+            }
+        }
+    }
+
+    /// Removes this process' half-written results, for a job that does not answer.
+    pub(super) fn remove_unfinished(&self) {
+        let folders = self.journal.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        folders.iter().for_each(|folder| remove_partial(folder, std::process::id()));
+    }
+}
+
+impl PrivateFolder {
+    /// Removes the folder, though threads may still know it.
+    pub(super) fn remove_now(&self) {
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        self.remove_now();
+    }
+}
+
+/// Removes half-written files of a dead process from a folder of results.
+fn remove_partial(folder: &Path, pid: u32) {
+    let theirs = format!(".partial-{pid}-");
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with('.') && name.contains(&theirs) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Reads a small file.
+fn read_small(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MAX_READ_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The process id of the worker whose folder this is: by its name, its marker, and being a folder of one's own.
+fn owner(folder: &Path, mine: &Path) -> Option<u32> {
+    let name = folder.file_name()?.to_str()?;
+    let pid: u32 = name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()?;
+    let of = std::fs::symlink_metadata(folder).ok()?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        if std::fs::metadata(mine).ok()?.uid() != of.uid() {
+            return None;
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = mine;
+    let marker: Marker = serde_json::from_str(&read_small(&folder.join(MARKER))?).ok()?;
+    (of.is_dir() && marker.pid == pid && marker.of == "cytoscope worker").then_some(pid)
+}
+
+/// Removes a dead worker's folder and what it half wrote.
+fn remove(folder: &Path, pid: u32) {
+    for line in read_small(&folder.join(JOURNAL)).unwrap_or_default().lines() {
+        if let Ok(out) = serde_json::from_str::<PathBuf>(line) {
+            remove_partial(&out, pid);
+        }
+    }
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+/// Whether a process with this id lives, where the system tells; its id may be another program's by now.
+fn may_live(pid: u32) -> bool {
+    cfg!(target_os = "linux") && pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Removes what dead workers left in `parent`: those whose process is gone and whose marker is not locked. `mine` is a folder
+/// of one's own, to know one's own by.
+pub(super) fn sweep(parent: &Path, mine: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        if let Some(pid) = owner(&folder, mine).filter(|pid| !may_live(*pid)) {
+            remove_if_dead(&folder, pid);
+        }
+    }
+}
+
+/// Removes what the worker `pid`, which is known to have ended, left in `parent`.
+pub(super) fn remove_of(parent: &Path, pid: u32) {
+    let prefix = format!("{PREFIX}{pid}-");
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        let named = entry.file_name().to_string_lossy().starts_with(&prefix);
+        if named && owner(&folder, &folder) == Some(pid) {
+            remove_if_dead(&folder, pid);
+        }
+    }
+}
+
+/// Removes a folder whose marker nobody holds.
+fn remove_if_dead(folder: &Path, pid: u32) {
+    let unlocked = File::open(folder.join(MARKER)).is_ok_and(|marker| marker.try_lock().is_ok());
+    if unlocked {
+        remove(folder, pid);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+
+    /// A folder as a worker of this process id would have left it.
+    fn left(parent: &Path, pid: u32, out: &Path) -> PathBuf {
+        let folder = parent.join(format!("{PREFIX}{pid}-abc"));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join(MARKER), format!("{{\"of\":\"cytoscope worker\",\"pid\":{pid}}}")).unwrap();
+        std::fs::write(folder.join(JOURNAL), format!("{}\nno json\n", serde_json::to_string(out).unwrap())).unwrap();
+        std::fs::write(folder.join("live.f32"), [0; 64]).unwrap();
+        folder
+    }
+
+    #[test]
+    fn only_what_dead_workers_left_is_removed() {
+        let (parent, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let half = |pid: u32| out.path().join(format!(".a_raw.tif.partial-{pid}-0"));
+        [1_000_001, 1_000_002].iter().for_each(|pid| std::fs::write(half(*pid), "x").unwrap());
+        std::fs::write(out.path().join("b.tif.partial-1000001-0"), "named so by someone").unwrap();
+        let dead = left(parent.path(), 1_000_001, out.path());
+        // Alive: its marker is locked.
+        let alive = left(parent.path(), 1_000_002, out.path());
+        let lock = File::open(alive.join(MARKER)).unwrap();
+        lock.lock().unwrap();
+        // Someone else's: no marker, another marker, a marker of another process, no folder.
+        let others = ["1000003-a", "1000004-b", "1000005-c"].map(|n| parent.path().join(format!("{PREFIX}{n}")));
+        others.iter().for_each(|o| std::fs::create_dir(o).unwrap());
+        std::fs::write(others[1].join(MARKER), "{}").unwrap();
+        std::fs::write(others[2].join(MARKER), "{\"of\":\"cytoscope worker\",\"pid\":1}").unwrap();
+        std::fs::write(parent.path().join(format!("{PREFIX}1000006-d")), "a file").unwrap();
+        let mine = PrivateFolder::create(parent.path()).unwrap();
+        sweep(parent.path(), mine.path());
+        assert!(!dead.exists() && !half(1_000_001).exists());
+        assert!(alive.join("live.f32").exists() && half(1_000_002).exists());
+        assert!(others.iter().all(|o| o.exists()) && out.path().join("b.tif.partial-1000001-0").exists());
+        assert!(mine.path().join(MARKER).exists(), "one's own folder stays");
+        remove_of(parent.path(), 1_000_002);
+        assert!(alive.join("live.f32").exists(), "the same number, but alive: such as in another container");
+        drop(lock);
+        remove_of(parent.path(), 1_000_002);
+        assert!(!alive.exists() && !half(1_000_002).exists());
+    }
+
+    #[test]
+    fn a_folder_is_private_and_goes_with_its_worker() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::create(parent.path()).unwrap();
+        let path = folder.path().to_owned();
+        #[cfg(unix)]
+        {
+            let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+            assert_eq!(mode & 0o777, 0o700);
+        }
+        assert!(path.file_name().unwrap().to_str().unwrap().contains(&std::process::id().to_string()));
+        let out = tempfile::tempdir().unwrap();
+        let half = out.path().join(format!(".x.partial-{}-7", std::process::id()));
+        std::fs::write(&half, "x").unwrap();
+        folder.writes_to(out.path());
+        folder.writes_to(out.path());
+        assert_eq!(std::fs::read_to_string(path.join(JOURNAL)).unwrap().lines().count(), 1);
+        folder.remove_unfinished();
+        drop(folder);
+        assert!(!path.exists() && !half.exists());
+    }
+}

@@ -1,0 +1,89 @@
+//! The file that a growing prediction is written to.
+
+use super::LiveRegion;
+use crate::predict::LiveVolume;
+use cytoscope_volume::element_count;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a live array: a temporary folder may lie in memory.
+pub(super) const MAX_LIVE_BYTES: usize = 4 << 30;
+
+/// A live array being written: 32-bit floats, little-endian, axes C, Z, Y, X. Removed when dropped.
+#[derive(Debug)]
+pub(super) struct LiveFile {
+    file: File,
+    pub(super) path: PathBuf,
+    pub(super) input: PathBuf,
+    pub(super) time: usize,
+    pub(super) channels: usize,
+    pub(super) shape: [usize; 3],
+}
+
+impl LiveFile {
+    /// Makes the file for a volume; it takes room only as it is filled.
+    pub(super) fn create(path: &Path, volume: &LiveVolume<'_>) -> io::Result<Self> {
+        let [z, y, x] = volume.shape_zyx;
+        let bytes = element_count(&[volume.channels, z, y, x, size_of::<f32>()]).unwrap_or(usize::MAX);
+        if bytes > MAX_LIVE_BYTES {
+            let limit = MAX_LIVE_BYTES >> 20;
+            return Err(io::Error::other(format!("it takes {} MiB, at most {limit} MiB are shown", bytes >> 20)));
+        }
+        let file = File::create_new(path)?;
+        let live = Self {
+            file,
+            path: path.to_owned(),
+            input: volume.input.to_owned(),
+            time: volume.time,
+            channels: volume.channels,
+            shape: volume.shape_zyx,
+        };
+        live.file.set_len(bytes as u64)?;
+        Ok(live)
+    }
+
+    /// Writes a region's values `[C][Z][Y][X]`.
+    pub(super) fn write(&self, region: LiveRegion, values: &[f32]) -> io::Result<()> {
+        let LiveRegion { start_zyx: [z, y, x], size_zyx: [nz, ny, nx] } = region;
+        let [depth, height, width] = self.shape;
+        // Rows as wide as the volume lie one after the other.
+        let rows_at_once = if nx == width { ny } else { 1 };
+        let run = (rows_at_once * nx).max(1);
+        let mut bytes = Vec::with_capacity(run * size_of::<f32>());
+        for (i, part) in values.chunks_exact(run).enumerate() {
+            let row = i * rows_at_once;
+            let (c, tz, ty) = (row / ny / nz, row / ny % nz, row % ny);
+            let at = ((c * depth + z + tz) * height + y + ty) * width + x;
+            bytes.clear();
+            part.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
+            write_at(&self.file, at as u64 * size_of::<f32>() as u64, &bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LiveFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(unix)]
+fn write_at(file: &File, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+}
+
+#[cfg(windows)]
+fn write_at(file: &File, mut at: u64, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_write(file, bytes, at)? {
+            0 => return Err(std::io::ErrorKind::WriteZero.into()),
+            n => {
+                bytes = &bytes[n..];
+                at += n as u64;
+            }
+        }
+    }
+    Ok(())
+}

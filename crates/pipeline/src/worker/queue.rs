@@ -1,0 +1,150 @@
+//! The jobs that wait, and the one that runs.
+
+use super::{JobId, MAX_QUEUED_JOBS, Request};
+use crate::CancelToken;
+use std::collections::VecDeque;
+
+/// Jobs in the order they will run.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<(JobId, Request)>,
+    running: Option<(JobId, CancelToken)>,
+    ending: bool,
+}
+
+/// Where a job went.
+#[derive(Debug, PartialEq)]
+pub(super) enum Added {
+    /// Behind so many others, the running one included.
+    At {
+        /// Jobs before it.
+        ahead: usize,
+        /// A waiting job whose place it took.
+        replaced: Option<JobId>,
+    },
+    /// Nowhere: its number is in use.
+    Twice,
+    /// Nowhere: too many wait.
+    Full,
+}
+
+impl Queue {
+    /// Adds a job: last, or where the one it replaces was.
+    pub(super) fn add(&mut self, id: JobId, job: Request) -> Added {
+        let is_running = |id: JobId| self.running.as_ref().is_some_and(|(r, _)| *r == id);
+        if is_running(id) || self.waiting.iter().any(|(w, _)| *w == id) {
+            return Added::Twice;
+        }
+        let old = if let Request::Segment { replaces, .. } = &job { *replaces } else { None };
+        let place = old.and_then(|old| self.waiting.iter().position(|(w, _)| *w == old));
+        let mut replaced = None;
+        let at = match (place, old) {
+            (Some(at), _) => {
+                replaced = self.waiting.remove(at).map(|(id, _)| id);
+                at
+            }
+            (None, Some(old)) if is_running(old) => {
+                self.cancel(old);
+                0
+            }
+            _ => self.waiting.len(),
+        };
+        if self.waiting.len() >= MAX_QUEUED_JOBS {
+            return Added::Full;
+        }
+        self.waiting.insert(at, (id, job));
+        Added::At { ahead: at + usize::from(self.running.is_some()), replaced }
+    }
+
+    /// Asks the running job to stop, or removes a waiting one and gives `true`.
+    pub(super) fn cancel(&mut self, id: JobId) -> bool {
+        if let Some((running, token)) = &self.running
+            && *running == id
+        {
+            token.cancel();
+            return false;
+        }
+        let place = self.waiting.iter().position(|(waiting, _)| *waiting == id);
+        place.and_then(|at| self.waiting.remove(at)).is_some()
+    }
+
+    /// The next job, which runs from now on.
+    pub(super) fn begin(&mut self) -> Option<(JobId, Request, CancelToken)> {
+        let (id, job) = self.waiting.pop_front()?;
+        let token = CancelToken::default();
+        self.running = Some((id, token.clone()));
+        Some((id, job, token))
+    }
+
+    /// The running job has ended.
+    pub(super) fn finished(&mut self) {
+        self.running = None;
+    }
+
+    /// Cancels the running job and forgets the others.
+    pub(super) fn end(&mut self) {
+        self.ending = true;
+        self.waiting.clear();
+        if let Some((_, token)) = &self.running {
+            token.cancel();
+        }
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::SegmentJob;
+
+    fn segment(id: u64, replaces: Option<u64>) -> (JobId, Request) {
+        let job: SegmentJob = serde_json::from_str("{\"map\": \"m.tif\"}").unwrap();
+        (JobId(id), Request::Segment { id: JobId(id), job, replaces: replaces.map(JobId) })
+    }
+
+    #[test]
+    fn a_newer_segmentation_takes_the_place_of_the_one_it_replaces() {
+        let mut queue = Queue::default();
+        let add = |queue: &mut Queue, id, replaces| {
+            let (id, job) = segment(id, replaces);
+            queue.add(id, job)
+        };
+        assert_eq!(add(&mut queue, 1, None), Added::At { ahead: 0, replaced: None });
+        let (id, _, token) = queue.begin().unwrap();
+        assert_eq!((id, queue.is_running()), (JobId(1), true));
+        assert_eq!(add(&mut queue, 2, None), Added::At { ahead: 1, replaced: None });
+        // The running one is cancelled and its successor comes before who waited.
+        assert_eq!(add(&mut queue, 3, Some(1)), Added::At { ahead: 1, replaced: None });
+        assert!(token.is_cancelled());
+        // A waiting one is gone at once, and its place is taken.
+        assert_eq!(add(&mut queue, 4, Some(3)), Added::At { ahead: 1, replaced: Some(JobId(3)) });
+        assert_eq!(add(&mut queue, 5, Some(99)), Added::At { ahead: 3, replaced: None });
+        assert_eq!(add(&mut queue, 4, None), Added::Twice);
+        assert_eq!(add(&mut queue, 1, None), Added::Twice);
+        queue.finished();
+        assert!(queue.cancel(JobId(2)) && !queue.cancel(JobId(2)));
+        let order: Vec<JobId> = std::iter::from_fn(|| queue.begin()).map(|(id, ..)| id).collect();
+        assert_eq!(order, [JobId(4), JobId(5)]);
+    }
+
+    #[test]
+    fn no_more_jobs_wait_than_the_limit() {
+        let mut queue = Queue::default();
+        for i in 0..MAX_QUEUED_JOBS as u64 {
+            let (id, job) = segment(i, None);
+            assert!(matches!(queue.add(id, job), Added::At { .. }));
+        }
+        let (id, job) = segment(1 << 40, None);
+        assert_eq!(queue.add(id, job), Added::Full);
+        queue.end();
+        assert!(queue.begin().is_none() && queue.is_ending());
+    }
+}

@@ -1,0 +1,41 @@
+//! `cytoscope worker`.
+
+use super::devices;
+use super::failure::{Failure, Outcome};
+use clap::Args;
+use cytoscope_pipeline::worker::{Setup, serve};
+use std::fs::File;
+use std::io::{self, BufReader};
+
+/// Options of `worker`: none; what it is to do comes on its standard input.
+#[derive(Args)]
+pub(crate) struct Worker {}
+
+impl Worker {
+    pub(crate) fn run(self) -> Outcome {
+        // Ctrl-C in a terminal reaches the window and its worker alike; the worker ends when the window closes its input.
+        let _ = ctrlc::set_handler(|| {});
+        let output = own_stdout().map_err(|e| Failure::other(format!("standard output cannot be set apart: {e}")))?;
+        let setup = Setup { discover: Box::new(devices::discover), temporary: std::env::temp_dir() };
+        let input = BufReader::with_capacity(1 << 16, io::stdin());
+        serve(input, output, setup).map_err(|e| {
+            let folder = std::env::temp_dir();
+            Failure::other(format!("no private folder can be made in {}: {e}", folder.display()))
+        })
+    }
+}
+
+/// Standard output for replies alone: what drivers print to it goes to standard error.
+#[cfg(unix)]
+fn own_stdout() -> io::Result<File> {
+    use std::os::fd::AsFd;
+    let own = io::stdout().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdout(io::stderr())?;
+    Ok(File::from(own))
+}
+
+/// Standard output.
+#[cfg(not(unix))]
+fn own_stdout() -> io::Result<io::Stdout> {
+    Ok(io::stdout())
+}
