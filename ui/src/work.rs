@@ -267,7 +267,7 @@ impl Work {
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob) -> JobId {
         let id = self.fresh();
         self.begin(id, title, Purpose::Predict { document });
-        self.send(Request::Predict { id, job, live: true });
+        self.send(Request::Predict { id, job, live: true, operators: false });
         id
     }
 
