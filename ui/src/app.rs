@@ -121,6 +121,19 @@ impl Workbench {
         self.work.active()
     }
 
+    /// What is remembered.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The engine process, while it takes jobs.
+    pub fn engine_pid(&self) -> Option<u32> {
+        match self.work.state() {
+            Some(cytoscope_pipeline::worker::WorkerState::Ready { pid, .. }) => Some(pid),
+            _ => None,
+        }
+    }
+
     /// Sends a command, as a menu or shortcut does.
     pub fn send(&mut self, command: Command) {
         self.commands.push(command);

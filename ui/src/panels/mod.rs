@@ -57,14 +57,18 @@ pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
 }
 
 /// The button of what a panel is for.
-pub(crate) fn main_button(ui: &mut Ui, enabled: bool, text: &str) -> egui::Response {
-    let label = RichText::new(text).size(15.0).strong();
-    let label = if enabled { label.color(theme::ON_ACCENT) } else { label };
-    let mut button = egui::Button::new(label).min_size(egui::vec2(ui.available_width(), theme::MAIN_BUTTON_HEIGHT));
+pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) -> egui::Response {
+    let size = egui::vec2(ui.available_width(), theme::MAIN_BUTTON_HEIGHT);
+    let label = RichText::new(format!("{icon}  {name}")).size(15.0).strong();
+    let mut button = egui::Button::new(if enabled { label.color(theme::ON_ACCENT) } else { label });
     if enabled {
         button = button.fill(theme::ACCENT);
     }
-    ui.add_enabled(enabled, button)
+    // A centred layout of the button's own size: its text is in the middle, too.
+    let layout = egui::Layout::centered_and_justified(egui::Direction::LeftToRight);
+    let response = ui.allocate_ui_with_layout(size, layout, |ui| ui.add_enabled(enabled, button)).inner;
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, format!("{name} this stack")));
+    response
 }
 
 /// A button with an icon alone, named for those who cannot see it.

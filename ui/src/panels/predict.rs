@@ -40,7 +40,7 @@ impl Workbench {
             Some(job) => self.job_progress(ui, &job),
             None => {
                 let enabled = self.can(Command::Predict);
-                if main_button(ui, enabled, &format!("{}  Predict", icon::SPARKLE)).clicked() {
+                if main_button(ui, enabled, icon::SPARKLE, "Predict").clicked() {
                     self.commands.push(Command::Predict);
                 }
                 if self.documents.len() > 1 {
@@ -253,7 +253,7 @@ impl Workbench {
         let mut reset = false;
         if changed_before || changed {
             ui.horizontal(|ui| {
-                keep = ui.button(format!("{}  Keep these objects", icon::CHECK)).clicked();
+                keep = ui.button("Keep these objects").clicked();
                 reset = ui.button("As the model says").clicked();
             });
         }

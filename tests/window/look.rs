@@ -1,0 +1,82 @@
+//! Looking: slices, keys, layers, commands, themes.
+
+use crate::desk::{Desk, sees, window};
+use eframe::egui::{Key, Modifiers};
+use egui_kittest::kittest::Queryable;
+
+#[test]
+fn keys_move_through_the_stack_and_views_share_one_cursor() {
+    let mut desk = Desk::new();
+    desk.click("Open the sample");
+    desk.settle();
+    let cursor = |desk: &Desk| desk.window.state().document().unwrap().cursor;
+    let [z, y, x] = cursor(&desk);
+    desk.window.key_press(Key::PageUp);
+    desk.window.run_steps(2);
+    assert_eq!(cursor(&desk), [z + 1, y, x]);
+    assert!(desk.sees(&format!("XY view, slice {} of 32", z + 2)), "{}", desk.on_screen());
+    // A click in the XY view moves the others.
+    let view = desk.window.get_by_label_contains("XY view").rect();
+    desk.window.get_by_label_contains("XY view").click();
+    desk.settle();
+    let [_, y, x] = cursor(&desk);
+    assert!(view.width() > 100.0 && y.abs_diff(80) <= 1 && x.abs_diff(80) <= 1, "the middle: {y} {x}");
+    assert!(desk.sees(&format!("XZ view, slice {} of 160", y + 1)), "{}", desk.on_screen());
+    assert!(desk.sees(&format!("YZ view, slice {} of 160", x + 1)), "{}", desk.on_screen());
+    // It has the focus now: arrows move inside the slice.
+    desk.window.key_press(Key::ArrowRight);
+    desk.window.key_press_modifiers(Modifiers::SHIFT, Key::ArrowDown);
+    desk.window.run_steps(3);
+    assert_eq!(cursor(&desk), [z + 1, y + 10, x + 1]);
+}
+
+#[test]
+fn everything_can_be_done_from_the_palette() {
+    let mut desk = Desk::new();
+    desk.window.run_steps(3);
+    desk.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+    desk.window.run_steps(3);
+    desk.window.get_by_label("Command").type_text("sample");
+    desk.window.run_steps(3);
+    desk.window.key_press(Key::Enter);
+    desk.settle();
+    assert!(desk.window.query_by_label("Command").is_none(), "it has closed");
+    for (letters, title) in [("shortcuts", "Keyboard shortcuts"), ("about", "Cytoscope")] {
+        desk.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+        desk.window.run_steps(3);
+        desk.window.get_by_label("Command").type_text(letters);
+        desk.window.run_steps(3);
+        desk.window.key_press(Key::Enter);
+        desk.until(title, |w| sees(w, title));
+        desk.click("Close");
+    }
+}
+
+#[test]
+fn choices_are_there_at_the_next_start() {
+    let mut desk = Desk::new();
+    desk.click("Open the sample");
+    desk.settle();
+    let dark = |desk: &Desk| desk.window.ctx.theme() == eframe::egui::Theme::Dark;
+    // System, light, dark.
+    for _ in 0..2 {
+        desk.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+        desk.window.run_steps(2);
+    }
+    assert!(dark(&desk));
+    desk.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+    desk.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+    desk.window.run_steps(3);
+    assert!(!dark(&desk));
+    desk.click("Show profiler");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    desk.window.run_steps(3);
+    let home = desk.folder.path().to_owned();
+    desk.window = window(&home, Vec::new());
+    desk.window.run_steps(3);
+    assert_eq!(desk.window.state().settings().theme, cytoscope_ui::theme::ThemeChoice::Light);
+    assert!(desk.sees("Where every second and megabyte goes"), "{}", desk.on_screen());
+    // The file opened before is offered.
+    desk.click("nuclei_raw.tif");
+    desk.settle();
+}
