@@ -1,6 +1,6 @@
 //! `worker` and its client: what a window relies on.
 
-use crate::common::Desk;
+use crate::common::{Desk, say_skipped};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::worker::{
     JobId, JobResult, LabelArray, LiveArray, LiveRegion, PROTOCOL_VERSION, Reply, Request, Worker, WorkerEvent,
@@ -171,6 +171,26 @@ fn kill(pid: u32) {
     assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
 }
 
+/// What two runs of one job wrote to one folder, the first of which was renamed.
+fn assert_same_files(desk: &Desk, first: &str, second: &str) {
+    let names = desk.names(second);
+    assert!(!names.is_empty());
+    assert_eq!(names, desk.names(first));
+    for name in names {
+        let [a, b] = [first, second].map(|folder| desk.bytes(&format!("{folder}/{name}")));
+        if name.ends_with("_provenance.json") {
+            let [a, b] = [a, b].map(|bytes| {
+                let mut value: Value = serde_json::from_slice(&bytes).unwrap();
+                assert!(value["finished_unix_secs"].take().as_u64().unwrap() > 0);
+                value
+            });
+            assert_eq!(a, b);
+        } else {
+            assert!(a == b, "{name} differs");
+        }
+    }
+}
+
 /// The worker without a client.
 struct Bare {
     child: Child,
@@ -280,23 +300,9 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
     engine.worker.send(Request::Predict { id: JobId(1), job, live: true, operators: false });
     let JobResult::Predict(outcome) = engine.done(1) else { panic!() };
     assert!(outcome.failed.is_empty());
-    let names = desk.names("o");
-    assert_eq!(names.len(), 5, "{names:?}");
-    assert_eq!(names, desk.names("by_command"));
-    assert_eq!(outcome.done[0].outputs.len(), names.len());
-    for name in names {
-        let [a, b] = ["o", "by_command"].map(|folder| desk.bytes(&format!("{folder}/{name}")));
-        if name.ends_with("_provenance.json") {
-            let [a, b] = [a, b].map(|bytes| {
-                let mut value: Value = serde_json::from_slice(&bytes).unwrap();
-                assert!(value["finished_unix_secs"].take().as_u64().unwrap() > 0);
-                value
-            });
-            assert_eq!(a, b);
-        } else {
-            assert!(a == b, "{name} differs");
-        }
-    }
+    assert_eq!(desk.names("o").len(), 5, "{:?}", desk.names("o"));
+    assert_eq!(outcome.done[0].outputs.len(), 5);
+    assert_same_files(&desk, "by_command", "o");
     assert!(engine.woken.load(Ordering::Relaxed) > 0);
     // What the panels of a window show came on the way.
     let replies = || engine.seen.iter().filter_map(|e| if let WorkerEvent::Reply(r) = e { Some(r) } else { None });
@@ -324,6 +330,45 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
         by_stage.is_superset(&["predict", "objects", "write"].into()),
         "the end of each stage is told: {by_stage:?}"
     );
+}
+
+#[test]
+fn on_a_gpu_too_it_is_that_of_the_command_line() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("20,90,100", 3);
+    let software = |mut command: Command| {
+        command.env("CYTOSCOPE_SOFTWARE_GPU", "1");
+        command
+    };
+    let devices = software(desk.command(&["devices", "--json"])).output().unwrap();
+    let devices: Value = serde_json::from_slice(&devices.stdout).unwrap();
+    let usable = devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).filter_map(|d| d["id"].as_str());
+    let Some(gpu) = usable.filter(|id| *id != "cpu").map(str::to_owned).next() else {
+        return say_skipped("no GPU, not even in software (install mesa-vulkan-drivers)");
+    };
+    let (raw, out) = (desk.path(&raw), desk.path("o"));
+    let arguments =
+        ["predict", raw.to_str().unwrap(), "--out", out.to_str().unwrap(), "--tile", "20,48,64", "--device", &gpu];
+    let ran = software(desk.command(&arguments)).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    std::fs::rename(&out, desk.path("by_command")).unwrap();
+    let mut engine = Engine::of(&software(command(&desk)));
+    for (id, operators) in [(1, false), (2, true)] {
+        let job = job(json!({
+            "inputs": [raw], "model": "nuclei", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
+        }));
+        engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators });
+        let from = engine.seen.len();
+        engine.done(id);
+        assert_same_files(&desk, "by_command", "o");
+        let spans = engine.seen[from..].iter().filter_map(|e| match e {
+            WorkerEvent::Reply(Reply::Spans { spans, .. }) => Some(spans),
+            _ => None,
+        });
+        let stages: BTreeSet<Stage> = spans.flatten().map(|s| s.stage).collect();
+        assert!(stages.contains(&Stage::Compute) && stages.contains(&Stage::Upload), "{stages:?}");
+        assert_eq!(stages.contains(&Stage::Op), operators, "single operators are waited for where that was asked for");
+    }
 }
 
 #[test]
