@@ -399,6 +399,22 @@ mod tests {
     }
 
     #[test]
+    fn a_segmentation_releases_all_that_it_and_its_forerunners_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut kept = Kept::default();
+        let files = [1, 2, 3, 4].map(|i| (JobId(i), folder.path().join(i.to_string())));
+        for (id, path) in &files {
+            std::fs::write(path, "labels").unwrap();
+            kept.labels.insert(*id, path.clone());
+        }
+        // 1 was done, 2 was cancelled before it was, 3 is done; 4 is of another layer.
+        kept.replaces.extend([(JobId(2), JobId(1)), (JobId(3), JobId(2))]);
+        kept.release_replaced(JobId(3));
+        assert_eq!(files.each_ref().map(|(_, path)| path.exists()), [false, false, true, true]);
+        assert!(kept.replaces.is_empty());
+    }
+
+    #[test]
     fn lines_are_read_one_by_one_and_long_ones_skipped() {
         let text: &[u8] = b"one\n\n12345678\n123456789\n\xff\n3\ncut off";
         // A small buffer, so that lines lie across its ends.
