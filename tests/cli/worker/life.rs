@@ -100,7 +100,7 @@ fn it_greets_in_its_version_and_survives_every_line() {
     let heard: Vec<Reply> = std::iter::repeat_with(|| bare.hear()).take_while(|r| r.ends().is_none()).collect();
     assert!(heard.contains(&Reply::Started { id: JobId(7) }), "{heard:?}");
     assert!(desk.path("a.npy").is_file());
-    // A job with the number of a waiting or running one is refused; the shutdown ends it all.
+    // Asked to, it ends, and its folder with it.
     bare.say(b"{\"request\":\"shutdown\"}");
     assert!(bare.child.wait().unwrap().success());
     assert!(!folder.exists() && desk.names("tmp").is_empty(), "{:?}", desk.names("tmp"));
