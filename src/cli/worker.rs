@@ -7,7 +7,8 @@ use cytoscope_pipeline::worker::{Setup, serve};
 use std::fs::File;
 use std::io::{self, BufReader};
 
-/// Options of `worker`: none; what it is to do comes on its standard input.
+/// Takes jobs as JSON lines on standard input and tells events on standard output, as docs/worker-protocol.md describes; ends when
+/// standard input closes.
 #[derive(Args)]
 pub(crate) struct Worker {}
 

@@ -2,8 +2,8 @@
 
 use crate::common::Desk;
 
-const COMMANDS: [&str; 10] =
-    ["info", "convert", "devices", "predict", "run", "segment", "evaluate", "import", "export", "simulate"];
+const COMMANDS: [&str; 11] =
+    ["info", "convert", "devices", "predict", "run", "segment", "evaluate", "import", "export", "simulate", "worker"];
 
 /// Options of a help text without a word on what they do.
 fn without_description(help: &str) -> Vec<String> {

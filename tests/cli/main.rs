@@ -10,3 +10,4 @@ mod memory;
 mod models;
 mod odd_inputs;
 mod predict;
+mod worker;

@@ -60,7 +60,7 @@ impl Bench {
             threads: 2,
         };
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
-        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence());
+        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
         let image = open(&self.path(out).join("stack_raw.tif"), &OpenOptions::default()).unwrap();
         (image.read_all().unwrap().samples().to_f32(), outcome.done[0].plan.clone())
     }

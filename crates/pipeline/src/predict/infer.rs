@@ -109,6 +109,8 @@ impl Run<'_> {
             let slab = view.read(self.context, sz.start..sz.start + sz.len)?;
             let mut out = vec![0.0f32; channels * sz.keep_len * shape[1] * shape[2]];
             for sy in &spans[1] {
+                // The first column whose tile was not told yet.
+                let mut untold = 0;
                 for sx in &spans[2] {
                     let size = [sz.len, sy.len, sx.len];
                     let result = self.tile(&slab, sz.len, shape, [0, sy.start, sx.start], size)?;
@@ -128,11 +130,14 @@ impl Run<'_> {
                             }
                         }
                     }
-                    if let Some(live) = &self.live {
-                        let start = [sz.keep_start, sy.keep_start, sx.keep_start];
-                        let kept = [sz.keep_len, sy.keep_len, sx.keep_len];
-                        let part = Part { shape: size, start: [kz.start, ky.start, kx.start], size: kept };
-                        live.tile(start, kept, part.of(channels, |at, to| to.extend_from_slice(&result[at])));
+                    let end = sx.kept_in_volume().end;
+                    if let Some(live) = self.live.as_ref().filter(|live| end == shape[2] || live.is_due()) {
+                        let size = [sz.keep_len, sy.keep_len, end - untold];
+                        let held = [sz.keep_len, shape[1], shape[2]];
+                        let part = Part { shape: held, start: [0, sy.keep_start, untold], size };
+                        let values = part.of(channels, |at, to| to.extend_from_slice(&out[at]));
+                        live.tile([sz.keep_start, sy.keep_start, untold], size, values);
+                        untold = end;
                     }
                     self.meter.add((sz.keep_len * sy.keep_len * sx.keep_len) as u64)?;
                 }
@@ -169,6 +174,8 @@ impl Run<'_> {
             }
             let slab = view.read(self.context, z..z + size[0])?;
             for &y in &starts[1] {
+                // The first column of the windows that were not told yet.
+                let mut untold = None;
                 for &x in &starts[2] {
                     let result = self.tile(&slab, size[0], shape, [0, y, x], size)?;
                     let _span = self.context.recorder.span(Stage::Blend, "gaussian").voxels(size.iter().product());
@@ -186,16 +193,20 @@ impl Run<'_> {
                             }
                         }
                     }
-                    if let Some(live) = &self.live {
+                    let last = x + nx == shape[2];
+                    if let Some(live) = self.live.as_ref().filter(|live| last || live.is_due()) {
+                        let from = std::mem::take(&mut untold).unwrap_or(x);
                         let held = [depth, shape[1], shape[2]];
-                        let seen = [size[0].min(shape[0] - z), ny, nx];
-                        let part = Part { shape: held, start: [0, y, x], size: seen };
+                        let seen = [size[0].min(shape[0] - z), ny, x + nx - from];
+                        let part = Part { shape: held, start: [0, y, from], size: seen };
                         let volume = depth * plane;
                         let means = part.of(channels, |at, to| {
                             let weights = &weights[at.start % volume..][..at.len()];
                             to.extend(sums[at].iter().zip(weights).map(|(s, w)| s / w));
                         });
-                        live.tile([z, y, x], seen, means);
+                        live.tile([z, y, from], seen, means);
+                    } else {
+                        untold = untold.or(Some(x));
                     }
                     // Windows overlap: progress is counted in shares of the volume.
                     let done = (i as u64 * voxels_in_all) / rows;

@@ -24,6 +24,12 @@ pub trait LiveSink: Send + Sync {
     /// A volume is begun; also when it is begun anew, on another device.
     fn begin(&self, volume: &LiveVolume<'_>);
 
+    /// Whether it is time to tell what is done. Tiles of a row that were finished since the last telling are told together, at
+    /// the end of the row at the latest.
+    fn is_due(&self) -> bool {
+        true
+    }
+
     /// A part of it is done: values `[C][Z][Y][X]` of a region of the model's grid. Cropped tiles are final; of blended ones these
     /// are the weighted means so far, and a later tile may tell parts of them again.
     fn tile(&self, start_zyx: [usize; 3], size_zyx: [usize; 3], values: &[f32]);
@@ -68,6 +74,10 @@ impl<'a> Live<'a> {
         };
         sink.begin(volume);
         Self { sink, softmax, chains: (0..volume.channels).map(chain).collect() }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.sink.is_due()
     }
 
     /// Hands on a region's values `[C][Z][Y][X]` as the network gave them.

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long a process whose output ended may take to end.
 const END_WAIT: Duration = Duration::from_secs(10);
+/// How long the rest of a log may take to come once its process has ended.
+const LOG_WAIT: Duration = Duration::from_secs(1);
 /// Characters of the last line on standard error that are told.
 const LAST_WORDS_CHARS: usize = 300;
 /// Most bytes of a line on standard error that are passed on.
@@ -21,6 +23,8 @@ pub(super) struct Process {
     child: Child,
     line: Option<Sender<String>>,
     last_words: Arc<Mutex<String>>,
+    /// Disconnected once the log has ended.
+    log: Receiver<()>,
 }
 
 impl Process {
@@ -38,11 +42,15 @@ impl Process {
         let (line, lines) = channel();
         std::thread::spawn(move || write_lines(input, &lines));
         let last_words = Arc::<Mutex<String>>::default();
-        if let Some(log) = child.stderr.take() {
+        let (reading, log) = channel::<()>();
+        if let Some(from) = child.stderr.take() {
             let words = Arc::clone(&last_words);
-            std::thread::spawn(move || pass_on(log, &words));
+            std::thread::spawn(move || {
+                pass_on(from, &words);
+                drop(reading);
+            });
         }
-        Ok((Self { child, line: Some(line), last_words }, output))
+        Ok((Self { child, line: Some(line), last_words, log }, output))
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -81,8 +89,8 @@ impl Process {
             }
         };
         let how = status.map_or_else(|| "ended".to_owned(), in_words);
-        // Its log may still be on its way.
-        std::thread::sleep(Duration::from_millis(20));
+        // Its log may still be on its way; a process it left behind may hold the pipe open.
+        let _ = self.log.recv_timeout(LOG_WAIT);
         let said = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if said.is_empty() {
             format!("the engine process {how}")

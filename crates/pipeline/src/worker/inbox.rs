@@ -1,7 +1,8 @@
 //! What the window has not looked at yet, merged so that it does not grow while nobody looks.
 
-use super::{Reply, WorkerEvent};
+use super::{JobId, Reply, WorkerEvent};
 use crate::Event;
+use std::collections::BTreeMap;
 
 /// Most spans that wait to be looked at; older ones are dropped and counted.
 const MAX_WAITING_SPANS: usize = 50_000;
@@ -10,35 +11,53 @@ const MAX_WAITING_REGIONS: usize = 16_384;
 
 /// Events in order.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Vec<WorkerEvent>);
+pub(super) struct Inbox {
+    events: Vec<WorkerEvent>,
+    /// Spans of each running job that were dropped here, beside those that the worker left out.
+    dropped: BTreeMap<JobId, u64>,
+}
 
 impl Inbox {
     /// Adds an event; newer progress, stages and memory take the place of older ones, regions and spans join them.
     pub(super) fn push(&mut self, event: WorkerEvent) {
-        let WorkerEvent::Reply(new) = event else { return self.0.push(event) };
-        let mut waiting =
-            self.0.iter_mut().rev().filter_map(|e| if let WorkerEvent::Reply(r) = e { Some(r) } else { None });
-        let joined = waiting.find_map(|old| join(old, &new));
-        match joined {
-            Some(true) => {}
-            Some(false) | None => self.0.push(WorkerEvent::Reply(new)),
+        let WorkerEvent::Reply(mut new) = event else { return self.events.push(event) };
+        if let Reply::Spans { id, dropped, .. } = &mut new {
+            *dropped += self.dropped.get(id).copied().unwrap_or(0);
+        }
+        if let Some(id) = new.ends() {
+            self.dropped.remove(&id);
+        }
+        let older = self.events.iter_mut().rev();
+        let mut waiting = older.filter_map(|e| if let WorkerEvent::Reply(r) = e { Some(r) } else { None });
+        match waiting.find_map(|old| join(old, &new)) {
+            Some(Joined::Yes) => {}
+            Some(Joined::Dropping(id, count)) => *self.dropped.entry(id).or_default() += count,
+            Some(Joined::No) | None => self.events.push(WorkerEvent::Reply(new)),
         }
     }
 
     /// All events.
     pub(super) fn take(&mut self) -> Vec<WorkerEvent> {
-        std::mem::take(&mut self.0)
+        std::mem::take(&mut self.events)
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.0.len()
+        self.events.len()
     }
 }
 
-/// Lets an older line take in a newer one: `Some(true)` if it did, `Some(false)` if nothing older may, `None` if it is of
-/// another kind.
-fn join(old: &mut Reply, new: &Reply) -> Option<bool> {
+/// Whether an older line took in a newer one.
+enum Joined {
+    Yes,
+    /// It did, and dropped so many spans of a job.
+    Dropping(JobId, u64),
+    /// Nothing older may either.
+    No,
+}
+
+/// Lets an older line take in a newer one; `None` if it is of another kind.
+fn join(old: &mut Reply, new: &Reply) -> Option<Joined> {
     match (&mut *old, new) {
         (Reply::Stages { id, .. }, Reply::Stages { id: of, .. }) if id == of => *old = new.clone(),
         (Reply::Memory { .. }, Reply::Memory { .. }) => *old = new.clone(),
@@ -47,17 +66,17 @@ fn join(old: &mut Reply, new: &Reply) -> Option<bool> {
             Reply::Progress { id: of, event: Event::Progress { stage: new_stage, .. } },
         ) if id == of => {
             if stage != new_stage {
-                return Some(false);
+                return Some(Joined::No);
             }
             *old = new.clone();
         }
         // What is told between two lines of progress is not moved past them.
-        (Reply::Progress { id, .. }, Reply::Progress { id: of, .. }) if id == of => return Some(false),
+        (Reply::Progress { id, .. }, Reply::Progress { id: of, .. }) if id == of => return Some(Joined::No),
         (Reply::Live { id, path, regions, .. }, Reply::Live { id: of, path: new_path, regions: more, .. })
             if id == of && path == new_path =>
         {
             if regions.len() + more.len() > MAX_WAITING_REGIONS {
-                return Some(false);
+                return Some(Joined::No);
             }
             regions.extend(more.iter().filter(|r| !regions.contains(r)).copied().collect::<Vec<_>>());
         }
@@ -69,12 +88,14 @@ fn join(old: &mut Reply, new: &Reply) -> Option<bool> {
             marks.extend_from_slice(more_marks);
             let over = spans.len().saturating_sub(MAX_WAITING_SPANS);
             spans.drain(..over);
-            // What was dropped here stays counted: the worker's own count is of the same spans or more.
-            *dropped = (*dropped).max(*in_all) + over as u64;
+            *dropped = in_all + over as u64;
+            if over > 0 {
+                return Some(Joined::Dropping(*id, over as u64));
+            }
         }
         _ => return None,
     }
-    Some(true)
+    Some(Joined::Yes)
 }
 
 #[cfg(test)]

@@ -50,14 +50,16 @@ impl LiveFile {
         // Rows as wide as the volume lie one after the other.
         let rows_at_once = if nx == width { ny } else { 1 };
         let run = (rows_at_once * nx).max(1);
-        let mut bytes = Vec::with_capacity(run * size_of::<f32>());
         for (i, part) in values.chunks_exact(run).enumerate() {
             let row = i * rows_at_once;
             let (c, tz, ty) = (row / ny / nz, row / ny % nz, row % ny);
-            let at = ((c * depth + z + tz) * height + y + ty) * width + x;
-            bytes.clear();
-            part.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
-            write_at(&self.file, at as u64 * size_of::<f32>() as u64, &bytes)?;
+            let at = (((c * depth + z + tz) * height + y + ty) * width + x) * size_of::<f32>();
+            if cfg!(target_endian = "little") {
+                write_at(&self.file, at as u64, bytemuck::cast_slice(part))?;
+            } else {
+                let swapped: Vec<u8> = part.iter().flat_map(|v| v.to_le_bytes()).collect();
+                write_at(&self.file, at as u64, &swapped)?;
+            }
         }
         Ok(())
     }

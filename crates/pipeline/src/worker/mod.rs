@@ -9,8 +9,9 @@
 //! The process ends when its standard input closes, in mid-job too, and leaves neither its folder nor half-written results. What
 //! a killed one leaves is removed by the client, and where that was killed as well, by the next worker.
 //!
-//! Nothing here fails with an error type: a line that is not understood is a [`Reply::Fault`], a failed job a
-//! [`Reply::Failed`], a dead process a [`WorkerEvent::Died`]. Only reading arrays gives [`crate::JobError`].
+//! Trouble is told, not returned: a line that is not understood is a [`Reply::Fault`], a failed job a [`Reply::Failed`], a dead
+//! process a [`WorkerEvent::Died`]. Only reading arrays gives [`crate::JobError`], and [`serve`] the system's error where no private
+//! folder can be made.
 
 mod arrays;
 mod child;

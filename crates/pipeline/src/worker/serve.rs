@@ -383,3 +383,85 @@ fn ticking<T>(teller: &Teller, work: impl FnOnce() -> T) -> T {
         result
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::io::{Cursor, Read};
+    use std::time::Instant;
+
+    #[test]
+    fn a_panic_is_the_end_of_its_job_alone() {
+        let error = guarded(|| -> Result<(), JobError> { panic!("slice 7 is missing") }).unwrap_err();
+        assert!(error.to_string().contains("slice 7 is missing"), "{error}");
+        assert_eq!(error.kind(), JobErrorKind::Other);
+    }
+
+    #[test]
+    fn a_segmentation_releases_all_that_it_and_its_forerunners_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut kept = Kept::default();
+        let files = [1, 2, 3, 4].map(|i| (JobId(i), folder.path().join(i.to_string())));
+        for (id, path) in &files {
+            std::fs::write(path, "labels").unwrap();
+            kept.labels.insert(*id, path.clone());
+        }
+        // 1 was done, 2 was cancelled before it was, 3 is done; 4 is of another layer.
+        kept.replaces.extend([(JobId(2), JobId(1)), (JobId(3), JobId(2))]);
+        kept.release_replaced(JobId(3));
+        assert_eq!(files.each_ref().map(|(_, path)| path.exists()), [false, false, true, true]);
+        assert!(kept.replaces.is_empty());
+    }
+
+    #[test]
+    fn lines_are_read_one_by_one_and_long_ones_skipped() {
+        let text: &[u8] = b"one\n\n12345678\n123456789\n\xff\n3\ncut off";
+        // A small buffer, so that lines lie across its ends.
+        let mut input = io::BufReader::with_capacity(3, Cursor::new(text));
+        let mut told = Vec::new();
+        loop {
+            told.push(match read_line(&mut input, 8) {
+                Incoming::Line(text) => text,
+                Incoming::TooLong => "too long".to_owned(),
+                Incoming::NotText => "no text".to_owned(),
+                Incoming::End => break,
+            });
+        }
+        assert_eq!(told, ["one", "", "12345678", "too long", "no text", "3"]);
+    }
+
+    /// Lines, then silence until a job has begun, then the end.
+    struct Lines(Cursor<Vec<u8>>, Receiver<()>);
+
+    impl Read for Lines {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let n = self.0.read(to)?;
+            if n == 0 {
+                let _ = self.1.recv();
+            }
+            Ok(n)
+        }
+    }
+
+    #[test]
+    fn a_job_that_does_not_answer_does_not_keep_the_worker() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (begun, wait) = channel();
+        let discover = move || {
+            let _ = begun.send(());
+            // A driver that hangs.
+            std::thread::sleep(GRACE * 20);
+            Devices::cpu_only()
+        };
+        let hello = Request::Hello { version: PROTOCOL_VERSION };
+        let job = serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
+        let predict = Request::Predict { id: JobId(1), job, live: false, operators: false };
+        let lines = [hello, predict].map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
+        let setup = Setup { discover: Box::new(discover), temporary: temporary.path().to_owned() };
+        let start = Instant::now();
+        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), setup).unwrap();
+        assert!(start.elapsed() < GRACE * 10);
+        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+    }
+}

@@ -257,6 +257,10 @@ impl LiveSink for Teller {
         }
     }
 
+    fn is_due(&self) -> bool {
+        self.state().regions_at.elapsed() >= TICK
+    }
+
     fn tile(&self, start_zyx: [usize; 3], size_zyx: [usize; 3], values: &[f32]) {
         let mut state = self.state();
         let Some(live) = &state.live else { return };

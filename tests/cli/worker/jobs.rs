@@ -1,0 +1,342 @@
+//! What jobs give through it, and in which order.
+
+use super::{Engine, command, convert, is_alive, job, long};
+use crate::common::{Desk, say_skipped};
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::worker::{JobId, JobResult, LabelArray, LiveArray, LiveRegion, Reply, Request, WorkerEvent};
+use cytoscope_pipeline::{Event, JobErrorKind, LabelFormat, SegmentJob};
+use cytoscope_profile::Stage;
+use cytoscope_volume::Axis;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+/// A voxel size at which the simulated nuclei are the size the model was made for.
+const VOXEL_UM: [f64; 3] = [1.75, 0.8, 0.8];
+
+/// What two runs of one job wrote to one folder, the first of which was renamed.
+fn assert_same_files(desk: &Desk, first: &str, second: &str) {
+    let names = desk.names(second);
+    assert!(!names.is_empty());
+    assert_eq!(names, desk.names(first));
+    for name in names {
+        let [a, b] = [first, second].map(|folder| desk.bytes(&format!("{folder}/{name}")));
+        if name.ends_with("_provenance.json") {
+            let [a, b] = [a, b].map(|bytes| {
+                let mut value: Value = serde_json::from_slice(&bytes).unwrap();
+                assert!(value["finished_unix_secs"].take().as_u64().unwrap() > 0);
+                value
+            });
+            assert_eq!(a, b);
+        } else {
+            assert!(a == b, "{name} differs");
+        }
+    }
+}
+
+#[test]
+fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
+    let desk = Desk::new();
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
+    let out = desk.path("o");
+    let outputs = "raw,labels,table,preview";
+    let arguments = ["predict", sample.to_str().unwrap(), "--out", out.to_str().unwrap(), "--outputs", outputs];
+    desk.run(&[&arguments[..], &["--device", "cpu", "--tile", "27,64,64"]].concat()).ok();
+    std::fs::rename(&out, desk.path("by_command")).unwrap();
+    let mut engine = Engine::start(&desk);
+    let job = job(json!({
+        "inputs": [sample], "model": "nuclei", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
+        "outputs": outputs.split(',').collect::<Vec<_>>(),
+    }));
+    engine.worker.send(Request::Predict { id: JobId(1), job, live: true, operators: false });
+    let JobResult::Predict(outcome) = engine.done(1) else { panic!() };
+    assert!(outcome.failed.is_empty());
+    assert_eq!(desk.names("o").len(), 5, "{:?}", desk.names("o"));
+    assert_eq!(outcome.done[0].outputs.len(), 5);
+    assert_same_files(&desk, "by_command", "o");
+    assert!(engine.woken.load(Ordering::Relaxed) > 0);
+    // What the panels of a window show came on the way.
+    let replies = || engine.seen.iter().filter_map(|e| if let WorkerEvent::Reply(r) = e { Some(r) } else { None });
+    let stages: BTreeSet<Stage> = replies()
+        .filter_map(|r| if let Reply::Stages { totals, .. } = r { Some(totals) } else { None })
+        .flatten()
+        .map(|t| t.stage)
+        .collect();
+    assert!(stages.is_superset(&[Stage::Read, Stage::Compute, Stage::Objects, Stage::Write].into()), "{stages:?}");
+    let spans =
+        || replies().filter_map(|r| if let Reply::Spans { spans, .. } = r { Some(spans) } else { None }).flatten();
+    assert!(spans().any(|s| s.stage == Stage::Op) && spans().filter(|s| s.stage == Stage::Compute).count() > 1);
+    let device =
+        replies().find_map(|r| if let Reply::Memory { device, .. } = r { device.clone() } else { None }).unwrap();
+    assert_eq!((device.id.to_string().as_str(), device.why.as_str()), ("cpu", "asked for"));
+    let by_stage: BTreeSet<&str> = replies()
+        .filter_map(|r| match r {
+            Reply::Progress { event: Event::Progress { stage, done, total, .. }, .. } if done == total => {
+                Some(&**stage)
+            }
+            _ => None,
+        })
+        .collect();
+    assert!(
+        by_stage.is_superset(&["predict", "objects", "write"].into()),
+        "the end of each stage is told: {by_stage:?}"
+    );
+}
+
+#[test]
+fn on_a_gpu_too_it_is_that_of_the_command_line() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("20,90,100", 3);
+    let software = |mut command: Command| {
+        command.env("CYTOSCOPE_SOFTWARE_GPU", "1");
+        command
+    };
+    let devices = software(desk.command(&["devices", "--json"])).output().unwrap();
+    let devices: Value = serde_json::from_slice(&devices.stdout).unwrap();
+    let usable = devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).filter_map(|d| d["id"].as_str());
+    let Some(gpu) = usable.filter(|id| *id != "cpu").map(str::to_owned).next() else {
+        return say_skipped("no GPU, not even in software (install mesa-vulkan-drivers)");
+    };
+    let (raw, out) = (desk.path(&raw), desk.path("o"));
+    let arguments =
+        ["predict", raw.to_str().unwrap(), "--out", out.to_str().unwrap(), "--tile", "20,48,64", "--device", &gpu];
+    let ran = software(desk.command(&arguments)).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    std::fs::rename(&out, desk.path("by_command")).unwrap();
+    let mut engine = Engine::of(&software(command(&desk)));
+    for (id, operators) in [(1, false), (2, true)] {
+        let job = job(json!({
+            "inputs": [raw], "model": "nuclei", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
+        }));
+        engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators });
+        let from = engine.seen.len();
+        engine.done(id);
+        assert_same_files(&desk, "by_command", "o");
+        let spans = engine.seen[from..].iter().filter_map(|e| match e {
+            WorkerEvent::Reply(Reply::Spans { spans, .. }) => Some(spans),
+            _ => None,
+        });
+        let stages: BTreeSet<Stage> = spans.flatten().map(|s| s.stage).collect();
+        assert!(stages.contains(&Stage::Compute) && stages.contains(&Stage::Upload), "{stages:?}");
+        assert_eq!(stages.contains(&Stage::Op), operators, "single operators are waited for where that was asked for");
+    }
+}
+
+#[test]
+fn a_growing_prediction_becomes_the_result() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("20,90,100", 3);
+    let mut engine = Engine::start(&desk);
+    for (id, blend) in [(1, "crop"), (2, "gaussian")] {
+        let job = job(json!({
+            "inputs": [desk.path(&raw)], "model": "nuclei", "out": desk.path(blend), "device": "cpu", "outputs": ["raw"],
+            "voxel_um": VOXEL_UM, "tiles": {"tile": [20, 48, 64], "blend": blend},
+        }));
+        engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators: false });
+        let from = engine.seen.len();
+        engine.done(id);
+        let mut seen = vec![false; 20 * 90 * 100];
+        let mut array = None;
+        for event in &engine.seen[from..] {
+            let WorkerEvent::Reply(Reply::Live { path, channels, shape_zyx, regions, input, .. }) = event else {
+                continue;
+            };
+            assert_eq!((*channels, *shape_zyx, input), (2, [20, 90, 100], &desk.path(&raw)));
+            array = Some(LiveArray::open(path, *channels, *shape_zyx).unwrap());
+            for LiveRegion { start_zyx: s, size_zyx: n } in regions {
+                for z in s[0]..s[0] + n[0] {
+                    (s[1]..s[1] + n[1]).for_each(|y| seen[(z * 90 + y) * 100 + s[2]..][..n[2]].fill(true));
+                }
+            }
+        }
+        assert!(seen.iter().all(|s| *s), "{blend}: not every voxel was told as finished");
+        // Planes C within Z in the file.
+        let result = desk.image(&format!("{blend}/nuclei_3_raw_raw.tif")).samples().to_f32();
+        let array = array.unwrap();
+        for (z, planes) in result.chunks_exact(2 * 90 * 100).enumerate() {
+            for (c, plane) in planes.chunks_exact(90 * 100).enumerate() {
+                assert!(array.slice(Axis::Z, z, c).unwrap() == plane, "{blend}: slice {z}, channel {c}");
+            }
+        }
+    }
+    let (_, folder) = engine.ready();
+    let live = || {
+        std::fs::read_dir(&folder)
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().path().extension().is_some_and(|x| x == "f32"))
+            .count()
+    };
+    assert_eq!(live(), 1, "the first one's array has gone");
+    engine.worker.send(Request::Release { id: JobId(2) });
+    engine.worker.send(Request::Devices { id: JobId(3) });
+    engine.reply("devices", |r| matches!(r, Reply::Devices { .. }).then_some(()));
+    assert_eq!(live(), 0, "released");
+}
+
+#[test]
+fn jobs_wait_in_order_and_are_cancelled_waiting_or_running() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("6,32,32", 1);
+    let mut engine = Engine::start(&desk);
+    engine.worker.send(Request::Predict { id: JobId(1), job: long(&desk, "o"), live: false, operators: false });
+    for (id, output) in [(2, "a.npy"), (3, "b.npy"), (4, "c.npy")] {
+        engine.worker.send(Request::Convert { id: JobId(id), job: convert(&desk, &raw, output) });
+    }
+    engine.computing(1);
+    let waiting: Vec<(u64, usize)> = engine
+        .seen
+        .iter()
+        .filter_map(
+            |e| if let WorkerEvent::Reply(Reply::Queued { id, ahead }) = e { Some((id.0, *ahead)) } else { None },
+        )
+        .collect();
+    assert_eq!(waiting, [(2, 1), (3, 2), (4, 3)]);
+    engine.worker.send(Request::Cancel { id: JobId(3) });
+    assert_eq!(engine.end(3), Reply::Cancelled { id: JobId(3) }, "removed while the first one runs");
+    // The same number again is a mistake that harms nobody.
+    engine.worker.send(Request::Convert { id: JobId(4), job: convert(&desk, &raw, "d.npy") });
+    engine.reply("a fault", |r| matches!(r, Reply::Fault { sentence } if sentence.contains("job 4")).then_some(()));
+    assert!(!desk.leftovers().is_empty(), "it was writing something that could be left behind");
+    engine.worker.send(Request::Cancel { id: JobId(1) });
+    assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
+    assert!(desk.names("o").is_empty(), "{:?}", desk.names("o"));
+    engine.done(2);
+    engine.done(4);
+    let ends: Vec<JobId> =
+        engine.seen.iter().filter_map(|e| if let WorkerEvent::Reply(r) = e { r.ends() } else { None }).collect();
+    assert_eq!(ends, [3, 1, 2, 4].map(JobId));
+    assert_eq!([2, 3, 4].map(|i| desk.path(["a.npy", "b.npy", "c.npy"][i - 2]).exists()), [true, false, true]);
+    assert!(desk.leftovers().is_empty(), "{:?}", desk.leftovers());
+    // A failure says why, and the worker goes on.
+    engine.worker.send(Request::Convert { id: JobId(9), job: convert(&desk, "nothere.tif", "e.npy") });
+    let Reply::Failed { kind, sentence, .. } = engine.end(9) else { panic!() };
+    assert_eq!(kind, JobErrorKind::BadInput);
+    assert!(sentence.contains("nothere.tif"), "{sentence}");
+    // Dropping the client ends the process and its folder, in mid-job.
+    engine.worker.send(Request::Predict { id: JobId(10), job: long(&desk, "o"), live: true, operators: false });
+    engine.computing(10);
+    let (pid, folder) = engine.ready();
+    assert!(folder.is_dir());
+    drop(engine);
+    assert!(!is_alive(pid) && !folder.exists());
+    assert!(desk.names("o").is_empty() && desk.leftovers().is_empty(), "{:?}", desk.leftovers());
+}
+
+#[test]
+fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("14,80,96", 1);
+    let mut engine = Engine::start(&desk);
+    engine.worker.send(Request::Models { id: JobId(1) });
+    let card: ModelCard = engine.reply("models", |r| match r {
+        Reply::Models { models, .. } => models.iter().find(|m| m.name == "nuclei-dog").cloned(),
+        _ => None,
+    });
+    let predict = job(json!({
+        "inputs": [desk.path(&raw)], "model": "nuclei", "out": desk.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
+    }));
+    engine.worker.send(Request::Predict { id: JobId(2), job: predict, live: false, operators: false });
+    let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
+        map: desk.path("o/nuclei_1_raw_raw.tif"),
+        labels,
+        table,
+        channel: card.segment_channel,
+        seed_channel: Some(card.seed_channel),
+        time: 0,
+        voxel_um: None,
+        intensities: Some(desk.path(&raw)),
+        options: card.segment.clone().unwrap(),
+    };
+    // With the model's own settings the map gives the prediction's own objects and table.
+    let (labels, table) = (desk.path("l.tif"), desk.path("t.csv"));
+    let same = segment(Some(labels), Some(table));
+    engine.worker.send(Request::Segment { id: JobId(3), job: same, replaces: None });
+    let report = engine.segmented(3);
+    assert_eq!((report.format, report.shape_zyx), (LabelFormat::Tiff, [14, 80, 96]));
+    assert!(report.objects > 3);
+    assert_eq!(desk.image("l.tif"), desk.image("o/nuclei_1_raw_labels.tif"));
+    assert_eq!(desk.table("t.csv"), desk.table("o/nuclei_1_raw_objects.csv"));
+    // A slider: many in a row, each making the one before needless.
+    let (_, folder) = engine.ready();
+    let files = || {
+        std::fs::read_dir(&folder)
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().path().extension().is_some_and(|x| x == "u32"))
+            .count()
+    };
+    let last = 40;
+    for id in 10..=last {
+        let replaces = (id > 10).then(|| JobId(id - 1));
+        engine.worker.send(Request::Segment { id: JobId(id), job: segment(None, None), replaces });
+    }
+    let report = engine.segmented(last);
+    assert_eq!(report.format, LabelFormat::RawU32);
+    let ends: Vec<u64> = engine
+        .seen
+        .iter()
+        .filter_map(|e| if let WorkerEvent::Reply(r) = e { r.ends() } else { None })
+        .map(|id| id.0)
+        .filter(|id| *id >= 10)
+        .collect();
+    let each: BTreeSet<u64> = ends.iter().copied().collect();
+    assert_eq!((ends.len(), each), (31, (10..=last).collect()), "each ends, and once");
+    assert_eq!(files(), 1, "those replaced are gone");
+    let array = LabelArray::open(&report.labels, report.shape_zyx).unwrap();
+    let expected: Vec<u32> = desk.image("l.tif").samples().to_f32().iter().map(|v| *v as u32).collect();
+    let whole = LiveRegion { start_zyx: [0; 3], size_zyx: report.shape_zyx };
+    assert_eq!(array.region(whole).unwrap(), expected);
+    let across_x: Vec<u32> = expected.chunks_exact(96).map(|row| row[37]).collect();
+    assert_eq!(array.slice(Axis::X, 37).unwrap(), across_x);
+    engine.worker.send(Request::Release { id: JobId(last) });
+    engine.worker.send(Request::Convert { id: JobId(99), job: convert(&desk, &raw, "a.npy") });
+    engine.done(99);
+    assert_eq!(files(), 0);
+    // A map without the channel asked for is refused with what there is.
+    let beyond = SegmentJob { seed_channel: Some(2), ..segment(None, None) };
+    engine.worker.send(Request::Segment { id: JobId(100), job: beyond, replaces: None });
+    let Reply::Failed { sentence, .. } = engine.end(100) else { panic!() };
+    assert!(sentence.contains("channel 2") && sentence.contains("has 2"), "{sentence}");
+}
+
+#[test]
+fn models_and_devices_are_told_with_what_is_wrong_with_them() {
+    let desk = Desk::new();
+    let models = desk.path("models");
+    std::fs::create_dir(&models).unwrap();
+    std::fs::write(models.join("broken.onnx"), "no network").unwrap();
+    let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
+    std::fs::create_dir(models.join("mine")).unwrap();
+    for entry in std::fs::read_dir(&bundled).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, models.join("mine").join(path.file_name().unwrap())).unwrap();
+    }
+    std::fs::write(models.join("best.alias"), "mine\n").unwrap();
+    let mut command = command(&desk);
+    command.env("CYTOSCOPE_MODELS", &models);
+    let mut engine = Engine::of(&command);
+    engine.worker.send(Request::Models { id: JobId(1) });
+    engine.worker.send(Request::Devices { id: JobId(2) });
+    let cards: Vec<ModelCard> =
+        engine.reply("models", |r| if let Reply::Models { models, .. } = r { Some(models.clone()) } else { None });
+    let find = |name: &str| cards.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no {name}: {cards:?}"));
+    let mine = find("mine");
+    assert_eq!((mine.aliases.as_slice(), mine.problem.as_ref()), (&["best".to_owned()][..], None));
+    assert_eq!((mine.voxel_um, mine.input_channels, mine.output_channels), (Some(VOXEL_UM), 1, 2));
+    assert_eq!(mine.output_channel_names, ["probability", "brightness"]);
+    assert!(mine.documentation.contains("# nuclei-dog") && mine.testable && mine.tests.iter().all(|t| t.is_file()));
+    assert_eq!((mine.tests.len(), mine.licence.as_deref()), (2, Some("MIT")));
+    assert_eq!(mine.citations[0].doi.as_deref(), Some("10.1098/rspb.1980.0020"));
+    assert_eq!((mine.segment_channel, mine.seed_channel), (0, 1));
+    assert_eq!(mine.segment.as_ref().map(|s| s.min_volume_um3), Some(200.0));
+    let broken = find("broken");
+    assert!(broken.problem.as_ref().is_some_and(|p| p.contains("broken.onnx")), "{:?}", broken.problem);
+    let devices =
+        engine.reply("devices", |r| if let Reply::Devices { devices, .. } = r { Some(devices.clone()) } else { None });
+    let told: Value = desk.run(&["devices", "--json"]).json();
+    let ids: Vec<String> = devices.iter().map(|d| d.id.to_string()).collect();
+    let expected: Vec<&str> = told.as_array().unwrap().iter().map(|d| d["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, expected, "as the command line tells");
+    assert!(devices.iter().any(|d| d.id.to_string() == "cpu" && d.usable));
+}

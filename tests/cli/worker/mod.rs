@@ -1,0 +1,160 @@
+//! `worker` and its client: what a window relies on.
+
+mod jobs;
+mod life;
+
+use crate::common::Desk;
+use cytoscope_pipeline::worker::{JobId, JobResult, Reply, Worker, WorkerEvent, WorkerState};
+use cytoscope_pipeline::{ConvertJob, Event, PredictJob, SegmentReport};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A command made anew as often as it is needed.
+fn again(of: &Command) -> impl Fn() -> Command + Send + 'static {
+    let program = of.get_program().to_owned();
+    let arguments: Vec<_> = of.get_args().map(ToOwned::to_owned).collect();
+    let variables: Vec<_> = of.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
+    let folder = of.get_current_dir().map(Path::to_owned);
+    move || {
+        let mut command = Command::new(&program);
+        command.args(&arguments);
+        for (key, value) in &variables {
+            match value {
+                Some(value) => command.env(key, value),
+                None => command.env_remove(key),
+            };
+        }
+        folder.iter().for_each(|f| _ = command.current_dir(f));
+        command
+    }
+}
+
+/// The worker's command, with a temporary folder of its own: `tmp` on the desk.
+fn command(desk: &Desk) -> Command {
+    let temporary = desk.path("tmp");
+    std::fs::create_dir_all(&temporary).unwrap();
+    let mut command = desk.command(&["worker"]);
+    command.env("TMPDIR", temporary);
+    command
+}
+
+/// A client and all it was told.
+struct Engine {
+    worker: Worker,
+    seen: Vec<WorkerEvent>,
+    at: usize,
+    woken: Arc<AtomicUsize>,
+}
+
+impl Engine {
+    fn start(desk: &Desk) -> Self {
+        Self::of(&command(desk))
+    }
+
+    fn of(command: &Command) -> Self {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&woken);
+        let wake = Arc::new(move || _ = counter.fetch_add(1, Ordering::Relaxed));
+        Self { worker: Worker::start_with(again(command), wake), seen: Vec::new(), at: 0, woken }
+    }
+
+    /// The next event that a question finds something in; earlier ones are passed over.
+    fn wait<T>(&mut self, what: &str, find: impl Fn(&WorkerEvent) -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            self.seen.extend(self.worker.poll());
+            while let Some(event) = self.seen.get(self.at) {
+                self.at += 1;
+                if let Some(found) = find(event) {
+                    return found;
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "{what} did not come; this did: {:#?}", self.seen);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn reply<T>(&mut self, what: &str, find: impl Fn(&Reply) -> Option<T>) -> T {
+        self.wait(what, |event| if let WorkerEvent::Reply(reply) = event { find(reply) } else { None })
+    }
+
+    /// The line that ends a job.
+    fn end(&mut self, id: u64) -> Reply {
+        self.reply(&format!("the end of job {id}"), |r| (r.ends() == Some(JobId(id))).then(|| r.clone()))
+    }
+
+    fn done(&mut self, id: u64) -> JobResult {
+        match self.end(id) {
+            Reply::Done { result, .. } => result,
+            other => panic!("job {id}: {other:?}"),
+        }
+    }
+
+    fn segmented(&mut self, id: u64) -> SegmentReport {
+        match self.done(id) {
+            JobResult::Segment(report) => report,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until tiles of a job are computed.
+    fn computing(&mut self, id: u64) {
+        self.reply("a tile", |reply| match reply {
+            Reply::Progress { id: of, event: Event::Progress { stage, done, .. } } => {
+                (of.0 == id && stage == "predict" && *done > 0).then_some(())
+            }
+            Reply::Failed { sentence, .. } => panic!("{sentence}"),
+            _ => None,
+        });
+    }
+
+    fn ready(&mut self) -> (u32, PathBuf) {
+        let start = Instant::now();
+        loop {
+            if let WorkerState::Ready { pid, folder } = self.worker.state() {
+                return (pid, folder);
+            }
+            assert!(start.elapsed() < PATIENCE, "{:?}", self.worker.state());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn job(value: Value) -> PredictJob {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A job that takes long: a large stack in small tiles.
+fn long(desk: &Desk, out: &str) -> PredictJob {
+    let name = "large.tif";
+    if !desk.path(name).exists() {
+        let small = desk.image(&desk.nuclei("16,64,64", 1));
+        let values: Vec<u16> = small.samples().to_f32().iter().map(|v| *v as u16).collect();
+        let mut large = Vec::with_capacity(48 * 512 * 512);
+        for z in 0..48 {
+            for y in 0..512 {
+                let row = ((z % 16) * 64 + y % 64) * 64;
+                (0..8).for_each(|_| large.extend_from_slice(&values[row..row + 64]));
+            }
+        }
+        desk.write(name, "ZYX", &[48, 512, 512], large);
+    }
+    job(json!({
+        "inputs": [desk.path(name)], "model": "nuclei", "out": desk.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
+    }))
+}
+
+fn convert(desk: &Desk, input: &str, output: &str) -> ConvertJob {
+    serde_json::from_value(json!({"input": desk.path(input), "output": desk.path(output)})).unwrap()
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
