@@ -430,3 +430,73 @@ impl SaveTicket {
         Ok(Saved { state: self.state, fingerprint, path: path.to_owned() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+    use super::*;
+    use crate::{BrushShape, Over};
+    use cytoscope_volume::VoxelSize;
+
+    fn dab(value: u32, x: f64) -> Edit {
+        let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value, over: Over::Any };
+        Edit::Paint { brush, points: vec![[4.0, 4.0, x]] }
+    }
+
+    #[test]
+    fn what_the_journal_cannot_take_is_not_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+        let (mut session, _) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
+        session.apply(&dab(1, 10.0)).unwrap();
+        session.apply(&dab(2, 11.0)).unwrap();
+        session.undo().unwrap();
+        lock(session.journal.as_ref().unwrap()).forbid_writing();
+        let state = session.volume().labels().to_dense();
+        let unchanged = |s: &Session| {
+            assert!(s.volume().labels().to_dense() == state && s.volume().voxels_of(3) == 0);
+            assert_eq!(s.undo_names().chain(s.redo_names()).collect::<Vec<_>>(), ["Paint 1", "Paint 2"]);
+        };
+        assert!(matches!(session.apply(&dab(3, 12.0)), Err(AnnotateError::Io { .. })));
+        unchanged(&session);
+        assert!(session.undo().is_err() && session.redo().is_err());
+        unchanged(&session);
+        let Edit::Paint { brush, points } = dab(3, 12.0) else { panic!("a dab is paint") };
+        session.begin_stroke(brush, points[0]).unwrap();
+        assert!(session.end_stroke().is_err());
+        unchanged(&session);
+        session.begin_stroke(brush, points[0]).unwrap();
+        assert!(session.cancel_stroke().is_some_and(|c| c.voxels > 0));
+        unchanged(&session);
+        drop(session);
+        // A stroke that is open when the session goes is a step all the same.
+        let (mut session, replay) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
+        assert_eq!((replay.entries, replay.dropped), (3, None));
+        unchanged(&session);
+        session.begin_stroke(brush, points[0]).unwrap();
+        drop(session);
+        let (session, _) = Session::open(base, None, &path, SessionOptions::default()).unwrap();
+        assert_eq!(session.undo_names().next(), Some("Paint 3"));
+        session.close().unwrap();
+    }
+
+    #[test]
+    fn a_step_larger_than_the_memory_for_steps_says_so() {
+        let volume = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+        let mut session = Session::in_memory(volume.clone(), SessionOptions::default());
+        session.apply(&dab(1, 10.0)).unwrap();
+        // Enough for a small dab, and not for a large one.
+        let undo_budget_bytes = session.undo_bytes() + 9;
+        let options = SessionOptions { undo_budget_bytes, ..SessionOptions::default() };
+        let mut session = Session::in_memory(volume, options);
+        let change = session.apply(&dab(1, 10.0)).unwrap();
+        assert!(change.undoable && change.dropped_steps == 0, "{change:?}");
+        let brush = Brush { shape: BrushShape::Ball, radius_um: 4.0, value: 2, over: Over::Any };
+        let change = session.apply(&Edit::Paint { brush, points: vec![[4.0, 4.0, 50.0]] }).unwrap();
+        assert!(!change.undoable && change.dropped_steps == 2, "{change:?}");
+        assert_eq!(session.undo().unwrap(), None);
+        assert!(session.is_modified() && session.volume().voxels_of(2) > 0);
+    }
+}

@@ -121,6 +121,12 @@ impl JournalFile {
         Ok(())
     }
 
+    /// Makes every write fail until the file is opened again.
+    #[cfg(test)]
+    pub fn forbid_writing(&mut self) {
+        self.file = File::open(&self.path).unwrap();
+    }
+
     /// What the last sync in the background failed with.
     pub fn sync_failure(&self) -> Option<String> {
         self.syncer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
