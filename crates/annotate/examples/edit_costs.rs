@@ -93,6 +93,10 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
             session.apply(&Edit::Paint { brush: narrow, points })
         })?;
     }
+    measure("fill all background in 3-D", 1, |_| {
+        session.apply(&Edit::Fill { seed: [0, 0, 0], value: 60_005, scope: Scope::Volume })
+    })?;
+    measure("undo that", 1, |_| session.undo())?;
     let brush = Brush { shape: BrushShape::Disc(SliceAxis::Z), radius_um: 5.0, value: 60_001, over: Over::Any };
     measure("stroke of 200 voxels in Z, at once", 20, |n| {
         let [z, y, x] = place(n).map(|c| c as f64);
@@ -142,6 +146,26 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
         let seeds = vec![[middle(0), middle(1), bounds.start[2] + 8], [middle(0), middle(1), bounds.end[2] - 8]];
         session.apply(&Edit::SplitBySeeds { label: label(2 * n + 1), seeds, scope: Scope::Volume })
     })?;
+    let other = |n: usize| label(20 + n);
+    let middles: Vec<usize> =
+        (0..9).filter_map(|n| session.volume().bounds_of(other(n))).map(|b| (b.start[0] + b.end[0]) / 2).collect();
+    measure("delete 7 slices of a cell", middles.len(), |n| {
+        let slices = middles.get(n).map_or(0..0, |z| z - 3..z + 4);
+        slices.into_iter().try_for_each(|z| {
+            let scope = Scope::Slice(Plane::new(SliceAxis::Z, z));
+            session.apply(&Edit::Delete { label: other(n), scope }).map(|_| ())
+        })
+    })?;
+    measure("interpolate them", middles.len(), |n| {
+        session.apply(&Edit::Interpolate { label: other(n), axis: SliceAxis::Z, at: None, over: Over::Any })
+    })?;
+    measure("cut a cell in two by a line, through all slices", middles.len(), |n| {
+        let b = session.volume().bounds_of(other(n)).unwrap_or(box64);
+        let x = (b.start[2] + b.end[2]) as f64 / 2.0;
+        let points =
+            vec![[b.start[0] as f64, b.start[1] as f64 - 2.0, x], [b.start[0] as f64, b.end[1] as f64 + 2.0, x]];
+        session.apply(&Edit::SplitByLine { label: other(n), axis: SliceAxis::Z, points, through: true })
+    })?;
     measure("delete a cell", 9, |n| session.apply(&Edit::Delete { label: label(2 * n + 1), scope: Scope::Volume }))?;
     measure("undo", 100, |_| session.undo())?;
     measure("redo", 100, |_| session.redo())?;
@@ -151,10 +175,6 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
         session.undo_bytes() >> 10,
         session.journal_bytes() >> 10
     );
-    measure("fill all background in 3-D", 1, |_| {
-        session.apply(&Edit::Fill { seed: [0, 0, 0], value: 60_005, scope: Scope::Volume })
-    })?;
-    measure("undo that", 1, |_| session.undo())?;
     measure("compact the journal", 1, |_| session.compact())?;
     let saved = folder.join("saved.tif");
     let ticket = session.begin_save()?;

@@ -310,6 +310,58 @@ impl LabelSnapshot {
         self.chunks[chunk].get(local)
     }
 
+    /// Calls `f(xs, label)` for runs of one label along a row, cut at the faces of chunks.
+    pub(crate) fn each_run(&self, z: usize, y: usize, xs: Range<usize>, mut f: impl FnMut(Range<usize>, u32)) {
+        let mut x = xs.start;
+        while x < xs.end {
+            let (chunk, local) = self.grid.place([z, y, x]);
+            let end = xs.end.min((x / CHUNK_ZYX[2] + 1) * CHUNK_ZYX[2]);
+            self.chunks[chunk].runs(local..local + end - x, |start, len, value| {
+                let from = x + start - local;
+                f(from..from + len, value);
+            });
+            x = end;
+        }
+    }
+
+    /// The voxels of a row around `x` that have its label, among `xs`.
+    pub(crate) fn run_around(&self, z: usize, y: usize, x: usize, xs: &Range<usize>) -> Range<usize> {
+        let label = self.at([z, y, x]);
+        let piece = |x: usize| {
+            let from = x / CHUNK_ZYX[2] * CHUNK_ZYX[2];
+            from.max(xs.start)..(from + CHUNK_ZYX[2]).min(xs.end)
+        };
+        let mut found = x..x + 1;
+        self.each_run(z, y, piece(x), |run, _| {
+            if run.contains(&x) {
+                found = run;
+            }
+        });
+        while found.start > xs.start && found.start == piece(found.start).start {
+            let before = found.start;
+            self.each_run(z, y, piece(before - 1), |run, value| {
+                if run.end == before && value == label {
+                    found.start = run.start;
+                }
+            });
+            if found.start == before {
+                break;
+            }
+        }
+        while found.end < xs.end && found.end % CHUNK_ZYX[2] == 0 {
+            let before = found.end;
+            self.each_run(z, y, piece(before), |run, value| {
+                if run.start == before && value == label {
+                    found.end = run.end;
+                }
+            });
+            if found.end == before {
+                break;
+            }
+        }
+        found
+    }
+
     /// The labels of one slice, row by row (see [`SliceAxis`] for what its rows and columns are).
     ///
     /// # Errors

@@ -32,13 +32,18 @@ pub(super) fn fill(pen: &mut Pen, seed: [usize; 3], value: u32, scope: Scope) ->
             to[along] = i;
             to
         };
-        let (mut start, mut end) = (at[along], at[along] + 1);
-        while start > within.start[along] && labels.at(with(start - 1, at)) == old {
-            start -= 1;
-        }
-        while end < within.end[along] && labels.at(with(end, at)) == old {
-            end += 1;
-        }
+        let run = if along == 2 {
+            labels.run_around(at[0], at[1], at[2], &(within.start[2]..within.end[2]))
+        } else {
+            let (mut start, mut end) = (at[1], at[1] + 1);
+            while start > within.start[1] && labels.at(with(start - 1, at)) == old {
+                start -= 1;
+            }
+            while end < within.end[1] && labels.at(with(end, at)) == old {
+                end += 1;
+            }
+            start..end
+        };
         for axis in &across {
             for up in [false, true] {
                 let mut beside = at;
@@ -47,8 +52,16 @@ pub(super) fn fill(pen: &mut Pen, seed: [usize; 3], value: u32, scope: Scope) ->
                     false if at[*axis] > within.start[*axis] => at[*axis] - 1,
                     _ => continue,
                 };
+                if along == 2 {
+                    labels.each_run(beside[0], beside[1], run.clone(), |xs, label| {
+                        if label == old {
+                            stack.push(with(xs.start, beside));
+                        }
+                    });
+                    continue;
+                }
                 let mut inside = false;
-                for i in start..end {
+                for i in run.clone() {
                     let same = labels.at(with(i, beside)) == old;
                     if same && !inside {
                         stack.push(with(i, beside));
@@ -58,9 +71,9 @@ pub(super) fn fill(pen: &mut Pen, seed: [usize; 3], value: u32, scope: Scope) ->
             }
         }
         if along == 2 {
-            pen.row(at[0], at[1], start..end, value, |v| v == old);
+            pen.row(at[0], at[1], run, value, |v| v == old);
         } else {
-            (start..end).for_each(|y| pen.row(at[0], y, at[2]..at[2] + 1, value, |v| v == old));
+            run.for_each(|y| pen.row(at[0], y, at[2]..at[2] + 1, value, |v| v == old));
         }
     }
     Ok(())
