@@ -2,7 +2,8 @@
 //!
 //! This room owns [`LabelVolume`] (labels in chunks, axes Z, Y, X, 0 = background), the edits ([`Edit`], and strokes drawn
 //! live), the [`Session`] that makes them undoable and writes each to a journal at once, and [`export_pair`], which turns
-//! corrected labels into training data. Lengths are µm; a point is voxel coordinates Z, Y, X with whole numbers at voxel centres.
+//! corrected labels into training data. Lengths are µm (an unknown voxel size counts as 1 µm); a point is voxel coordinates Z, Y, X
+//! with whole numbers at voxel centres.
 //!
 //! An edit costs what it touches, never the volume: a slice edit reads its chunks only, and an edit of a label the chunks it is
 //! in. Loading, [`Session::open`], [`Session::compact`], saving and exporting take time proportional to the volume and are for

@@ -302,3 +302,122 @@ impl State {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Journals whose check sums are right and whose content is anything.
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+    use super::*;
+    use crate::Session;
+    use crate::journal::framed;
+    use cytoscope_volume::VoxelSize;
+    use proptest::prelude::*;
+
+    fn base() -> LabelVolume {
+        LabelVolume::new([3, 9, 9], VoxelSize::default()).unwrap()
+    }
+
+    fn write(path: &Path, header: &Header, bodies: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = header.bytes().unwrap();
+        for (position, body) in bodies.iter().enumerate() {
+            bytes.extend(framed(position as u64, body));
+        }
+        std::fs::write(path, &bytes).unwrap();
+        bytes
+    }
+
+    fn header(snapshot: bool) -> Header {
+        Header {
+            shape_zyx: [3, 9, 9],
+            voxel_size_um: VoxelSize::default(),
+            base_path: None,
+            bases: vec![base().fingerprint()],
+            snapshot,
+            floor: 0,
+            next_id: 1,
+        }
+    }
+
+    /// An edit of one run of the only chunk, sound or not.
+    fn edit() -> impl Strategy<Value = Vec<u8>> {
+        let run = (0u8..20, 0u8..40, 0u8..3, 0u8..3);
+        (1u8..12, run).prop_map(|(id, (start, len, old, new))| vec![1, id, 1, b'x', 0, 1, old, new, 1, start, len])
+    }
+
+    fn body() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            4 => edit(),
+            2 => Just(vec![2u8]),
+            2 => Just(vec![3u8]),
+            1 => prop::collection::vec(0u8..7, 0..20),
+            1 => prop::collection::vec(any::<u8>(), 0..20),
+            1 => prop::collection::vec(any::<u8>(), 0..20).prop_map(|mut v| { v.insert(0, 4); v }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_records_are_replayed_up_to_the_first_that_does_not_fit(
+            bodies in prop::collection::vec(body(), 0..12), snapshot in any::<bool>(), whole in any::<bool>(),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.journal");
+            let mut bodies = bodies;
+            if snapshot && whole {
+                // One chunk of 243 voxels, all of label 1.
+                bodies.insert(0, vec![4, 0, 243, 1, 1]);
+            }
+            let bytes = write(&path, &header(snapshot), &bodies);
+            match Session::open(base(), None, &path, SessionOptions::default()) {
+                Err(_) => prop_assert!(std::fs::read(&path).unwrap() == bytes),
+                Ok((mut session, replay)) => {
+                    let kept = std::fs::read(&path).unwrap();
+                    prop_assert!(bytes.starts_with(&kept));
+                    let lost = (bytes.len() - kept.len()) as u64;
+                    prop_assert_eq!(replay.dropped.as_ref().map_or(0, |d| d.bytes), lost);
+                    if let Some(at) = replay.dropped.and_then(|d| d.kept_at) {
+                        prop_assert!(bytes.ends_with(&std::fs::read(at).unwrap()));
+                    }
+                    // All that was accepted can be undone, back to where it began.
+                    while session.undo().unwrap().is_some() {}
+                    prop_assert_eq!(session.volume().voxels_of(1), if snapshot { 243 } else { 0 });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_a_journal_claims_take_no_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let told = Session::open(base(), None, &path, SessionOptions::default()).unwrap_err();
+            assert!(std::fs::read(&path).unwrap() == bytes);
+            told.to_string()
+        };
+        // A header of 4 GB; a volume of 2^60 voxels; a snapshot chunk that never ends.
+        let mut bytes = header(false).bytes().unwrap();
+        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(refused(&bytes).contains("length"));
+        let huge = Header { shape_zyx: [1 << 20; 3], ..header(false) };
+        assert!(refused(&huge.bytes().unwrap()).contains("MAX_CHUNKS"));
+        let mut endless = vec![4, 0];
+        (0..400).for_each(|_| endless.extend([1, 7]));
+        let bytes = write(&path, &header(true), &[endless]);
+        assert!(refused(&bytes).contains("snapshot"));
+        // Records of 4 GB and of more pairs and runs than bytes are dropped.
+        for tail in
+            [vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], framed(0, &[1, 1, 1, b'x', 0, 0xff, 0xff, 0xff, 0x7f, 1, 2])]
+        {
+            let mut bytes = header(false).bytes().unwrap();
+            bytes.extend(&tail);
+            std::fs::write(&path, &bytes).unwrap();
+            let (_, replay) = Session::open(base(), None, &path, SessionOptions::default()).unwrap();
+            assert_eq!(replay.dropped.map(|d| d.bytes), Some(tail.len() as u64));
+        }
+    }
+}

@@ -316,7 +316,7 @@ impl Session {
     /// [`AnnotateError::Io`] if the journal cannot be written.
     pub fn close(mut self) -> Result<(), AnnotateError> {
         self.end_stroke()?;
-        write(&self.journal, |j| j.sync())
+        self.journal.as_ref().map_or(Ok(()), |j| sync(j))
     }
 
     /// Makes a step of what was drawn: first in the journal, then in the history.
@@ -371,6 +371,12 @@ fn write(
     journal.as_ref().map_or(Ok(()), |j| f(&mut lock(j)))
 }
 
+/// Syncs the journal, without keeping others from it meanwhile.
+fn sync(journal: &Mutex<JournalFile>) -> Result<(), AnnotateError> {
+    let to_sync = lock(journal).to_sync()?;
+    to_sync()
+}
+
 fn of_patch(name: &str, patch: &Patch) -> Change {
     Change {
         name: name.to_owned(),
@@ -419,12 +425,12 @@ impl SaveTicket {
     pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, AnnotateError> {
         let fingerprint = self.journal.is_some().then(|| self.labels.fingerprint());
         let writer = self.labels.written(path, progress)?;
-        if let Some(fingerprint) = fingerprint {
-            write(&self.journal, |journal| {
-                journal.append(&Record::Saving { state: self.state, fingerprint })?;
-                journal.add_base(fingerprint);
-                journal.sync()
-            })?;
+        if let (Some(journal), Some(fingerprint)) = (&self.journal, fingerprint) {
+            let mut open = lock(journal);
+            open.append(&Record::Saving { state: self.state, fingerprint })?;
+            open.add_base(fingerprint);
+            drop(open);
+            sync(journal)?;
         }
         writer.finish()?;
         Ok(Saved { state: self.state, fingerprint, path: path.to_owned() })

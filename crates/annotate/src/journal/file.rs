@@ -132,9 +132,11 @@ impl JournalFile {
         self.syncer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Syncs now.
-    pub fn sync(&self) -> Result<(), AnnotateError> {
-        self.file.sync_data().map_err(AnnotateError::io(&self.path, "syncing the journal"))
+    /// Gives what syncs the file, so that others may write meanwhile.
+    pub fn to_sync(&self) -> Result<impl FnOnce() -> Result<(), AnnotateError> + use<>, AnnotateError> {
+        let file = self.file.try_clone().map_err(AnnotateError::io(&self.path, "syncing the journal"))?;
+        let path = self.path.clone();
+        Ok(move || file.sync_data().map_err(AnnotateError::io(&path, "syncing the journal")))
     }
 
     /// Replaces the whole file by one that `fill` writes (a header and framed records), beside, synced and renamed. After an
@@ -167,7 +169,7 @@ impl JournalFile {
 }
 
 /// A record as it stands in a file.
-fn framed(position: u64, body: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(position: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(body.len() + 8);
     bytes.extend((body.len() as u32).to_le_bytes());
     bytes.extend(check_sum(position, body).to_le_bytes());

@@ -12,6 +12,8 @@ mod file;
 mod read;
 mod record;
 
+#[cfg(test)]
+pub(crate) use file::framed;
 pub(crate) use file::{JournalFile, Resume};
 pub(crate) use read::{BadStart, Reader, Tail};
 pub(crate) use record::{Header, Record, put_edit, snapshot_parts};
