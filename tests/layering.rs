@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may stand on.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("volume", &[]),
     ("profile", &[]),
     ("kernels", &[]),
     ("formats", &["volume"]),
     ("objects", &["volume"]),
     ("simulate", &["volume"]),
+    ("annotate", &["formats", "objects", "volume"]),
     ("graph", &["volume"]),
     ("engine", &["graph", "profile"]),
     ("engine-cpu", &["engine", "graph", "kernels", "profile"]),

@@ -1,0 +1,141 @@
+//! Splitting a label along a drawn line.
+
+use super::brush::{check_points, line};
+use super::split::spread;
+use crate::AnnotateError;
+use crate::geometry::{Bounds, Plane, Scope, SliceAxis};
+use crate::volume::Pen;
+use cytoscope_objects::components::{self, Connectivity};
+
+/// Past the two largest pieces of what was cut, those of fewer voxels than this share of the line's are crumbs of a shaky
+/// hand and go to their neighbours.
+const CRUMB_SHARE: usize = 8;
+
+pub(super) fn by_line(
+    pen: &mut Pen,
+    label: u32,
+    axis: SliceAxis,
+    points: &[[f64; 3]],
+    through: bool,
+) -> Result<Vec<u32>, AnnotateError> {
+    check_points(points)?;
+    let volume = pen.volume();
+    let shape_zyx = volume.shape_zyx();
+    let first = points.first().ok_or(AnnotateError::BadParameter {
+        what: "the line to cut along",
+        got: "no point".to_owned(),
+        expected: "a line across the label",
+    })?;
+    let index = first[axis.index()].round();
+    if index < 0.0 || index >= shape_zyx[axis.index()] as f64 {
+        return Err(AnnotateError::OutOfBounds { what: "the line to cut along", at: vec![index as usize], shape_zyx });
+    }
+    let plane = Plane::new(axis, index as usize);
+    let bounds = volume.box_of(label, if through { Scope::Volume } else { Scope::Slice(plane) })?;
+    let size = bounds.size();
+    let mask = volume.mask_of(label, &bounds);
+    let on_line = rasterize(points, plane, &bounds, shape_zyx)?;
+    let [rows, columns] = axis.rows_columns();
+    let crossed = |i: usize| {
+        let at = [i / (size[1] * size[2]), i / size[2] % size[1], i % size[2]];
+        mask[i] && on_line[at[rows] * size[columns] + at[columns]]
+    };
+    let crossed: Vec<bool> = (0..mask.len()).map(crossed).collect();
+    let (parts, count) = divide(&mask, &crossed, size).map_err(|e| match e {
+        DivideError::Uncut(met) => {
+            let next = "draw it from outside the label, across, to outside again";
+            AnnotateError::NotPossible { label, met: met.to_owned(), next }
+        }
+        DivideError::Objects(e) => e.into(),
+    })?;
+    let made = volume.free_labels(count)?;
+    pen.fill_box(
+        &bounds,
+        |i| (parts[i] > 0).then(|| made.get(parts[i] as usize - 1).copied().unwrap_or(label)),
+        |old| old == label,
+    );
+    Ok(made)
+}
+
+/// Which rows and columns of a box's slice the line goes over.
+fn rasterize(
+    points: &[[f64; 3]],
+    plane: Plane,
+    bounds: &Bounds,
+    shape_zyx: [usize; 3],
+) -> Result<Vec<bool>, AnnotateError> {
+    let axis = plane.axis.index();
+    let [rows, columns] = plane.axis.rows_columns();
+    let mut within = plane.bounds(shape_zyx)?;
+    for a in [rows, columns] {
+        (within.start[a], within.end[a]) = (bounds.start[a], bounds.end[a]);
+    }
+    let mut on_line = vec![false; bounds.size()[rows] * bounds.size()[columns]];
+    let flat: Vec<[f64; 3]> = points
+        .iter()
+        .map(|p| {
+            let mut p = *p;
+            p[axis] = plane.index as f64;
+            p
+        })
+        .collect();
+    for pair in flat.windows(2) {
+        line(pair[0], pair[1], &within, |at| {
+            on_line[(at[rows] - bounds.start[rows]) * bounds.size()[columns] + at[columns] - bounds.start[columns]] =
+                true;
+        });
+    }
+    Ok(on_line)
+}
+
+enum DivideError {
+    Uncut(&'static str),
+    Objects(cytoscope_objects::ObjectsError),
+}
+
+impl From<cytoscope_objects::ObjectsError> for DivideError {
+    fn from(e: cytoscope_objects::ObjectsError) -> Self {
+        DivideError::Objects(e)
+    }
+}
+
+/// The part of each voxel: `1..=n` for `n` parts to be given new labels, greater ones for parts that keep theirs, 0 for what
+/// is not concerned. Gives `n` too.
+fn divide(mask: &[bool], crossed: &[bool], size: [usize; 3]) -> Result<(Vec<u32>, usize), DivideError> {
+    if !crossed.contains(&true) {
+        return Err(DivideError::Uncut("the line does not touch it"));
+    }
+    let mut whole = vec![0u32; mask.len()];
+    let wholes = components::label(mask, size, Connectivity::Faces, |m| m, &mut whole)? as usize;
+    let open: Vec<bool> = mask.iter().zip(crossed).map(|(m, c)| *m && !*c).collect();
+    let mut parts = vec![0u32; mask.len()];
+    let count = components::label(&open, size, Connectivity::Faces, |m| m, &mut parts)? as usize;
+    drop(open);
+    // Voxels of each piece and the whole it is of; voxels of the line in each whole.
+    let mut pieces = vec![(0usize, 0usize); count + 1];
+    let mut lines = vec![0usize; wholes + 1];
+    for i in (0..mask.len()).filter(|i| mask[*i]) {
+        lines[whole[i] as usize] += usize::from(crossed[i]);
+        let piece = &mut pieces[parts[i] as usize];
+        *piece = (piece.0 + 1, whole[i] as usize);
+    }
+    let mut of_whole: Vec<Vec<usize>> = vec![Vec::new(); wholes + 1];
+    (1..=count).for_each(|p| of_whole[pieces[p].1].push(p));
+    // The number of each piece: new ones first, then those that keep the label.
+    let (mut new, mut keep) = (Vec::new(), Vec::new());
+    for (w, list) in of_whole.iter_mut().enumerate().filter(|(w, list)| lines[*w] > 0 && list.len() > 1) {
+        list.sort_by_key(|p| std::cmp::Reverse(pieces[*p].0));
+        keep.push(list[0]);
+        let crumb = |n: usize, piece: usize| n > 1 && pieces[piece].0 * CRUMB_SHARE < lines[w];
+        new.extend(list.iter().enumerate().skip(1).filter(|(n, p)| !crumb(*n, **p)).map(|(_, p)| *p));
+    }
+    if new.is_empty() {
+        return Err(DivideError::Uncut("the line does not cut it in two"));
+    }
+    let mut names = vec![0u32; count + 1];
+    new.iter().chain(&keep).zip(1..).for_each(|(piece, name)| names[*piece] = name);
+    parts.iter_mut().for_each(|p| *p = names[*p as usize]);
+    let start = (0..parts.len()).filter(|i| parts[*i] != 0).collect();
+    spread(&mut parts, size, start, |i| mask[i]);
+    Ok((parts, new.len()))
+}

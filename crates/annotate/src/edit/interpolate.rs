@@ -1,0 +1,134 @@
+//! Shapes between annotated slices.
+//!
+//! Between two slices the signed distances to the label's outline are mixed linearly, and what is above zero is inside.
+//! Outlines that do not overlap are first moved onto each other by their centres, so that a slanting object does not break.
+
+use super::Over;
+use crate::geometry::{Bounds, Plane, SliceAxis};
+use crate::volume::Pen;
+use crate::{AnnotateError, LabelVolume};
+use cytoscope_objects::distance::distance_um;
+
+pub(super) fn interpolate(
+    pen: &mut Pen,
+    label: u32,
+    axis: SliceAxis,
+    at: Option<usize>,
+    over: Over,
+) -> Result<(), AnnotateError> {
+    let volume = pen.volume();
+    if label == 0 || volume.voxels_of(label) == 0 {
+        return Err(AnnotateError::NoSuchLabel { label, place: "volume" });
+    }
+    let there = volume.slices_with(label, axis);
+    let annotated: Vec<usize> = (0..there.len()).filter(|i| there[*i]).collect();
+    let gap = |pair: &[usize]| pair[1] > pair[0] + 1 && at.is_none_or(|at| pair[0] < at && at < pair[1]);
+    let gaps: Vec<(usize, usize)> = annotated.windows(2).filter(|p| gap(p)).map(|p| (p[0], p[1])).collect();
+    if gaps.is_empty() {
+        return Err(AnnotateError::NotPossible {
+            label,
+            met: match at {
+                Some(at) => format!("slice {at} is not an empty one between two that hold it"),
+                None => "it has no empty slice between two that hold it".to_owned(),
+            },
+            next: "draw it in slices with empty ones between",
+        });
+    }
+    for (below, above) in gaps {
+        let between = Between::new(pen.volume(), label, axis, below, above)?;
+        for index in below + 1..above {
+            let inside = between.shape(index);
+            let mut bounds = between.bounds;
+            (bounds.start[axis.index()], bounds.end[axis.index()]) = (index, index + 1);
+            pen.fill_box(&bounds, |i| inside[i].then_some(label), |old| over.allows(old));
+        }
+    }
+    Ok(())
+}
+
+/// Two annotated slices and the signed distances in µm (above zero inside) in the box around both.
+struct Between {
+    bounds: Bounds,
+    /// Rows and columns of the box.
+    size: [usize; 2],
+    below: usize,
+    above: usize,
+    signed: [Vec<f32>; 2],
+    /// How far the shape moves from the slice below to the one above, in rows and columns.
+    shift: [f64; 2],
+}
+
+impl Between {
+    fn new(
+        volume: &LabelVolume,
+        label: u32,
+        axis: SliceAxis,
+        below: usize,
+        above: usize,
+    ) -> Result<Self, AnnotateError> {
+        let shape = volume.shape_zyx();
+        let planes = [Plane::new(axis, below).bounds(shape)?, Plane::new(axis, above).bounds(shape)?];
+        let missing = || AnnotateError::NoSuchLabel { label, place: "slice" };
+        let boxes = [
+            volume.bounds_within(label, &planes[0]).ok_or_else(missing)?,
+            volume.bounds_within(label, &planes[1]).ok_or_else(missing)?,
+        ];
+        let bounds = boxes[0].union(&boxes[1]).padded([1; 3], &Bounds::whole(shape));
+        let in_slice = |index: usize| {
+            let mut b = bounds;
+            (b.start[axis.index()], b.end[axis.index()]) = (index, index + 1);
+            b
+        };
+        let [rows, columns] = axis.rows_columns();
+        let size = [bounds.size()[rows], bounds.size()[columns]];
+        let voxel_um = volume.voxel_size_um().zyx_or_unit();
+        let voxel_um = [1.0, voxel_um[rows], voxel_um[columns]];
+        let masks = [below, above].map(|index| volume.mask_of(label, &in_slice(index)));
+        let signed = |mask: &[bool]| -> Result<Vec<f32>, AnnotateError> {
+            let shape = [1, size[0], size[1]];
+            let outside: Vec<bool> = mask.iter().map(|m| !m).collect();
+            let inner = distance_um(mask, shape, voxel_um)?;
+            let outer = distance_um(&outside, shape, voxel_um)?;
+            Ok(inner.iter().zip(outer).zip(mask).map(|((i, o), m)| if *m { *i } else { -o }).collect())
+        };
+        let overlap = masks[0].iter().zip(&masks[1]).any(|(a, b)| *a && *b);
+        let shift = if overlap {
+            [0.0; 2]
+        } else {
+            let (a, b) = (centre(&masks[0], size[1]), centre(&masks[1], size[1]));
+            [b[0] - a[0], b[1] - a[1]]
+        };
+        Ok(Self { bounds, size, below, above, signed: [signed(&masks[0])?, signed(&masks[1])?], shift })
+    }
+
+    /// The shape in a slice between, in the box.
+    fn shape(&self, index: usize) -> Vec<bool> {
+        let t = (index - self.below) as f64 / (self.above - self.below) as f64;
+        let moved = |by: f64| self.shift.map(|s| (s * by).round() as isize);
+        let (from_below, from_above) = (moved(t), moved(t - 1.0));
+        let sample = |values: &[f32], row: usize, column: usize, by: [isize; 2]| {
+            let r = row.checked_add_signed(-by[0]).filter(|r| *r < self.size[0]);
+            let c = column.checked_add_signed(-by[1]).filter(|c| *c < self.size[1]);
+            r.zip(c).map_or(f32::NEG_INFINITY, |(r, c)| values[r * self.size[1] + c])
+        };
+        let mut inside = Vec::with_capacity(self.size[0] * self.size[1]);
+        for row in 0..self.size[0] {
+            for column in 0..self.size[1] {
+                let a = f64::from(sample(&self.signed[0], row, column, from_below));
+                let b = f64::from(sample(&self.signed[1], row, column, from_above));
+                inside.push((1.0 - t) * a + t * b > 0.0);
+            }
+        }
+        inside
+    }
+}
+
+/// The mean row and column of a mask that is not empty.
+fn centre(mask: &[bool], columns: usize) -> [f64; 2] {
+    let (mut sum, mut count) = ([0.0f64; 2], 0.0f64);
+    for i in (0..mask.len()).filter(|i| mask[*i]) {
+        sum = [sum[0] + (i / columns) as f64, sum[1] + (i % columns) as f64];
+        count += 1.0;
+    }
+    sum.map(|s| s / count.max(1.0))
+}

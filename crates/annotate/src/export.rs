@@ -1,0 +1,265 @@
+//! Corrected labels as training data: a raw stack and its labels side by side, and a line in the dataset's table.
+//!
+//! A dataset is a folder with `NAME_raw.tif`, `NAME_labels.tif` and `dataset.csv`, whose columns `raw` and `seg` name the files
+//! relative to the folder. Columns and lines that are there are kept as they are. Nothing is overwritten: a name that is taken is
+//! numbered.
+
+use crate::AnnotateError;
+use crate::chunks::LabelSnapshot;
+use crate::files::{Stack, plane};
+use crate::limits::MAX_TABLE_BYTES;
+use cytoscope_formats::{
+    Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, atomic_write, open,
+};
+use cytoscope_volume::{Axes, DType, Samples};
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// The dataset's table.
+const TABLE: &str = "dataset.csv";
+/// Longest name of a pair, in bytes.
+const MAX_NAME_BYTES: usize = 120;
+/// Highest number given to a name that is taken.
+const MAX_NUMBER: u32 = 100_000;
+
+/// The image that the labels are of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawSource<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// Which image of a file that holds several.
+    pub series: usize,
+    /// Which channel; needed where there are several.
+    pub channel: Option<usize>,
+    /// Which time point; needed where there are several.
+    pub time: Option<usize>,
+}
+
+/// Files of a pair that was added to a dataset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportedPair {
+    /// The name, with a number where it was taken.
+    pub name: String,
+    /// The raw stack.
+    pub raw: PathBuf,
+    /// Its labels.
+    pub labels: PathBuf,
+    /// The dataset's table.
+    pub table: PathBuf,
+}
+
+/// Adds a raw stack and its labels to a dataset folder (made if it is not there). The raw values are written exactly, in their
+/// type (half floats as `float32`); `uint16` labels as ImageJ TIFF, others as OME-TIFF. For a background thread.
+///
+/// # Errors
+/// [`AnnotateError::Dataset`] if raw and labels differ in shape, the name is none, or the table cannot be added to;
+/// [`AnnotateError::NotLabels`] if the channel or time is not there; [`AnnotateError::Format`] or [`AnnotateError::Io`] if a file
+/// cannot be read or written. Nothing is left behind then.
+pub fn export_pair(
+    raw: &RawSource,
+    labels: &LabelSnapshot,
+    dataset_dir: &Path,
+    name: &str,
+) -> Result<ExportedPair, AnnotateError> {
+    check_name(dataset_dir, name)?;
+    let image = open(raw.path, &OpenOptions { series: raw.series, ..OpenOptions::default() })?;
+    let stack = Stack::of(&image, raw.channel, raw.time)?;
+    if stack.shape_zyx != labels.shape_zyx() {
+        return Err(AnnotateError::Dataset {
+            file: raw.path.to_owned(),
+            met: format!("its shape Z, Y, X is {:?}, and the labels' is {:?}", stack.shape_zyx, labels.shape_zyx()),
+            next: "choose the image that these labels were drawn on",
+        });
+    }
+    std::fs::create_dir_all(dataset_dir).map_err(AnnotateError::io(dataset_dir, "making the folder"))?;
+    let table = dataset_dir.join(TABLE);
+    let before = Table::read(&table)?;
+    let (name, mut files) = reserve(dataset_dir, name, &before)?;
+    write_raw(&image, &stack, &files.raw)?;
+    let mut labels = labels.clone();
+    let (own, of_raw) = (labels.voxel_size_um, image.meta().voxel_size_um);
+    labels.voxel_size_um.z = own.z.or(of_raw.z);
+    labels.voxel_size_um.y = own.y.or(of_raw.y);
+    labels.voxel_size_um.x = own.x.or(of_raw.x);
+    labels.save_with(&files.labels, &mut |_, _| ControlFlow::Continue(()))?;
+    before.add(&table, &file_name(&files.raw), &file_name(&files.labels))?;
+    files.keep = true;
+    Ok(ExportedPair { name, raw: files.raw.clone(), labels: files.labels.clone(), table })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn check_name(folder: &Path, name: &str) -> Result<(), AnnotateError> {
+    let odd = |c: char| c.is_control() || "/\\<>:\"|?*".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with('.') || name.contains(odd) {
+        return Err(AnnotateError::Dataset {
+            file: folder.to_owned(),
+            met: format!("'{name}' cannot name files everywhere"),
+            next: "give a name of 1 to 120 letters, without / \\ < > : \" | ? * and no dot first",
+        });
+    }
+    Ok(())
+}
+
+/// Two names that are taken for this pair; what is there under them is removed unless it is to be kept.
+struct Reserved {
+    raw: PathBuf,
+    labels: PathBuf,
+    keep: bool,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = std::fs::remove_file(&self.raw);
+            let _ = std::fs::remove_file(&self.labels);
+        }
+    }
+}
+
+/// Takes the first free name, by making both files empty.
+fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved), AnnotateError> {
+    for number in 1..=MAX_NUMBER {
+        let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+        let raw = folder.join(format!("{name}_raw.tif"));
+        let labels = folder.join(format!("{name}_labels.tif"));
+        if table.names(&file_name(&raw)) || table.names(&file_name(&labels)) {
+            continue;
+        }
+        match File::create_new(&raw) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(e) => return Err(AnnotateError::io(&raw, "making the file")(e)),
+        }
+        match File::create_new(&labels) {
+            Ok(_) => return Ok((name, Reserved { raw, labels, keep: false })),
+            Err(e) => {
+                let _ = std::fs::remove_file(&raw);
+                if e.kind() != io::ErrorKind::AlreadyExists {
+                    return Err(AnnotateError::io(&labels, "making the file")(e));
+                }
+            }
+        }
+    }
+    Err(AnnotateError::Dataset {
+        file: folder.to_owned(),
+        met: format!("all numbers of the name '{name}' are taken"),
+        next: "give another name",
+    })
+}
+
+fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), AnnotateError> {
+    let meta = image.meta();
+    let (container, dtype) = match meta.dtype {
+        DType::F16 => (Container::ImageJ, DType::F32),
+        DType::I8 => (Container::OmeTiff, DType::I8),
+        dtype @ (DType::U64 | DType::I64) => {
+            return Err(AnnotateError::Dataset {
+                file: meta.path.clone(),
+                met: format!("its values are {dtype}, which TIFF readers of the field do not take"),
+                next: "convert it to uint16 or float32 first",
+            });
+        }
+        dtype => (Container::ImageJ, dtype),
+    };
+    let [nz, ny, nx] = stack.shape_zyx;
+    let mut spec = WriteSpec::new(container, Axes::zyx(), vec![nz, ny, nx], dtype);
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.compression = Compression::None;
+    spec.channels = vec![Channel { name: "raw".to_owned(), color_rgb: None }];
+    let mut writer = StackWriter::create(path, &spec)?;
+    for z in 0..nz {
+        let samples = match stack.read(image, [z, 0, 0], [1, ny, nx])? {
+            half @ Samples::F16(_) => Samples::F32(half.to_f32()),
+            samples => samples,
+        };
+        writer.write(&plane(path, ny, nx, samples)?)?;
+    }
+    Ok(writer.finish()?)
+}
+
+/// The dataset's table as it is.
+struct Table {
+    text: Vec<u8>,
+    /// Columns, and which of them name the raw stack and the labels.
+    columns: usize,
+    raw: usize,
+    seg: usize,
+    /// Values of those two columns.
+    taken: Vec<String>,
+}
+
+impl Table {
+    fn read(path: &Path) -> Result<Self, AnnotateError> {
+        let refuse = |met: String, next| Err(AnnotateError::Dataset { file: path.to_owned(), met, next });
+        let mut text = Vec::new();
+        match File::open(path) {
+            Ok(file) => {
+                let read = file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text);
+                read.map_err(AnnotateError::io(path, "reading the table"))?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(AnnotateError::io(path, "opening the table")(e)),
+        }
+        crate::limits::check(
+            "the size of the dataset's table in bytes",
+            text.len() as u64,
+            "MAX_TABLE_BYTES",
+            MAX_TABLE_BYTES,
+            "begin another dataset",
+        )?;
+        if text.is_empty() {
+            return Ok(Self { text: b"raw,seg\n".to_vec(), columns: 2, raw: 0, seg: 1, taken: Vec::new() });
+        }
+        let body = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(body);
+        let header = match reader.headers() {
+            Ok(header) => header.clone(),
+            Err(e) => {
+                return refuse(format!("its first line cannot be read: {e}"), "make it a table of commas in UTF-8");
+            }
+        };
+        let place = |name: &str| header.iter().position(|c| c.trim() == name);
+        let (Some(raw), Some(seg)) = (place("raw"), place("seg")) else {
+            let met = format!("its columns are {:?}", header.iter().collect::<Vec<_>>());
+            return refuse(met, "expected columns raw and seg: choose a dataset for segmentation, or another folder");
+        };
+        let mut taken = Vec::new();
+        for record in reader.records() {
+            match record {
+                Ok(record) => taken.extend([raw, seg].iter().filter_map(|c| record.get(*c)).map(str::to_owned)),
+                Err(e) => return refuse(format!("a line cannot be read: {e}"), "make it a table of commas in UTF-8"),
+            }
+        }
+        Ok(Self { columns: header.len(), raw, seg, taken, text })
+    }
+
+    fn names(&self, file: &str) -> bool {
+        self.taken.iter().any(|t| t == file)
+    }
+
+    /// Writes the table with one line more.
+    fn add(self, path: &Path, raw: &str, seg: &str) -> Result<(), AnnotateError> {
+        let mut line = vec![""; self.columns];
+        for (column, value) in [(self.raw, raw), (self.seg, seg)] {
+            if let Some(cell) = line.get_mut(column) {
+                *cell = value;
+            }
+        }
+        let mut text = self.text;
+        if text.last() != Some(&b'\n') {
+            text.push(b'\n');
+        }
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let line = writer
+            .write_record(&line)
+            .map_err(io::Error::from)
+            .and_then(|()| writer.into_inner().map_err(|e| io::Error::other(e.error().to_string())));
+        text.extend(line.map_err(AnnotateError::io(path, "writing the table"))?);
+        Ok(atomic_write(path, &text)?)
+    }
+}

@@ -1,0 +1,228 @@
+//! Label images in and out, part by part.
+
+use crate::chunks::{CHUNK_ZYX, Chunk, Grid, LabelSnapshot};
+use crate::geometry::{Plane, SliceAxis};
+use crate::limits::{self, Limits};
+use crate::{AnnotateError, LabelVolume};
+use cytoscope_formats::{
+    Channel, Compression, Container, FormatError, Image, OpenOptions, StackWriter, WriteSpec, open,
+};
+use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, element_count, with_samples};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Bytes of samples that a part of an image should take while it is read.
+const PART_BYTES: usize = 64 << 20;
+
+/// Which volume of a file to take, and what it may ask for.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Which image of a file that holds several.
+    pub series: usize,
+    /// Which channel; needed where there are several.
+    pub channel: Option<usize>,
+    /// Which time point; needed where there are several.
+    pub time: Option<usize>,
+    /// What the labels may ask for.
+    pub limits: Limits,
+}
+
+/// What is told of a load or a save: parts done and parts in all; the answer may stop it.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize) -> ControlFlow<()>;
+
+impl LabelVolume {
+    /// Loads a label image: integers of any type (or floats that hold whole numbers), axes Z, Y, X.
+    ///
+    /// # Errors
+    /// [`AnnotateError::Format`] if the file cannot be read, [`AnnotateError::NotLabels`] if a value is negative, fractional
+    /// or above 32 bits or the axes do not fit, [`AnnotateError::TooLarge`] past a limit.
+    pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, AnnotateError> {
+        Self::load_with(path, options, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// As [`LabelVolume::load`], telling progress.
+    ///
+    /// # Errors
+    /// As [`LabelVolume::load`]; [`AnnotateError::Cancelled`] if `progress` breaks.
+    pub fn load_with(path: &Path, options: &LoadOptions, progress: Progress) -> Result<Self, AnnotateError> {
+        let open_options = OpenOptions { series: options.series, ..OpenOptions::default() };
+        let image = open(path, &open_options)?;
+        let stack = Stack::of(&image, options.channel, options.time)?;
+        let grid = Grid::new(stack.shape_zyx)?;
+        let voxels = element_count(&stack.shape_zyx).map_or(u64::MAX, |n| n as u64);
+        let next = "crop the image, or split it";
+        limits::check("the number of voxels", voxels, "max_voxels", options.limits.max_voxels, next)?;
+        let mut labels = LabelSnapshot::empty(grid, image.meta().voxel_size_um);
+        let [nz, ny, nx] = stack.shape_zyx;
+        // Whole rows of chunks: as many along Y as fit into a part.
+        let row_bytes = CHUNK_ZYX[0].min(nz) * CHUNK_ZYX[1].min(ny) * nx * image.meta().dtype.size_bytes();
+        let rows = (PART_BYTES / row_bytes.max(1)).max(1) * CHUNK_ZYX[1];
+        let parts = nz.div_ceil(CHUNK_ZYX[0]) * ny.div_ceil(rows);
+        let mut stored = 0u64;
+        let mut done = 0;
+        for z in (0..nz).step_by(CHUNK_ZYX[0]) {
+            for y in (0..ny).step_by(rows) {
+                if progress(done, parts).is_break() {
+                    return Err(AnnotateError::Cancelled);
+                }
+                let start = [z, y, 0];
+                let end = [(z + CHUNK_ZYX[0]).min(nz), (y + rows).min(ny), nx];
+                let part = crate::Bounds { start, end };
+                let values = stack.read(&image, part.start, part.size())?;
+                let values = to_labels(path, values, part.start, part.size())?;
+                for chunk in grid.touching(&part) {
+                    let own = grid.bounds(chunk);
+                    let row = |(z, y): (usize, usize)| {
+                        let at = ((z - start[0]) * part.size()[1] + y - start[1]) * nx;
+                        values.get(at + own.start[2]..at + own.end[2]).unwrap_or_default()
+                    };
+                    let own_values: Vec<u32> = own.rows().flat_map(row).copied().collect();
+                    let made = Chunk::from_values(&own_values);
+                    stored += made.stored_bytes();
+                    let limit = options.limits.max_stored_bytes;
+                    limits::check("the size of the labels in bytes", stored, "max_stored_bytes", limit, next)?;
+                    if let Some(slot) = labels.chunks.get_mut(chunk) {
+                        *slot = made;
+                    }
+                }
+                done += 1;
+            }
+        }
+        Self::from_snapshot(labels, &options.limits)
+    }
+}
+
+impl LabelSnapshot {
+    /// Writes a label image: `uint16` as ImageJ TIFF where the labels fit, else `uint32` as OME-TIFF, with a display range so that
+    /// labels do not look black. The file appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`AnnotateError::Format`] if it cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), AnnotateError> {
+        self.save_with(path, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// As [`LabelSnapshot::save`], telling progress.
+    ///
+    /// # Errors
+    /// As [`LabelSnapshot::save`]; [`AnnotateError::Cancelled`] if `progress` breaks: no file is left then.
+    pub fn save_with(&self, path: &Path, progress: Progress) -> Result<(), AnnotateError> {
+        Ok(self.written(path, progress)?.finish()?)
+    }
+
+    /// Writes all but the end: the file has its name only once the writer is finished.
+    pub(crate) fn written(&self, path: &Path, progress: Progress) -> Result<StackWriter, AnnotateError> {
+        let greatest = self.greatest();
+        let narrow = greatest <= u32::from(u16::MAX);
+        let (container, dtype) =
+            if narrow { (Container::ImageJ, DType::U16) } else { (Container::OmeTiff, DType::U32) };
+        let [nz, ny, nx] = self.shape_zyx();
+        let mut spec = WriteSpec::new(container, Axes::zyx(), vec![nz, ny, nx], dtype);
+        spec.voxel_size_um = self.voxel_size_um();
+        spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
+        spec.display_range = Some((0.0, f64::from(greatest.max(1))));
+        spec.compression = if narrow { Compression::None } else { Compression::Deflate };
+        let mut writer = StackWriter::create(path, &spec)?;
+        for z in 0..nz {
+            if progress(z, nz).is_break() {
+                return Err(AnnotateError::Cancelled);
+            }
+            let values = self.read(&Plane::new(SliceAxis::Z, z).bounds(self.shape_zyx())?)?;
+            let samples = if narrow {
+                Samples::U16(values.into_iter().map(|v| v as u16).collect())
+            } else {
+                Samples::U32(values)
+            };
+            writer.write(&plane(path, ny, nx, samples)?)?;
+        }
+        Ok(writer)
+    }
+}
+
+/// One slice as an array with axes Y, X.
+pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Result<Array, AnnotateError> {
+    let yx = Axes::new(vec![Axis::Y, Axis::X]).unwrap_or_default();
+    Array::new(yx, vec![ny, nx], samples).map_err(|e| {
+        FormatError::Misused {
+            file: path.to_owned(),
+            met: e.to_string(),
+            next: "give slices of one size and type".to_owned(),
+        }
+        .into()
+    })
+}
+
+/// One channel at one time of an image, as a volume.
+pub(crate) struct Stack {
+    pub shape_zyx: [usize; 3],
+    time: usize,
+    channel: usize,
+}
+
+impl Stack {
+    /// # Errors
+    /// [`AnnotateError::NotLabels`] where the channel or time is not there, or is not given and there are several; for RGB.
+    pub fn of(image: &Image, channel: Option<usize>, time: Option<usize>) -> Result<Self, AnnotateError> {
+        let meta = image.meta();
+        let full: [usize; 6] = meta.shape_full.as_slice().try_into().unwrap_or([0; 6]);
+        let [times, nz, channels, ny, nx, samples] = full;
+        let refuse = |met: String, next| AnnotateError::NotLabels { file: meta.path.clone(), met, next };
+        if samples != 1 {
+            let met = format!("it has {samples} samples a pixel (colours)");
+            return Err(refuse(met, "expected one value a voxel: save it without colours"));
+        }
+        let choose = |what: &str, asked: Option<usize>, count: usize, next: &'static str| match asked {
+            Some(i) if i < count => Ok(i),
+            Some(i) => Err(refuse(format!("there is no {what} {i}, it has {count}"), next)),
+            None if count == 1 => Ok(0),
+            None => Err(refuse(format!("it has {count} {what}s"), next)),
+        };
+        let channel = choose("channel", channel, channels, "choose one of its channels, counted from 0")?;
+        let time = choose("time point", time, times, "choose one of its time points, counted from 0")?;
+        Ok(Self { shape_zyx: [nz, ny, nx], time, channel })
+    }
+
+    /// Reads a box in C order.
+    pub fn read(&self, image: &Image, start: [usize; 3], size: [usize; 3]) -> Result<Samples, AnnotateError> {
+        let region = Region {
+            start: vec![self.time, start[0], self.channel, start[1], start[2], 0],
+            size: vec![1, size[0], 1, size[1], size[2], 1],
+        };
+        Ok(image.read(0, &region)?.into_samples())
+    }
+}
+
+/// Values as labels, each exactly.
+fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3]) -> Result<Vec<u32>, AnnotateError> {
+    fn whole<T: Copy + TryInto<u32> + std::fmt::Display>(values: &[T]) -> Result<Vec<u32>, (usize, String)> {
+        values.iter().enumerate().map(|(i, v)| (*v).try_into().map_err(|_| (i, v.to_string()))).collect()
+    }
+    fn float<E: Element>(values: &[E]) -> Result<Vec<u32>, (usize, String)> {
+        let one = |(i, v): (usize, &E)| {
+            let v = v.to_f64();
+            let fits = v.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&v);
+            if fits { Ok(v as u32) } else { Err((i, v.to_string())) }
+        };
+        values.iter().enumerate().map(one).collect()
+    }
+    let labels = match samples {
+        Samples::U32(values) => Ok(values),
+        Samples::U8(v) => whole(&v),
+        Samples::U16(v) => whole(&v),
+        Samples::U64(v) => whole(&v),
+        Samples::I8(v) => whole(&v),
+        Samples::I16(v) => whole(&v),
+        Samples::I32(v) => whole(&v),
+        Samples::I64(v) => whole(&v),
+        floats => with_samples!(&floats, v => float(v)),
+    };
+    labels.map_err(|(i, value)| {
+        let [_, ny, nx] = size;
+        let at = [start[0] + i / (ny * nx), start[1] + i / nx % ny, start[2] + i % nx];
+        AnnotateError::NotLabels {
+            file: path.to_owned(),
+            met: format!("the value {value} at Z, Y, X = {at:?} is no label"),
+            next: "expected whole numbers from 0 to 4294967295; check that this is the label image",
+        }
+    })
+}

@@ -1,0 +1,165 @@
+//! Boxes and slices of a volume with axes Z, Y, X.
+
+use crate::AnnotateError;
+use cytoscope_volume::Region;
+use serde::{Deserialize, Serialize};
+
+/// The axis a slice is cut across.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SliceAxis {
+    /// Slices show Y (rows) and X (columns).
+    Z,
+    /// Slices show Z (rows) and X (columns).
+    Y,
+    /// Slices show Z (rows) and Y (columns).
+    X,
+}
+
+impl SliceAxis {
+    /// All three.
+    pub const ALL: [SliceAxis; 3] = [SliceAxis::Z, SliceAxis::Y, SliceAxis::X];
+
+    /// Its place in Z, Y, X.
+    pub fn index(self) -> usize {
+        match self {
+            SliceAxis::Z => 0,
+            SliceAxis::Y => 1,
+            SliceAxis::X => 2,
+        }
+    }
+
+    /// Places in Z, Y, X of a slice's rows and columns.
+    pub fn rows_columns(self) -> [usize; 2] {
+        match self {
+            SliceAxis::Z => [1, 2],
+            SliceAxis::Y => [0, 2],
+            SliceAxis::X => [0, 1],
+        }
+    }
+}
+
+/// One slice of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Plane {
+    /// The axis it is cut across.
+    pub axis: SliceAxis,
+    /// Its index along that axis.
+    pub index: usize,
+}
+
+impl Plane {
+    /// A slice.
+    pub fn new(axis: SliceAxis, index: usize) -> Self {
+        Self { axis, index }
+    }
+
+    /// The slice as a box of a volume.
+    ///
+    /// # Errors
+    /// [`AnnotateError::OutOfBounds`] if the volume has no such slice.
+    pub fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, AnnotateError> {
+        let axis = self.axis.index();
+        if self.index >= shape_zyx[axis] {
+            return Err(AnnotateError::OutOfBounds { what: "slice", at: vec![self.index], shape_zyx });
+        }
+        let mut bounds = Bounds::whole(shape_zyx);
+        bounds.start[axis] = self.index;
+        bounds.end[axis] = self.index + 1;
+        Ok(bounds)
+    }
+}
+
+/// Where an edit acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Scope {
+    /// In one slice.
+    Slice(Plane),
+    /// In the whole volume.
+    Volume,
+}
+
+impl Scope {
+    pub(crate) fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, AnnotateError> {
+        match self {
+            Scope::Slice(plane) => plane.bounds(shape_zyx),
+            Scope::Volume => Ok(Bounds::whole(shape_zyx)),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Scope::Slice(_) => "slice",
+            Scope::Volume => "volume",
+        }
+    }
+}
+
+/// A box of voxels: first index and index after the last along Z, Y, X.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Bounds {
+    /// First index along Z, Y, X.
+    pub start: [usize; 3],
+    /// Index after the last along Z, Y, X.
+    pub end: [usize; 3],
+}
+
+impl Bounds {
+    /// A whole volume.
+    pub fn whole(shape_zyx: [usize; 3]) -> Self {
+        Self { start: [0; 3], end: shape_zyx }
+    }
+
+    /// Extent along Z, Y, X.
+    pub fn size(&self) -> [usize; 3] {
+        [0, 1, 2].map(|a| self.end[a].saturating_sub(self.start[a]))
+    }
+
+    /// Voxels inside (saturating).
+    pub fn voxels(&self) -> u64 {
+        self.size().iter().fold(1u64, |n, s| n.saturating_mul(*s as u64))
+    }
+
+    /// Whether a voxel is inside.
+    pub fn contains(&self, zyx: [usize; 3]) -> bool {
+        (0..3).all(|a| (self.start[a]..self.end[a]).contains(&zyx[a]))
+    }
+
+    /// The smallest box around both.
+    pub fn union(&self, other: &Bounds) -> Bounds {
+        Bounds {
+            start: [0, 1, 2].map(|a| self.start[a].min(other.start[a])),
+            end: [0, 1, 2].map(|a| self.end[a].max(other.end[a])),
+        }
+    }
+
+    /// What both share, unless that is nothing.
+    pub fn intersection(&self, other: &Bounds) -> Option<Bounds> {
+        let start = [0, 1, 2].map(|a| self.start[a].max(other.start[a]));
+        let end = [0, 1, 2].map(|a| self.end[a].min(other.end[a]));
+        (0..3).all(|a| start[a] < end[a]).then_some(Bounds { start, end })
+    }
+
+    /// The same box as a region of an array with axes Z, Y, X.
+    pub fn region(&self) -> Region {
+        Region { start: self.start.to_vec(), size: self.size().to_vec() }
+    }
+
+    /// The box with a margin on each axis, inside `within`.
+    pub(crate) fn padded(&self, margin: [usize; 3], within: &Bounds) -> Bounds {
+        Bounds {
+            start: [0, 1, 2].map(|a| self.start[a].saturating_sub(margin[a]).max(within.start[a])),
+            end: [0, 1, 2].map(|a| self.end[a].saturating_add(margin[a]).min(within.end[a])),
+        }
+    }
+
+    /// Rows along X, as (z, y), with the position of each in C order.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (ys, ye) = (self.start[1], self.end[1]);
+        (self.start[0]..self.end[0]).flat_map(move |z| (ys..ye).map(move |y| (z, y)))
+    }
+}
+
+/// `bounds` grown to hold `other`.
+pub(crate) fn join(bounds: &mut Option<Bounds>, other: Bounds) {
+    *bounds = Some(bounds.map_or(other, |b| b.union(&other)));
+}

@@ -1,0 +1,61 @@
+//! Correcting label volumes: edits, undo and redo, a journal that survives a crash, training pairs. No window.
+//!
+//! This room owns [`LabelVolume`] (labels in chunks, axes Z, Y, X, 0 = background), the edits ([`Edit`], and strokes drawn
+//! live), the [`Session`] that makes them undoable and writes each to a journal at once, and [`export_pair`], which turns
+//! corrected labels into training data. Lengths are µm (an unknown voxel size counts as 1 µm); a point is voxel coordinates Z, Y, X
+//! with whole numbers at voxel centres.
+//!
+//! An edit costs what it touches, never the volume: a slice edit reads its chunks only, and an edit of a label the chunks it is
+//! in. Loading, [`Session::open`], [`Session::compact`], saving and exporting take time proportional to the volume and are for
+//! background threads; [`LabelVolume::snapshot`] is cheap.
+//!
+//! It fails with [`AnnotateError`], and a call that fails has changed nothing. Journals and files are not trusted: sizes are
+//! checked against the file and named limits ([`limits`]) before memory is taken.
+//!
+//! ```
+//! use cytoscope_annotate::{Brush, BrushShape, Edit, LabelVolume, Over, Session, SessionOptions, SliceAxis};
+//! use cytoscope_volume::VoxelSize;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let journal = folder.path().join("cells.journal");
+//! let base = LabelVolume::new([20, 100, 100], VoxelSize::new_um(1.0, 0.25, 0.25))?;
+//! let (mut session, _) = Session::open(base.clone(), None, &journal, SessionOptions::default())?;
+//! let label = session.new_label()?;
+//! let brush = Brush { shape: BrushShape::Disc(SliceAxis::Z), radius_um: 2.0, value: label, over: Over::Background };
+//! session.begin_stroke(brush, [10.0, 50.0, 20.0])?;
+//! session.extend_stroke([10.0, 50.0, 60.0])?;
+//! let change = session.end_stroke()?;
+//! assert_eq!(change.map(|c| c.name), Some("Paint 1".to_owned()));
+//! drop(session);
+//!
+//! let (session, replay) = Session::open(base, None, &journal, SessionOptions::default())?;
+//! assert_eq!((replay.entries, session.volume().get([10, 50, 40])), (1, Some(label)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod chunks;
+mod edit;
+mod error;
+mod export;
+mod files;
+mod geometry;
+mod history;
+mod index;
+mod journal;
+pub mod limits;
+mod patch;
+mod replay;
+mod session;
+mod volume;
+
+pub use chunks::{CHUNK_ZYX, Fingerprint, LabelSnapshot};
+pub use edit::{Brush, BrushShape, Change, Edit, Over};
+pub use error::AnnotateError;
+pub use export::{ExportedPair, RawSource, export_pair};
+pub use files::{LoadOptions, Progress};
+pub use geometry::{Bounds, Plane, Scope, SliceAxis};
+pub use limits::Limits;
+pub use replay::{DroppedTail, Replay};
+pub use session::{SaveTicket, Saved, Session, SessionOptions};
+pub use volume::LabelVolume;

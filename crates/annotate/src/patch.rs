@@ -1,0 +1,250 @@
+//! What an edit changed: runs of (index, old, new) by chunk, packed.
+//!
+//! Packed form, all numbers LEB128: for each chunk in rising order its distance to the one before (the first: its number),
+//! the number of pairs (old, new), the pairs, the number of runs, and for each run its distance to the end of the one
+//! before, its length and, where there are several pairs, the number of its pair. The same bytes go to the undo stack and
+//! to the journal. What is parsed is not trusted.
+
+use crate::chunks::Grid;
+use crate::geometry::{Bounds, join};
+use std::collections::HashMap;
+
+/// Adds a number in LEB128.
+pub(crate) fn put(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+/// Takes a number in LEB128 off the front.
+pub(crate) fn take(bytes: &mut &[u8]) -> Result<u64, &'static str> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first().ok_or("it ends inside a number")?;
+        *bytes = rest;
+        let part = u64::from(byte & 0x7f);
+        if part << shift >> shift != part {
+            break;
+        }
+        value |= part << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err("a number has more than 64 bits")
+}
+
+/// As [`take`], for 32 bits.
+pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, &'static str> {
+    u32::try_from(take(bytes)?).map_err(|_| "a number has more than 32 bits")
+}
+
+/// `len` voxels of a chunk from `start` on that went from one label to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub start: u32,
+    pub len: u32,
+    pub old: u32,
+    pub new: u32,
+}
+
+/// The runs of an edit while it is made. No voxel may be in two of them.
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    lists: Vec<(u32, Vec<Run>)>,
+    place: HashMap<u32, usize>,
+    current: usize,
+    /// Changes of the number of voxels by label and chunk, since they were last taken.
+    pub deltas: HashMap<(u32, u32), i64>,
+    /// The box of what changed since it was last taken.
+    pub fresh: Option<Bounds>,
+    /// Voxels changed since they were last taken.
+    pub fresh_voxels: u64,
+}
+
+impl Runs {
+    pub fn push(&mut self, chunk: u32, run: Run) {
+        if self.lists.get(self.current).is_none_or(|l| l.0 != chunk) {
+            self.current = *self.place.entry(chunk).or_insert(self.lists.len());
+            if self.current == self.lists.len() {
+                self.lists.push((chunk, Vec::new()));
+            }
+        }
+        self.fresh_voxels += u64::from(run.len);
+        *self.deltas.entry((run.old, chunk)).or_default() -= i64::from(run.len);
+        *self.deltas.entry((run.new, chunk)).or_default() += i64::from(run.len);
+        let Some((_, list)) = self.lists.get_mut(self.current) else { return };
+        if let Some(last) = list.last_mut()
+            && last.start + last.len == run.start
+            && (last.old, last.new) == (run.old, run.new)
+        {
+            last.len += run.len;
+        } else {
+            list.push(run);
+        }
+    }
+
+    /// The runs packed, with their box and number of voxels; `None` if nothing changed.
+    pub fn pack(mut self, grid: &Grid) -> Option<Patch> {
+        self.lists.sort_unstable_by_key(|l| l.0);
+        let mut bytes = Vec::new();
+        let (mut before, mut voxels, mut bounds) = (0, 0, None);
+        for (chunk, mut runs) in self.lists.into_iter().filter(|l| !l.1.is_empty()) {
+            runs.sort_unstable_by_key(|r| r.start);
+            put(&mut bytes, u64::from(chunk - before));
+            before = chunk;
+            let mut pairs: Vec<(u32, u32)> = runs.iter().map(|r| (r.old, r.new)).collect();
+            pairs.sort_unstable();
+            pairs.dedup();
+            put(&mut bytes, pairs.len() as u64);
+            for (old, new) in &pairs {
+                put(&mut bytes, u64::from(*old));
+                put(&mut bytes, u64::from(*new));
+            }
+            put(&mut bytes, runs.len() as u64);
+            let mut end = 0;
+            for run in runs {
+                debug_assert!(run.start >= end, "a voxel is in two runs of one edit");
+                put(&mut bytes, u64::from(run.start - end));
+                put(&mut bytes, u64::from(run.len));
+                if pairs.len() > 1 {
+                    put(&mut bytes, pairs.binary_search(&(run.old, run.new)).unwrap_or(0) as u64);
+                }
+                end = run.start + run.len;
+                voxels += u64::from(run.len);
+                join(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
+            }
+        }
+        Some(Patch { bytes: bytes.into(), voxels, bounds: bounds? })
+    }
+}
+
+/// An edit's differences, packed and known to fit the volume's grid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Patch {
+    bytes: Box<[u8]>,
+    pub voxels: u64,
+    pub bounds: Bounds,
+}
+
+impl Patch {
+    /// Checks packed differences against a grid.
+    pub fn parse(bytes: &[u8], grid: &Grid) -> Result<Self, &'static str> {
+        let (mut voxels, mut bounds) = (0, None);
+        decode(bytes, grid, &mut |chunk, run| {
+            voxels += u64::from(run.len);
+            join(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
+        })?;
+        let bounds = bounds.ok_or("it changes nothing")?;
+        Ok(Self { bytes: bytes.into(), voxels, bounds })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Calls `f` for each run, chunk by chunk in rising order.
+    pub fn each(&self, grid: &Grid, f: &mut dyn FnMut(u32, Run)) {
+        // The bytes were checked when this value was made.
+        let _ = decode(&self.bytes, grid, f);
+    }
+}
+
+fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, Run)) -> Result<(), &'static str> {
+    let rest = &mut bytes;
+    let mut chunk: Option<u64> = None;
+    let mut pairs = Vec::new();
+    while !rest.is_empty() {
+        let step = take(rest)?;
+        let at = match chunk {
+            None => step,
+            Some(_) if step == 0 => return Err("a chunk comes twice"),
+            Some(before) => before.checked_add(step).ok_or("a chunk is outside the volume")?,
+        };
+        chunk = Some(at);
+        let number = u32::try_from(at).ok().filter(|c| (*c as usize) < grid.chunk_count());
+        let number = number.ok_or("a chunk is outside the volume")?;
+        let len = grid.chunk_voxels(number as usize) as u64;
+        let count = take(rest)?;
+        // Two bytes a pair at least: no more is taken than the bytes can hold.
+        if count == 0 || count > rest.len() as u64 / 2 {
+            return Err("it has more pairs of labels than bytes");
+        }
+        pairs.clear();
+        for _ in 0..count {
+            let pair = (take_u32(rest)?, take_u32(rest)?);
+            if pair.0 == pair.1 {
+                return Err("a run changes nothing");
+            }
+            pairs.push(pair);
+        }
+        let runs = take(rest)?;
+        if runs == 0 {
+            return Err("a chunk has no runs");
+        }
+        let mut end = 0u64;
+        for _ in 0..runs {
+            let start = end.checked_add(take(rest)?).ok_or("a run leaves its chunk")?;
+            let run = take(rest)?;
+            let which = if count > 1 { take(rest)? } else { 0 };
+            end = start.checked_add(run).filter(|e| *e <= len && run > 0).ok_or("a run leaves its chunk")?;
+            let pair = usize::try_from(which).ok().and_then(|w| pairs.get(w)).ok_or("a run has no pair of labels")?;
+            f(number, Run { start: start as u32, len: run as u32, old: pair.0, new: pair.1 });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_come_back(value in any::<u64>(), tail in any::<u8>()) {
+            let mut bytes = Vec::new();
+            put(&mut bytes, value);
+            bytes.push(tail);
+            let mut rest = &bytes[..];
+            prop_assert_eq!(take(&mut rest), Ok(value));
+            prop_assert_eq!(rest, &[tail]);
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_fit(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..60)) {
+            let grid = Grid::new([40, 70, 9]).unwrap();
+            let mut last = None;
+            if decode(&bytes, &grid, &mut |chunk, run| {
+                assert!((run.start + run.len) as usize <= grid.chunk_voxels(chunk as usize) && run.len > 0);
+                assert!(last.is_none_or(|l| l < (chunk, run.start)));
+                last = Some((chunk, run.start + run.len - 1));
+            }).is_ok() && !bytes.is_empty() {
+                prop_assert!(Patch::parse(&bytes, &grid).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn runs_come_back_with_their_box() {
+        let grid = Grid::new([40, 70, 9]).unwrap();
+        let mut runs = Runs::default();
+        let given = [
+            (3, Run { start: 4, len: 2, old: 0, new: 70_000 }),
+            (0, Run { start: 600, len: 9, old: 1, new: 70_000 }),
+            (0, Run { start: 10, len: 1, old: 0, new: 70_000 }),
+        ];
+        given.iter().for_each(|(c, r)| runs.push(*c, *r));
+        let patch = runs.pack(&grid).unwrap();
+        let mut seen = Vec::new();
+        patch.each(&grid, &mut |c, r| seen.push((c, r)));
+        assert_eq!(seen, [given[2], given[1], given[0]]);
+        assert_eq!(Patch::parse(patch.bytes(), &grid).unwrap(), patch);
+        assert_eq!(patch.voxels, 12);
+        // 600 is z 1, y 2, x 6 of a chunk of 64 × 9 columns; the run goes on to the next row; chunk 3 starts at z 32, y 64.
+        assert_eq!(patch.bounds, Bounds { start: [0, 1, 0], end: [33, 65, 9] });
+        assert_eq!(Runs::default().pack(&grid), None);
+    }
+}

@@ -1,0 +1,423 @@
+//! From a journal and the labels it belongs to, back to where the work was left.
+
+use crate::chunks::LabelSnapshot;
+use crate::history::{History, Step};
+use crate::journal::{BadStart, Header, JournalFile, Reader, Record, Resume, Tail};
+use crate::session::SessionOptions;
+use crate::volume::Direction;
+use crate::{AnnotateError, Fingerprint, LabelVolume};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// What opening a journal found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Replay {
+    /// Edits, undos and redos found in the journal; 0 for a new one.
+    pub entries: u64,
+    /// What was dropped from its end; `None` where it ended well.
+    pub dropped: Option<DroppedTail>,
+    /// Oldest steps that can no longer be undone, because the undo memory is too small for them.
+    pub dropped_steps: usize,
+}
+
+/// The end of a journal that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedTail {
+    /// Its length.
+    pub bytes: u64,
+    /// What is wrong with it.
+    pub why: &'static str,
+    /// Where it was put, unless it is only the torn end of the last write.
+    pub kept_at: Option<PathBuf>,
+}
+
+/// A journal read back.
+pub(crate) struct Opened {
+    pub volume: LabelVolume,
+    pub history: History,
+    pub journal: JournalFile,
+    /// Number of the state that the given labels are, if it is known.
+    pub base_state: Option<u64>,
+    /// Fingerprint of the given labels.
+    pub fingerprint: Fingerprint,
+    pub report: Replay,
+}
+
+/// Opens or begins the journal of some labels, and replays it on them.
+pub(crate) fn open(
+    base: LabelVolume,
+    base_path: Option<&Path>,
+    path: &Path,
+    options: &SessionOptions,
+) -> Result<Opened, AnnotateError> {
+    let fingerprint = base.fingerprint();
+    let header = Header {
+        shape_zyx: base.shape_zyx(),
+        voxel_size_um: base.voxel_size_um(),
+        // A path that is not Unicode cannot be JSON; it is noted for people only.
+        base_path: base_path.map(|p| PathBuf::from(p.to_string_lossy().into_owned())),
+        bases: vec![fingerprint],
+        snapshot: false,
+        floor: 0,
+        next_id: 1,
+    };
+    let io = |doing| AnnotateError::io(path, doing);
+    let mut file = JournalFile::lock(path)?;
+    let bytes = header.bytes().map_err(|e| io("writing the journal")(e.into()))?;
+    let len = file.metadata().map_err(io("reading the journal"))?.len();
+    // Empty, or cut short while it was begun.
+    let begun = len < bytes.len() as u64 && {
+        let mut start = Vec::new();
+        (&file).take(len).read_to_end(&mut start).map_err(io("reading the journal"))?;
+        bytes.starts_with(&start)
+    };
+    if begun {
+        let write = |file: &mut File| {
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&bytes)?;
+            file.sync_all()
+        };
+        write(&mut file).map_err(io("writing the journal"))?;
+        let history = History::new(options.undo_budget_bytes, 0, 1);
+        let resume = Resume {
+            len: bytes.len() as u64,
+            position: 0,
+            compact_len: bytes.len() as u64,
+            bases: header.bases,
+            every: options.sync_every,
+        };
+        let journal = JournalFile::resume(path, file, resume)?;
+        let report = Replay::default();
+        return Ok(Opened { volume: base, history, journal, base_state: Some(0), fingerprint, report });
+    }
+    Replayer { path, file, len, fingerprint, options }.replay(base)
+}
+
+struct Replayer<'a> {
+    path: &'a Path,
+    file: File,
+    len: u64,
+    fingerprint: Fingerprint,
+    options: &'a SessionOptions,
+}
+
+impl Replayer<'_> {
+    fn io(&self, doing: &'static str) -> impl FnOnce(io::Error) -> AnnotateError + use<> {
+        let path = self.path;
+        AnnotateError::io(path, doing)
+    }
+
+    fn bad(&self, met: impl Into<String>) -> AnnotateError {
+        AnnotateError::BadJournal { journal: self.path.to_owned(), met: met.into() }
+    }
+
+    fn reader(&self) -> Result<Reader<BufReader<&File>>, AnnotateError> {
+        (&self.file).seek(SeekFrom::Start(0)).map_err(self.io("reading the journal"))?;
+        Reader::begin(BufReader::with_capacity(1 << 16, &self.file), self.len).map_err(|e| match e {
+            BadStart::Io(e) => self.io("reading the journal")(e),
+            BadStart::NoJournal(met) => self.bad(met),
+        })
+    }
+
+    /// Whether the labels are those of the journal, and the last known number of their state.
+    fn find_base(&self, base: &LabelVolume) -> Result<Option<u64>, AnnotateError> {
+        let mut reader = self.reader()?;
+        let header = reader.header.clone();
+        let other = |met| AnnotateError::OtherBase { journal: self.path.to_owned(), met };
+        if header.shape_zyx != base.shape_zyx() {
+            return Err(other(format!(
+                "it is of labels of Z, Y, X = {:?}, and these are {:?}",
+                header.shape_zyx,
+                base.shape_zyx()
+            )));
+        }
+        let mut known = header.bases.contains(&self.fingerprint);
+        let mut state = (known && !header.snapshot).then_some(header.floor);
+        while let Ok(record) = reader.next().map_err(self.io("reading the journal"))? {
+            if let Record::Saving { state: saved, fingerprint } = record
+                && fingerprint == self.fingerprint
+            {
+                known = true;
+                state = Some(saved);
+            }
+        }
+        if known {
+            return Ok(state);
+        }
+        let of = header.base_path.map_or_else(|| "labels begun empty".to_owned(), |p| p.display().to_string());
+        Err(other(format!("it belongs to other labels than these ({of}), or they were changed by another program")))
+    }
+
+    fn replay(self, base: LabelVolume) -> Result<Opened, AnnotateError> {
+        let base_state = self.find_base(&base)?;
+        let mut reader = self.reader()?;
+        let header = reader.header.clone();
+        let mut state = State {
+            // Trimmed to its budget at the end: the journal may have been written with a larger one.
+            history: History::new(u64::MAX, header.floor, header.next_id),
+            applying: header.snapshot || base_state == Some(header.floor),
+            base_state,
+            last_id: header.floor,
+            volume: base,
+        };
+        let mut parts = header.snapshot.then(|| (LabelSnapshot::empty(reader.grid, state.volume.voxel_size_um()), 0));
+        let mut snapshot_end = reader.at;
+        let (mut entries, mut bases) = (0u64, header.bases);
+        let tail = loop {
+            if let Some((labels, next)) = parts.take_if(|p| p.1 == reader.grid.chunk_count()) {
+                debug_assert_eq!(next, labels.chunks.len());
+                state.volume = LabelVolume::from_snapshot(labels, &self.options.limits)?;
+                snapshot_end = reader.at;
+            }
+            let (at, position) = (reader.at, reader.position);
+            let record = match reader.next().map_err(self.io("reading the journal"))? {
+                Ok(record) => record,
+                Err(tail) => break tail,
+            };
+            let outcome = match (record, &mut parts) {
+                (Record::Snapshot(part), Some((labels, next))) => match part.restore(labels, *next) {
+                    Ok(end) => {
+                        *next = end;
+                        let (stored, limit) = (labels.stored_bytes(), self.options.limits.max_stored_bytes);
+                        let what = "the size of the labels in bytes";
+                        let next = "raise the limit if the journal is trusted";
+                        crate::limits::check(what, stored, "max_stored_bytes", limit, next)?;
+                        Ok(())
+                    }
+                    Err(why) => Err(why),
+                },
+                (Record::Snapshot(_), None) => Err("it is a snapshot among edits"),
+                (_, Some(_)) => Err("the snapshot is not complete"),
+                (Record::Saving { fingerprint, .. }, None) => {
+                    bases.retain(|b| *b != fingerprint);
+                    bases.push(fingerprint);
+                    Ok(())
+                }
+                (Record::Saved { .. }, None) => Ok(()),
+                (record, None) => state.step(record).map(|()| entries += 1),
+            };
+            if let Err(why) = outcome {
+                (reader.at, reader.position) = (at, position);
+                break Tail::Damaged(why);
+            }
+        };
+        if parts.is_some() {
+            return Err(self.bad("the snapshot of the labels that it begins with is damaged"));
+        }
+        if !state.applying {
+            return Err(self.bad("the state that these labels were saved in is not in it"));
+        }
+        let (len, position) = (reader.at, reader.position);
+        drop(reader);
+        let dropped = self.keep_tail(len, tail)?;
+        let mut history = state.history;
+        let dropped_steps = history.trim(self.options.undo_budget_bytes);
+        let resume = Resume {
+            len,
+            position,
+            compact_len: snapshot_end + history.bytes(),
+            bases,
+            every: self.options.sync_every,
+        };
+        let journal = JournalFile::resume(self.path, self.file, resume)?;
+        let report = Replay { entries, dropped, dropped_steps };
+        let fingerprint = self.fingerprint;
+        Ok(Opened { volume: state.volume, history, journal, base_state, fingerprint, report })
+    }
+
+    /// Puts the end of a journal that could not be read beside it, unless it is only a write cut short.
+    fn keep_tail(&self, from: u64, tail: Tail) -> Result<Option<DroppedTail>, AnnotateError> {
+        let bytes = self.len - from;
+        let why = match tail {
+            Tail::Clean => return Ok(None),
+            Tail::Torn => {
+                return Ok(Some(DroppedTail { bytes, why: "the last write was cut short", kept_at: None }));
+            }
+            Tail::Damaged(why) => why,
+        };
+        let mut number = 1;
+        let (mut copy, kept_at) = loop {
+            let mut name = self.path.file_name().unwrap_or_default().to_owned();
+            name.push(format!(".damaged-{number}"));
+            let beside = self.path.with_file_name(name);
+            match OpenOptions::new().write(true).create_new(true).open(&beside) {
+                Ok(copy) => break (copy, beside),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < 10_000 => number += 1,
+                Err(e) => return Err(AnnotateError::io(&beside, "keeping the damaged end of the journal")(e)),
+            }
+        };
+        let mut file = &self.file;
+        let kept = file
+            .seek(SeekFrom::Start(from))
+            .and_then(|_| io::copy(&mut file.take(bytes), &mut copy))
+            .and_then(|_| copy.sync_all());
+        kept.map_err(AnnotateError::io(&kept_at, "keeping the damaged end of the journal"))?;
+        Ok(Some(DroppedTail { bytes, why, kept_at: Some(kept_at) }))
+    }
+}
+
+/// Labels and history while a journal is replayed.
+struct State {
+    volume: LabelVolume,
+    history: History,
+    /// Number of the state that the given labels are.
+    base_state: Option<u64>,
+    /// Number of the newest step; they rise.
+    last_id: u64,
+    /// Whether that state was reached: before it, steps are only remembered.
+    applying: bool,
+}
+
+impl State {
+    fn step(&mut self, record: Record) -> Result<(), &'static str> {
+        match record {
+            Record::Edit { id, name, patch } => {
+                if id <= self.last_id {
+                    return Err("its steps are not in order");
+                }
+                if self.applying {
+                    self.volume.patch(&patch, Direction::Forward)?;
+                }
+                self.last_id = id;
+                self.history.push(Step { id, name, patch });
+            }
+            Record::Undo => {
+                let step = self.history.to_undo().ok_or("there is nothing to undo")?;
+                if self.applying {
+                    self.volume.patch(&step.patch, Direction::Backward)?;
+                }
+                self.history.undo();
+            }
+            Record::Redo => {
+                let step = self.history.to_redo().ok_or("there is nothing to redo")?;
+                if self.applying {
+                    self.volume.patch(&step.patch, Direction::Forward)?;
+                }
+                self.history.redo();
+            }
+            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => {}
+        }
+        self.applying |= self.base_state == Some(self.history.state());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Journals whose check sums are right and whose content is anything.
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+    use super::*;
+    use crate::Session;
+    use crate::journal::framed;
+    use cytoscope_volume::VoxelSize;
+    use proptest::prelude::*;
+
+    fn base() -> LabelVolume {
+        LabelVolume::new([3, 9, 9], VoxelSize::default()).unwrap()
+    }
+
+    fn write(path: &Path, header: &Header, bodies: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = header.bytes().unwrap();
+        for (position, body) in bodies.iter().enumerate() {
+            bytes.extend(framed(position as u64, body));
+        }
+        std::fs::write(path, &bytes).unwrap();
+        bytes
+    }
+
+    fn header(snapshot: bool) -> Header {
+        Header {
+            shape_zyx: [3, 9, 9],
+            voxel_size_um: VoxelSize::default(),
+            base_path: None,
+            bases: vec![base().fingerprint()],
+            snapshot,
+            floor: 0,
+            next_id: 1,
+        }
+    }
+
+    /// An edit of one run of the only chunk, sound or not.
+    fn edit() -> impl Strategy<Value = Vec<u8>> {
+        let run = (0u8..20, 0u8..40, 0u8..3, 0u8..3);
+        (1u8..12, run).prop_map(|(id, (start, len, old, new))| vec![1, id, 1, b'x', 0, 1, old, new, 1, start, len])
+    }
+
+    fn body() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            4 => edit(),
+            2 => Just(vec![2u8]),
+            2 => Just(vec![3u8]),
+            1 => prop::collection::vec(0u8..7, 0..20),
+            1 => prop::collection::vec(any::<u8>(), 0..20),
+            1 => prop::collection::vec(any::<u8>(), 0..20).prop_map(|mut v| { v.insert(0, 4); v }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_records_are_replayed_up_to_the_first_that_does_not_fit(
+            bodies in prop::collection::vec(body(), 0..12), snapshot in any::<bool>(), whole in any::<bool>(),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.journal");
+            let mut bodies = bodies;
+            if snapshot && whole {
+                // One chunk of 243 voxels, all of label 1.
+                bodies.insert(0, vec![4, 0, 243, 1, 1]);
+            }
+            let bytes = write(&path, &header(snapshot), &bodies);
+            match Session::open(base(), None, &path, SessionOptions::default()) {
+                Err(_) => prop_assert!(std::fs::read(&path).unwrap() == bytes),
+                Ok((mut session, replay)) => {
+                    let kept = std::fs::read(&path).unwrap();
+                    prop_assert!(bytes.starts_with(&kept));
+                    let lost = (bytes.len() - kept.len()) as u64;
+                    prop_assert_eq!(replay.dropped.as_ref().map_or(0, |d| d.bytes), lost);
+                    if let Some(at) = replay.dropped.and_then(|d| d.kept_at) {
+                        prop_assert!(bytes.ends_with(&std::fs::read(at).unwrap()));
+                    }
+                    // All that was accepted can be undone, back to where it began.
+                    while session.undo().unwrap().is_some() {}
+                    prop_assert_eq!(session.volume().voxels_of(1), if snapshot { 243 } else { 0 });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_a_journal_claims_take_no_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let told = Session::open(base(), None, &path, SessionOptions::default()).unwrap_err();
+            assert!(std::fs::read(&path).unwrap() == bytes);
+            told.to_string()
+        };
+        // A header of 4 GB; a volume of 2^60 voxels; a snapshot chunk that never ends.
+        let mut bytes = header(false).bytes().unwrap();
+        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(refused(&bytes).contains("length"));
+        let huge = Header { shape_zyx: [1 << 20; 3], ..header(false) };
+        assert!(refused(&huge.bytes().unwrap()).contains("MAX_CHUNKS"));
+        let mut endless = vec![4, 0];
+        (0..400).for_each(|_| endless.extend([1, 7]));
+        let bytes = write(&path, &header(true), &[endless]);
+        assert!(refused(&bytes).contains("snapshot"));
+        // Records of 4 GB and of more pairs and runs than bytes are dropped.
+        for tail in
+            [vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], framed(0, &[1, 1, 1, b'x', 0, 0xff, 0xff, 0xff, 0x7f, 1, 2])]
+        {
+            let mut bytes = header(false).bytes().unwrap();
+            bytes.extend(&tail);
+            std::fs::write(&path, &bytes).unwrap();
+            let (_, replay) = Session::open(base(), None, &path, SessionOptions::default()).unwrap();
+            assert_eq!(replay.dropped.map(|d| d.bytes), Some(tail.len() as u64));
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! A label volume that is edited: chunks, and an index of where each label is.
+
+use crate::chunks::{Chunk, Grid, LabelSnapshot};
+use crate::geometry::{Bounds, Scope, join};
+use crate::index::LabelIndex;
+use crate::limits::{self, Limits, MAX_BOX_VOXELS};
+use crate::patch::{Patch, Run, Runs};
+use crate::{AnnotateError, Fingerprint, SliceAxis};
+use cytoscope_volume::VoxelSize;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Labels under correction: axes Z, Y, X, 0 = background, in chunks ([`crate::CHUNK_ZYX`]).
+///
+/// It is changed by edits only ([`crate::Session::apply`]).
+#[derive(Debug, Clone)]
+pub struct LabelVolume {
+    labels: LabelSnapshot,
+    index: LabelIndex,
+}
+
+/// Which way differences are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Forward,
+    Backward,
+}
+
+impl LabelVolume {
+    /// A volume of background.
+    ///
+    /// # Errors
+    /// [`AnnotateError::TooLarge`] or [`AnnotateError::BadParameter`] for a shape past the limits or with an empty axis.
+    pub fn new(shape_zyx: [usize; 3], voxel_size_um: VoxelSize) -> Result<Self, AnnotateError> {
+        let grid = Grid::new(shape_zyx)?;
+        let index = LabelIndex::new(grid.chunk_count());
+        Ok(Self { labels: LabelSnapshot::empty(grid, voxel_size_um), index })
+    }
+
+    /// A volume from labels in C order.
+    ///
+    /// # Errors
+    /// As [`LabelVolume::new`]; [`AnnotateError::BadParameter`] if the labels do not fill the shape.
+    pub fn from_dense(shape_zyx: [usize; 3], voxel_size_um: VoxelSize, labels: &[u32]) -> Result<Self, AnnotateError> {
+        let grid = Grid::new(shape_zyx)?;
+        if shape_zyx.iter().product::<usize>() != labels.len() {
+            return Err(AnnotateError::BadParameter {
+                what: "the number of labels",
+                got: format!("{} for shape {shape_zyx:?}", labels.len()),
+                expected: "one label a voxel",
+            });
+        }
+        let [_, ny, nx] = shape_zyx;
+        let chunks = (0..grid.chunk_count()).map(|chunk| {
+            let b = grid.bounds(chunk);
+            let rows =
+                b.rows().flat_map(|(z, y)| &labels[(z * ny + y) * nx + b.start[2]..(z * ny + y) * nx + b.end[2]]);
+            Chunk::from_values(&rows.copied().collect::<Vec<_>>())
+        });
+        let chunks = chunks.collect();
+        Self::from_snapshot(LabelSnapshot { grid, chunks, voxel_size_um }, &Limits::default())
+    }
+
+    /// A volume that starts as a snapshot; its labels are counted.
+    ///
+    /// # Errors
+    /// [`AnnotateError::TooLarge`] if the labels are in more pieces than the limits allow.
+    pub fn from_snapshot(labels: LabelSnapshot, limits: &Limits) -> Result<Self, AnnotateError> {
+        let count = |(i, chunk): (usize, &Chunk)| {
+            let mut found: HashMap<u32, u32> = HashMap::new();
+            chunk.runs(0..labels.grid.chunk_voxels(i), |_, len, value| {
+                if value != 0 {
+                    *found.entry(value).or_default() += len as u32;
+                }
+            });
+            found
+        };
+        let mut index = LabelIndex::new(labels.chunks.len());
+        let mut pieces = 0u64;
+        // Few chunks at once: noise makes a table as large as the chunk itself.
+        for (n, group) in labels.chunks.chunks(256).enumerate() {
+            let counted: Vec<_> = group.par_iter().enumerate().map(|(i, c)| count((n * 256 + i, c))).collect();
+            for (i, found) in counted.into_iter().enumerate() {
+                pieces += found.len() as u64;
+                limits::check(
+                    "the number of labels, counted in each chunk they are in,",
+                    pieces,
+                    "max_label_pieces",
+                    limits.max_label_pieces,
+                    "check that this is a label image and not intensities",
+                )?;
+                found.into_iter().for_each(|(label, len)| index.add(label, (n * 256 + i) as u32, i64::from(len)));
+            }
+        }
+        Ok(Self { labels, index })
+    }
+
+    /// The labels as they are now; later edits do not change it. Microseconds: chunks are shared until they are written.
+    pub fn snapshot(&self) -> LabelSnapshot {
+        self.labels.clone()
+    }
+
+    /// The labels, to be read in place.
+    pub fn labels(&self) -> &LabelSnapshot {
+        &self.labels
+    }
+
+    /// Extent along Z, Y, X.
+    pub fn shape_zyx(&self) -> [usize; 3] {
+        self.labels.grid.shape
+    }
+
+    /// Size of a voxel in µm.
+    pub fn voxel_size_um(&self) -> VoxelSize {
+        self.labels.voxel_size_um
+    }
+
+    /// The label of a voxel; `None` outside the volume.
+    pub fn get(&self, zyx: [usize; 3]) -> Option<u32> {
+        self.labels.get(zyx)
+    }
+
+    /// The labels of one slice, row by row.
+    ///
+    /// # Errors
+    /// [`AnnotateError::OutOfBounds`] if there is no such slice.
+    pub fn slice(&self, axis: SliceAxis, index: usize) -> Result<Vec<u32>, AnnotateError> {
+        self.labels.slice(axis, index)
+    }
+
+    /// See [`LabelSnapshot::fingerprint`].
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.labels.fingerprint()
+    }
+
+    /// Labels in use, in rising order.
+    pub fn labels_in_use(&self) -> impl Iterator<Item = u32> + '_ {
+        self.index.labels()
+    }
+
+    /// Number of labels in use.
+    pub fn label_count(&self) -> usize {
+        self.index.label_count()
+    }
+
+    /// Voxels of a label; 0 for one that is not there and for background.
+    pub fn voxels_of(&self, label: u32) -> u64 {
+        self.index.voxels(label)
+    }
+
+    /// A label that is not in use: one above the greatest, or the least free one where there is none above.
+    ///
+    /// # Errors
+    /// [`AnnotateError::NoFreeLabel`] if all are in use.
+    pub fn next_free_label(&self) -> Result<u32, AnnotateError> {
+        if let Some(next) = self.index.greatest().checked_add(1) {
+            return Ok(next);
+        }
+        let gap = self.index.labels().zip(1..).find(|(label, wanted)| label != wanted);
+        gap.map(|(_, free)| free).ok_or(AnnotateError::NoFreeLabel)
+    }
+
+    /// `count` labels that are not in use.
+    pub(crate) fn free_labels(&self, count: usize) -> Result<Vec<u32>, AnnotateError> {
+        let first = self.next_free_label()?;
+        if first > self.index.greatest() {
+            let last =
+                u32::try_from(count).ok().and_then(|n| first.checked_add(n)).ok_or(AnnotateError::NoFreeLabel)?;
+            return Ok((first..last).collect());
+        }
+        let mut used = self.index.labels().peekable();
+        let mut free = Vec::new();
+        for label in 1..u32::MAX {
+            if free.len() == count {
+                break;
+            }
+            if used.peek() == Some(&label) {
+                used.next();
+            } else {
+                free.push(label);
+            }
+        }
+        if free.len() == count { Ok(free) } else { Err(AnnotateError::NoFreeLabel) }
+    }
+
+    /// The smallest box around a label; `None` if it is not there. Only the chunks it is in are searched.
+    pub fn bounds_of(&self, label: u32) -> Option<Bounds> {
+        self.bounds_within(label, &Bounds::whole(self.shape_zyx()))
+    }
+
+    /// The smallest box around the part of a label inside a box.
+    pub(crate) fn bounds_within(&self, label: u32, within: &Bounds) -> Option<Bounds> {
+        let mut found = None;
+        self.each_row_of(label, within, |z, y, xs| {
+            join(&mut found, Bounds { start: [z, y, xs.start], end: [z + 1, y + 1, xs.end] });
+        });
+        found
+    }
+
+    /// As [`LabelVolume::bounds_within`], refusing background and a label that is not there.
+    pub(crate) fn bounds_in(&self, label: u32, scope: Scope) -> Result<Bounds, AnnotateError> {
+        let within = scope.bounds(self.shape_zyx())?;
+        self.bounds_within(label, &within).ok_or(AnnotateError::NoSuchLabel { label, place: scope.name() })
+    }
+
+    /// As [`LabelVolume::bounds_in`], also refusing a box that is too large to work on.
+    pub(crate) fn box_of(&self, label: u32, scope: Scope) -> Result<Bounds, AnnotateError> {
+        let bounds = self.bounds_in(label, scope)?;
+        check_box(&bounds)?;
+        Ok(bounds)
+    }
+
+    /// Calls `f(z, y, xs)` for each run of a label along X inside a box (cut at the faces of chunks).
+    pub(crate) fn each_row_of(&self, label: u32, within: &Bounds, mut f: impl FnMut(usize, usize, Range<usize>)) {
+        for (chunk, _) in self.index.pieces(label) {
+            let chunk = *chunk as usize;
+            let own = self.labels.grid.bounds(chunk);
+            let Some(part) = own.intersection(within) else { continue };
+            let [_, ny, nx] = own.size();
+            for (z, y) in part.rows() {
+                let row = ((z - own.start[0]) * ny + y - own.start[1]) * nx;
+                let range = row + part.start[2] - own.start[2]..row + part.end[2] - own.start[2];
+                self.labels.chunks[chunk].runs(range, |start, len, value| {
+                    if value == label {
+                        let x = own.start[2] + start - row;
+                        f(z, y, x..x + len);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Where a label is inside a box, in C order.
+    pub(crate) fn mask_of(&self, label: u32, bounds: &Bounds) -> Vec<bool> {
+        let [nz, ny, nx] = bounds.size();
+        let mut mask = vec![false; nz * ny * nx];
+        self.each_row_of(label, bounds, |z, y, xs| {
+            let row = ((z - bounds.start[0]) * ny + y - bounds.start[1]) * nx;
+            mask[row + xs.start - bounds.start[2]..row + xs.end - bounds.start[2]].fill(true);
+        });
+        mask
+    }
+
+    /// Which indices along an axis have voxels of a label.
+    pub(crate) fn slices_with(&self, label: u32, axis: SliceAxis) -> Vec<bool> {
+        let shape = self.shape_zyx();
+        let mut found = vec![false; shape[axis.index()]];
+        self.each_row_of(label, &Bounds::whole(shape), |z, y, xs| match axis {
+            SliceAxis::Z => found[z] = true,
+            SliceAxis::Y => found[y] = true,
+            SliceAxis::X => found[xs].fill(true),
+        });
+        found
+    }
+
+    /// Applies differences, one way or the other.
+    ///
+    /// # Errors
+    /// Where the labels are not those the differences start from; nothing is changed then.
+    pub(crate) fn patch(&mut self, patch: &Patch, direction: Direction) -> Result<(), &'static str> {
+        let mut deltas: HashMap<(u32, u32), i64> = HashMap::new();
+        patch_snapshot(&mut self.labels, patch, direction, |chunk, run| {
+            *deltas.entry((run.old, chunk)).or_default() -= i64::from(run.len);
+            *deltas.entry((run.new, chunk)).or_default() += i64::from(run.len);
+        })?;
+        self.index.apply(&deltas);
+        let mut chunks: Vec<u32> = deltas.keys().map(|k| k.1).collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        chunks.into_iter().for_each(|c| self.collapse(c));
+        Ok(())
+    }
+
+    /// Stores a chunk of one value as that value.
+    fn collapse(&mut self, chunk: u32) {
+        let at = chunk as usize;
+        let candidate = self.labels.chunks[at].get(0);
+        let uniform = match candidate {
+            0 => self.index.filled(at) == 0,
+            label => self.index.voxels_in(label, chunk) as usize == self.labels.grid.chunk_voxels(at),
+        };
+        if uniform {
+            self.labels.chunks[at] = Chunk::Uniform(candidate);
+        }
+    }
+}
+
+/// Applies differences to chunks; `each` is told every run as it is applied.
+pub(crate) fn patch_snapshot(
+    labels: &mut LabelSnapshot,
+    patch: &Patch,
+    direction: Direction,
+    mut each: impl FnMut(u32, Run),
+) -> Result<(), &'static str> {
+    let turned = |run: Run| match direction {
+        Direction::Forward => run,
+        Direction::Backward => Run { old: run.new, new: run.old, ..run },
+    };
+    let grid = labels.grid;
+    let range = |run: Run| run.start as usize..(run.start + run.len) as usize;
+    let mut fits = true;
+    patch.each(&grid, &mut |chunk, run| {
+        let run = turned(run);
+        labels.chunks[chunk as usize].runs(range(run), |_, _, value| fits &= value == run.old);
+    });
+    if !fits {
+        return Err("the labels are not those it starts from");
+    }
+    patch.each(&grid, &mut |chunk, run| {
+        let run = turned(run);
+        let len = grid.chunk_voxels(chunk as usize);
+        labels.chunks[chunk as usize].write(len, range(run), run.new, |_| true, |_, _, _| {});
+        each(chunk, run);
+    });
+    Ok(())
+}
+
+/// Refuses a box that is too large to work on at once.
+pub(crate) fn check_box(bounds: &Bounds) -> Result<(), AnnotateError> {
+    limits::check(
+        "the box around the label, in voxels,",
+        bounds.voxels(),
+        "MAX_BOX_VOXELS",
+        MAX_BOX_VOXELS,
+        "do it slice by slice, or split the label first",
+    )
+}
+
+/// Writes to a volume and keeps what changed.
+pub(crate) struct Pen<'a> {
+    volume: &'a mut LabelVolume,
+    runs: &'a mut Runs,
+}
+
+impl<'a> Pen<'a> {
+    pub fn new(volume: &'a mut LabelVolume, runs: &'a mut Runs) -> Self {
+        Self { volume, runs }
+    }
+
+    pub fn volume(&self) -> &LabelVolume {
+        self.volume
+    }
+
+    /// Sets a row of voxels inside the volume to a label, where `allow` takes the label there.
+    pub fn row(&mut self, z: usize, y: usize, xs: Range<usize>, new: u32, allow: impl Fn(u32) -> bool) {
+        let grid = self.volume.labels.grid;
+        let mut x = xs.start;
+        while x < xs.end {
+            let (chunk, local) = grid.place([z, y, x]);
+            let own = grid.bounds(chunk);
+            let end = xs.end.min(own.end[2]);
+            let len = own.size().iter().product();
+            let runs = &mut *self.runs;
+            let range = local..local + end - x;
+            self.volume.labels.chunks[chunk].write(len, range, new, &allow, |start, len, old| {
+                let from = x + start - local;
+                join(&mut runs.fresh, Bounds { start: [z, y, from], end: [z + 1, y + 1, from + len] });
+                runs.push(chunk as u32, Run { start: start as u32, len: len as u32, old, new });
+            });
+            x = end;
+        }
+    }
+
+    /// Sets every voxel of a box: `choose(i)` gives the label of the i-th in C order, or `None` to leave it.
+    pub fn fill_box(&mut self, bounds: &Bounds, choose: impl Fn(usize) -> Option<u32>, allow: impl Fn(u32) -> bool) {
+        let nx = bounds.size()[2];
+        for (n, (z, y)) in bounds.rows().enumerate() {
+            let mut x = 0;
+            while x < nx {
+                let chosen = choose(n * nx + x);
+                let start = x;
+                while x < nx && choose(n * nx + x) == chosen {
+                    x += 1;
+                }
+                if let Some(new) = chosen {
+                    self.row(z, y, bounds.start[2] + start..bounds.start[2] + x, new, &allow);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Pen<'_> {
+    /// Brings the index up to date and stores chunks that became uniform as one value.
+    fn drop(&mut self) {
+        let deltas = std::mem::take(&mut self.runs.deltas);
+        self.volume.index.apply(&deltas);
+        let mut chunks: Vec<u32> = deltas.keys().map(|k| k.1).collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        chunks.into_iter().for_each(|c| self.volume.collapse(c));
+    }
+}

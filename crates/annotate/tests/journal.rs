@@ -1,0 +1,388 @@
+//! What is in the journal is what was done: after closing, cutting, damaging, compacting and saving.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod common;
+
+use common::{SHAPE, base, edit, names, open, try_edit};
+use cytoscope_annotate::{AnnotateError, Edit, Fingerprint, LabelVolume, LoadOptions, Scope, Session, SessionOptions};
+use cytoscope_volume::VoxelSize;
+use proptest::prelude::*;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+fn reopen(base: LabelVolume, journal: &Path, options: &SessionOptions) -> Session {
+    let (session, replay) = Session::open(base, None, journal, options.clone()).unwrap();
+    assert_eq!(replay.dropped, None);
+    session
+}
+
+fn prints(session: &Session) -> Fingerprint {
+    session.volume().fingerprint()
+}
+
+/// Undoes everything and redoes it, giving the state at each step.
+fn walk(session: &mut Session) -> Vec<Fingerprint> {
+    let mut states = vec![prints(session)];
+    let redo = session.redo_names().count();
+    let mut undone = 0;
+    while session.undo().unwrap().is_some() {
+        undone += 1;
+        states.push(prints(session));
+    }
+    for _ in 0..undone {
+        session.redo().unwrap().unwrap();
+    }
+    assert_eq!(session.redo_names().count(), redo);
+    states
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Edit(u64),
+    Stroke(u64),
+    Undo(usize),
+    Redo(usize),
+    Reopen,
+    Compact,
+    Save,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        8 => any::<u64>().prop_map(Act::Edit),
+        2 => any::<u64>().prop_map(Act::Stroke),
+        3 => (1usize..4).prop_map(Act::Undo),
+        2 => (1usize..4).prop_map(Act::Redo),
+        1 => Just(Act::Reopen),
+        1 => Just(Act::Compact),
+        1 => Just(Act::Save),
+    ];
+    prop::collection::vec(act, 1..25)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_reopened_journal_is_as_it_was_left(acts in acts(), small in any::<bool>()) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cells.journal");
+        let mut options = SessionOptions::default();
+        if small { options.undo_budget_bytes = 6000; }
+        let mut bases = vec![base()];
+        let mut session = reopen(base(), &path, &options);
+        // The same without a journal.
+        let mut plain = Session::in_memory(base(), options.clone());
+        for (n, act) in acts.iter().enumerate() {
+            match act {
+                Act::Edit(n) => {
+                    let (a, b) = (try_edit(&mut session, *n), try_edit(&mut plain, *n));
+                    prop_assert_eq!(a.map(|c| (c.bounds, c.voxels, c.new_labels)), b.map(|c| (c.bounds, c.voxels, c.new_labels)));
+                }
+                Act::Stroke(n) => {
+                    if let Edit::Paint { brush, points } = edit(*n) {
+                        session.begin_stroke(brush, points[0]).unwrap();
+                        session.extend_stroke(points[1]).unwrap();
+                        // Undo, saving and the like finish a stroke first; so does an edit.
+                        session.end_stroke().unwrap();
+                        plain.apply(&Edit::Paint { brush, points }).unwrap();
+                    }
+                }
+                Act::Undo(n) => for _ in 0..*n { prop_assert_eq!(session.undo().unwrap(), plain.undo().unwrap()); },
+                Act::Redo(n) => for _ in 0..*n { prop_assert_eq!(session.redo().unwrap(), plain.redo().unwrap()); },
+                Act::Reopen => {
+                    drop(session);
+                    let base = bases[n % bases.len()].clone();
+                    session = reopen(base, &path, &options);
+                }
+                Act::Compact => session.compact().unwrap(),
+                Act::Save => {
+                    let saved = folder.path().join(format!("saved-{n}.tif"));
+                    let ticket = session.begin_save().unwrap();
+                    let done = ticket.save(&saved, &mut |_, _| ControlFlow::Continue(())).unwrap();
+                    if n % 2 == 0 {
+                        session.mark_saved(done).unwrap();
+                        prop_assert!(!session.is_modified());
+                    }
+                    bases.push(LabelVolume::load(&saved, &LoadOptions::default()).unwrap());
+                }
+            }
+            prop_assert!(prints(&session) == prints(&plain), "after {:?}", act);
+        }
+        // A journal may know more steps than fit the budget of the session that wrote it; never fewer.
+        let (mut undo, redo) = names(&session);
+        let known = names(&plain);
+        prop_assert_eq!(&redo, &known.1);
+        undo.truncate(known.0.len());
+        prop_assert_eq!(undo, known.0);
+        let (state, told) = (walk(&mut session), names(&session));
+        drop(session);
+        for base in bases {
+            let mut again = reopen(base.clone(), &path, &options);
+            prop_assert_eq!(names(&again), told.clone());
+            prop_assert!(walk(&mut again) == state);
+            // Saying what the labels differ from needs no journal: it may say modified where it does not know.
+            let same = prints(&again) == base.fingerprint();
+            prop_assert!(same || again.is_modified());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_no_crash(
+        bytes in prop::collection::vec(any::<u8>(), 0..300), magic in any::<bool>(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut in any::<prop::sample::Index>(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let mut written = if magic { b"CYTOJRNL\x01\0\0\0".to_vec() } else { Vec::new() };
+        written.extend(&bytes);
+        std::fs::write(&path, &written).unwrap();
+        let small = || LabelVolume::new([3, 9, 9], VoxelSize::default()).unwrap();
+        if Session::open(small(), None, &path, SessionOptions::default()).is_err() {
+            prop_assert!(std::fs::read(&path).unwrap() == written, "what is refused is left as it is");
+        }
+        // A sound journal with some bytes changed and its end cut off.
+        let path = folder.path().join("b.journal");
+        let (mut session, _) = Session::open(small(), None, &path, SessionOptions::default()).unwrap();
+        for n in 0..6 { try_edit(&mut session, n); }
+        session.undo().unwrap();
+        if magic { session.compact().unwrap(); }
+        drop(session);
+        let mut bytes = std::fs::read(&path).unwrap();
+        for (at, to) in flips { let i = at.index(bytes.len()); bytes[i] ^= to; }
+        bytes.truncate(cut.index(2 * bytes.len()));
+        std::fs::write(&path, &bytes).unwrap();
+        match Session::open(small(), None, &path, SessionOptions::default()) {
+            Err(_) => prop_assert!(std::fs::read(&path).unwrap() == bytes, "what is refused is left as it is"),
+            Ok((mut session, _)) => { while session.undo().unwrap().is_some() {} }
+        }
+    }
+}
+
+#[test]
+fn cut_at_any_byte_all_whole_records_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cells.journal");
+    let (mut session, _) = open(&path);
+    let mut states = vec![(session.journal_bytes(), prints(&session), names(&session))];
+    let mut note = |s: &Session| states.push((s.journal_bytes(), prints(s), names(s)));
+    for n in 0..9 {
+        if try_edit(&mut session, n).is_some() {
+            note(&session);
+        }
+        if n % 4 == 3 {
+            session.undo().unwrap();
+            note(&session);
+            session.redo().unwrap();
+            note(&session);
+        }
+    }
+    drop(session);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes.len() as u64, states.last().unwrap().0);
+    assert!(states.len() > 8, "most edits change something");
+    let first = states[states.len() - 6].0 as usize;
+    let copy = folder.path().join("copy.journal");
+    for len in first..=bytes.len() {
+        std::fs::write(&copy, &bytes[..len]).unwrap();
+        let (session, replay) = open(&copy);
+        let (end, state, names) = states.iter().rev().find(|s| s.0 <= len as u64).unwrap();
+        assert!((prints(&session), &common::names(&session)) == (*state, names), "cut at {len}");
+        let torn = len as u64 - end;
+        assert_eq!(replay.dropped.as_ref().map_or(0, |d| d.bytes), torn);
+        assert!(replay.dropped.is_none_or(|d| d.kept_at.is_none()), "a torn write is no damage");
+        drop(session);
+        assert_eq!(std::fs::metadata(&copy).unwrap().len(), *end, "the torn end is gone");
+    }
+    // Zeros at the end, as a file system leaves them when the power goes.
+    let mut zeros = bytes.clone();
+    zeros.extend([0; 5000]);
+    std::fs::write(&copy, &zeros).unwrap();
+    let (session, replay) = open(&copy);
+    assert!(prints(&session) == states.last().unwrap().1);
+    assert_eq!(replay.dropped.map(|d| (d.bytes, d.kept_at)), Some((5000, None)));
+}
+
+#[test]
+fn a_damaged_end_is_kept_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cells.journal");
+    let (mut session, _) = open(&path);
+    let mut ends = vec![session.journal_bytes()];
+    let mut states = vec![prints(&session)];
+    for n in 0..6 {
+        try_edit(&mut session, n);
+        ends.push(session.journal_bytes());
+        states.push(prints(&session));
+    }
+    drop(session);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = ends.len() - 3;
+    bytes[ends[at] as usize + 12] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let (session, replay) = open(&path);
+    assert!(prints(&session) == states[at]);
+    let dropped = replay.dropped.unwrap();
+    let kept = dropped.kept_at.unwrap();
+    assert_eq!(kept.file_name().unwrap(), "cells.journal.damaged-1");
+    assert!(std::fs::read(kept).unwrap() == bytes[ends[at] as usize..]);
+    drop(session);
+    // What was dropped is not found again.
+    assert_eq!(open(&path).1.dropped, None);
+}
+
+#[test]
+fn journals_of_other_labels_and_other_files_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cells.journal");
+    let (mut session, _) = open(&path);
+    session.apply(&Edit::Delete { label: 1, scope: Scope::Volume }).unwrap();
+    drop(session);
+    let bytes = std::fs::read(&path).unwrap();
+    let refused = |base: LabelVolume| Session::open(base, None, &path, SessionOptions::default()).unwrap_err();
+    let smaller = LabelVolume::new([SHAPE[0], SHAPE[1], 65], VoxelSize::default()).unwrap();
+    let told = refused(smaller).to_string();
+    assert!(told.contains("[34, 70, 66]") && told.contains("[34, 70, 65]") && told.contains("left as it is"), "{told}");
+    let emptied = LabelVolume::new(SHAPE, VoxelSize::default()).unwrap();
+    let told = refused(emptied);
+    assert!(matches!(told, AnnotateError::OtherBase { .. }) && told.to_string().contains("cells.tif"), "{told}");
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    let text = b"z,y,x\n1,2,3\nnot a journal at all, but a table of points\n".repeat(9);
+    std::fs::write(&path, &text).unwrap();
+    let told = refused(base());
+    assert!(matches!(told, AnnotateError::BadJournal { .. }), "{told}");
+    assert!(std::fs::read(&path).unwrap() == text);
+    // A journal cut short while it was begun holds nothing yet: it is begun again.
+    for len in [0, 7, 19, 60] {
+        std::fs::write(&path, &bytes[..len]).unwrap();
+        assert_eq!(open(&path).1.entries, 0);
+    }
+}
+
+#[test]
+fn a_journal_is_open_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cells.journal");
+    let (mut session, _) = open(&path);
+    let second = || Session::open(base(), None, &path, SessionOptions::default());
+    assert!(matches!(second(), Err(AnnotateError::InUse { .. })));
+    session.compact().unwrap();
+    assert!(matches!(second(), Err(AnnotateError::InUse { .. })), "also after it was replaced");
+    drop(session);
+    assert!(second().is_ok());
+}
+
+#[test]
+fn saved_labels_and_the_journal_fit_each_other_at_any_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, labels) = (folder.path().join("cells.journal"), folder.path().join("cells.tif"));
+    base().labels().save(&labels).unwrap();
+    let load = || LabelVolume::load(&labels, &LoadOptions::default()).unwrap();
+    let original = load();
+    let (mut session, _) = Session::open(load(), Some(&labels), &path, SessionOptions::default()).unwrap();
+    assert!(!session.is_modified());
+    (0..5).for_each(|n| drop(try_edit(&mut session, n)));
+    assert!(session.is_modified());
+    let ticket = session.begin_save().unwrap();
+    // Editing goes on while another thread saves over the file that was opened.
+    (5..9).for_each(|n| drop(try_edit(&mut session, n)));
+    let to = labels.clone();
+    let saved = std::thread::spawn(move || ticket.save(&to, &mut |_, _| ControlFlow::Continue(()))).join().unwrap();
+    let (state, told) = (prints(&session), names(&session));
+    // The program ends before it could note that the labels were saved.
+    drop(session);
+    for base in [load(), original.clone()] {
+        let session = reopen(base, &path, &SessionOptions::default());
+        assert!(prints(&session) == state && names(&session) == told && session.is_modified());
+    }
+    // It goes on, and this time it notes it. Undone to the saved state, nothing is to be saved.
+    let mut session = reopen(load(), &path, &SessionOptions::default());
+    session.mark_saved(saved.unwrap()).unwrap();
+    let file = load().fingerprint();
+    assert!(session.is_modified());
+    while session.is_modified() {
+        assert!(session.undo().unwrap().is_some());
+    }
+    assert!(prints(&session) == file);
+    session.undo().unwrap();
+    session.compact().unwrap();
+    let (state, told) = (prints(&session), names(&session));
+    drop(session);
+    for base in [load(), original] {
+        let session = reopen(base, &path, &SessionOptions::default());
+        assert!(prints(&session) == state && names(&session) == told && session.is_modified());
+    }
+}
+
+#[test]
+fn a_long_journal_is_compacted_and_keeps_labels_and_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cells.journal");
+    let options =
+        SessionOptions { compact_above_bytes: 200_000, undo_budget_bytes: 10_000, ..SessionOptions::default() };
+    let (mut session, _) = Session::open(base(), None, &path, options.clone()).unwrap();
+    let mut n = 0;
+    while !session.wants_compaction() {
+        try_edit(&mut session, n);
+        n += 1;
+        assert!(n < 20_000);
+    }
+    let (state, told, long) = (prints(&session), names(&session), session.journal_bytes());
+    let ticket = session.begin_save().unwrap();
+    let saved = ticket.save(&folder.path().join("saved.tif"), &mut |_, _| ControlFlow::Continue(())).unwrap();
+    session.mark_saved(saved).unwrap();
+    assert!(session.journal_bytes() < long / 2, "{} of {long}", session.journal_bytes());
+    assert!(!session.wants_compaction() && !session.is_modified());
+    assert!(prints(&session) == state && names(&session) == told);
+    drop(session);
+    let session = reopen(base(), &path, &options);
+    assert!(prints(&session) == state && names(&session) == told);
+    drop(session);
+    let saved = LabelVolume::load(&folder.path().join("saved.tif"), &LoadOptions::default()).unwrap();
+    let mut session = reopen(saved, &path, &options);
+    assert!(prints(&session) == state && !session.is_modified());
+    walk(&mut session);
+    // With less memory than the journal has steps for, the oldest are dropped, and that is told.
+    drop(session);
+    let less = SessionOptions { undo_budget_bytes: 2_000, ..options };
+    let (session, replay) = Session::open(base(), None, &path, less).unwrap();
+    assert!(prints(&session) == state && replay.dropped_steps > 0);
+    assert!(session.undo_bytes() <= 2_000);
+    let kept = names(&session).0;
+    assert!(!kept.is_empty() && told.0.starts_with(&kept));
+}
+
+#[test]
+fn hundreds_of_steps_are_undone_bit_by_bit() {
+    let mut session = Session::in_memory(base(), SessionOptions::default());
+    let mut states = vec![session.volume().labels().to_dense()];
+    let mut n = 0;
+    while states.len() <= 250 {
+        if let Some(change) = try_edit(&mut session, n) {
+            assert!(change.undoable && change.dropped_steps == 0);
+            states.push(session.volume().labels().to_dense());
+        }
+        n += 1;
+    }
+    assert_eq!(session.undo_names().count(), 250);
+    for state in states.iter().rev().skip(1) {
+        session.undo().unwrap().unwrap();
+        assert!(session.volume().labels().to_dense() == *state);
+    }
+    assert_eq!(session.undo().unwrap(), None);
+    for state in &states[1..] {
+        session.redo().unwrap().unwrap();
+        assert!(session.volume().labels().to_dense() == *state);
+    }
+    assert_eq!(session.redo().unwrap(), None);
+}
+
+#[test]
+fn sessions_and_tickets_go_between_threads() {
+    fn send<T: Send>() {}
+    send::<Session>();
+    send::<cytoscope_annotate::SaveTicket>();
+    send::<cytoscope_annotate::Saved>();
+    fn shared<T: Send + Sync + Clone>() {}
+    shared::<cytoscope_annotate::LabelSnapshot>();
+}
