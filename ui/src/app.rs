@@ -377,7 +377,7 @@ impl eframe::App for Workbench {
     fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
         let ctx = ui.ctx().clone();
         self.top_bar(ui);
-        let status = self.status_bar(ui);
+        self.status_bar(ui);
         if self.settings.show_profiler {
             self.profiler_panel(ui);
         }
@@ -387,7 +387,8 @@ impl eframe::App for Workbench {
         if self.settings.show_tasks && !self.documents.is_empty() {
             self.tasks_panel(ui);
         }
-        egui::CentralPanel::default().frame(Frame::new().fill(ui.visuals().panel_fill)).show(ui, |ui| {
+        let frame = Frame::new().fill(ui.visuals().panel_fill);
+        let views = egui::CentralPanel::default().frame(frame).show(ui, |ui| {
             if self.documents.is_empty() {
                 self.empty(ui);
             } else {
@@ -397,7 +398,7 @@ impl eframe::App for Workbench {
         self.drop_hint(&ctx);
         self.palette(&ctx);
         self.sheets(&ctx);
-        self.notices.show(&ctx, status);
+        self.notices.show(&ctx, views.response.rect);
         self.carry_out(&ctx);
     }
 

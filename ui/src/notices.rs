@@ -1,7 +1,7 @@
 //! What the window tells people: short, at the corner, with details to fold out; errors stay until they are closed.
 
 use crate::theme;
-use eframe::egui::{self, Align2, Color32, Frame, Margin, RichText, Stroke, vec2};
+use eframe::egui::{self, Align2, Color32, Frame, Margin, Rect, RichText, Stroke, vec2};
 use egui_phosphor::regular as icon;
 use std::time::{Duration, Instant};
 
@@ -73,8 +73,8 @@ impl Notices {
         &self.shown
     }
 
-    /// Draws them above the lower right corner.
-    pub fn show(&mut self, ctx: &egui::Context, above: f32) {
+    /// Draws them in the lower right corner of the views, where they cover no control.
+    pub fn show(&mut self, ctx: &egui::Context, views: Rect) {
         self.shown.retain(|n| n.level == Level::Error || n.at.elapsed() < STAYS);
         if let Some(next) =
             self.shown.iter().filter(|n| n.level != Level::Error).map(|n| STAYS.saturating_sub(n.at.elapsed())).min()
@@ -82,11 +82,12 @@ impl Notices {
             ctx.request_repaint_after(next);
         }
         let mut closed = None;
-        let mut offset = above + 12.0;
+        let mut corner = views.right_bottom() - vec2(12.0, 12.0);
         for notice in self.shown.iter().rev() {
             let id = egui::Id::new("notice").with(notice.number);
             let area = egui::Area::new(id)
-                .anchor(Align2::RIGHT_BOTTOM, vec2(-14.0, -offset))
+                .pivot(Align2::RIGHT_BOTTOM)
+                .fixed_pos(corner)
                 .order(egui::Order::Foreground)
                 .show(ctx, |ui| {
                     let visuals = ui.visuals().clone();
@@ -102,7 +103,7 @@ impl Notices {
                         .shadow(visuals.popup_shadow)
                         .inner_margin(Margin::symmetric(12, 9))
                         .show(ui, |ui| {
-                            ui.set_width(330.0);
+                            ui.set_width(300.0);
                             body(ui, notice, color, sign)
                         })
                         .inner
@@ -110,7 +111,7 @@ impl Notices {
             if area.inner {
                 closed = Some(notice.number);
             }
-            offset += area.response.rect.height() + 8.0;
+            corner.y -= area.response.rect.height() + 8.0;
         }
         if let Some(number) = closed {
             self.shown.retain(|n| n.number != number);

@@ -103,10 +103,10 @@ impl Workbench {
         });
     }
 
-    /// The bar at the foot; its height.
-    pub(crate) fn status_bar(&mut self, ui: &mut Ui) -> f32 {
+    /// The bar at the foot.
+    pub(crate) fn status_bar(&mut self, ui: &mut Ui) {
         let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(10, 4));
-        let shown = egui::Panel::bottom("status").frame(frame).show(ui, |ui| {
+        egui::Panel::bottom("status").frame(frame).show(ui, |ui| {
             ui.horizontal(|ui| {
                 let text = self.under_pointer();
                 ui.label(RichText::new(text).monospace().size(12.0));
@@ -120,7 +120,6 @@ impl Workbench {
                 });
             });
         });
-        shown.response.rect.height()
     }
 
     fn under_pointer(&self) -> String {
