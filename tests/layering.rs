@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may stand on.
-const ROOMS: [(&str, &[&str]); 13] = [
+const ROOMS: [(&str, &[&str]); 14] = [
     ("volume", &[]),
     ("profile", &[]),
     ("kernels", &[]),
@@ -18,6 +18,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("engine-cpu", &["engine", "graph", "kernels", "profile"]),
     ("engine-burn", &["engine", "graph", "profile"]),
     ("pipeline", &["engine", "engine-cpu", "engine-burn", "formats", "graph", "objects", "profile", "volume"]),
+    ("ui", &["annotate", "engine", "formats", "graph", "objects", "pipeline", "profile", "volume"]),
     (
         "",
         &[
@@ -32,6 +33,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "engine-cpu",
             "engine-burn",
             "pipeline",
+            "ui",
         ],
     ),
 ];
@@ -49,6 +51,7 @@ fn rooms() -> BTreeMap<String, PathBuf> {
             rooms.insert(path.file_name().unwrap().to_string_lossy().into_owned(), path);
         }
     }
+    rooms.insert("ui".to_owned(), root().join("ui"));
     rooms
 }
 

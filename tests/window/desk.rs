@@ -91,6 +91,21 @@ pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
     window.query_all_by_label_contains(text).next().is_some()
 }
 
+/// Draws nothing, and so keeps no picture that a graphics card would hold.
+struct Undrawn;
+
+impl egui_kittest::TestRenderer for Undrawn {
+    fn handle_delta(&mut self, _delta: &eframe::egui::TexturesDelta) {}
+
+    fn render(
+        &mut self,
+        _ctx: &eframe::egui::Context,
+        _output: &eframe::egui::FullOutput,
+    ) -> Result<image::RgbaImage, String> {
+        Err("this window is not drawn".to_owned())
+    }
+}
+
 /// A window; the engine process is the real program.
 pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data");
@@ -106,5 +121,6 @@ pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
     Harness::builder()
         .with_size([1360.0, 860.0])
         .with_step_dt(1.0 / 60.0)
+        .renderer(Undrawn)
         .build_eframe(move |cc| Workbench::new(&cc.egui_ctx, options))
 }

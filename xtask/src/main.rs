@@ -10,6 +10,9 @@ const BUILD_PACKAGES: [&str; 1] = ["build-essential"];
 /// What GPU engines (and their tests on software Vulkan) need at run time.
 const VULKAN_PACKAGES: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
 
+/// What the window needs at run time.
+const WINDOW_PACKAGES: [&str; 4] = ["libxkbcommon-x11-0", "libxcursor1", "libxi6", "libxrandr2"];
+
 type Outcome = Result<(), String>;
 
 fn main() -> ExitCode {
@@ -58,7 +61,7 @@ fn cargo_command(arguments: &[&str]) -> Command {
 
 /// Installs what is missing on Debian and Ubuntu; says what to install elsewhere.
 fn setup() -> Outcome {
-    let wanted: Vec<&str> = BUILD_PACKAGES.into_iter().chain(VULKAN_PACKAGES).collect();
+    let wanted: Vec<&str> = BUILD_PACKAGES.into_iter().chain(VULKAN_PACKAGES).chain(WINDOW_PACKAGES).collect();
     if !cfg!(target_os = "linux") {
         eprintln!(
             "setup: on macOS install the command-line tools (xcode-select --install); on Windows the C++ build tools of Visual \
@@ -98,7 +101,7 @@ fn installed(package: &str) -> bool {
     query.is_ok_and(|o| o.stdout.starts_with(b"install ok installed"))
 }
 
-/// Predicts on the bundled sample and scores it.
+/// Predicts on the bundled sample, scores it, and opens the window where there is a display.
 fn demo() -> Outcome {
     cargo(&["build", "--release"])?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
@@ -118,7 +121,14 @@ fn demo() -> Outcome {
         .arg("--truth")
         .arg(sample.join("nuclei_labels.tif")))?;
     eprintln!("The labels, the probability stack and the table of measured nuclei are in {}.", out.display());
-    Ok(())
+    let has_display = !cfg!(target_os = "linux")
+        || ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|v| std::env::var_os(v).is_some_and(|v| !v.is_empty()));
+    if !has_display {
+        eprintln!("There is no display: cytoscope would open its window here.");
+        return Ok(());
+    }
+    eprintln!("Opening the window with the sample.");
+    run(Command::new(&program).arg(sample.join("nuclei_raw.tif")).env("CYTOSCOPE_MODELS", root().join("models")))
 }
 
 /// Formatting and lints.
