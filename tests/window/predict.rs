@@ -128,3 +128,36 @@ fn an_engine_that_is_killed_comes_back_and_only_its_job_is_lost() {
     desk.click("Predict this stack");
     desk.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
 }
+
+#[test]
+fn truth_beside_the_prediction_tells_what_was_matched() {
+    let mut desk = sample_predicted();
+    let truth = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    desk.window.state_mut().compare_with(&truth);
+    desk.until("the scores", |w| sees(w, "F1 "));
+    // The command line's own scores of the same files.
+    let labels = desk.path("sample/cytoscope/nuclei_raw_labels.tif");
+    let ran = Command::new(env!("CARGO_BIN_EXE_cytoscope"))
+        .args(["evaluate", "--json", "--pred"])
+        .arg(labels)
+        .arg("--truth")
+        .arg(&truth)
+        .output()
+        .unwrap();
+    let scores: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let f1 = find_f1(&scores).unwrap();
+    assert!(desk.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", desk.on_screen());
+}
+
+/// The F1 at IoU 0.5, wherever the report has it.
+fn find_f1(value: &serde_json::Value) -> Option<f64> {
+    match value {
+        serde_json::Value::Object(map) => {
+            let here = map.get("threshold").and_then(serde_json::Value::as_f64) == Some(0.5);
+            let f1 = map.get("f1").and_then(serde_json::Value::as_f64).filter(|_| here);
+            f1.or_else(|| map.values().find_map(find_f1))
+        }
+        serde_json::Value::Array(all) => all.iter().find_map(find_f1),
+        _ => None,
+    }
+}

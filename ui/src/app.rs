@@ -1,6 +1,7 @@
 //! The workbench: what is open, what runs, and the one place where commands change it.
 
 use crate::command::Command;
+use crate::compare::Compare;
 use crate::data::loader::{CACHE_BYTES, Loader};
 use crate::data::plane::Orientation;
 use crate::document::{Document, Role};
@@ -41,6 +42,7 @@ pub struct Workbench {
     pub(crate) opener: Opener,
     pub(crate) work: Work,
     pub(crate) notices: Notices,
+    pub(crate) compare: Compare,
     pub(crate) layout: Layout,
     pub(crate) panels: Panels,
     pub(crate) options: WorkbenchOptions,
@@ -61,7 +63,7 @@ impl Workbench {
             let ctx = ctx.clone();
             Arc::new(move || ctx.request_repaint()) as Arc<dyn Fn() + Send + Sync>
         };
-        let for_loader = Arc::clone(&wake);
+        let (for_loader, for_compare) = (Arc::clone(&wake), Arc::clone(&wake));
         let mut workbench = Self {
             documents: Vec::new(),
             active: None,
@@ -69,6 +71,7 @@ impl Workbench {
             opener: Opener::new(Arc::clone(&wake)),
             work: Work::new(options.program.as_deref(), wake),
             notices: Notices::default(),
+            compare: Compare::new(move || for_compare()),
             layout: Layout::default(),
             panels: Panels::default(),
             commands: Vec::new(),
@@ -108,6 +111,13 @@ impl Workbench {
             }
             let axes = self.settings.axes_of(&absolute).and_then(|a| a.parse().ok());
             self.opener.open(absolute, axes);
+        }
+    }
+
+    /// Shows a label image as the truth of the stack on screen.
+    pub fn compare_with(&mut self, path: &Path) {
+        if let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) {
+            self.opener.overlay(&self.documents[at], Role::Truth, path.to_owned());
         }
     }
 

@@ -9,6 +9,7 @@
 
 pub mod app;
 pub mod command;
+pub mod compare;
 pub mod data;
 pub mod document;
 mod flow;

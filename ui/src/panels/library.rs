@@ -35,6 +35,7 @@ impl Workbench {
                         self.loader.forget(overlay.source_id);
                     }
                 }
+                self.comparison(ui);
                 ui.add_space(theme::GROUP_GAP);
                 ui.horizontal_wrapped(|ui| {
                     for command in [Command::OpenLabels, Command::OpenTruth] {

@@ -1,6 +1,7 @@
 //! What stands around the views.
 
 pub mod bars;
+mod compare;
 pub mod empty;
 pub mod library;
 pub mod objects;
