@@ -20,7 +20,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Cells, and stains never applied, from 3-D microscopy stacks.
+/// Cells, and stains never applied, from 3-D microscopy stacks. Without a command the window opens.
 ///
 /// Exit codes: 0 done; 2 wrong use; 3 bad input; 4 out of memory or disk; 5 cancelled; 1 anything else.
 #[derive(Parser)]

@@ -38,6 +38,10 @@ const LEAST_SIZE: [f32; 2] = [760.0, 520.0];
 /// # Errors
 /// A sentence if there is no display, or none that the graphics driver can draw on.
 pub fn run(options: WorkbenchOptions) -> Result<(), String> {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+    if cfg!(target_os = "linux") && !["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"].into_iter().any(set) {
+        return Err("there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set".to_owned());
+    }
     let native = eframe::NativeOptions {
         viewport: egui::ViewportBuilder::default()
             .with_title("Cytoscope")

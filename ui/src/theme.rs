@@ -121,7 +121,7 @@ fn style(visuals: Visuals) -> Style {
     style.spacing.item_spacing = egui::vec2(8.0, GAP);
     style.spacing.button_padding = egui::vec2(10.0, 5.0);
     style.spacing.interact_size.y = 24.0;
-    style.spacing.slider_width = 150.0;
+    style.spacing.slider_width = 128.0;
     style.spacing.window_margin = Margin::same(14);
     style.spacing.menu_margin = Margin::same(8);
     style.interaction.selectable_labels = false;
