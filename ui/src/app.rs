@@ -292,7 +292,10 @@ impl Workbench {
             Command::NextTime => self.with_document(|d| d.step_time(1)),
             Command::PreviousTime => self.with_document(|d| d.step_time(-1)),
             Command::Play => self.playing = if self.playing.is_some() { None } else { Some(Instant::now()) },
-            Command::Fit => self.with_document(|d| d.cameras = [None; 3]),
+            Command::Fit => {
+                self.layout.reset_volume();
+                self.with_document(|d| d.cameras = [None; 3]);
+            }
             Command::AutoContrast => self.with_document(|d| {
                 for channel in &mut d.channels {
                     if let Some(histogram) = &channel.histogram {
@@ -327,6 +330,7 @@ impl Workbench {
             Command::ToggleLibrary => self.settings.show_library = !self.settings.show_library,
             Command::ToggleTasks => self.settings.show_tasks = !self.settings.show_tasks,
             Command::ToggleProfiler => self.settings.show_profiler = !self.settings.show_profiler,
+            Command::Toggle3d => self.settings.show_3d = !self.settings.show_3d,
             Command::ResetLayout => {
                 let recent = std::mem::take(&mut self.settings.recent);
                 self.settings = Settings { recent, ..Settings::default() };
@@ -363,6 +367,7 @@ impl Workbench {
         }
         self.loader.forget(gone.id);
         gone.overlays.iter().for_each(|o| self.loader.forget(o.source_id));
+        self.layout.forget(std::iter::once(gone.id).chain(gone.overlays.iter().map(|o| o.source_id)));
         self.active = self.documents.get(at.min(self.documents.len().saturating_sub(1))).map(|d| d.id);
         self.playing = None;
     }
@@ -384,8 +389,9 @@ impl eframe::App for Workbench {
         self.listen(ctx);
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
+    fn ui(&mut self, ui: &mut egui::Ui, frame: &mut eframe::Frame) {
         let ctx = ui.ctx().clone();
+        self.layout.prepare_volume(self.settings.show_3d, frame.wgpu_render_state().map(|s| s.target_format));
         self.top_bar(ui);
         self.status_bar(ui);
         if self.settings.show_profiler {

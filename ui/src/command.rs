@@ -58,6 +58,8 @@ pub enum Command {
     ToggleTasks,
     /// Show or hide jobs and profiler.
     ToggleProfiler,
+    /// Show or hide the 3-D view.
+    Toggle3d,
     /// Views as they were at first.
     ResetLayout,
     /// The next of system, light, dark.
@@ -86,7 +88,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// Every command, in the order of the sheet.
-    pub const ALL: [Command; 32] = [
+    pub const ALL: [Command; 33] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -113,6 +115,7 @@ impl Command {
         Command::ToggleLibrary,
         Command::ToggleTasks,
         Command::ToggleProfiler,
+        Command::Toggle3d,
         Command::ResetLayout,
         Command::NextTheme,
         Command::Palette,
@@ -150,6 +153,7 @@ impl Command {
             Command::ToggleLibrary => "Show stacks",
             Command::ToggleTasks => "Show tasks",
             Command::ToggleProfiler => "Show profiler",
+            Command::Toggle3d => "Show 3-D view",
             Command::ResetLayout => "Reset layout and settings",
             Command::NextTheme => "Switch theme",
             Command::Palette => "Command palette…",
@@ -188,6 +192,7 @@ impl Command {
             Command::ToggleLibrary => icon::SIDEBAR_SIMPLE,
             Command::ToggleTasks => icon::SLIDERS_HORIZONTAL,
             Command::ToggleProfiler => icon::CHART_BAR,
+            Command::Toggle3d => icon::CUBE,
             Command::ResetLayout => icon::ARROW_COUNTER_CLOCKWISE,
             Command::NextTheme => icon::SUN_DIM,
             Command::Palette => icon::COMMAND,
@@ -226,6 +231,7 @@ impl Command {
             Command::ToggleLibrary => command(Key::Num1),
             Command::ToggleTasks => command(Key::Num2),
             Command::ToggleProfiler => command(Key::Num3),
+            Command::Toggle3d => command(Key::Num4),
             Command::Palette => command(Key::P),
             Command::Shortcuts => plain(Key::Questionmark),
             Command::Quit => command(Key::Q),

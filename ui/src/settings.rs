@@ -34,6 +34,8 @@ pub struct Settings {
     pub show_tasks: bool,
     /// Whether jobs and profiler are shown.
     pub show_profiler: bool,
+    /// Whether the 3-D view is shown.
+    pub show_3d: bool,
     /// Whether the crosshair is shown.
     pub show_crosshair: bool,
     /// Whether the scale bar is shown.
@@ -51,6 +53,7 @@ impl Default for Settings {
             show_library: true,
             show_tasks: true,
             show_profiler: false,
+            show_3d: true,
             show_crosshair: true,
             show_scale_bar: true,
         }

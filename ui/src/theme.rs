@@ -62,6 +62,13 @@ pub const ON_IMAGE: Color32 = Color32::from_rgb(226, 230, 234);
 pub const IMAGE_SHADE: Color32 = Color32::from_black_alpha(150);
 /// The cursor shared by all views.
 pub const CROSSHAIR: Color32 = Color32::from_rgba_premultiplied(150, 135, 40, 170);
+/// The box around a volume.
+pub const BOX: Color32 = Color32::from_rgb(92, 98, 106);
+/// The edges along X, Y, Z of the box around a volume, and their letters.
+pub const AXIS_COLORS: [Color32; 3] =
+    [Color32::from_rgb(214, 104, 98), Color32::from_rgb(112, 186, 112), Color32::from_rgb(104, 150, 226)];
+/// Where the cursor's slices cut a volume.
+pub const CURSOR_SLICE: Color32 = Color32::from_rgba_premultiplied(96, 86, 26, 110);
 /// An object found where the truth has one.
 pub const MATCHED: [u8; 3] = [70, 200, 120];
 /// An object of the truth that was not found.

@@ -119,7 +119,8 @@ pub struct LabelLook {
 }
 
 impl LabelLook {
-    fn color(&self, label: u32) -> [u8; 3] {
+    /// The colour of a label.
+    pub fn color(&self, label: u32) -> [u8; 3] {
         match &self.colors {
             Some(colors) => colors.get(label as usize).copied().unwrap_or([160, 160, 160]),
             None => label_color(u64::from(label)),

@@ -45,6 +45,7 @@ const MENUS: [(&str, &[Option<Command>]); 4] = [
             Some(Command::ToggleLibrary),
             Some(Command::ToggleTasks),
             Some(Command::ToggleProfiler),
+            Some(Command::Toggle3d),
             Some(Command::NextTheme),
             Some(Command::ResetLayout),
         ],

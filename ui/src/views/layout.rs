@@ -1,19 +1,35 @@
 //! How the views share the middle of the window.
 
 use super::slice::{Happened, Hover, Options, SliceView};
-use crate::data::loader::Loader;
+use super::volume::VolumeView;
+use crate::data::loader::{Loader, SourceId};
 use crate::data::plane::Orientation;
 use crate::document::Document;
 use eframe::egui::{self, Ui, WidgetText};
+use eframe::wgpu::TextureFormat;
 use egui_tiles::{Behavior, SimplificationOptions, Tile, TileId, Tiles, Tree, UiResponse};
 
-/// Share of the width that the XY view has.
-const XY_SHARE: f32 = 1.75;
+/// Shares of width and height of the XY view, against the views beside and below it.
+const XY_SHARES: [f32; 2] = [1.3, 1.35];
+
+/// A window without a graphics card's word on it, as in tests, is of this format.
+const PLAIN_FORMAT: TextureFormat = TextureFormat::Rgba8Unorm;
+
+/// What a place shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pane {
+    Slice(Orientation),
+    Volume,
+}
 
 /// The views and their places.
 pub struct Layout {
     views: [SliceView; 3],
-    tree: Tree<Orientation>,
+    volume: VolumeView,
+    tree: Tree<Pane>,
+    volume_tile: TileId,
+    volume_shown: bool,
+    target: TextureFormat,
     /// Share of each view left of the line that one drags to compare.
     swipe: Option<f32>,
     /// Under the pointer, in whichever view it is.
@@ -22,20 +38,34 @@ pub struct Layout {
 
 impl Default for Layout {
     fn default() -> Self {
-        Self { views: Default::default(), tree: tree(), swipe: None, hover: None }
+        let (tree, volume_tile) = tree();
+        Self {
+            views: Default::default(),
+            volume: VolumeView::default(),
+            tree,
+            volume_tile,
+            volume_shown: true,
+            target: PLAIN_FORMAT,
+            swipe: None,
+            hover: None,
+        }
     }
 }
 
-fn tree() -> Tree<Orientation> {
+/// XY beside YZ, below them XZ beside the volume: cuts that share an axis share an edge.
+fn tree() -> (Tree<Pane>, TileId) {
     let mut tiles = Tiles::default();
-    let xy = tiles.insert_pane(Orientation::Xy);
-    let side = [Orientation::Zy, Orientation::Xz].map(|o| tiles.insert_pane(o));
-    let side = tiles.insert_vertical_tile(side.to_vec());
-    let root = tiles.insert_horizontal_tile(vec![xy, side]);
-    if let Some(Tile::Container(egui_tiles::Container::Linear(linear))) = tiles.get_mut(root) {
-        linear.shares.set_share(xy, XY_SHARE);
+    let [xy, zy, xz] = [Orientation::Xy, Orientation::Zy, Orientation::Xz].map(|o| tiles.insert_pane(Pane::Slice(o)));
+    let volume = tiles.insert_pane(Pane::Volume);
+    let left = tiles.insert_vertical_tile(vec![xy, xz]);
+    let right = tiles.insert_vertical_tile(vec![zy, volume]);
+    let root = tiles.insert_horizontal_tile(vec![left, right]);
+    for (container, first, share) in [(root, left, XY_SHARES[0]), (left, xy, XY_SHARES[1]), (right, zy, XY_SHARES[1])] {
+        if let Some(Tile::Container(egui_tiles::Container::Linear(linear))) = tiles.get_mut(container) {
+            linear.shares.set_share(first, share);
+        }
     }
-    Tree::new("views", root, tiles)
+    (Tree::new("views", root, tiles), volume)
 }
 
 fn index(orientation: Orientation) -> usize {
@@ -44,6 +74,8 @@ fn index(orientation: Orientation) -> usize {
 
 struct Panes<'a> {
     views: &'a mut [SliceView; 3],
+    volume: &'a mut VolumeView,
+    target: TextureFormat,
     document: &'a mut Document,
     loader: &'a Loader,
     options: Options,
@@ -51,7 +83,7 @@ struct Panes<'a> {
 }
 
 impl Panes<'_> {
-    fn show(&mut self, ui: &mut Ui, orientation: Orientation) {
+    fn show_slice(&mut self, ui: &mut Ui, orientation: Orientation) {
         let view = &mut self.views[index(orientation)];
         if self.options.swipe.is_some() {
             view.prepare_swipe(ui);
@@ -62,14 +94,23 @@ impl Panes<'_> {
     }
 }
 
-impl Behavior<Orientation> for Panes<'_> {
-    fn pane_ui(&mut self, ui: &mut Ui, _tile: TileId, orientation: &mut Orientation) -> UiResponse {
-        self.show(ui, *orientation);
+impl Behavior<Pane> for Panes<'_> {
+    fn pane_ui(&mut self, ui: &mut Ui, _tile: TileId, pane: &mut Pane) -> UiResponse {
+        match pane {
+            Pane::Slice(orientation) => self.show_slice(ui, *orientation),
+            Pane::Volume => {
+                let happened = self.volume.show(ui, self.document, self.target, self.options);
+                self.happened.picked = self.happened.picked.or(happened.picked);
+            }
+        }
         UiResponse::None
     }
 
-    fn tab_title_for_pane(&mut self, orientation: &Orientation) -> WidgetText {
-        orientation.name().into()
+    fn tab_title_for_pane(&mut self, pane: &Pane) -> WidgetText {
+        match pane {
+            Pane::Slice(orientation) => orientation.name().into(),
+            Pane::Volume => "3-D".into(),
+        }
     }
 
     fn simplification_options(&self) -> SimplificationOptions {
@@ -86,10 +127,22 @@ impl Layout {
     pub fn show(&mut self, ui: &mut Ui, document: &mut Document, loader: &Loader, mut options: Options) -> Happened {
         options.swipe = self.swipe;
         let flat = !document.is_3d();
-        let mut panes = Panes { views: &mut self.views, document, loader, options, happened: Happened::default() };
+        if flat || !self.volume_shown {
+            self.volume.rest();
+        }
+        let mut panes = Panes {
+            views: &mut self.views,
+            volume: &mut self.volume,
+            target: self.target,
+            document,
+            loader,
+            options,
+            happened: Happened::default(),
+        };
         if flat {
-            panes.show(ui, Orientation::Xy);
+            panes.show_slice(ui, Orientation::Xy);
         } else {
+            self.tree.set_visible(self.volume_tile, self.volume_shown);
             self.tree.ui(&mut panes, ui);
         }
         let happened = panes.happened;
@@ -102,14 +155,35 @@ impl Layout {
         &self.views[index(orientation)]
     }
 
+    /// The volume.
+    pub fn volume(&self) -> &VolumeView {
+        &self.volume
+    }
+
+    /// Whether the volume is shown, and the format of the window, where it is known.
+    pub fn prepare_volume(&mut self, shown: bool, target: Option<TextureFormat>) {
+        self.volume_shown = shown;
+        self.target = target.unwrap_or(PLAIN_FORMAT);
+    }
+
+    /// The volume is seen as at first.
+    pub fn reset_volume(&mut self) {
+        self.volume.reset();
+    }
+
+    /// Forgets sources that have gone.
+    pub fn forget(&mut self, sources: impl IntoIterator<Item = SourceId>) {
+        sources.into_iter().for_each(|s| self.volume.forget(s));
+    }
+
     /// Whether a widget is one of the views.
     pub fn is_view(&self, id: egui::Id) -> bool {
-        self.views.iter().any(|v| v.id() == Some(id))
+        self.views.iter().any(|v| v.id() == Some(id)) || self.volume.id() == Some(id)
     }
 
     /// Whether no picture is being made.
     pub fn is_settled(&self) -> bool {
-        self.views.iter().all(SliceView::is_settled)
+        self.views.iter().all(SliceView::is_settled) && self.volume.is_settled()
     }
 
     /// Shows or hides the line to drag.

@@ -1,6 +1,7 @@
-//! Views of the stack on screen: three cuts that share one cursor.
+//! Views of the stack on screen: three cuts and a volume that share one cursor.
 
 mod compositor;
 pub mod layout;
 pub mod scale_bar;
 pub mod slice;
+pub mod volume;

@@ -479,7 +479,7 @@ fn crosshair(
     }
 }
 
-fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um: f64) {
+pub(super) fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um: f64) {
     let Some(um) = scale_bar::length_um(points_per_um, f64::from(rect.width() * 0.25).clamp(30.0, 160.0)) else {
         return;
     };
@@ -491,7 +491,7 @@ fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um: f64) {
     on_image(painter, bar.left_top() - vec2(0.0, 4.0), Align2::LEFT_BOTTOM, &scale_bar::text(um));
 }
 
-fn on_image(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
+pub(super) fn on_image(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
     let font = FontId::proportional(12.0);
     let galley = painter.layout_no_wrap(text.to_owned(), font, theme::ON_IMAGE);
     let rect = anchor.anchor_size(at, galley.size());

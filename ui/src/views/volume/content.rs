@@ -1,0 +1,414 @@
+//! What a volume holds, ready for the graphics card and for picking: intensities as 8-bit or half floats, labels by number.
+
+use super::camera::{Ray, Xyz, add, length, scale};
+use super::grid::Grid;
+use crate::data::plane::{Plane, Values};
+use std::collections::HashMap;
+
+/// Side of the blocks of which the largest value is known, so that rays pass over what they cannot show.
+pub const BLOCK: usize = 8;
+
+/// Steps of a picking ray, in voxels of the volume.
+const PICK_STEP: f64 = 0.25;
+
+/// Values as the graphics card filters them, each 0 to 1 between the least and the largest of the volume.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Texels {
+    /// 255 is 1.
+    U8(Vec<u8>),
+    /// Half floats, as bits; none is negative, so they are in order as integers.
+    F16(Vec<u16>),
+}
+
+impl Texels {
+    /// One of them, 0 to 1.
+    pub fn get(&self, i: usize) -> Option<f32> {
+        match self {
+            Texels::U8(v) => v.get(i).map(|v| f32::from(*v) / 255.0),
+            Texels::F16(v) => v.get(i).map(|v| from_half(*v)),
+        }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Texels::U8(v) => v.len(),
+            Texels::F16(v) => v.len() * 2,
+        }
+    }
+}
+
+/// Intensities of one channel at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Intensities {
+    /// Which voxels.
+    pub grid: Grid,
+    /// Axes Z, Y, X.
+    pub texels: Texels,
+    /// The largest of each block and the voxels that touch it; axes Z, Y, X.
+    pub blocks: Texels,
+    /// The value that is stored as 0.
+    pub offset: f32,
+    /// How much larger the value is that is stored as 1.
+    pub range: f32,
+}
+
+/// Labels at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Labels {
+    /// Which voxels.
+    pub grid: Grid,
+    /// Axes Z, Y, X: places in `ids`.
+    pub indices: Vec<u32>,
+    /// The labels there are; the first is 0, background.
+    pub ids: Vec<u32>,
+    /// 255 where a block holds a label; axes Z, Y, X.
+    pub blocks: Vec<u8>,
+}
+
+/// A volume that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Volume {
+    /// Of a channel or a map.
+    Intensities(Intensities),
+    /// Of a label image.
+    Labels(Labels),
+}
+
+impl Volume {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Volume::Intensities(v) => v.texels.bytes() + v.blocks.bytes(),
+            Volume::Labels(v) => (v.indices.len() + v.ids.len()) * 4 + v.blocks.len(),
+        }
+    }
+}
+
+/// Blocks along Z, Y, X.
+pub fn blocks_zyx(size_zyx: [usize; 3]) -> [usize; 3] {
+    size_zyx.map(|n| n.div_ceil(BLOCK))
+}
+
+/// Half-precision bits of a share of 0 to 1, rounded to nearest; what is no number becomes 0.
+pub fn to_half(share: f32) -> u16 {
+    let share = if share > 0.0 { share.min(1.0) } else { 0.0 };
+    if share < 6.103_515_6e-5 {
+        // Below the smallest normal one there are even steps of 2^-24.
+        return (share * 16_777_216.0).round() as u16;
+    }
+    ((share.to_bits() + 0x1000) >> 13).wrapping_sub(112 << 10) as u16
+}
+
+fn from_half(bits: u16) -> f32 {
+    if bits < 1 << 10 {
+        return f32::from(bits) / 16_777_216.0;
+    }
+    f32::from_bits((u32::from(bits) + (112 << 10)) << 13)
+}
+
+/// Gathers the planes of a volume.
+pub struct Builder {
+    grid: Grid,
+    values: Option<Values>,
+}
+
+impl Builder {
+    /// Of no plane yet.
+    pub fn new(grid: Grid) -> Self {
+        Self { grid, values: None }
+    }
+
+    /// Puts the next plane on top.
+    pub fn push(&mut self, plane: Plane) {
+        let [_, rows, columns] = self.grid.size_zyx;
+        let mut new = plane.values;
+        // A source that gives another size than asked for loses or gains zeros, and does no harm.
+        new.resize(rows * columns);
+        match (&mut self.values, new) {
+            (Some(Values::U8(all)), Values::U8(new)) => all.extend(new),
+            (Some(Values::U16(all)), Values::U16(new)) => all.extend(new),
+            (Some(Values::F32(all)), Values::F32(new)) => all.extend(new),
+            (Some(Values::Labels(all)), Values::Labels(new)) => all.extend(new),
+            (Some(all), new) => {
+                // Planes of different kinds.
+                let joined = (0..all.len()).map(|i| all.get(i)).chain((0..new.len()).map(|i| new.get(i)));
+                *all = Values::F32(joined.map(|v| v.unwrap_or(0.0) as f32).collect());
+            }
+            (none, new) => *none = Some(new),
+        }
+    }
+
+    /// The volume, once all planes are there; missing ones are zero.
+    pub fn finish(self) -> Volume {
+        let grid = self.grid;
+        let mut values = self.values.unwrap_or(Values::U8(Vec::new()));
+        values.resize(grid.voxels());
+        match values {
+            Values::Labels(labels) => Volume::Labels(Labels::new(grid, &labels)),
+            Values::U8(v) => Volume::Intensities(Intensities::new(grid, Texels::U8(v), 0.0, 255.0)),
+            Values::U16(v) => {
+                let (low, high) = v.iter().fold((u16::MAX, 0), |(a, b), v| (a.min(*v), b.max(*v)));
+                Volume::Intensities(Intensities::scaled(grid, &v, |v| f32::from(*v), f32::from(low), f32::from(high)))
+            }
+            Values::F32(v) => {
+                let finite = v.iter().filter(|v| v.is_finite());
+                let (low, high) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
+                let (low, high) = if low <= high { (low, high) } else { (0.0, 0.0) };
+                Volume::Intensities(Intensities::scaled(grid, &v, |v| *v, low, high))
+            }
+        }
+    }
+}
+
+impl Intensities {
+    fn scaled<T>(grid: Grid, values: &[T], value: impl Fn(&T) -> f32, low: f32, high: f32) -> Self {
+        let range = if high - low > 0.0 && (high - low).is_finite() { high - low } else { 1.0 };
+        let texels = values.iter().map(|v| to_half((value(v) - low) / range)).collect();
+        Self::new(grid, Texels::F16(texels), low, range)
+    }
+
+    fn new(grid: Grid, texels: Texels, offset: f32, range: f32) -> Self {
+        let blocks = match &texels {
+            Texels::U8(v) => Texels::U8(largest(v, grid.size_zyx, 1)),
+            Texels::F16(v) => Texels::F16(largest(v, grid.size_zyx, 1)),
+        };
+        Self { grid, texels, blocks, offset, range }
+    }
+
+    /// The brightest voxel of the volume (Z, Y, X) along a line of sight.
+    pub fn brightest(&self, ray: &TexelRay) -> Option<[usize; 3]> {
+        let mut best: Option<(f32, [usize; 3])> = None;
+        for zyx in ray.voxels(&self.grid) {
+            let Some(value) = self.texels.get(place(zyx, self.grid.size_zyx)) else { continue };
+            if value > 0.0 && best.is_none_or(|(b, _)| value > b) {
+                best = Some((value, zyx));
+            }
+        }
+        best.map(|(_, zyx)| zyx)
+    }
+}
+
+impl Labels {
+    fn new(grid: Grid, labels: &[u32]) -> Self {
+        let mut ids = vec![0u32];
+        let mut places = HashMap::from([(0u32, 0u32)]);
+        let mut last = (0u32, 0u32);
+        let indices: Vec<u32> = labels
+            .iter()
+            .map(|label| {
+                if *label != last.0 {
+                    let next = ids.len() as u32;
+                    let index = *places.entry(*label).or_insert(next);
+                    if index == next {
+                        ids.push(*label);
+                    }
+                    last = (*label, index);
+                }
+                last.1
+            })
+            .collect();
+        let blocks = largest(&indices, grid.size_zyx, 0).iter().map(|n| if *n > 0 { 255 } else { 0 }).collect();
+        Self { grid, indices, ids, blocks }
+    }
+
+    /// The label at a voxel of the volume.
+    pub fn at(&self, texel_zyx: [usize; 3]) -> Option<u32> {
+        let index = *self.indices.get(place(texel_zyx, self.grid.size_zyx))?;
+        self.ids.get(index as usize).copied()
+    }
+
+    /// The place of a label in `ids`; 0 where it is none of them.
+    pub fn index_of(&self, label: Option<u32>) -> u32 {
+        label.and_then(|l| self.ids.iter().position(|id| *id == l)).unwrap_or(0) as u32
+    }
+
+    /// The first label along a line of sight, and its voxel of the volume (Z, Y, X).
+    pub fn first(&self, ray: &TexelRay) -> Option<(u32, [usize; 3])> {
+        ray.voxels(&self.grid).find_map(|zyx| self.at(zyx).filter(|l| *l > 0).map(|l| (l, zyx)))
+    }
+}
+
+fn place([z, y, x]: [usize; 3], [_, rows, columns]: [usize; 3]) -> usize {
+    (z * rows + y) * columns + x
+}
+
+/// The largest of each block, `apron` voxels around it counted in.
+fn largest<T: Copy + Ord + Default>(v: &[T], size_zyx: [usize; 3], apron: usize) -> Vec<T> {
+    let [bz, by, bx] = blocks_zyx(size_zyx);
+    let mut out = vec![T::default(); bz * by * bx];
+    let span = |i: usize, n: usize| {
+        let first = i.saturating_sub(apron) / BLOCK;
+        first..=((i + apron).min(n - 1) / BLOCK)
+    };
+    for (at, value) in v.iter().enumerate() {
+        let x = at % size_zyx[2];
+        let y = at / size_zyx[2] % size_zyx[1];
+        let z = at / size_zyx[2] / size_zyx[1];
+        for k in span(z, size_zyx[0]) {
+            for j in span(y, size_zyx[1]) {
+                for i in span(x, size_zyx[2]) {
+                    if let Some(most) = out.get_mut((k * by + j) * bx + i) {
+                        *most = (*most).max(*value);
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+/// A line of sight measured in voxels of a volume.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TexelRay {
+    origin: Xyz,
+    /// Of length 1.
+    direction: Xyz,
+}
+
+impl TexelRay {
+    /// Of a line in µm; `None` where it goes nowhere.
+    pub fn new(ray: &Ray, texel_um: Xyz) -> Option<Self> {
+        let divided = |v: Xyz| -> Xyz { std::array::from_fn(|i| v[i] / texel_um[i]) };
+        let direction = divided(ray.direction);
+        let n = length(direction);
+        (n.is_finite() && n > 0.0).then(|| Self { origin: divided(ray.origin), direction: scale(direction, 1.0 / n) })
+    }
+
+    /// Voxels of a volume along it, Z, Y, X, nearest first; one may come several times in a row.
+    fn voxels(&self, grid: &Grid) -> impl Iterator<Item = [usize; 3]> + use<> {
+        let (origin, direction) = (self.origin, self.direction);
+        let extent = grid.size_texels();
+        let (mut near, mut far) = (0.0f64, f64::INFINITY);
+        for a in 0..3 {
+            if direction[a].abs() < 1e-12 {
+                if origin[a] < 0.0 || origin[a] > extent[a] {
+                    far = -1.0;
+                }
+                continue;
+            }
+            let (p, q) = (-origin[a] / direction[a], (extent[a] - origin[a]) / direction[a]);
+            near = near.max(p.min(q));
+            far = far.min(p.max(q));
+        }
+        let steps = if far > near && far.is_finite() { ((far - near) / PICK_STEP) as usize } else { 0 };
+        let size = grid.size_zyx;
+        (0..steps).map(move |i| {
+            let at = add(origin, scale(direction, near + (i as f64 + 0.5) * PICK_STEP));
+            std::array::from_fn(|a| (at[2 - a].max(0.0) as usize).min(size[a] - 1))
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_volume::{DType, Samples};
+
+    fn build(size: [usize; 3], plane: impl Fn(usize) -> Values) -> Volume {
+        let grid = Grid::of(size, false);
+        let mut builder = Builder::new(grid);
+        for z in 0..size[0] {
+            builder.push(Plane { at: grid.plane(z, 0, 0), size: [size[1], size[2]], values: plane(z) });
+        }
+        builder.finish()
+    }
+
+    #[test]
+    fn half_floats_are_those_of_the_standard() {
+        // The type of half floats of another room stands for the truth.
+        let Samples::F16(mut truth) = Samples::zeros(DType::F16, 1) else { panic!("no half floats") };
+        for i in 0..=20_000u32 {
+            let share = i as f32 / 20_000.0;
+            let bits = to_half(share);
+            truth[0] = cytoscope_volume::Element::from_f64(f64::from(share));
+            assert!(bits.abs_diff(truth[0].to_bits()) <= 1, "{share}");
+            assert!(
+                (from_half(bits) - share).abs() <= share / 2048.0 + 1e-7,
+                "{share} came back as {}",
+                from_half(bits)
+            );
+        }
+        assert_eq!((to_half(0.0), to_half(1.0), to_half(f32::NAN), to_half(7.0)), (0, 0x3C00, 0, 0x3C00));
+    }
+
+    #[test]
+    fn values_come_back_from_what_is_stored() {
+        let value = |z: usize, i: usize| (1000 + 137 * z + 11 * i) as u16;
+        let Volume::Intensities(v) = build([3, 4, 5], |z| Values::U16((0..20).map(|i| value(z, i)).collect())) else {
+            panic!("no intensities")
+        };
+        for z in 0..3 {
+            for i in 0..20 {
+                let got = v.texels.get(z * 20 + i).unwrap() * v.range + v.offset;
+                assert!((got - f32::from(value(z, i))).abs() < 0.5, "{got}");
+            }
+        }
+        let Volume::Intensities(flat) = build([2, 2, 2], |_| Values::F32(vec![f32::NAN, 3.0, f32::INFINITY, 3.0]))
+        else {
+            panic!("no intensities")
+        };
+        assert_eq!((flat.offset, flat.range), (3.0, 1.0), "what is no number does not count");
+    }
+
+    #[test]
+    fn a_block_knows_the_largest_value_that_interpolation_can_meet_in_it() {
+        let size = [9, 17, 20];
+        let bright = [7usize, 8, 16];
+        let Volume::Intensities(v) = build(size, |z| {
+            let mut plane = vec![0u8; 17 * 20];
+            if z == bright[0] {
+                plane[bright[1] * 20 + bright[2]] = 200;
+            }
+            Values::U8(plane)
+        }) else {
+            panic!("no intensities")
+        };
+        let [_, by, bx] = blocks_zyx(size);
+        for k in 0..2 {
+            for j in 0..3 {
+                for i in 0..3 {
+                    let touches = [k, j, i].iter().zip(bright).all(|(block, at)| {
+                        let from = block * BLOCK;
+                        at + 1 >= from && at <= from + BLOCK
+                    });
+                    let most = v.blocks.get((k * by + j) * bx + i).unwrap();
+                    assert_eq!(most > 0.0, touches, "block {k} {j} {i}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_of_sight_picks_the_first_label_and_the_brightest_voxel() {
+        // Label 700 hides 9 from the front; from behind it is the other way round.
+        let labels = |z: usize| {
+            let mut plane = vec![0u32; 100];
+            if z == 3 {
+                plane[4 * 10 + 6] = 700;
+            }
+            if z == 7 {
+                plane[4 * 10 + 6] = 9;
+            }
+            plane
+        };
+        let Volume::Labels(v) = build([10, 10, 10], |z| Values::Labels(labels(z))) else { panic!("no labels") };
+        assert_eq!(v.ids, vec![0, 700, 9]);
+        let texel_um = [0.5, 0.5, 2.0];
+        let line = |z: f64, dz: f64| {
+            TexelRay::new(&Ray { origin: [3.2, 2.2, z], direction: [0.0, 0.0, dz] }, texel_um).unwrap()
+        };
+        assert_eq!(v.first(&line(-5.0, 1.0)), Some((700, [3, 4, 6])));
+        assert_eq!(v.first(&line(50.0, -3.0)), Some((9, [7, 4, 6])));
+        let beside = Ray { origin: [0.2, 2.2, -5.0], direction: [0.0, 0.0, 1.0] };
+        assert_eq!(v.first(&TexelRay::new(&beside, texel_um).unwrap()), None);
+        let outside = Ray { origin: [-0.2, 2.2, -5.0], direction: [0.0, 0.0, 1.0] };
+        assert_eq!(v.first(&TexelRay::new(&outside, texel_um).unwrap()), None);
+        assert_eq!((v.index_of(Some(9)), v.index_of(Some(8)), v.index_of(None)), (2, 0, 0));
+        let bright = |z: usize| Values::U16(labels(z).iter().map(|l| *l as u16).collect());
+        let Volume::Intensities(v) = build([10, 10, 10], bright) else { panic!("no intensities") };
+        assert_eq!(v.brightest(&line(50.0, -1.0)), Some([3, 4, 6]));
+        assert!(TexelRay::new(&Ray { origin: [0.0; 3], direction: [0.0; 3] }, texel_um).is_none());
+    }
+}

@@ -1,0 +1,116 @@
+//! How a stack is thinned to a volume that a graphics card holds easily.
+
+use crate::data::plane::{Orientation, PlaneAt};
+
+/// Most voxels of a volume along an axis; every graphics driver takes textures of this size.
+pub const MAX_SIDE: usize = 256;
+
+/// Most bytes of a volume of labels, the largest kind: what is allocated is checked against it.
+pub const MAX_VOLUME_BYTES: usize = MAX_SIDE * MAX_SIDE * MAX_SIDE * 4;
+
+/// Which voxels of a stack make up its volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Grid {
+    /// Slices, rows, columns of the stack.
+    pub full_zyx: [usize; 3],
+    /// Slices, rows, columns of the stack that one voxel stands for.
+    pub stride_zyx: [usize; 3],
+    /// Slices, rows, columns of the volume.
+    pub size_zyx: [usize; 3],
+}
+
+impl Grid {
+    /// Of a stack with these extents. Where the file has a pyramid, rows and columns are thinned by a power of two, so that a
+    /// small level is read instead of the large one.
+    pub fn of(full_zyx: [usize; 3], pyramid: bool) -> Self {
+        let full = full_zyx.map(|n| n.max(1));
+        let across = full[1].max(full[2]).div_ceil(MAX_SIDE);
+        let across = if pyramid { across.next_power_of_two() } else { across };
+        let stride_zyx = [full[0].div_ceil(MAX_SIDE), across, across];
+        Self { full_zyx: full, stride_zyx, size_zyx: std::array::from_fn(|a| full[a].div_ceil(stride_zyx[a])) }
+    }
+
+    /// Voxels of the volume.
+    pub fn voxels(&self) -> usize {
+        self.size_zyx.iter().product()
+    }
+
+    /// The plane of the stack that makes slice `z` of the volume: the middle one of those it stands for.
+    pub fn plane(&self, z: usize, channel: usize, time: usize) -> PlaneAt {
+        PlaneAt {
+            orientation: Orientation::Xy,
+            index: (z * self.stride_zyx[0] + self.stride_zyx[0] / 2).min(self.full_zyx[0] - 1),
+            channel,
+            time,
+            rows: 0..self.full_zyx[1],
+            columns: 0..self.full_zyx[2],
+            step: self.stride_zyx[1],
+        }
+    }
+
+    /// Size in µm, X, Y, Z, of the stack.
+    pub fn size_um(&self, voxel_um: [f64; 3]) -> [f64; 3] {
+        [2, 1, 0].map(|a| self.full_zyx[a] as f64 * voxel_um[a])
+    }
+
+    /// Size in µm, X, Y, Z, of a voxel of the volume.
+    pub fn texel_um(&self, voxel_um: [f64; 3]) -> [f64; 3] {
+        [2, 1, 0].map(|a| self.stride_zyx[a] as f64 * voxel_um[a])
+    }
+
+    /// Size of the stack in voxels of the volume, X, Y, Z: the last voxel may stand for less than the others.
+    pub fn size_texels(&self) -> [f64; 3] {
+        [2, 1, 0].map(|a| self.full_zyx[a] as f64 / self.stride_zyx[a] as f64)
+    }
+
+    /// The voxel of the stack in the middle of a voxel of the volume; Z, Y, X.
+    pub fn full_voxel(&self, texel_zyx: [usize; 3]) -> [usize; 3] {
+        std::array::from_fn(|a| (texel_zyx[a] * self.stride_zyx[a] + self.stride_zyx[a] / 2).min(self.full_zyx[a] - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_stacks_are_whole_and_large_ones_stay_within_the_budget() {
+        let small = Grid::of([60, 128, 256], false);
+        assert_eq!((small.stride_zyx, small.size_zyx), ([1, 1, 1], [60, 128, 256]));
+        for full in [[257, 300, 2304], [1, 1, 1], [5000, 9, 9], [40, 100_000, 70_001], [0, 3, 3]] {
+            for pyramid in [false, true] {
+                let grid = Grid::of(full, pyramid);
+                assert!(grid.size_zyx.iter().all(|n| (1..=MAX_SIDE).contains(n)), "{grid:?}");
+                assert!(grid.voxels() * 4 <= MAX_VOLUME_BYTES);
+                for axis in 0..3 {
+                    assert!(grid.size_zyx[axis] * grid.stride_zyx[axis] >= full[axis], "all of it is covered");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_nth_slice_is_read_thinned_and_none_beyond_the_end() {
+        let grid = Grid::of([1000, 2304, 2304], false);
+        assert_eq!((grid.stride_zyx, grid.size_zyx), ([4, 9, 9], [250, 256, 256]));
+        let planes: Vec<usize> = (0..grid.size_zyx[0]).map(|z| grid.plane(z, 0, 0).index).collect();
+        assert_eq!((planes.len(), planes[0], planes[1], planes[249]), (250, 2, 6, 998));
+        assert_eq!(grid.plane(3, 1, 2).size(), [256, 256]);
+        let odd = Grid::of([513, 4, 4], false);
+        assert_eq!(odd.stride_zyx[0], 3);
+        assert!((0..odd.size_zyx[0]).all(|z| odd.plane(z, 0, 0).index < 513));
+        assert_eq!(Grid::of([10, 2304, 2304], true).stride_zyx[1], 16, "a level of a pyramid serves this");
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_stack() {
+        let grid = Grid::of([10, 300, 400], false);
+        let voxel_um = [2.0, 0.5, 0.25];
+        assert_eq!(grid.size_um(voxel_um), [100.0, 150.0, 20.0]);
+        for axis in 0..3 {
+            let um = grid.size_texels()[axis] * grid.texel_um(voxel_um)[axis];
+            assert!((um - grid.size_um(voxel_um)[axis]).abs() < 1e-9);
+        }
+        assert_eq!(grid.full_voxel([9, 149, 199]), [9, 299, 399]);
+    }
+}

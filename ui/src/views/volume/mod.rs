@@ -1,0 +1,443 @@
+//! The stack in three dimensions: projected intensities or labels as surfaces, turned with the mouse, with the cursor that all
+//! views share.
+//!
+//! The volume is a thinned copy of the stack ([`grid`]), read on a thread of its own ([`reader`]), kept ready for the graphics
+//! card ([`content`]) and drawn by it ([`render`]) only when something about the picture has changed. Where the graphics card
+//! or its driver refuses, the pane says so in a sentence and the other views go on.
+
+pub mod camera;
+pub mod content;
+pub mod grid;
+mod outline;
+mod pipelines;
+pub mod reader;
+pub mod render;
+#[cfg(test)]
+mod tests;
+
+use super::slice::{Happened, Options, draw_scale_bar, on_image};
+use crate::data::composite::{Intensity, LabelLook};
+use crate::data::loader::SourceId;
+use crate::document::{Document, Overlay, Role};
+use crate::theme;
+use camera::{Camera, Projection};
+use content::{TexelRay, Volume};
+use eframe::egui::{self, Align2, FontId, Key, PointerButton, Rect, Sense, Stroke, StrokeKind, Ui, Vec2, vec2};
+use eframe::wgpu::TextureFormat;
+use egui_phosphor::regular as icon;
+use grid::Grid;
+use reader::{Answer, KEPT_BYTES, Key as VolumeKey, Reader, Request};
+use render::{Mode, Picture, Shot, Stage, label_colors};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Channels shown at once.
+const CHANNELS: usize = 3;
+
+/// The picture is made at full size when nothing has moved for so long.
+const STILL_SECS: f64 = 0.2;
+
+/// Length of a step along a line of sight in voxels of the volume, at rest and while something moves.
+const STEPS: [f32; 2] = [0.6, 1.2];
+
+/// What a press of an arrow key turns by, as a share of dragging across the pane.
+const KEY_TURN: f32 = 1.0 / 24.0;
+
+/// A place among the layers of the picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Slot {
+    Channel(usize),
+    Map,
+    Labels,
+}
+
+/// The state of the view between frames.
+#[derive(Default)]
+pub struct VolumeView {
+    reader: Option<Reader>,
+    stage: Stage,
+    cameras: HashMap<SourceId, Camera>,
+    perspective: bool,
+    /// Chosen by hand; otherwise labels where there are any.
+    chosen: Option<Mode>,
+    /// The newest volume of each slot: shown until the one that is wanted has come.
+    newest: HashMap<Slot, Arc<Volume>>,
+    colors: Option<(Arc<Volume>, LabelLook, Arc<Vec<u8>>)>,
+    failed: Option<String>,
+    document: SourceId,
+    before: Option<(Camera, Vec2)>,
+    moved_at: f64,
+    moving: bool,
+    id: Option<egui::Id>,
+}
+
+/// What is to be seen of a document, and what has come of it.
+struct Layers {
+    intensities: Vec<(Arc<Volume>, Intensity)>,
+    labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
+}
+
+impl VolumeView {
+    /// Its widget's id, once it was drawn.
+    pub fn id(&self) -> Option<egui::Id> {
+        self.id
+    }
+
+    /// Whether everything on screen is there, at full size.
+    pub fn is_settled(&self) -> bool {
+        !self.moving && self.reader.as_ref().is_none_or(|r| r.progress().is_none())
+    }
+
+    /// How the document is projected.
+    pub fn mode(&self, document: &Document) -> Mode {
+        match (self.chosen, labels_of(document)) {
+            (Some(Mode::Labels) | None, Some(_)) => Mode::Labels,
+            (Some(mode @ (Mode::Maximum | Mode::Attenuated)), _) => mode,
+            (Some(Mode::Labels) | None, None) => Mode::Maximum,
+        }
+    }
+
+    /// Projects in another way.
+    pub fn choose(&mut self, mode: Mode) {
+        self.chosen = Some(mode);
+    }
+
+    /// Looks at a document from elsewhere.
+    pub fn look(&mut self, document: SourceId, camera: Camera) {
+        self.perspective = camera.perspective;
+        self.cameras.insert(document, camera);
+    }
+
+    /// Every document is seen as at first.
+    pub fn reset(&mut self) {
+        self.cameras.clear();
+    }
+
+    /// Pictures that the graphics card has drawn.
+    pub fn drawn(&self) -> usize {
+        self.stage.drawn()
+    }
+
+    /// Hidden, it reads nothing and holds nothing on the graphics card.
+    pub fn rest(&mut self) {
+        if let Some(reader) = &self.reader {
+            reader.want(&[]);
+        }
+        if !self.newest.is_empty() || self.stage.drawn() > 0 {
+            self.newest.clear();
+            self.colors = None;
+            self.stage = Stage::default();
+        }
+        self.moving = false;
+        self.id = None;
+    }
+
+    /// Forgets a source, which has changed or gone.
+    pub fn forget(&mut self, source: SourceId) {
+        if let Some(reader) = &self.reader {
+            reader.forget(source);
+        }
+        self.cameras.remove(&source);
+        if self.document == source {
+            self.rest();
+        }
+    }
+
+    /// Draws the view into all there is of `ui`, in a window of this format.
+    pub fn show(&mut self, ui: &mut Ui, document: &mut Document, target: TextureFormat, options: Options) -> Happened {
+        let mut happened = Happened::default();
+        let size = ui.available_size().max(vec2(8.0, 8.0));
+        let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
+        let mode = self.mode(document);
+        let name = format!("3-D view, {}", mode.name());
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
+        self.id = Some(response.id);
+        if self.document != document.id {
+            self.document = document.id;
+            self.newest.clear();
+            self.before = None;
+        }
+        let grid = Grid::of(document.extents.zyx, document.image.meta().levels.len() > 1);
+        let size_um = grid.size_um(document.voxel_um);
+        let home = Camera { perspective: self.perspective, ..Camera::default() };
+        let mut camera = *self.cameras.get(&document.id).unwrap_or(&home);
+        camera.perspective = self.perspective;
+        let projection = Projection::new(&camera, size_um, rect);
+        interact(ui, &response, rect, &projection, &mut camera);
+        if response.double_clicked() {
+            camera = home;
+        }
+        self.cameras.insert(document.id, camera);
+        let projection = Projection::new(&camera, size_um, rect);
+        self.watch_movement(ui, camera, rect.size());
+
+        let layers = self.layers(ui, document, grid, mode);
+        if response.clicked() {
+            response.request_focus();
+            let ray = TexelRay::new(&projection.ray(response.interact_pointer_pos().unwrap_or(rect.center())), {
+                grid.texel_um(document.voxel_um)
+            });
+            if let Some(ray) = ray {
+                happened.picked = pick(document, grid, &layers, &ray);
+            }
+        }
+
+        let painter = ui.painter_at(rect);
+        painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
+        outline::behind(&painter, &projection, size_um);
+        if !layers.intensities.is_empty() || layers.labels.is_some() {
+            let picture = Picture::new(Shot {
+                projection: &projection,
+                rect,
+                size: self.pixels(ui, rect),
+                grid,
+                voxel_um: document.voxel_um,
+                mode,
+                step: STEPS[usize::from(self.moving)],
+                layers: layers.intensities,
+                labels: layers.labels,
+                selected: document.selected,
+            });
+            painter.add(self.stage.callback(ui.ctx(), rect, picture, target));
+        }
+        outline::before(&painter, &projection, size_um);
+        if options.crosshair {
+            outline::cursor(&painter, &projection, size_um, document);
+        }
+        if options.scale_bar && document.voxel_known && !self.perspective {
+            draw_scale_bar(&painter, rect, projection.points_per_um);
+        }
+        on_image(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, "3-D");
+        self.tell(&painter, rect);
+        if response.has_focus() {
+            painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
+        }
+        self.buttons(ui, rect, document);
+        happened
+    }
+
+    /// Notes whether anything moves: then pictures are made smaller, and once more when it has come to rest.
+    fn watch_movement(&mut self, ui: &Ui, camera: Camera, size: Vec2) {
+        let now = ui.input(|i| i.time);
+        if self.before.is_some_and(|b| b != (camera, size)) {
+            self.moved_at = now;
+            self.moving = true;
+        }
+        self.before = Some((camera, size));
+        if self.moving {
+            let left = STILL_SECS - (now - self.moved_at);
+            self.moving = left > 0.0;
+            if self.moving {
+                ui.ctx().request_repaint_after(std::time::Duration::from_secs_f64(left + 0.01));
+            }
+        }
+    }
+
+    /// Pixels of the picture: those of the pane, half as many each way while something moves.
+    fn pixels(&self, ui: &Ui, rect: Rect) -> [u32; 2] {
+        let scale = ui.ctx().pixels_per_point();
+        let across = |from: f32, to: f32| (((to * scale).round() - (from * scale).round()).max(1.0)) as u32;
+        let full = [across(rect.left(), rect.right()), across(rect.top(), rect.bottom())];
+        if self.moving { full.map(|n| n.div_ceil(2)) } else { full }
+    }
+
+    /// Asks for the volumes that are to be seen, and takes those that are there.
+    fn layers(&mut self, ui: &Ui, document: &Document, grid: Grid, mode: Mode) -> Layers {
+        let mut wanted: Vec<(Slot, Request)> = Vec::new();
+        let time_of = |o: &Overlay| if o.times > 1 { document.time.min(o.times - 1) } else { 0 };
+        let of_overlay = |o: &Overlay| Request {
+            key: VolumeKey { source: o.source_id, channel: 0, time: time_of(o), grid },
+            source: Arc::clone(&o.source),
+        };
+        if mode == Mode::Labels {
+            wanted.extend(labels_of(document).map(|o| (Slot::Labels, of_overlay(o))));
+        } else {
+            let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible).take(CHANNELS);
+            for (channel, _) in visible {
+                let key = VolumeKey { source: document.id, channel, time: document.time, grid };
+                wanted.push((Slot::Channel(channel), Request { key, source: Arc::clone(&document.source) }));
+            }
+            let map = document.of_role(Role::Map).filter(|o| o.visible);
+            wanted.extend(map.map(|o| (Slot::Map, of_overlay(o))));
+        }
+        let reader = self.reader.get_or_insert_with(|| {
+            let ctx = ui.ctx().clone();
+            Reader::new(KEPT_BYTES, move || ctx.request_repaint())
+        });
+        reader.want(&wanted.iter().map(|(_, r)| r.clone()).collect::<Vec<_>>());
+        self.failed = None;
+        for (slot, request) in &wanted {
+            match reader.get(&request.key) {
+                Answer::Ready(volume) => _ = self.newest.insert(*slot, volume),
+                Answer::Waiting => {}
+                Answer::Failed(why) => {
+                    self.newest.remove(slot);
+                    self.failed = Some(why);
+                }
+            }
+        }
+        let mut layers = Layers { intensities: Vec::new(), labels: None };
+        for (slot, _) in &wanted {
+            let Some(volume) = self.newest.get(slot).map(Arc::clone) else { continue };
+            match slot {
+                Slot::Channel(c) => {
+                    // Limits are taken from the first slice; before, the picture would flash.
+                    let channel = document.channels.get(*c).filter(|c| !c.wants_limits);
+                    layers.intensities.extend(channel.map(|c| (volume, c.look.clone())));
+                }
+                Slot::Map => {
+                    let map = document.of_role(Role::Map);
+                    layers.intensities.extend(map.map(|o| (volume, o.look.clone())));
+                }
+                Slot::Labels => {
+                    layers.labels = labels_of(document).map(|o| (Arc::clone(&volume), self.colors(&volume, &o.labels)));
+                }
+            }
+        }
+        layers
+    }
+
+    fn colors(&mut self, volume: &Arc<Volume>, look: &LabelLook) -> Arc<Vec<u8>> {
+        // What is selected is no matter of colours.
+        let look = LabelLook { selected: None, ..look.clone() };
+        if let Some((of, with, colors)) = &self.colors
+            && Arc::ptr_eq(of, volume)
+            && *with == look
+        {
+            return Arc::clone(colors);
+        }
+        let colors = match &**volume {
+            Volume::Labels(labels) => Arc::new(label_colors(labels, &look)),
+            Volume::Intensities(_) => Arc::default(),
+        };
+        self.colors = Some((Arc::clone(volume), look, Arc::clone(&colors)));
+        colors
+    }
+
+    /// What keeps the picture from being complete.
+    fn tell(&self, painter: &egui::Painter, rect: Rect) {
+        if let Some(problem) = self.stage.problem() {
+            let text = format!("The 3-D view cannot be shown. {problem}");
+            let width = (rect.width() - 40.0).max(60.0);
+            let galley = painter.layout(text, FontId::proportional(13.0), theme::ON_IMAGE, width);
+            painter.galley(rect.center() - galley.size() / 2.0, galley, theme::ON_IMAGE);
+            return;
+        }
+        let at = rect.right_bottom() - vec2(8.0, 8.0);
+        if let Some(share) = self.reader.as_ref().and_then(Reader::progress) {
+            on_image(painter, at, Align2::RIGHT_BOTTOM, &format!("reading {:.0} %", share * 100.0));
+        } else if let Some(why) = &self.failed {
+            on_image(painter, at, Align2::RIGHT_BOTTOM, &format!("cannot be read: {why}"));
+        }
+    }
+
+    /// The corner with modes, perspective, reset.
+    fn buttons(&mut self, ui: &mut Ui, rect: Rect, document: &Document) {
+        let mode = self.mode(document);
+        let corner = Rect::from_min_max(rect.min + vec2(40.0, 5.0), rect.right_top() + vec2(-6.0, 31.0));
+        let builder = egui::UiBuilder::new().max_rect(corner).layout(egui::Layout::right_to_left(egui::Align::Min));
+        ui.scope_builder(builder, |ui| {
+            // Images are dark in every theme, and what lies on them, too.
+            let dark = ui.ctx().style_of(egui::Theme::Dark);
+            ui.set_style(dark);
+            ui.spacing_mut().item_spacing.x = 2.0;
+            ui.spacing_mut().button_padding = vec2(3.0, 1.0);
+            if corner_button(ui, icon::CORNERS_OUT, "Reset the 3-D view", true, false).clicked() {
+                self.cameras.remove(&document.id);
+            }
+            if corner_button(ui, icon::PERSPECTIVE, "Perspective", true, self.perspective).clicked() {
+                self.perspective = !self.perspective;
+            }
+            ui.add_space(6.0);
+            let has_labels = labels_of(document).is_some();
+            for (of, sign, name) in [
+                (Mode::Labels, icon::SHAPES, "Labels as surfaces"),
+                (Mode::Attenuated, icon::CLOUD_FOG, "Attenuated maximum intensity"),
+                (Mode::Maximum, icon::SUN, "Maximum intensity"),
+            ] {
+                let enabled = of != Mode::Labels || has_labels;
+                if corner_button(ui, sign, name, enabled, mode == of).clicked() {
+                    self.chosen = Some(of);
+                }
+            }
+        });
+    }
+}
+
+fn corner_button(ui: &mut Ui, sign: &str, name: &str, enabled: bool, on: bool) -> egui::Response {
+    let button = egui::Button::new(egui::RichText::new(sign).size(14.0)).selected(on).min_size(vec2(23.0, 22.0));
+    let response = ui.add_enabled(enabled, button);
+    response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, name));
+    response.on_hover_text(name).on_disabled_hover_text(format!("{name}: no labels are shown"))
+}
+
+/// The labels that are shown as surfaces: those found, else those known to be.
+fn labels_of(document: &Document) -> Option<&Overlay> {
+    [Role::Labels, Role::Truth].into_iter().find_map(|role| document.of_role(role).filter(|o| o.visible))
+}
+
+/// Turns, moves and brings closer.
+fn interact(ui: &Ui, response: &egui::Response, rect: Rect, projection: &Projection, camera: &mut Camera) {
+    let across = rect.width().min(rect.height()).max(1.0);
+    let shift = ui.input(|i| i.modifiers.shift);
+    let moved = response.drag_delta();
+    if moved != Vec2::ZERO {
+        let pans = response.dragged_by(PointerButton::Middle) || response.dragged_by(PointerButton::Secondary) || shift;
+        if pans {
+            projection.pan(camera, moved);
+        } else {
+            camera.rotate(moved / across);
+        }
+    }
+    if let Some(at) = response.hover_pos() {
+        let (pinched, scrolled) = ui.input(|i| (f64::from(i.zoom_delta()), f64::from(i.smooth_scroll_delta().y)));
+        let factor = pinched * (scrolled / 200.0).exp();
+        if (factor - 1.0).abs() > 1e-4 {
+            projection.zoom(camera, factor, at);
+        }
+    }
+    if response.has_focus() {
+        ui.memory_mut(|m| {
+            m.set_focus_lock_filter(
+                response.id,
+                egui::EventFilter { horizontal_arrows: true, vertical_arrows: true, ..Default::default() },
+            );
+        });
+        ui.input(|i| {
+            for (key, turn) in [
+                (Key::ArrowLeft, vec2(-KEY_TURN, 0.0)),
+                (Key::ArrowRight, vec2(KEY_TURN, 0.0)),
+                (Key::ArrowUp, vec2(0.0, -KEY_TURN)),
+                (Key::ArrowDown, vec2(0.0, KEY_TURN)),
+            ] {
+                if i.key_pressed(key) {
+                    camera.rotate(if i.modifiers.shift { turn * 4.0 } else { turn });
+                }
+            }
+            for (key, factor) in [(Key::Plus, 1.25), (Key::Equals, 1.25), (Key::Minus, 0.8)] {
+                if i.key_pressed(key) && !i.modifiers.command {
+                    projection.zoom(camera, factor, rect.center());
+                }
+            }
+        });
+    }
+}
+
+/// Moves the cursor to what was clicked: the first label, or the brightest voxel of the first channel. The label, if labels
+/// are shown; 0 where there is none.
+fn pick(document: &mut Document, grid: Grid, layers: &Layers, ray: &TexelRay) -> Option<u32> {
+    if let Some((volume, _)) = &layers.labels
+        && let Volume::Labels(labels) = &**volume
+    {
+        let Some((label, at)) = labels.first(ray) else { return Some(0) };
+        document.cursor = grid.full_voxel(at);
+        return Some(label);
+    }
+    if let Some((volume, _)) = layers.intensities.first()
+        && let Volume::Intensities(intensities) = &**volume
+        && let Some(at) = intensities.brightest(ray)
+    {
+        document.cursor = grid.full_voxel(at);
+    }
+    None
+}
