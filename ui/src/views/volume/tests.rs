@@ -118,7 +118,12 @@ fn settled(harness: &mut Harness<'_, State>) -> RgbaImage {
         harness.step();
     }
     harness.run_steps(2);
-    harness.render().unwrap()
+    let mut image = harness.render().unwrap();
+    while harness.state().view.is_drawing() {
+        assert!(Instant::now() < end, "the picture was not drawn");
+        image = harness.render().unwrap();
+    }
+    image
 }
 
 fn projection(state: &State) -> Projection {
