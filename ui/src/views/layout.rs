@@ -10,7 +10,7 @@ use eframe::wgpu::TextureFormat;
 use egui_tiles::{Behavior, SimplificationOptions, Tile, TileId, Tiles, Tree, UiResponse};
 
 /// Shares of width and height of the XY view, against the views beside and below it.
-const XY_SHARES: [f32; 2] = [1.3, 1.35];
+const XY_SHARES: [f32; 2] = [1.2, 1.15];
 
 /// A window without a graphics card's word on it, as in tests, is of this format.
 const PLAIN_FORMAT: TextureFormat = TextureFormat::Rgba8Unorm;

@@ -11,7 +11,7 @@ pub type Xyz = [f64; 3];
 const HOME_DEGREES: [f64; 2] = [-52.0, -28.0];
 
 /// Share of the pane that the volume fills at first.
-const FILL: f64 = 0.8;
+const FILL: f64 = 0.78;
 
 /// Distance of the eye in perspective, in diagonals of the volume.
 const EYE_DIAGONALS: f64 = 1.4;

@@ -9,6 +9,7 @@ pub mod camera;
 pub mod content;
 pub mod grid;
 mod outline;
+pub mod picture;
 mod pipelines;
 pub mod reader;
 pub mod render;
@@ -26,8 +27,9 @@ use eframe::egui::{self, Align2, FontId, Key, PointerButton, Rect, Sense, Stroke
 use eframe::wgpu::TextureFormat;
 use egui_phosphor::regular as icon;
 use grid::Grid;
+use picture::{Mode, Picture, Shot, label_colors};
 use reader::{Answer, KEPT_BYTES, Key as VolumeKey, Reader, Request};
-use render::{Mode, Picture, Shot, Stage, label_colors};
+use render::Stage;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -65,7 +67,7 @@ pub struct VolumeView {
     colors: Option<(Arc<Volume>, LabelLook, Arc<Vec<u8>>)>,
     failed: Option<String>,
     document: SourceId,
-    before: Option<(Camera, Vec2)>,
+    before: Option<(Camera, Vec2, Vec<Intensity>)>,
     moved_at: f64,
     moving: bool,
     id: Option<egui::Id>,
@@ -116,6 +118,11 @@ impl VolumeView {
     /// Pictures that the graphics card has drawn.
     pub fn drawn(&self) -> usize {
         self.stage.drawn()
+    }
+
+    /// Whether the graphics card is at work on a picture, some of it each frame.
+    pub fn is_drawing(&self) -> bool {
+        self.stage.is_drawing()
     }
 
     /// Hidden, it reads nothing and holds nothing on the graphics card.
@@ -169,9 +176,9 @@ impl VolumeView {
         }
         self.cameras.insert(document.id, camera);
         let projection = Projection::new(&camera, size_um, rect);
-        self.watch_movement(ui, camera, rect.size());
-
         let layers = self.layers(ui, document, grid, mode);
+        let looks = layers.intensities.iter().map(|(_, look)| look.clone()).collect();
+        self.watch_movement(ui, (camera, rect.size(), looks));
         if response.clicked() {
             response.request_focus();
             let ray = TexelRay::new(&projection.ray(response.interact_pointer_pos().unwrap_or(rect.center())), {
@@ -194,6 +201,7 @@ impl VolumeView {
                 voxel_um: document.voxel_um,
                 mode,
                 step: STEPS[usize::from(self.moving)],
+                at_once: self.moving,
                 layers: layers.intensities,
                 labels: layers.labels,
                 selected: document.selected,
@@ -216,14 +224,14 @@ impl VolumeView {
         happened
     }
 
-    /// Notes whether anything moves: then pictures are made smaller, and once more when it has come to rest.
-    fn watch_movement(&mut self, ui: &Ui, camera: Camera, size: Vec2) {
+    /// Notes whether anything moves, a slider included: then pictures are made smaller, and once more when it has come to rest.
+    fn watch_movement(&mut self, ui: &Ui, now_seen: (Camera, Vec2, Vec<Intensity>)) {
         let now = ui.input(|i| i.time);
-        if self.before.is_some_and(|b| b != (camera, size)) {
+        if self.before.as_ref().is_some_and(|b| *b != now_seen) {
             self.moved_at = now;
             self.moving = true;
         }
-        self.before = Some((camera, size));
+        self.before = Some(now_seen);
         if self.moving {
             let left = STILL_SECS - (now - self.moved_at);
             self.moving = left > 0.0;

@@ -2,208 +2,13 @@
 //!
 //! It fails softly: what the driver refuses is kept as a sentence ([`Stage::problem`]), and nothing is drawn.
 
-use super::camera::Projection;
-use super::content::{Intensities, Labels, Texels, Volume, blocks_zyx};
-use super::grid::Grid;
+use super::content::{Texels, Volume, blocks_zyx};
+use super::picture::{COLORS_ACROSS, LUT_STEPS, Picture, Scene};
 use super::pipelines::{LAYERS, PICTURE_FORMAT, Pipelines};
-use crate::data::composite::{Blending, Intensity, LabelLook};
-use eframe::egui::{self, Rect, pos2};
+use eframe::egui::{self, Rect};
 use eframe::egui_wgpu::{self, CallbackResources, CallbackTrait, ScreenDescriptor};
 use eframe::wgpu;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Steps of the tables that colours are looked up in, as in the shader.
-const LUT_STEPS: usize = 1024;
-
-/// Colours of labels in a row of their texture, as in the shader.
-const COLORS_ACROSS: usize = 1024;
-
-/// Most labels that have a colour of their own.
-const MAX_COLORS: usize = COLORS_ACROSS * 2048;
-
-/// Optical depth of the whole diagonal at full brightness, when what lies before dims what lies behind.
-const ATTENUATION: f64 = 10.0;
-
-/// Where the light comes from: right, down, away.
-const LIGHT: [f64; 3] = [-0.5, -0.7, -0.65];
-
-/// How volumes are projected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// The brightest value along each line of sight.
-    Maximum,
-    /// The same, dimmed by what lies before it.
-    Attenuated,
-    /// Labels as lit surfaces.
-    Labels,
-}
-
-impl Mode {
-    /// Every one.
-    pub const ALL: [Mode; 3] = [Mode::Maximum, Mode::Attenuated, Mode::Labels];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Maximum => "maximum intensity",
-            Mode::Attenuated => "attenuated maximum intensity",
-            Mode::Labels => "labels as surfaces",
-        }
-    }
-}
-
-/// The uniforms of the shader; the same fields in the same order.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-struct Scene {
-    origin: [f32; 4],
-    origin_right: [f32; 4],
-    origin_down: [f32; 4],
-    direction: [f32; 4],
-    direction_right: [f32; 4],
-    direction_down: [f32; 4],
-    size: [f32; 4],
-    texel_um: [f32; 4],
-    light: [f32; 4],
-    what: [u32; 4],
-    layers: [[f32; 4]; LAYERS],
-}
-
-/// All that a picture depends on.
-#[derive(Clone)]
-pub struct Picture {
-    scene: Scene,
-    size: [u32; 2],
-    lut: Vec<u8>,
-    layers: Vec<Arc<Volume>>,
-    labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
-}
-
-impl PartialEq for Picture {
-    fn eq(&self, other: &Self) -> bool {
-        let same_labels = match (&self.labels, &other.labels) {
-            (None, None) => true,
-            (Some((v, c)), Some((w, d))) => Arc::ptr_eq(v, w) && Arc::ptr_eq(c, d),
-            _ => false,
-        };
-        self.scene == other.scene
-            && self.size == other.size
-            && same_labels
-            && self.layers.len() == other.layers.len()
-            && self.layers.iter().zip(&other.layers).all(|(a, b)| Arc::ptr_eq(a, b))
-            && self.lut == other.lut
-    }
-}
-
-/// What is to be drawn.
-pub struct Shot<'a> {
-    /// From where.
-    pub projection: &'a Projection,
-    /// The pane.
-    pub rect: Rect,
-    /// Pixels of the picture: width, height.
-    pub size: [u32; 2],
-    /// Voxels of the stack; the same for all layers.
-    pub grid: Grid,
-    /// Voxel size Z, Y, X of the stack.
-    pub voxel_um: [f64; 3],
-    /// How.
-    pub mode: Mode,
-    /// Length of a step in voxels of the volume.
-    pub step: f32,
-    /// Intensities, lowest first.
-    pub layers: Vec<(Arc<Volume>, Intensity)>,
-    /// Labels and their colours ([`label_colors`]).
-    pub labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
-    /// The label that stands out.
-    pub selected: Option<u32>,
-}
-
-/// Colours of the labels of a volume, as rows of a texture.
-pub fn label_colors(labels: &Labels, look: &LabelLook) -> Vec<u8> {
-    let rows = labels.ids.len().min(MAX_COLORS).div_ceil(COLORS_ACROSS).max(1);
-    let mut out = vec![128u8; rows * COLORS_ACROSS * 4];
-    for (texel, id) in out.chunks_exact_mut(4).zip(&labels.ids) {
-        let [r, g, b] = look.color(*id);
-        texel.copy_from_slice(&[r, g, b, 255]);
-    }
-    out
-}
-
-/// One row of the table of colours.
-fn lut_row(look: &Intensity) -> impl Iterator<Item = u8> + use<'_> {
-    (0..LUT_STEPS).flat_map(|i| {
-        let share = (i as f32 / (LUT_STEPS - 1) as f32).powf(look.gamma.max(0.01));
-        let [r, g, b] = look.map.color(share);
-        [r as u8, g as u8, b as u8, 255]
-    })
-}
-
-fn wide(v: [f64; 3], w: f64) -> [f32; 4] {
-    [v[0] as f32, v[1] as f32, v[2] as f32, w as f32]
-}
-
-impl Picture {
-    /// Of what is to be drawn.
-    pub fn new(shot: Shot<'_>) -> Self {
-        let texel_um = shot.grid.texel_um(shot.voxel_um);
-        let size_um = shot.grid.size_um(shot.voxel_um);
-        let diagonal_um = super::camera::length(size_um).max(1e-9);
-        let [w, h] = shot.size.map(|n| n.max(1) as f32);
-        let corner = shot.rect.min;
-        let right = pos2(corner.x + shot.rect.width() / w, corner.y);
-        let down = pos2(corner.x, corner.y + shot.rect.height() / h);
-        let [at, right, down] = [corner, right, down].map(|p| shot.projection.ray(p));
-        let texels = |v: [f64; 3]| -> [f64; 3] { std::array::from_fn(|i| v[i] / texel_um[i]) };
-        let minus = |a: [f64; 3], b: [f64; 3]| -> [f64; 3] { std::array::from_fn(|i| a[i] - b[i]) };
-        let light = shot.projection.from_view(super::camera::scale(LIGHT, 1.0 / super::camera::length(LIGHT)));
-        let mut layers = [[0f32; 4]; LAYERS];
-        let mut lut = Vec::new();
-        for (layer, (volume, look)) in layers.iter_mut().zip(&shot.layers) {
-            if let Volume::Intensities(v) = &**volume {
-                *layer = limits(v, look);
-            }
-            lut.extend(lut_row(look));
-        }
-        lut.resize(LAYERS * LUT_STEPS * 4, 0);
-        let selected = match shot.labels.as_ref().map(|(v, _)| &**v) {
-            Some(Volume::Labels(labels)) => labels.index_of(shot.selected),
-            _ => 0,
-        };
-        let mode = match shot.mode {
-            Mode::Maximum => 0,
-            Mode::Attenuated => 1,
-            Mode::Labels => 2,
-        };
-        Self {
-            scene: Scene {
-                origin: wide(texels(at.origin), 0.0),
-                origin_right: wide(texels(minus(right.origin, at.origin)), 0.0),
-                origin_down: wide(texels(minus(down.origin, at.origin)), 0.0),
-                direction: wide(texels(at.direction), 0.0),
-                direction_right: wide(texels(minus(right.direction, at.direction)), 0.0),
-                direction_down: wide(texels(minus(down.direction, at.direction)), 0.0),
-                size: wide(shot.grid.size_texels(), f64::from(shot.step)),
-                texel_um: wide(texel_um, ATTENUATION / diagonal_um),
-                light: wide(light, diagonal_um),
-                what: [mode, shot.layers.len().min(LAYERS) as u32, selected, 0],
-                layers,
-            },
-            size: shot.size.map(|n| n.max(1)),
-            lut,
-            layers: shot.layers.into_iter().take(LAYERS).map(|(v, _)| v).collect(),
-            labels: shot.labels,
-        }
-    }
-}
-
-/// A layer's line among the uniforms: contrast limits as stored values.
-fn limits(v: &Intensities, look: &Intensity) -> [f32; 4] {
-    let low = (look.low - v.offset) / v.range;
-    let scale = if look.high > look.low { v.range / (look.high - look.low) } else { 0.0 };
-    let covers = if look.blending == Blending::Opaque { 1.0 } else { 0.0 };
-    [low, scale, look.opacity.clamp(0.0, 1.0), covers]
-}
 
 #[derive(Default)]
 struct Inner {
@@ -229,6 +34,11 @@ impl Stage {
     /// Pictures drawn so far: no more than changes.
     pub fn drawn(&self) -> usize {
         self.inner().drawn
+    }
+
+    /// Whether a picture is still being drawn, some of it each frame.
+    pub fn is_drawing(&self) -> bool {
+        self.inner().gpu.as_ref().is_some_and(|g| g.growing.is_some())
     }
 
     /// Something to paint into a window of this format.
@@ -264,7 +74,7 @@ impl CallbackTrait for Callback {
         if inner.problem.is_some() {
             return Vec::new();
         }
-        if inner.gpu.as_ref().is_some_and(|g| g.last.as_ref() == Some(&self.picture)) {
+        if inner.gpu.as_ref().is_some_and(|g| g.growing.is_none() && g.last.as_ref() == Some(&self.picture)) {
             return Vec::new();
         }
         let made = match inner.gpu.take() {
@@ -278,8 +88,11 @@ impl CallbackTrait for Callback {
         });
         match drawn {
             Ok(gpu) => {
+                match gpu.growing {
+                    Some(_) => self.ctx.request_repaint(),
+                    None => inner.drawn += 1,
+                }
                 inner.gpu = Some(gpu);
-                inner.drawn += 1;
             }
             Err(problem) => {
                 inner.problem = Some(problem);
@@ -297,7 +110,7 @@ impl CallbackTrait for Callback {
     ) {
         let inner = self.stage.inner();
         if let Some(gpu) = &inner.gpu
-            && let Some((_, bound)) = &gpu.picture
+            && let Some(Canvas { bound, .. }) = &gpu.shown
         {
             pass.set_pipeline(&gpu.pipelines.blit);
             pass.set_bind_group(0, bound, &[]);
@@ -351,8 +164,20 @@ struct Gpu {
     labels: Option<Layer>,
     colors: Option<(Arc<Vec<u8>>, wgpu::TextureView)>,
     bound: Option<wgpu::BindGroup>,
-    picture: Option<(wgpu::Texture, wgpu::BindGroup)>,
+    /// The picture in the window.
+    shown: Option<Canvas>,
+    /// The one before, to be drawn on again.
+    spare: Option<Canvas>,
+    /// The next one, and how many of its rows are drawn.
+    growing: Option<(Canvas, u32)>,
+    /// What was drawn last, or is being drawn.
     last: Option<Picture>,
+}
+
+/// A picture, and itself bound to be drawn into the window.
+struct Canvas {
+    texture: wgpu::Texture,
+    bound: wgpu::BindGroup,
 }
 
 fn make_texture(
@@ -462,7 +287,9 @@ impl Gpu {
             labels: None,
             colors: None,
             bound: None,
-            picture: None,
+            shown: None,
+            spare: None,
+            growing: None,
             last: None,
         }
     }
@@ -491,51 +318,70 @@ impl Gpu {
         encoder: &mut wgpu::CommandEncoder,
         picture: &Picture,
     ) {
-        let most = device.limits().max_texture_dimension_2d;
-        self.bring(device, queue, picture);
-        let size = picture.size.map(|n| n.min(most));
-        let fits = self.picture.as_ref().is_some_and(|(t, _)| [t.width(), t.height()] == size);
-        if !fits {
-            let usage = wgpu::TextureUsages::TEXTURE_BINDING | wgpu::TextureUsages::RENDER_ATTACHMENT;
-            let [width, height] = size;
-            let texture = make_texture(device, wgpu::TextureDimension::D2, [width, height, 1], PICTURE_FORMAT, usage);
-            let bound = device.create_bind_group(&wgpu::BindGroupDescriptor {
-                label: Some("picture"),
-                layout: &self.pipelines.blit_layout,
-                entries: &[
-                    wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::TextureView(&view(&texture)) },
-                    wgpu::BindGroupEntry {
-                        binding: 1,
-                        resource: wgpu::BindingResource::Sampler(&self.pipelines.sampler),
-                    },
-                ],
-            });
-            self.picture = Some((texture, bound));
-        }
-        queue.write_buffer(&self.uniforms, 0, bytemuck::bytes_of(&picture.scene));
-        if self.last.as_ref().is_none_or(|l| l.lut != picture.lut) {
-            write(queue, &self.lut, &picture.lut, 4);
-        }
-        if let (Some((texture, _)), Some(bound)) = (&self.picture, &self.bound) {
-            let into = view(texture);
+        let begun = self.last.as_ref() == Some(picture);
+        let (canvas, done) = match self.growing.take() {
+            Some(growing) if begun => growing,
+            dropped => {
+                self.begin(device, queue, picture);
+                let spare = dropped.map(|(c, _)| c).or(self.spare.take());
+                (self.canvas(device, picture, spare), 0)
+            }
+        };
+        let height = canvas.texture.height();
+        let rows = picture.band().min(height - done.min(height));
+        if let Some(bound) = &self.bound {
+            let into = view(&canvas.texture);
+            let load = if done == 0 { wgpu::LoadOp::Clear(wgpu::Color::TRANSPARENT) } else { wgpu::LoadOp::Load };
             let mut pass = encoder.begin_render_pass(&wgpu::RenderPassDescriptor {
                 label: Some("volume"),
                 color_attachments: &[Some(wgpu::RenderPassColorAttachment {
                     view: &into,
                     resolve_target: None,
                     depth_slice: None,
-                    ops: wgpu::Operations {
-                        load: wgpu::LoadOp::Clear(wgpu::Color::TRANSPARENT),
-                        store: wgpu::StoreOp::Store,
-                    },
+                    ops: wgpu::Operations { load, store: wgpu::StoreOp::Store },
                 })],
                 ..Default::default()
             });
             pass.set_pipeline(&self.pipelines.march);
             pass.set_bind_group(0, bound, &[]);
+            pass.set_scissor_rect(0, done, canvas.texture.width(), rows);
             pass.draw(0..3, 0..1);
         }
+        if done + rows >= height {
+            self.spare = self.shown.replace(canvas);
+        } else {
+            self.growing = Some((canvas, done + rows));
+        }
+    }
+
+    /// Brings to the card what a picture needs.
+    fn begin(&mut self, device: &wgpu::Device, queue: &wgpu::Queue, picture: &Picture) {
+        self.bring(device, queue, picture);
+        queue.write_buffer(&self.uniforms, 0, bytemuck::bytes_of(&picture.scene));
+        if self.last.as_ref().is_none_or(|l| l.lut != picture.lut) {
+            write(queue, &self.lut, &picture.lut, 4);
+        }
         self.last = Some(picture.clone());
+    }
+
+    /// Something to draw a picture on: the spare one, if it fits.
+    fn canvas(&self, device: &wgpu::Device, picture: &Picture, spare: Option<Canvas>) -> Canvas {
+        let most = device.limits().max_texture_dimension_2d;
+        let [width, height] = picture.size.map(|n| n.min(most));
+        if let Some(spare) = spare.filter(|c| [c.texture.width(), c.texture.height()] == [width, height]) {
+            return spare;
+        }
+        let usage = wgpu::TextureUsages::TEXTURE_BINDING | wgpu::TextureUsages::RENDER_ATTACHMENT;
+        let texture = make_texture(device, wgpu::TextureDimension::D2, [width, height, 1], PICTURE_FORMAT, usage);
+        let bound = device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("picture"),
+            layout: &self.pipelines.blit_layout,
+            entries: &[
+                wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::TextureView(&view(&texture)) },
+                wgpu::BindGroupEntry { binding: 1, resource: wgpu::BindingResource::Sampler(&self.pipelines.sampler) },
+            ],
+        });
+        Canvas { texture, bound }
     }
 
     /// Uploads what is not there yet, and lets go of what is no longer drawn.
@@ -602,39 +448,5 @@ impl Gpu {
             layout: &self.pipelines.march_layout,
             entries: &entries,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_shaders_agree_with_the_constants_here() {
-        let march = include_str!("shader.wgsl");
-        assert!(march.contains(&format!("const LUT_LAST: f32 = {}.0;", LUT_STEPS - 1)));
-        assert!(march.contains(&format!("const COLORS_ACROSS: u32 = {COLORS_ACROSS}u;")));
-        assert!(march.contains(&format!("const BLOCK: f32 = {}.0;", super::super::content::BLOCK)));
-        assert!(march.contains(&format!("layers: array<vec4<f32>, {LAYERS}>")));
-    }
-
-    #[test]
-    fn contrast_limits_are_those_of_the_values_before_they_were_stored() {
-        let grid = Grid::of([1, 1, 1], false);
-        let texels = Texels::F16(vec![0]);
-        let v = Intensities { grid, blocks: texels.clone(), texels, offset: 100.0, range: 400.0 };
-        let look = Intensity {
-            map: crate::data::composite::ColorMap::Gray,
-            low: 200.0,
-            high: 300.0,
-            gamma: 1.0,
-            opacity: 1.0,
-            blending: Blending::Additive,
-        };
-        let [low, scale, ..] = limits(&v, &look);
-        let share = |value: f32| ((value - 100.0) / 400.0 - low) * scale;
-        assert_eq!((share(200.0), share(300.0)), (0.0, 1.0));
-        let none = Intensity { low: 5.0, high: 5.0, ..look };
-        assert_eq!(limits(&v, &none)[1], 0.0);
     }
 }

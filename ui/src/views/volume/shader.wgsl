@@ -231,8 +231,8 @@ fn surface(ray: Ray) -> vec4<f32> {
         color = mix(color, vec3<f32>(1.0), 0.2 + 0.8 * pow(1.0 - facing, 1.5));
     }
     let depth_um = dot((at - scene.size.xyz * 0.5) * scene.texel_um.xyz, sight);
-    let fog = select(1.0 - 0.35 * clamp(depth_um / scene.light.w + 0.5, 0.0, 1.0), 1.0, selected);
-    return vec4<f32>(min(color * (0.25 + 0.5 * lit + 0.35 * facing) * fog + shine * 0.12, vec3<f32>(1.0)), 1.0);
+    let fog = select(1.0 - 0.3 * clamp(depth_um / scene.light.w + 0.5, 0.0, 1.0), 1.0, selected);
+    return vec4<f32>(min(color * (0.38 + 0.5 * lit + 0.3 * facing) * fog + shine * 0.12, vec3<f32>(1.0)), 1.0);
 }
 
 // Colour, and how much of what is behind it covers, multiplied in.

@@ -1,1 +1,333 @@
+//! The view as it comes out of a graphics driver, here one in software.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+use super::*;
+use crate::data::composite::{Blending, ColorMap};
+use crate::data::plane::{Plane, PlaneAt};
+use crate::data::source::{Cancel, PlaneSource, SourceError};
+use cytoscope_formats::{Container, WriteSpec, label_color, write_array};
+use cytoscope_volume::{Array, Samples, VoxelSize};
+use eframe::egui_wgpu::WgpuSetup;
+use eframe::wgpu;
+use egui_kittest::Harness;
+use image::RgbaImage;
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const SHAPE: [usize; 3] = [24, 48, 72];
+const VOXEL_UM: [f64; 3] = [1.5, 0.5, 0.5];
+/// X, Y, Z in µm of a ball off the middle, and its radius.
+const BALL_UM: [f64; 3] = [26.0, 8.0, 24.0];
+const RADIUS_UM: f64 = 4.0;
+const PANE: Vec2 = Vec2 { x: 420.0, y: 340.0 };
+
+/// Counts what is read from a file.
+struct Counting {
+    of: Arc<dyn PlaneSource>,
+    reads: AtomicUsize,
+}
+
+impl PlaneSource for Counting {
+    fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.of.plane(at, cancel)
+    }
+}
+
+struct State {
+    view: VolumeView,
+    document: Document,
+    counting: Arc<Counting>,
+    rect: Rect,
+    picked: Option<u32>,
+    _folder: tempfile::TempDir,
+}
+
+fn in_ball(i: usize, center_um: [f64; 3]) -> bool {
+    let zyx = [i / (SHAPE[1] * SHAPE[2]), i / SHAPE[2] % SHAPE[1], i % SHAPE[2]];
+    let off = |a: usize| (zyx[2 - a] as f64 + 0.5) * VOXEL_UM[2 - a] - center_um[a];
+    (0..3).map(|a| off(a) * off(a)).sum::<f64>() < RADIUS_UM * RADIUS_UM
+}
+
+fn write(path: &std::path::Path, samples: Samples) {
+    let array = Array::new("ZYX".parse().unwrap(), SHAPE.to_vec(), samples).unwrap();
+    let voxel_size_um = VoxelSize { z: Some(VOXEL_UM[0]), y: Some(VOXEL_UM[1]), x: Some(VOXEL_UM[2]) };
+    write_array(path, &array, &WriteSpec { voxel_size_um, ..WriteSpec::of(&array, Container::OmeTiff) }).unwrap();
+}
+
+/// A stack with a bright ball on a dim ground.
+fn state() -> State {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ball.ome.tif");
+    let voxels = SHAPE.iter().product::<usize>();
+    write(&path, Samples::U16((0..voxels).map(|i| if in_ball(i, BALL_UM) { 900 } else { 100 }).collect()));
+    let mut document = Document::open(&path, None).unwrap();
+    assert_eq!((document.extents.zyx, document.voxel_um), (SHAPE, VOXEL_UM));
+    let counting = Arc::new(Counting { of: Arc::clone(&document.source), reads: AtomicUsize::new(0) });
+    document.source = Arc::<Counting>::clone(&counting);
+    document.channels[0].wants_limits = false;
+    document.channels[0].look = Intensity {
+        map: ColorMap::Gray,
+        low: 100.0,
+        high: 800.0,
+        gamma: 1.0,
+        opacity: 1.0,
+        blending: Blending::Additive,
+    };
+    State { view: VolumeView::default(), document, counting, rect: Rect::NOTHING, picked: None, _folder: folder }
+}
+
+fn setup() -> WgpuSetup {
+    egui_kittest::wgpu::default_wgpu_setup()
+}
+
+/// Whether there is a driver to draw with; says so past the test runner where there is none.
+fn has_driver(test: &str) -> bool {
+    let mut instance = wgpu::InstanceDescriptor::new_without_display_handle();
+    instance.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let instance = wgpu::Instance::new(instance);
+    let adapters = std::pin::pin!(instance.enumerate_adapters(wgpu::Backends::all()));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let found = matches!(adapters.poll(&mut context), std::task::Poll::Ready(a) if !a.is_empty());
+    if !found {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: no graphics driver, not even one in software");
+    }
+    found
+}
+
+fn harness(state: State, setup: WgpuSetup) -> Harness<'static, State> {
+    Harness::builder().with_size(PANE).with_step_dt(1.0 / 60.0).wgpu_setup(setup).build_ui_state(
+        |ui, state: &mut State| {
+            state.rect = ui.available_rect_before_wrap();
+            let options = Options { crosshair: false, scale_bar: false, swipe: None };
+            let happened = state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
+            state.picked = happened.picked.or(state.picked);
+        },
+        state,
+    )
+}
+
+/// Steps until everything is there, and takes the picture.
+fn settled(harness: &mut Harness<'_, State>) -> RgbaImage {
+    let end = Instant::now() + Duration::from_secs(60);
+    harness.run_steps(2);
+    while !harness.state().view.is_settled() {
+        assert!(Instant::now() < end, "the picture did not come");
+        std::thread::sleep(Duration::from_millis(2));
+        harness.step();
+    }
+    harness.run_steps(2);
+    let mut image = harness.render().unwrap();
+    while harness.state().view.is_drawing() {
+        assert!(Instant::now() < end, "the picture was not drawn");
+        image = harness.render().unwrap();
+    }
+    image
+}
+
+fn projection(state: &State) -> Projection {
+    let camera = state.view.cameras[&state.document.id];
+    let um = [2, 1, 0].map(|a| SHAPE[a] as f64 * VOXEL_UM[a]);
+    Projection::new(&camera, um, state.rect)
+}
+
+/// Middle and extents (across, down) of what is as good as white: the ball alone is.
+fn white(image: &RgbaImage) -> (egui::Pos2, Vec2) {
+    let (mut sum, mut n, mut bounds) = (Vec2::ZERO, 0, Rect::NOTHING);
+    for (x, y, pixel) in image.enumerate_pixels() {
+        if pixel.0[..3].iter().all(|v| *v > 235) {
+            let at = egui::pos2(x as f32 + 0.5, y as f32 + 0.5);
+            sum += at.to_vec2();
+            n += 1;
+            bounds.extend_with(at);
+        }
+    }
+    assert!(n > 0, "nothing is bright");
+    ((sum / n as f32).to_pos2(), bounds.size())
+}
+
+#[test]
+fn the_ball_is_seen_where_it_is_projected_from_any_side() {
+    if !has_driver("the_ball_is_seen_where_it_is_projected_from_any_side") {
+        return;
+    }
+    let mut harness = harness(state(), setup());
+    let mut aside = Camera::front();
+    aside.rotate(vec2(0.31, -0.22));
+    aside.zoom = 1.3;
+    let eye = Camera { perspective: true, ..aside };
+    for (name, camera) in [("front", Camera::front()), ("home", Camera::default()), ("aside", aside), ("eye", eye)] {
+        let id = harness.state().document.id;
+        harness.state_mut().view.look(id, camera);
+        let (at, size) = white(&settled(&mut harness));
+        let projection = projection(harness.state());
+        let expected = projection.to_screen(BALL_UM).0;
+        assert!((at - expected).length() < 2.5, "{name}: the ball is at {at:?}, not at {expected:?}");
+        if !camera.perspective {
+            let across = 2.0 * RADIUS_UM * projection.points_per_um;
+            assert!((f64::from(size.max_elem()) - across).abs() < 0.25 * across, "{name}: {size:?}, not {across}");
+        }
+    }
+    assert_eq!(harness.state().counting.reads.load(Ordering::SeqCst), SHAPE[0], "each slice was read once");
+    harness.state_mut().view.choose(Mode::Attenuated);
+    let (at, _) = white(&settled(&mut harness));
+    let expected = projection(harness.state()).to_screen(BALL_UM).0;
+    assert!((at - expected).length() < 4.0, "attenuated: {at:?}, not {expected:?}");
+}
+
+#[test]
+fn another_contrast_is_another_picture_of_the_same_reading_and_nothing_new_is_drawn_for_nothing() {
+    if !has_driver("another_contrast_is_another_picture_of_the_same_reading") {
+        return;
+    }
+    let mut harness = harness(state(), setup());
+    let image = settled(&mut harness);
+    let at = projection(harness.state()).to_screen(BALL_UM).0;
+    let red = |image: &RgbaImage| i32::from(image.get_pixel(at.x as u32, at.y as u32).0[0]);
+    assert!(red(&image) > 250);
+    let (reads, drawn) = (harness.state().counting.reads.load(Ordering::SeqCst), harness.state().view.drawn());
+    for _ in 0..5 {
+        harness.step();
+        harness.render().unwrap();
+    }
+    assert_eq!(harness.state().view.drawn(), drawn, "nothing has changed");
+    harness.state_mut().document.channels[0].look.high = 1700.0;
+    // The ground of the pane shines through what is not at full brightness.
+    let half = red(&settled(&mut harness));
+    assert!((127..=127 + 8).contains(&half), "half way between the limits is {half}");
+    harness.state_mut().document.channels[0].look.map = ColorMap::Tint([0, 255, 0]);
+    assert!(red(&settled(&mut harness)) <= 8);
+    assert_eq!(harness.state().counting.reads.load(Ordering::SeqCst), reads, "nothing was read again");
+    assert_eq!(harness.state().view.drawn(), drawn + 2);
+}
+
+#[test]
+fn labels_are_surfaces_in_their_own_colours_and_a_click_selects() {
+    if !has_driver("labels_are_surfaces_in_their_own_colours_and_a_click_selects") {
+        return;
+    }
+    let mut state = state();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels.ome.tif");
+    let other_um = [9.0, 15.0, 12.0];
+    let label = |i| if in_ball(i, BALL_UM) { 70_001 } else { u32::from(in_ball(i, other_um)) * 9 };
+    write(&path, Samples::U32((0..SHAPE.iter().product()).map(label).collect()));
+    state.document.put(Document::overlay(&path, Role::Labels, SHAPE, None).unwrap());
+    assert_eq!(state.view.mode(&state.document), Mode::Labels, "labels are shown once there are any");
+    let mut harness = harness(state, setup());
+    let image = settled(&mut harness);
+    let hue = |rgb: [u8; 3]| rgb.map(|v| f32::from(v) / f32::from(rgb.iter().copied().max().unwrap().max(1)));
+    for (um, id) in [(BALL_UM, 70_001u32), (other_um, 9)] {
+        let at = projection(harness.state()).to_screen(um).0;
+        let [r, g, b, _] = image.get_pixel(at.x as u32, at.y as u32).0;
+        let (seen, wanted) = (hue([r, g, b]), hue(label_color(u64::from(id))));
+        let off = seen.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(r.max(g).max(b) > 90 && off < 0.15, "label {id} is {:?}, not {:?}", [r, g, b], label_color(id.into()));
+    }
+    // A lit ball is not of one brightness.
+    let above = projection(harness.state()).to_screen(BALL_UM).0;
+    let side = image.get_pixel(above.x as u32, above.y as u32 + 16).0;
+    assert_ne!(side, image.get_pixel(above.x as u32, above.y as u32 - 12).0);
+
+    for (um, id) in [(other_um, 9), (BALL_UM, 70_001)] {
+        let at = projection(harness.state()).to_screen(um).0;
+        harness.drag_at(at);
+        harness.step();
+        harness.drop_at(at);
+        harness.step();
+        assert_eq!(harness.state().picked, Some(id));
+        let cursor = harness.state().document.cursor;
+        let place = (cursor[0] * SHAPE[1] + cursor[1]) * SHAPE[2] + cursor[2];
+        assert_eq!(label(place), id, "the cursor {cursor:?} is in the label");
+        harness.run_steps(30);
+    }
+    let before = settled(&mut harness);
+    harness.state_mut().document.select(Some(70_001));
+    let after = settled(&mut harness);
+    let at = projection(harness.state()).to_screen(BALL_UM).0;
+    let [then, now] = [&before, &after].map(|i| i.get_pixel(at.x as u32, at.y as u32).0.map(u32::from));
+    assert!(now[..3].iter().sum::<u32>() > then[..3].iter().sum::<u32>(), "the selected one stands out");
+    let empty = projection(harness.state()).to_screen([34.0, 22.0, 34.0]).0;
+    harness.drag_at(empty);
+    harness.step();
+    harness.drop_at(empty);
+    harness.step();
+    assert_eq!(harness.state().picked, Some(0), "background");
+}
+
+#[test]
+fn dragging_turns_and_a_double_click_resets() {
+    if !has_driver("dragging_turns_and_a_double_click_resets") {
+        return;
+    }
+    let mut harness = harness(state(), setup());
+    let (first, _) = white(&settled(&mut harness));
+    let middle = harness.state().rect.center();
+    harness.drag_at(middle);
+    harness.step();
+    harness.hover_at(middle + vec2(60.0, 35.0));
+    harness.step();
+    assert!(!harness.state().view.is_settled(), "a smaller picture while something moves");
+    harness.render().unwrap();
+    harness.drop_at(middle + vec2(60.0, 35.0));
+    let (turned, _) = white(&settled(&mut harness));
+    assert!((turned - first).length() > 10.0, "{first:?} and {turned:?}");
+    let expected = projection(harness.state()).to_screen(BALL_UM).0;
+    assert!((turned - expected).length() < 2.5);
+    harness.run_steps(60);
+    for _ in 0..2 {
+        harness.drag_at(middle);
+        harness.step();
+        harness.drop_at(middle);
+        harness.step();
+    }
+    let (back, _) = white(&settled(&mut harness));
+    assert!((back - first).length() < 0.1, "{back:?}");
+}
+
+#[test]
+fn a_card_that_takes_no_such_volume_is_told_in_a_sentence() {
+    if !has_driver("a_card_that_takes_no_such_volume_is_told_in_a_sentence") {
+        return;
+    }
+    let WgpuSetup::CreateNew(mut new) = setup() else { panic!("another setup") };
+    let plain = Arc::clone(&new.device_descriptor);
+    new.device_descriptor = Arc::new(move |adapter| {
+        let mut wanted = plain(adapter);
+        wanted.required_limits.max_texture_dimension_3d = 64;
+        wanted
+    });
+    let mut harness = harness(state(), WgpuSetup::CreateNew(new));
+    settled(&mut harness);
+    let problem = harness.state().view.stage.problem().expect("72 voxels are more than 64");
+    assert!(problem.contains("64") && problem.contains("72"), "{problem}");
+    settled(&mut harness);
+    assert_eq!(harness.state().view.drawn(), 0);
+}
+
+#[test]
+fn the_pane_and_its_buttons_have_names() {
+    use egui_kittest::kittest::Queryable;
+    let mut harness = Harness::builder().with_size(PANE).build_ui_state(
+        |ui, state: &mut State| {
+            let options = Options { crosshair: true, scale_bar: true, swipe: None };
+            state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
+        },
+        state(),
+    );
+    harness.run_steps(3);
+    harness.get_by_label("3-D view, maximum intensity");
+    harness.get_by_label("Attenuated maximum intensity").click();
+    harness.run_steps(3);
+    harness.get_by_label("3-D view, attenuated maximum intensity");
+    harness.get_by_label("Perspective").click();
+    harness.run_steps(3);
+    assert!(projection_is_perspective(harness.state()));
+    harness.get_by_label("Reset the 3-D view");
+    harness.get_by_label("Labels as surfaces");
+}
+
+fn projection_is_perspective(state: &State) -> bool {
+    state.view.cameras[&state.document.id].perspective
+}
