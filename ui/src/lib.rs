@@ -9,6 +9,7 @@
 
 pub mod app;
 pub mod command;
+pub mod correct;
 pub mod data;
 pub mod document;
 mod flow;

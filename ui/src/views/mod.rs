@@ -2,5 +2,6 @@
 
 mod compositor;
 pub mod layout;
+pub mod pen;
 pub mod scale_bar;
 pub mod slice;
