@@ -2,12 +2,14 @@
 
 use crate::command::Command;
 use crate::compare::Compare;
+use crate::correct::Corrections;
+use crate::correct::tools::Deed;
 use crate::data::loader::{CACHE_BYTES, Loader};
 use crate::data::plane::Orientation;
 use crate::document::{Document, Role};
 use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
-use crate::panels::Panels;
+use crate::panels::{Panels, Task};
 use crate::settings::Settings;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -46,6 +48,9 @@ pub struct Workbench {
     pub(crate) layout: Layout,
     pub(crate) panels: Panels,
     pub(crate) options: WorkbenchOptions,
+    pub(crate) corrections: Corrections,
+    /// Draws the window anew.
+    pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     /// Commands of this frame, carried out at its end.
     pub(crate) commands: Vec<Command>,
     playing: Option<Instant>,
@@ -69,7 +74,9 @@ impl Workbench {
             active: None,
             loader: Loader::new(CACHE_BYTES, move || for_loader()),
             opener: Opener::new(Arc::clone(&wake)),
-            work: Work::new(options.program.as_deref(), wake),
+            work: Work::new(options.program.as_deref(), Arc::clone(&wake)),
+            corrections: Corrections::default(),
+            wake,
             notices: Notices::default(),
             compare: Compare::new(move || for_compare()),
             layout: Layout::default(),
@@ -123,7 +130,10 @@ impl Workbench {
 
     /// Whether nothing is being read, drawn or opened: the picture on screen is complete.
     pub fn is_settled(&self) -> bool {
-        self.opener.under_way == 0 && !self.loader.is_busy() && self.layout.is_settled()
+        self.opener.under_way == 0
+            && !self.loader.is_busy()
+            && self.layout.is_settled()
+            && self.corrections.is_settled()
     }
 
     /// Jobs that run or wait.
@@ -172,6 +182,8 @@ impl Workbench {
             Command::ToggleMap => has(Role::Map),
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
             Command::SaveTable => document.is_some_and(|d| d.results.is_some()),
+            Command::Tool(_) => self.correction().is_some() && self.panels.task == Task::Correct,
+            Command::Correct(deed) => self.can_deed(deed),
             _ => true,
         }
     }
@@ -191,6 +203,7 @@ impl Workbench {
         for outcome in self.work.poll() {
             self.take_outcome(outcome);
         }
+        self.poll_corrections();
         self.play(ctx);
         self.shortcuts(ctx);
     }
@@ -219,17 +232,28 @@ impl Workbench {
         }
         let typing = ctx.text_edit_focused();
         let focused = ctx.memory(|m| m.focused());
-        for command in Command::ALL {
-            let Some(shortcut) = command.shortcut() else { continue };
+        let drawing = self.pen().is_some();
+        let all = Command::ALL.into_iter();
+        let keyed = all.flat_map(|c| c.shortcut().into_iter().chain(c.other_shortcut()).map(move |s| (c, s)));
+        // Keys with Shift first: those without would take them.
+        let (shifted, plain): (Vec<_>, Vec<_>) = keyed.partition(|(_, s)| s.modifiers.shift);
+        for (command, shortcut) in shifted.into_iter().chain(plain) {
             // Plain letters belong to whoever is typed into.
-            if typing && shortcut.modifiers.is_none() {
+            let undoes = matches!(command, Command::Correct(Deed::Undo | Deed::Redo));
+            if typing && (shortcut.modifiers.is_none() || undoes) {
                 continue;
             }
-            // The space bar presses the button that has the focus.
-            if shortcut.logical_key == egui::Key::Space && focused.is_some_and(|id| !self.layout.is_view(id)) {
+            // Held while drawing, the space bar moves the picture.
+            if drawing && shortcut.logical_key == egui::Key::Space {
                 continue;
             }
-            if ctx.input_mut(|i| i.consume_shortcut(&shortcut)) && self.can(command) {
+            // The space bar and Enter press the button that has the focus.
+            let presses = shortcut.modifiers.is_none()
+                && matches!(shortcut.logical_key, egui::Key::Space | egui::Key::Enter | egui::Key::Escape);
+            if presses && focused.is_some_and(|id| !self.layout.is_view(id)) {
+                continue;
+            }
+            if self.can(command) && ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {
                 self.commands.push(command);
             }
         }
@@ -349,6 +373,8 @@ impl Workbench {
             Command::Palette => self.panels.palette.open(),
             Command::Shortcuts => self.panels.sheets.shortcuts = true,
             Command::About => self.panels.sheets.about = true,
+            Command::Tool(tool) => self.take_tool(tool),
+            Command::Correct(deed) => self.do_deed(deed),
             Command::Quit => ctx.send_viewport_cmd(egui::ViewportCommand::Close),
         }
     }
@@ -361,6 +387,8 @@ impl Workbench {
 
     fn close(&mut self) {
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
+        let id = self.documents[at].id;
+        self.leave_corrections(id, "Corrections are kept");
         let gone = self.documents.remove(at);
         if let Some(job) = self.work.of_document(gone.id) {
             self.work.cancel(job.id);
@@ -411,6 +439,7 @@ impl eframe::App for Workbench {
                 self.center(ui);
             }
         });
+        self.show_corrections();
         self.drop_hint(&ctx);
         self.palette(&ctx);
         self.sheets(&ctx);

@@ -1,5 +1,6 @@
 //! Everything the window can be told to do. One list feeds menus, shortcuts and the palette; views only send these.
 
+use crate::correct::tools::{Deed, Tool};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 
@@ -72,6 +73,10 @@ pub enum Command {
     About,
     /// End.
     Quit,
+    /// Take a tool in hand to correct labels with.
+    Tool(Tool),
+    /// Correct labels, save them, use them.
+    Correct(Deed),
 }
 
 const fn plain(key: Key) -> Option<KeyboardShortcut> {
@@ -88,7 +93,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// Every command, in the order of the sheet.
-    pub const ALL: [Command; 33] = [
+    pub const ALL: [Command; 55] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -122,6 +127,28 @@ impl Command {
         Command::Shortcuts,
         Command::About,
         Command::Quit,
+        Command::Tool(Tool::Look),
+        Command::Tool(Tool::Paint),
+        Command::Tool(Tool::Erase),
+        Command::Tool(Tool::Fill),
+        Command::Tool(Tool::Pick),
+        Command::Tool(Tool::Merge),
+        Command::Tool(Tool::Split),
+        Command::Correct(Deed::Undo),
+        Command::Correct(Deed::Redo),
+        Command::Correct(Deed::Save),
+        Command::Correct(Deed::Export),
+        Command::Correct(Deed::NewLabel),
+        Command::Correct(Deed::Delete),
+        Command::Correct(Deed::Apply),
+        Command::Correct(Deed::Drop),
+        Command::Correct(Deed::Interpolate),
+        Command::Correct(Deed::Grow),
+        Command::Correct(Deed::Shrink),
+        Command::Correct(Deed::FillHoles),
+        Command::Correct(Deed::Larger),
+        Command::Correct(Deed::Smaller),
+        Command::Correct(Deed::Ball),
     ];
 
     /// What it is called.
@@ -160,6 +187,8 @@ impl Command {
             Command::Shortcuts => "Keyboard shortcuts",
             Command::About => "About Cytoscope",
             Command::Quit => "Quit",
+            Command::Tool(tool) => tool.title(),
+            Command::Correct(deed) => deed.title(),
         }
     }
 
@@ -199,6 +228,8 @@ impl Command {
             Command::Shortcuts => icon::KEYBOARD,
             Command::About => icon::INFO,
             Command::Quit => icon::SIGN_OUT,
+            Command::Tool(tool) => tool.icon(),
+            Command::Correct(deed) => deed.icon(),
         }
     }
 
@@ -235,7 +266,17 @@ impl Command {
             Command::Palette => command(Key::P),
             Command::Shortcuts => plain(Key::Questionmark),
             Command::Quit => command(Key::Q),
+            Command::Tool(tool) => plain(tool.key()),
+            Command::Correct(deed) => deed.shortcut(),
             Command::ResetLayout | Command::NextTheme | Command::About => None,
+        }
+    }
+
+    /// Other keys that do the same.
+    pub fn other_shortcut(self) -> Option<KeyboardShortcut> {
+        match self {
+            Command::Correct(deed) => deed.other_shortcut(),
+            _ => None,
         }
     }
 }
@@ -249,8 +290,9 @@ mod tests {
     fn no_two_commands_share_a_name_or_keys() {
         let titles: HashSet<&str> = Command::ALL.iter().map(|c| c.title()).collect();
         assert_eq!(titles.len(), Command::ALL.len());
-        let keyed = Command::ALL.iter().filter_map(|c| c.shortcut()).count();
-        let keys: HashSet<_> = Command::ALL.iter().filter_map(|c| c.shortcut()).collect();
+        let keyed = Command::ALL.iter().flat_map(|c| c.shortcut().into_iter().chain(c.other_shortcut())).count();
+        let keys: HashSet<_> =
+            Command::ALL.iter().flat_map(|c| c.shortcut().into_iter().chain(c.other_shortcut())).collect();
         assert_eq!(keys.len(), keyed);
     }
 }

@@ -156,6 +156,8 @@ pub struct Document {
     pub results: Option<Results>,
     /// Axes given by hand.
     pub axes: Option<Axes>,
+    /// What a task marks in the views.
+    pub marks: crate::views::pen::Marks,
 }
 
 fn zyx_text([z, y, x]: [usize; 3]) -> String {
@@ -190,6 +192,7 @@ impl Document {
             selected: None,
             results: None,
             axes,
+            marks: Default::default(),
             image,
             extents,
         })

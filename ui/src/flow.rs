@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// The folder of results beside a stack.
 pub const RESULTS_FOLDER: &str = "cytoscope";
 
+/// What labels are called that were made anew and not kept.
+pub(crate) const PREVIEW_NAME: &str = "Objects, not kept yet";
+
 /// Time points, slices: what a file that opened is most likely wrong about, if it has many channels and one slice.
 const MANY_CHANNELS: usize = 8;
 
@@ -38,6 +41,8 @@ impl Workbench {
                 // Opened again with other axes, it takes the old one's place.
                 if let Some(at) = self.documents.iter().position(|d| d.path == document.path) {
                     self.loader.forget(self.documents[at].id);
+                    let old = self.documents[at].id;
+                    self.leave_corrections(old, "Corrections are kept");
                     self.active = Some(document.id);
                     self.documents[at] = *document;
                 } else {
@@ -47,6 +52,9 @@ impl Workbench {
                 self.find_results();
             }
             Opened::Overlay { document, overlay } => {
+                if overlay.role == Role::Labels {
+                    self.leave_corrections(document, "Other labels are on screen now");
+                }
                 if let Some(document) = self.documents.iter_mut().find(|d| d.id == document) {
                     if let Some(old) = document.of_role(overlay.role) {
                         self.loader.forget(old.source_id);
@@ -82,6 +90,12 @@ impl Workbench {
                 let role = if matches!(ask, Ask::Labels(_)) { Role::Labels } else { Role::Truth };
                 if let Some(document) = self.documents.iter().find(|d| d.id == id) {
                     self.opener.overlay(document, role, first);
+                }
+            }
+            Ask::DatasetFolder => {
+                self.settings.dataset_folder = Some(first.clone());
+                if std::mem::take(&mut self.corrections.export_when_chosen) {
+                    self.export_pair(first);
                 }
             }
             Ask::ResultsFolder => self.panels.predict.out = Some(first),
@@ -122,6 +136,16 @@ impl Workbench {
         let provenance = folder.join(format!("{stem}_provenance.json"));
         let of_this = provenance.is_file()
             && cytoscope_pipeline::provenance::read(&provenance).is_ok_and(|p| p.input.path == document.path);
+        // Labels corrected by hand go before those predicted.
+        let corrected = folder.join(format!("{stem}_corrected_labels.tif"));
+        let beside = document.path.parent().is_some_and(|p| p.join(RESULTS_FOLDER) == folder);
+        if corrected.is_file() && (of_this || beside) {
+            let is_labels = |p: &PathBuf| file_name(p).contains("_labels.");
+            let others = files.into_iter().filter(|p| of_this && !is_labels(p));
+            let files: Vec<PathBuf> = others.chain([corrected]).collect();
+            self.show_results(document.id, &files);
+            return;
+        }
         if of_this && !files.is_empty() {
             self.show_results(document.id, &files);
         }
@@ -302,6 +326,7 @@ impl Workbench {
 
     fn take_segmentation(&mut self, id: u64, kept: bool, report: &SegmentReport) {
         self.panels.predict.preview_objects = (!kept).then_some(report.objects);
+        self.leave_corrections(id, "Other labels are on screen now");
         let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
         if kept {
             self.notices.good(format!("{} objects kept", report.objects), report.labels.display().to_string());
@@ -321,7 +346,7 @@ impl Workbench {
         );
         document.put(Overlay {
             role: Role::Labels,
-            name: "Objects, not kept yet".to_owned(),
+            name: PREVIEW_NAME.to_owned(),
             path: report.labels.clone(),
             visible,
             source: Arc::new(PreviewSource::new(array)),

@@ -10,6 +10,7 @@
 pub mod app;
 pub mod command;
 pub mod compare;
+pub mod correct;
 pub mod data;
 pub mod document;
 mod flow;

@@ -52,6 +52,8 @@ pub enum Ask {
     Truth(u64),
     /// A folder for the results of predictions.
     ResultsFolder,
+    /// A dataset that corrected stacks are added to.
+    DatasetFolder,
     /// Where a picture goes.
     Picture,
     /// Where a table goes.
@@ -165,7 +167,7 @@ impl Opener {
             match ask {
                 Ask::Stacks => dialog.add_filter("Stacks", &ENDINGS).pick_files().unwrap_or_default(),
                 Ask::Labels(_) | Ask::Truth(_) => one(dialog.add_filter("Label images", &ENDINGS).pick_file()),
-                Ask::ResultsFolder => one(dialog.pick_folder()),
+                Ask::ResultsFolder | Ask::DatasetFolder => one(dialog.pick_folder()),
                 Ask::Picture => one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file()),
                 Ask::Table | Ask::Profile(ProfileFormat::Csv) => {
                     one(dialog.set_file_name(suggested).add_filter("CSV", &["csv"]).save_file())

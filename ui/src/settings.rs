@@ -40,6 +40,8 @@ pub struct Settings {
     pub show_crosshair: bool,
     /// Whether the scale bar is shown.
     pub show_scale_bar: bool,
+    /// The dataset that corrected stacks are added to.
+    pub dataset_folder: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -56,6 +58,7 @@ impl Default for Settings {
             show_3d: true,
             show_crosshair: true,
             show_scale_bar: true,
+            dataset_folder: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{bytes, icon_button};
 use crate::app::Workbench;
 use crate::command::Command;
+use crate::correct::tools::{Deed, Tool};
 use crate::document::{Role, file_name};
 use crate::theme;
 use crate::views::slice::Options;
@@ -11,7 +12,7 @@ use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
 
 /// Menus: a name and its commands; `None` draws a line.
-const MENUS: [(&str, &[Option<Command>]); 4] = [
+const MENUS: [(&str, &[Option<Command>]); 5] = [
     (
         "File",
         &[
@@ -51,19 +52,45 @@ const MENUS: [(&str, &[Option<Command>]); 4] = [
         ],
     ),
     ("Predict", &[Some(Command::Predict), Some(Command::PredictAll), Some(Command::Cancel)]),
+    (
+        "Correct",
+        &[
+            Some(Command::Correct(Deed::Undo)),
+            Some(Command::Correct(Deed::Redo)),
+            None,
+            Some(Command::Tool(Tool::Look)),
+            Some(Command::Tool(Tool::Paint)),
+            Some(Command::Tool(Tool::Erase)),
+            Some(Command::Tool(Tool::Fill)),
+            Some(Command::Tool(Tool::Pick)),
+            Some(Command::Tool(Tool::Merge)),
+            Some(Command::Tool(Tool::Split)),
+            None,
+            Some(Command::Correct(Deed::NewLabel)),
+            Some(Command::Correct(Deed::Delete)),
+            Some(Command::Correct(Deed::Interpolate)),
+            Some(Command::Correct(Deed::FillHoles)),
+            Some(Command::Correct(Deed::Grow)),
+            Some(Command::Correct(Deed::Shrink)),
+            None,
+            Some(Command::Correct(Deed::Save)),
+            Some(Command::Correct(Deed::Export)),
+        ],
+    ),
     ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::About)]),
 ];
 
 impl Workbench {
     /// A menu's line for a command.
     pub(crate) fn command_button(&mut self, ui: &mut Ui, command: Command) {
-        let mut button = egui::Button::new(format!("{}   {}", command.icon(), command.title()));
+        let title = self.title_now(command);
+        let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
         if let Some(shortcut) = command.shortcut() {
             button = button.shortcut_text(ui.ctx().format_shortcut(&shortcut));
         }
         let enabled = self.can(command);
         let response = ui.add_enabled(enabled, button);
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, command.title()));
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
         if response.clicked() {
             self.commands.push(command);
             ui.close();
@@ -191,14 +218,23 @@ impl Workbench {
         egui::Panel::top("controls").frame(frame).show(ui, |ui| {
             ui.horizontal_wrapped(|ui| self.controls(ui));
         });
-        let options =
-            Options { crosshair: self.settings.show_crosshair, scale_bar: self.settings.show_scale_bar, swipe: None };
+        let options = Options {
+            crosshair: self.settings.show_crosshair,
+            scale_bar: self.settings.show_scale_bar,
+            swipe: None,
+            pen: self.pen(),
+        };
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
         let happened = self.layout.show(ui, &mut self.documents[at], &self.loader, options);
         if let Some(label) = happened.picked {
             self.documents[at].select(Some(label));
             self.panels.objects.scroll_to_selected = true;
+            self.choose_label(label);
         }
+        if let Some(factor) = happened.brush_factor {
+            self.corrections.tools.scale(factor);
+        }
+        self.touched(&happened.touches);
     }
 
     fn controls(&mut self, ui: &mut Ui) {

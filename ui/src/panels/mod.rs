@@ -2,6 +2,7 @@
 
 pub mod bars;
 mod compare;
+pub mod correct;
 pub mod empty;
 pub mod library;
 pub mod objects;
@@ -37,6 +38,8 @@ pub enum Task {
     /// Predict and refine.
     #[default]
     Predict,
+    /// Correct labels by hand.
+    Correct,
     /// Look at measured objects.
     Objects,
 }
@@ -110,7 +113,8 @@ impl Workbench {
         let frame = frame(ui);
         egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {
             ui.horizontal(|ui| {
-                for (task, name) in [(Task::Predict, "Predict"), (Task::Objects, "Objects")] {
+                for (task, name) in [(Task::Predict, "Predict"), (Task::Correct, "Correct"), (Task::Objects, "Objects")]
+                {
                     if ui.selectable_label(self.panels.task == task, RichText::new(name).size(15.0)).clicked() {
                         self.panels.task = task;
                     }
@@ -120,6 +124,9 @@ impl Workbench {
             match self.panels.task {
                 Task::Predict => {
                     egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.predict_panel(ui));
+                }
+                Task::Correct => {
+                    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.correct_panel(ui));
                 }
                 Task::Objects => self.objects_panel(ui),
             }

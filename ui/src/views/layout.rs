@@ -91,6 +91,8 @@ impl Panes<'_> {
         let happened = view.show(ui, orientation, self.document, self.loader, self.options);
         self.happened.hover = self.happened.hover.take().or(happened.hover);
         self.happened.picked = self.happened.picked.or(happened.picked);
+        self.happened.touches.extend(happened.touches);
+        self.happened.brush_factor = self.happened.brush_factor.or(happened.brush_factor);
     }
 }
 

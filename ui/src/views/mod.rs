@@ -2,6 +2,7 @@
 
 mod compositor;
 pub mod layout;
+pub mod pen;
 pub mod scale_bar;
 pub mod slice;
 pub mod volume;

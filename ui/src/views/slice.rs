@@ -1,6 +1,7 @@
 //! One cut: picture, crosshair, scale bar; zoom, pan, scroll, pick.
 
 use super::compositor::Compositor;
+use super::pen::{self, Pen, Touch};
 use super::scale_bar;
 use crate::data::composite::{Intensity, Shown};
 use crate::data::histogram::Histogram;
@@ -26,6 +27,9 @@ const AHEAD: usize = 4;
 /// Zoom, in points a full-size pixel.
 const MAX_POINTS_PER_PIXEL: f64 = 64.0;
 
+/// How much the logarithm of a brush's radius grows with a point of scrolling.
+const BRUSH_PER_POINT: f64 = 0.005;
+
 /// What the view has under the pointer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hover {
@@ -48,6 +52,10 @@ pub struct Happened {
     pub hover: Option<Hover>,
     /// A label was clicked (0: background).
     pub picked: Option<u32>,
+    /// Where the pen went.
+    pub touches: Vec<Touch>,
+    /// How much larger the brush is to be.
+    pub brush_factor: Option<f64>,
 }
 
 /// Settings of all views.
@@ -59,6 +67,8 @@ pub struct Options {
     pub scale_bar: bool,
     /// Share of the width right of which overlays are left out, to compare.
     pub swipe: Option<f32>,
+    /// What is in hand: the pointer draws then, and does not move the picture.
+    pub pen: Option<Pen>,
 }
 
 /// The state of one view between frames.
@@ -74,6 +84,7 @@ pub struct SliceView {
     pending: Option<(Rect, [usize; 2])>,
     document: u64,
     id: Option<egui::Id>,
+    drawing: bool,
 }
 
 impl SliceView {
@@ -111,8 +122,8 @@ impl SliceView {
 
         let fitted = fit(document.cut_um(orientation), rect.size());
         let mut camera = document.cameras[which].unwrap_or(fitted);
-        self.interact(ui, &response, rect, orientation, document, &mut camera, fitted);
-        if response.double_clicked() {
+        happened.brush_factor = self.interact(ui, &response, rect, orientation, document, &mut camera, fitted, options);
+        if response.double_clicked() && options.pen.is_none() {
             camera = fitted;
             document.cameras[which] = None;
         } else if camera != fitted {
@@ -153,11 +164,33 @@ impl SliceView {
                 );
             }
         }
+        if options.pen.is_some() {
+            let index = document.cursor[stands] as f64;
+            happened.touches = pen::touches(ui, &response, &mut self.drawing, orientation, |at| {
+                let [row, column] = from_screen(at);
+                let mut zyx = [index; 3];
+                (zyx[row_axis], zyx[column_axis]) = (row - 0.5, column - 0.5);
+                zyx
+            });
+            if !happened.touches.is_empty() {
+                response.request_focus();
+            }
+        } else {
+            self.drawing = false;
+        }
         if options.crosshair {
             crosshair(&painter, rect, to_screen, document, orientation);
         }
         if options.scale_bar && document.voxel_known {
             draw_scale_bar(&painter, rect, camera.points_per_um);
+        }
+        pen::marks(&painter, document, orientation, &to_screen);
+        if let Some(pen) = &options.pen {
+            let pointer = response.hover_pos().filter(|at| rect.contains(*at));
+            pen::cursor(&painter, pen, pointer, document, orientation, (camera.points_per_um, &to_screen));
+            if pointer.is_some() {
+                ui.ctx().set_cursor_icon(egui::CursorIcon::Crosshair);
+            }
         }
         let caption = if slices > 1 {
             format!("{}   {} {} / {slices}", orientation.name(), orientation.scrolls(), document.cursor[stands] + 1)
@@ -180,7 +213,7 @@ impl SliceView {
                 zyx[row_axis] = row as usize;
                 zyx[column_axis] = column as usize;
                 let hover = self.hover(document, zyx, row as usize, column as usize);
-                if response.clicked() {
+                if response.clicked() && options.pen.is_none() {
                     document.cursor = zyx;
                     happened.picked = hover.label;
                     response.request_focus();
@@ -215,9 +248,15 @@ impl SliceView {
         document: &mut Document,
         camera: &mut Camera,
         fitted: Camera,
-    ) {
+        options: Options,
+    ) -> Option<f64> {
+        let mut brush_factor = None;
         let [stands, row_axis, column_axis] = orientation.axes();
-        if response.dragged() {
+        let moves = match options.pen {
+            Some(_) => response.dragged_by(egui::PointerButton::Middle) || (response.dragged() && !self.drawing),
+            None => response.dragged(),
+        };
+        if moves {
             let moved = response.drag_delta();
             camera.center_um[0] -= f64::from(moved.y) / camera.points_per_um;
             camera.center_um[1] -= f64::from(moved.x) / camera.points_per_um;
@@ -227,6 +266,8 @@ impl SliceView {
             if (zoom - 1.0).abs() > 1e-4 {
                 let at = response.hover_pos().unwrap_or(rect.center()) - rect.center();
                 zoom_about(camera, zoom, at, fitted, document);
+            } else if scroll.y != 0.0 && options.pen.is_some() && ui.input(|i| i.modifiers.alt) {
+                brush_factor = Some((f64::from(scroll.y) * BRUSH_PER_POINT).exp());
             } else if scroll.y != 0.0 {
                 // A notch of a wheel is about 40 to 50 points; smooth wheels add up.
                 let id = response.id.with("scrolled");
@@ -261,6 +302,7 @@ impl SliceView {
                 }
             });
         }
+        brush_factor
     }
 
     /// Brings the texture up to what is to be seen.

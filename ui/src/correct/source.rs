@@ -1,0 +1,96 @@
+//! Planes of labels being corrected.
+
+use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
+use crate::data::source::{Cancel, PlaneSource, SourceError};
+use cytoscope_annotate::{LabelSnapshot, SliceAxis};
+
+/// The axis that a view's cuts stand on.
+pub(crate) fn axis(orientation: Orientation) -> SliceAxis {
+    match orientation {
+        Orientation::Xy => SliceAxis::Z,
+        Orientation::Xz => SliceAxis::Y,
+        Orientation::Zy => SliceAxis::X,
+    }
+}
+
+/// Labels as they were at one moment, at one time point; others are empty.
+pub struct SnapshotSource {
+    labels: LabelSnapshot,
+    time: usize,
+}
+
+impl SnapshotSource {
+    /// Shows `labels` at a time point.
+    pub fn new(labels: LabelSnapshot, time: usize) -> Self {
+        Self { labels, time }
+    }
+}
+
+impl PlaneSource for SnapshotSource {
+    fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
+        cancel.check()?;
+        let size = at.size();
+        let mut values = vec![0; size[0] * size[1]];
+        if at.time == self.time {
+            let [_, rows, columns] = at.orientation.axes();
+            let shape = self.labels.shape_zyx();
+            let whole = self
+                .labels
+                .slice(axis(at.orientation), at.index)
+                .map_err(|e| SourceError::Io(std::io::Error::other(e.to_string())))?;
+            // A cut across X comes as rows of Z; its view has rows of Y.
+            let place = |r: usize, c: usize| match at.orientation {
+                Orientation::Zy => c * shape[rows] + r,
+                _ => r * shape[columns] + c,
+            };
+            let step = at.step.max(1);
+            let wanted = at.rows.clone().step_by(step).flat_map(|r| {
+                let columns = at.columns.clone().step_by(step);
+                columns.map(move |c| place(r, c))
+            });
+            for (value, i) in values.iter_mut().zip(wanted) {
+                *value = whole.get(i).copied().unwrap_or(0);
+            }
+        }
+        Ok(Plane { at: at.clone(), size, values: Values::Labels(values) })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_annotate::LabelVolume;
+    use cytoscope_volume::VoxelSize;
+
+    #[test]
+    fn each_view_sees_the_voxels_where_they_are() {
+        let shape = [3, 4, 5];
+        let labels: Vec<u32> = (1..=60).collect();
+        let volume = LabelVolume::from_dense(shape, VoxelSize::default(), &labels).unwrap();
+        let source = SnapshotSource::new(volume.snapshot(), 2);
+        for orientation in Orientation::ALL {
+            let [stands, row_axis, column_axis] = orientation.axes();
+            let mut at = PlaneAt {
+                orientation,
+                index: 1,
+                channel: 0,
+                time: 2,
+                rows: 1..shape[row_axis],
+                columns: 0..shape[column_axis],
+                step: 2,
+            };
+            let plane = source.plane(&at, &Cancel::default()).unwrap();
+            for r in (1..shape[row_axis]).step_by(2) {
+                for c in (0..shape[column_axis]).step_by(2) {
+                    let mut zyx = [0; 3];
+                    (zyx[stands], zyx[row_axis], zyx[column_axis]) = (1, r, c);
+                    let expected = labels[(zyx[0] * 4 + zyx[1]) * 5 + zyx[2]];
+                    assert_eq!(plane.value(r, c), Some(f64::from(expected)), "{orientation:?} {zyx:?}");
+                }
+            }
+            at.time = 0;
+            assert_eq!(source.plane(&at, &Cancel::default()).unwrap().value(1, 0), Some(0.0));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Correct: labels are drawn, merged, split; every stroke is kept at once.
+
+use super::library::named_slider;
+use super::{heading, icon_button, main_button, weak};
+use crate::app::Workbench;
+use crate::command::Command;
+use crate::correct::Phase;
+use crate::correct::tools::{Covers, Deed, Tool};
+use crate::document::{Role, file_name};
+use crate::opener::Ask;
+use crate::theme;
+use cytoscope_formats::label_color;
+use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
+use egui_phosphor::regular as icon;
+
+/// Steps listed.
+const LISTED_STEPS: usize = 6;
+
+impl Workbench {
+    pub(crate) fn correct_panel(&mut self, ui: &mut Ui) {
+        let Some(id) = self.active else { return };
+        match self.corrections.of(id).map(|c| c.phase.clone()) {
+            None => self.start_panel(ui, id),
+            Some(Phase::Opening) => {
+                ui.horizontal(|ui| {
+                    ui.spinner();
+                    ui.label("Opening…");
+                });
+                ui.ctx().request_repaint_after(std::time::Duration::from_millis(100));
+            }
+            Some(Phase::OtherLabels(why)) => self.other_labels_panel(ui, id, &why),
+            Some(Phase::Open) => self.tools_of_correct(ui, id),
+        }
+    }
+
+    fn start_panel(&mut self, ui: &mut Ui, id: u64) {
+        let labels = self.document().and_then(|d| d.of_role(Role::Labels));
+        let preview = labels.is_some_and(|o| o.name == crate::flow::PREVIEW_NAME);
+        let name = labels.map(|o| o.name.clone());
+        ui.add(egui::Label::new("Paint, merge and split cells by hand. Every stroke is kept at once.").wrap());
+        ui.add_space(theme::GROUP_GAP);
+        match name {
+            Some(_) if preview => {
+                main_button(ui, false, icon::PENCIL_SIMPLE, "Correct");
+                weak(ui, "Keep the objects on screen first (in Predict): they are a preview.");
+            }
+            Some(name) => {
+                if main_button(ui, true, icon::PENCIL_SIMPLE, "Correct").clicked() {
+                    self.start_correcting(id, None);
+                }
+                weak(ui, name);
+            }
+            None => {
+                if main_button(ui, true, icon::PENCIL_SIMPLE, "Start from nothing on").clicked() {
+                    self.start_correcting(id, None);
+                }
+                weak(ui, "Or predict first, or add labels with File > Add labels.");
+            }
+        }
+    }
+
+    fn other_labels_panel(&mut self, ui: &mut Ui, id: u64, why: &str) {
+        ui.label(RichText::new(format!("{}  There are earlier corrections", icon::WARNING)).strong());
+        ui.add(egui::Label::new("They were made on other labels than those on screen.").wrap());
+        egui::CollapsingHeader::new("Details").show(ui, |ui| weak(ui, why));
+        ui.add_space(theme::GAP);
+        if ui.button("Go on with the earlier ones").clicked() {
+            self.continue_earlier(id);
+        }
+        if ui.button("Set them aside and begin anew").on_hover_text("Files are renamed, nothing is deleted").clicked() {
+            self.begin_anew(id);
+        }
+    }
+
+    fn tools_of_correct(&mut self, ui: &mut Ui, id: u64) {
+        self.tool_buttons(ui);
+        self.current_label(ui, id);
+        self.brush_controls(ui);
+        self.collected(ui);
+        self.label_deeds(ui);
+        self.steps(ui, id);
+        self.keeping(ui, id);
+    }
+
+    /// A button for a command, wide enough for its words.
+    fn deed_button(&mut self, ui: &mut Ui, deed: Deed, text: &str) {
+        let command = Command::Correct(deed);
+        let enabled = self.can(command);
+        let title = self.title_now(command);
+        let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", deed.icon())));
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
+        let keys = command.shortcut().map(|s| format!(" ({})", ui.ctx().format_shortcut(&s))).unwrap_or_default();
+        if response.on_hover_text(format!("{title}{keys}")).clicked() {
+            self.commands.push(command);
+        }
+    }
+
+    fn tool_buttons(&mut self, ui: &mut Ui) {
+        let tool = self.corrections.tools.tool;
+        ui.horizontal_wrapped(|ui| {
+            ui.spacing_mut().item_spacing.x = 4.0;
+            for t in Tool::ALL {
+                let keys = ui.ctx().format_shortcut(&egui::KeyboardShortcut::new(egui::Modifiers::NONE, t.key()));
+                let response = icon_button(ui, t.icon(), t.title(), true, tool == t);
+                if response.on_hover_text(format!("{}  ({keys})", t.hint())).clicked() {
+                    self.commands.push(Command::Tool(t));
+                }
+            }
+        });
+        weak(ui, tool.hint());
+    }
+
+    fn current_label(&mut self, ui: &mut Ui, id: u64) {
+        heading(ui, "Label");
+        let Some(label) = self.corrections.of(id).map(|c| c.label) else { return };
+        let mut typed = label;
+        ui.horizontal(|ui| {
+            let [r, g, b] = label_color(u64::from(label));
+            let (rect, _) = ui.allocate_exact_size(vec2(22.0, 22.0), Sense::hover());
+            ui.painter().rect_filled(rect, 5.0, Color32::from_rgb(r, g, b));
+            let response = ui.add(egui::DragValue::new(&mut typed).range(1..=u32::MAX).speed(0.1));
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Current label"));
+            self.deed_button(ui, Deed::NewLabel, "New");
+            self.deed_button(ui, Deed::Delete, "Delete");
+        });
+        let voxels = self.corrections.of(id).and_then(|c| c.state.as_ref()).map_or(0, |s| s.label_count);
+        weak(ui, format!("{voxels} labels in all"));
+        if typed != label {
+            if let Some(correction) = self.corrections.of_mut(id) {
+                correction.label = typed;
+            }
+            if let Some(document) = self.document_mut() {
+                document.select(Some(typed));
+            }
+        }
+    }
+
+    fn brush_controls(&mut self, ui: &mut Ui) {
+        let tools = &mut self.corrections.tools;
+        if !tools.tool.has_brush() && tools.tool != Tool::Fill {
+            return;
+        }
+        heading(ui, if tools.tool.has_brush() { "Brush" } else { "Region" });
+        if tools.tool.has_brush() {
+            let mut radius = tools.radius_um as f32;
+            let [least, most] = tools.radii_um.map(|v| v as f32);
+            if named_slider(ui, &mut radius, least..=most, "Radius (µm)", true) {
+                tools.radius_um = f64::from(radius);
+            }
+        }
+        ui.horizontal(|ui| {
+            for (ball, name) in [(false, "This slice"), (true, "3-D")] {
+                if ui.selectable_label(tools.ball == ball, name).clicked() {
+                    tools.ball = ball;
+                }
+            }
+        });
+        if tools.tool.has_brush() {
+            let erasing = tools.tool == Tool::Erase;
+            weak(ui, "Changes");
+            for (covers, name) in Covers::NAMED.into_iter().filter(|(c, _)| !erasing || *c != Covers::Background) {
+                let chosen =
+                    tools.covers == covers || (erasing && covers == Covers::All && tools.covers == Covers::Background);
+                if ui.radio(chosen, name).clicked() {
+                    tools.covers = covers;
+                }
+            }
+        }
+    }
+
+    fn collected(&mut self, ui: &mut Ui) {
+        let tool = self.corrections.tools.tool;
+        if !matches!(tool, Tool::Merge | Tool::Split) {
+            return;
+        }
+        let n = self.document().map_or(0, |d| d.marks.points.len());
+        heading(ui, if tool == Tool::Merge { "Labels to merge" } else { "Seeds" });
+        ui.label(format!("{n} chosen"));
+        ui.horizontal(|ui| {
+            self.deed_button(ui, Deed::Apply, if tool == Tool::Merge { "Merge" } else { "Split" });
+            self.deed_button(ui, Deed::Drop, "Drop");
+        });
+    }
+
+    fn label_deeds(&mut self, ui: &mut Ui) {
+        heading(ui, "Shape of the label");
+        let tools = &mut self.corrections.tools;
+        let mut margin = tools.margin_um as f32;
+        let most = ((tools.radii_um[1] / 2.0) as f32).max(margin);
+        if named_slider(ui, &mut margin, 0.01_f32.min(most)..=most, "By (µm)", true) {
+            tools.margin_um = f64::from(margin);
+        }
+        ui.horizontal(|ui| {
+            self.deed_button(ui, Deed::Grow, "Grow");
+            self.deed_button(ui, Deed::Shrink, "Shrink");
+        });
+        ui.horizontal(|ui| {
+            self.deed_button(ui, Deed::FillHoles, "Fill holes");
+            self.deed_button(ui, Deed::Interpolate, "Interpolate");
+        });
+    }
+
+    fn steps(&mut self, ui: &mut Ui, id: u64) {
+        heading(ui, "Steps");
+        ui.horizontal(|ui| {
+            self.deed_button(ui, Deed::Undo, "Undo");
+            self.deed_button(ui, Deed::Redo, "Redo");
+        });
+        let Some(state) = self.corrections.of(id).and_then(|c| c.state.as_ref()) else { return };
+        for name in state.undo.iter().take(LISTED_STEPS) {
+            weak(ui, name);
+        }
+        if state.undo_count > LISTED_STEPS {
+            weak(ui, format!("and {} more", state.undo_count - LISTED_STEPS));
+        }
+    }
+
+    fn keeping(&mut self, ui: &mut Ui, id: u64) {
+        heading(ui, "Keep");
+        let Some(correction) = self.corrections.of(id) else { return };
+        let (modified, saving, exporting) = (correction.is_modified(), correction.saving, correction.exporting);
+        let labels = correction.places.labels.clone();
+        let failure = correction.state.as_ref().and_then(|s| s.sync_failure.clone());
+        let text = match (saving, modified) {
+            (true, _) => format!("{}  Saving…", icon::FLOPPY_DISK),
+            (false, true) => format!("{}  Modified", icon::CIRCLE),
+            (false, false) => format!("{}  All saved", icon::CHECK),
+        };
+        ui.label(text);
+        weak(ui, "All strokes are journaled: nothing is lost if the window closes.");
+        if let Some(failure) = failure {
+            let text = format!("The journal is not on the disk yet: {failure}. Check the disk.");
+            ui.add(egui::Label::new(RichText::new(text).color(theme::bad(ui.visuals()))).wrap());
+        }
+        self.deed_button(ui, Deed::Save, "Save labels");
+        weak(ui, file_name(&labels)).on_hover_text(labels.display().to_string());
+        self.deed_button(ui, Deed::Export, if exporting { "Adding…" } else { "Use as training data" });
+        ui.horizontal(|ui| {
+            let folder = self.settings.dataset_folder.clone();
+            let button = ui.small_button(icon::FOLDER);
+            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Dataset folder"));
+            if button.on_hover_text("Choose the dataset folder").clicked() {
+                self.opener.ask(Ask::DatasetFolder, folder.clone(), String::new());
+            }
+            let text = folder.map_or_else(|| "no dataset folder yet".to_owned(), |f| f.display().to_string());
+            ui.add(egui::Label::new(RichText::new(&text).weak().size(12.0)).truncate()).on_hover_text(text);
+        });
+    }
+}
