@@ -1,6 +1,7 @@
 //! The window as its users meet it: found by accessible names, driven by clicks and keys, on files and a real engine process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod correct;
 mod desk;
 mod files;
 mod look;

@@ -53,7 +53,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
     ),
     ("Predict", &[Some(Command::Predict), Some(Command::PredictAll), Some(Command::Cancel)]),
     (
-        "Correct",
+        "Edit",
         &[
             Some(Command::Correct(Deed::Undo)),
             Some(Command::Correct(Deed::Redo)),
