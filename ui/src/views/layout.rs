@@ -12,6 +12,9 @@ use egui_tiles::{Behavior, SimplificationOptions, Tile, TileId, Tiles, Tree, UiR
 /// Shares of width and height of the XY view, against the views beside and below it.
 const XY_SHARES: [f32; 2] = [1.2, 1.15];
 
+/// Share of the width that the XY view has where the volume is not shown.
+const XY_SHARE_OF_SLICES: f32 = 1.75;
+
 /// A window without a graphics card's word on it, as in tests, is of this format.
 const PLAIN_FORMAT: TextureFormat = TextureFormat::Rgba8Unorm;
 
@@ -26,8 +29,8 @@ enum Pane {
 pub struct Layout {
     views: [SliceView; 3],
     volume: VolumeView,
-    tree: Tree<Pane>,
-    volume_tile: TileId,
+    with_volume: Tree<Pane>,
+    slices: Tree<Pane>,
     volume_shown: bool,
     target: TextureFormat,
     /// Share of each view left of the line that one drags to compare.
@@ -38,12 +41,11 @@ pub struct Layout {
 
 impl Default for Layout {
     fn default() -> Self {
-        let (tree, volume_tile) = tree();
         Self {
             views: Default::default(),
             volume: VolumeView::default(),
-            tree,
-            volume_tile,
+            with_volume: with_volume(),
+            slices: slices(),
             volume_shown: true,
             target: PLAIN_FORMAT,
             swipe: None,
@@ -52,20 +54,38 @@ impl Default for Layout {
     }
 }
 
+fn slice_panes(tiles: &mut Tiles<Pane>) -> [TileId; 3] {
+    [Orientation::Xy, Orientation::Zy, Orientation::Xz].map(|o| tiles.insert_pane(Pane::Slice(o)))
+}
+
+fn share(tiles: &mut Tiles<Pane>, container: TileId, child: TileId, share: f32) {
+    if let Some(Tile::Container(egui_tiles::Container::Linear(linear))) = tiles.get_mut(container) {
+        linear.shares.set_share(child, share);
+    }
+}
+
 /// XY beside YZ, below them XZ beside the volume: cuts that share an axis share an edge.
-fn tree() -> (Tree<Pane>, TileId) {
+fn with_volume() -> Tree<Pane> {
     let mut tiles = Tiles::default();
-    let [xy, zy, xz] = [Orientation::Xy, Orientation::Zy, Orientation::Xz].map(|o| tiles.insert_pane(Pane::Slice(o)));
+    let [xy, zy, xz] = slice_panes(&mut tiles);
     let volume = tiles.insert_pane(Pane::Volume);
     let left = tiles.insert_vertical_tile(vec![xy, xz]);
     let right = tiles.insert_vertical_tile(vec![zy, volume]);
     let root = tiles.insert_horizontal_tile(vec![left, right]);
-    for (container, first, share) in [(root, left, XY_SHARES[0]), (left, xy, XY_SHARES[1]), (right, zy, XY_SHARES[1])] {
-        if let Some(Tile::Container(egui_tiles::Container::Linear(linear))) = tiles.get_mut(container) {
-            linear.shares.set_share(first, share);
-        }
-    }
-    (Tree::new("views", root, tiles), volume)
+    share(&mut tiles, root, left, XY_SHARES[0]);
+    share(&mut tiles, left, xy, XY_SHARES[1]);
+    share(&mut tiles, right, zy, XY_SHARES[1]);
+    Tree::new("views", root, tiles)
+}
+
+/// XY, beside it YZ over XZ.
+fn slices() -> Tree<Pane> {
+    let mut tiles = Tiles::default();
+    let [xy, zy, xz] = slice_panes(&mut tiles);
+    let side = tiles.insert_vertical_tile(vec![zy, xz]);
+    let root = tiles.insert_horizontal_tile(vec![xy, side]);
+    share(&mut tiles, root, xy, XY_SHARE_OF_SLICES);
+    Tree::new("slices", root, tiles)
 }
 
 fn index(orientation: Orientation) -> usize {
@@ -143,9 +163,10 @@ impl Layout {
         };
         if flat {
             panes.show_slice(ui, Orientation::Xy);
+        } else if self.volume_shown {
+            self.with_volume.ui(&mut panes, ui);
         } else {
-            self.tree.set_visible(self.volume_tile, self.volume_shown);
-            self.tree.ui(&mut panes, ui);
+            self.slices.ui(&mut panes, ui);
         }
         let happened = panes.happened;
         self.hover = happened.hover;

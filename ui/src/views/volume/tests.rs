@@ -331,3 +331,17 @@ fn the_pane_and_its_buttons_have_names() {
 fn projection_is_perspective(state: &State) -> bool {
     state.view.cameras[&state.document.id].perspective
 }
+
+#[test]
+fn hidden_it_lets_go_of_the_card_and_shown_again_it_reads_nothing_again() {
+    if !has_driver("hidden_it_lets_go_of_the_card_and_shown_again_it_reads_nothing_again") {
+        return;
+    }
+    let mut harness = harness(state(), setup());
+    let (before, _) = white(&settled(&mut harness));
+    harness.state_mut().view.rest();
+    assert_eq!((harness.state().view.drawn(), harness.state().view.id()), (0, None));
+    let (after, _) = white(&settled(&mut harness));
+    assert_eq!((before, harness.state().view.drawn()), (after, 1));
+    assert_eq!(harness.state().counting.reads.load(Ordering::SeqCst), SHAPE[0]);
+}
