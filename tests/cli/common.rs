@@ -51,6 +51,9 @@ impl Desk {
             .env("HOME", self.home.path())
             .env("XDG_DATA_HOME", self.home.path())
             .env("CYTOSCOPE_MODELS", Path::new(env!("CARGO_MANIFEST_DIR")).join("models"))
+            .env_remove("DISPLAY")
+            .env_remove("WAYLAND_DISPLAY")
+            .env_remove("WAYLAND_SOCKET")
             // A GPU in software would only be slow; the tests that want it say so.
             .env_remove("CYTOSCOPE_SOFTWARE_GPU")
             .stdin(Stdio::null());
