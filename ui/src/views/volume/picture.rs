@@ -51,7 +51,7 @@ impl Mode {
     }
 }
 
-/// The uniforms of the shader; the same fields in the same order.
+/// What the shader is told, as a row of texels; the same fields in the same order. Whole numbers up to 2^24 are exact.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct Scene {
@@ -64,7 +64,7 @@ pub(super) struct Scene {
     size: [f32; 4],
     texel_um: [f32; 4],
     light: [f32; 4],
-    what: [u32; 4],
+    what: [f32; 4],
     layers: [[f32; 4]; LAYERS],
 }
 
@@ -173,9 +173,9 @@ impl Picture {
             _ => 0,
         };
         let mode = match shot.mode {
-            Mode::Maximum => 0,
-            Mode::Attenuated => 1,
-            Mode::Labels => 2,
+            Mode::Maximum => 0.0,
+            Mode::Attenuated => 1.0,
+            Mode::Labels => 2.0,
         };
         Self {
             scene: Scene {
@@ -188,7 +188,7 @@ impl Picture {
                 size: wide(shot.grid.size_texels(), f64::from(shot.step)),
                 texel_um: wide(texel_um, ATTENUATION / diagonal_um),
                 light: wide(light, diagonal_um),
-                what: [mode, shot.layers.len().min(LAYERS) as u32, selected, 0],
+                what: [mode, shot.layers.len().min(LAYERS) as f32, selected as f32, 0.0],
                 layers,
             },
             size: shot.size.map(|n| n.max(1)),
@@ -206,7 +206,7 @@ impl Picture {
     }
 }
 
-/// A layer's line among the uniforms: contrast limits as stored values.
+/// A layer's texel of the scene: contrast limits as stored values.
 fn limits(v: &Intensities, look: &Intensity) -> [f32; 4] {
     let low = (look.low - v.offset) / v.range;
     let scale = if look.high > look.low { v.range / (look.high - look.low) } else { 0.0 };

@@ -50,20 +50,7 @@ impl Pipelines {
         use wgpu::TextureViewDimension::{D2, D3};
         let smooth = wgpu::TextureSampleType::Float { filterable: true };
         let exact = wgpu::TextureSampleType::Float { filterable: false };
-        let mut entries = vec![
-            wgpu::BindGroupLayoutEntry {
-                binding: 0,
-                visibility: wgpu::ShaderStages::FRAGMENT,
-                ty: wgpu::BindingType::Buffer {
-                    ty: wgpu::BufferBindingType::Uniform,
-                    has_dynamic_offset: false,
-                    min_binding_size: None,
-                },
-                count: None,
-            },
-            texture(1, D2, exact),
-            sampler(2),
-        ];
+        let mut entries = vec![texture(0, D2, exact), texture(1, D2, exact), sampler(2)];
         for i in 0..LAYERS as u32 {
             entries.push(texture(3 + i, D3, smooth));
             entries.push(texture(3 + LAYERS as u32 + i, D3, exact));

@@ -10,6 +10,9 @@ use eframe::egui_wgpu::{self, CallbackResources, CallbackTrait, ScreenDescriptor
 use eframe::wgpu;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// A texel of the scene: four floats.
+const SCENE_TEXEL_BYTES: u32 = 16;
+
 #[derive(Default)]
 struct Inner {
     gpu: Option<Gpu>,
@@ -154,7 +157,7 @@ struct Layer {
 
 struct Gpu {
     pipelines: Pipelines,
-    uniforms: wgpu::Buffer,
+    scene: wgpu::Texture,
     lut: wgpu::Texture,
     /// Stand for what there is none of.
     no_intensity: wgpu::TextureView,
@@ -267,12 +270,13 @@ impl Gpu {
         let single = |dimension, format| view(&make_texture(device, dimension, [1; 3], format, UPLOADED));
         Self {
             pipelines: Pipelines::new(device, target),
-            uniforms: device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("volume"),
-                size: std::mem::size_of::<Scene>() as u64,
-                usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            }),
+            scene: make_texture(
+                device,
+                wgpu::TextureDimension::D2,
+                [std::mem::size_of::<Scene>() as u32 / SCENE_TEXEL_BYTES, 1, 1],
+                wgpu::TextureFormat::Rgba32Float,
+                UPLOADED,
+            ),
             lut: make_texture(
                 device,
                 wgpu::TextureDimension::D2,
@@ -357,7 +361,7 @@ impl Gpu {
     /// Brings to the card what a picture needs.
     fn begin(&mut self, device: &wgpu::Device, queue: &wgpu::Queue, picture: &Picture) {
         self.bring(device, queue, picture);
-        queue.write_buffer(&self.uniforms, 0, bytemuck::bytes_of(&picture.scene));
+        write(queue, &self.scene, bytemuck::bytes_of(&picture.scene), SCENE_TEXEL_BYTES);
         if self.last.as_ref().is_none_or(|l| l.lut != picture.lut) {
             write(queue, &self.lut, &picture.lut, 4);
         }
@@ -425,13 +429,13 @@ impl Gpu {
     }
 
     fn bind(&self, device: &wgpu::Device) -> wgpu::BindGroup {
-        let lut = view(&self.lut);
+        let (scene, lut) = (view(&self.scene), view(&self.lut));
         let texture = |binding: usize, view| wgpu::BindGroupEntry {
             binding: binding as u32,
             resource: wgpu::BindingResource::TextureView(view),
         };
         let mut entries = vec![
-            wgpu::BindGroupEntry { binding: 0, resource: self.uniforms.as_entire_binding() },
+            texture(0, &scene),
             texture(1, &lut),
             wgpu::BindGroupEntry { binding: 2, resource: wgpu::BindingResource::Sampler(&self.pipelines.sampler) },
         ];

@@ -26,7 +26,11 @@ struct Scene {
     layers: array<vec4<f32>, 4>,
 }
 
-@group(0) @binding(0) var<uniform> scene: Scene;
+// The scene comes as a row of texels and not as uniforms: drivers that draw on the processor bake uniforms that steer loops
+// into the machine code, and would compile it anew, for half a second, whenever the camera moves.
+@group(0) @binding(0) var scene_texels: texture_2d<f32>;
+var<private> scene: Scene;
+
 @group(0) @binding(1) var lut: texture_2d<f32>;
 @group(0) @binding(2) var linear_sampler: sampler;
 @group(0) @binding(3) var volume0: texture_3d<f32>;
@@ -47,6 +51,26 @@ struct Ray {
     inverse: vec3<f32>,
     near: f32,
     far: f32,
+}
+
+fn scene_texel(i: i32) -> vec4<f32> {
+    return textureLoad(scene_texels, vec2<i32>(i, 0), 0);
+}
+
+fn load_scene() {
+    scene.origin = scene_texel(0);
+    scene.origin_right = scene_texel(1);
+    scene.origin_down = scene_texel(2);
+    scene.direction = scene_texel(3);
+    scene.direction_right = scene_texel(4);
+    scene.direction_down = scene_texel(5);
+    scene.size = scene_texel(6);
+    scene.texel_um = scene_texel(7);
+    scene.light = scene_texel(8);
+    scene.what = vec4<u32>(scene_texel(9));
+    for (var i = 0; i < 4; i++) {
+        scene.layers[i] = scene_texel(10 + i);
+    }
 }
 
 @vertex
@@ -238,6 +262,7 @@ fn surface(ray: Ray) -> vec4<f32> {
 // Colour, and how much of what is behind it covers, multiplied in.
 @fragment
 fn march(@builtin(position) position: vec4<f32>) -> @location(0) vec4<f32> {
+    load_scene();
     let ray = ray_of(position.xy);
     if ray.far <= ray.near {
         return vec4<f32>(0.0);
