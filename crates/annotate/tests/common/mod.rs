@@ -71,7 +71,13 @@ pub fn python() -> Option<PathBuf> {
     if works {
         return Some(python);
     }
-    eprintln!("SKIPPED: no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)");
+    {
+        use std::io::Write;
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)"
+        );
+    }
     None
 }
 
