@@ -88,7 +88,13 @@ proptest! {
                         plain.apply(&Edit::Paint { brush, points }).unwrap();
                     }
                 }
-                Act::Undo(n) => for _ in 0..*n { prop_assert_eq!(session.undo().unwrap(), plain.undo().unwrap()); },
+                // Once reopened, the session may know steps that the other one has dropped: see below.
+                Act::Undo(n) => for _ in 0..*n {
+                    if plain.undo_names().next().is_some() {
+                        let (a, b) = (session.undo().unwrap(), plain.undo().unwrap());
+                        prop_assert_eq!(a.map(|c| (c.name, c.bounds, c.voxels)), b.map(|c| (c.name, c.bounds, c.voxels)));
+                    }
+                },
                 Act::Redo(n) => for _ in 0..*n { prop_assert_eq!(session.redo().unwrap(), plain.redo().unwrap()); },
                 Act::Reopen => {
                     drop(session);
@@ -109,7 +115,10 @@ proptest! {
             }
             prop_assert!(prints(&session) == prints(&plain), "after {:?}", act);
         }
-        // A journal may know more steps than fit the budget of the session that wrote it; never fewer.
+        // A journal may know more steps than the session that wrote it: what that dropped for a step undone and
+        // overwritten since fits its budget again. Never fewer.
+        drop(session);
+        let mut session = reopen(base(), &path, &options);
         let (mut undo, redo) = names(&session);
         let known = names(&plain);
         prop_assert_eq!(&redo, &known.1);
