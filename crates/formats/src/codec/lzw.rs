@@ -1,12 +1,13 @@
 //! LZW as TIFF uses it, and the older bit order of its first writers.
 //!
-//! Every string of the code table occurs in the output already, and the string of entry `k` begins where the `k`-th code
-//! since the last clearing was written and ends with the first byte of the next one. So the table only keeps where each
-//! code was written, and decoding a code is a copy inside the output.
+//! Most strings are short: the table holds up to seven bytes of each with their number, so that decoding a code is a
+//! load and a store that wait for nothing that was just written. Longer strings are copied inside the output: every
+//! string of the table occurs in it already, and the string of entry `k` begins where the `k`-th code since the last
+//! clearing was written and ends with the first byte of the next one.
 
 use super::{Codec, short};
 use crate::error::Fault;
-use std::{cell::RefCell, hint::select_unpredictable};
+use std::cell::RefCell;
 
 const CLEAR: usize = 256;
 const END: usize = 257;
@@ -23,8 +24,7 @@ const KEPT_BYTES: usize = 8 << 20;
 
 /// Decodes until `out` is full or the data end.
 pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
-    // The work buffer begins with the 256 one-byte strings, so that those are copied like any other.
-    let total = 256 + out.len();
+    let total = out.len();
     if u32::try_from(total + 2 * STEP).is_err() {
         return Err(Fault::over("the size of an LZW strip", out.len() as u64, "4 GiB", u64::from(u32::MAX)));
     }
@@ -33,15 +33,12 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     if work.len() < total + 2 * STEP {
         work = vec![0; total + 2 * STEP];
     }
-    for (b, i) in work.iter_mut().zip(0..=255u8) {
-        *b = i;
-    }
     let end =
         if old_style { run::<true>(encoded, &mut work, total)? } else { run::<false>(encoded, &mut work, total)? };
     if end < total {
-        return Err(short(Codec::Lzw, end - 256, out.len()));
+        return Err(short(Codec::Lzw, end, total));
     }
-    out.copy_from_slice(work.get(256..total).unwrap_or_default());
+    out.copy_from_slice(work.get(..total).unwrap_or_default());
     if work.len() <= KEPT_BYTES {
         WORK.set(work);
     }
@@ -51,6 +48,20 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
 #[cold]
 fn broken() -> Fault {
     Fault::malformed("a strip or tile is not valid LZW data")
+}
+
+/// Up to seven bytes of a string, the first lowest, and in the top byte their number; [`LONG`] for more, of which only
+/// the first byte is known.
+type Entry = u64;
+
+const ONE: Entry = 1 << 56;
+const LONG: Entry = 8 * ONE;
+
+/// The string of `entry` and one byte more.
+#[inline(always)]
+fn longer(entry: Entry, byte: u64) -> Entry {
+    let more = (entry + ONE) | byte << ((entry >> 53) & 56);
+    if entry < 7 * ONE { more } else { LONG | entry & 0xff }
 }
 
 /// What is carried from code to code.
@@ -64,6 +75,10 @@ struct State {
     next: usize,
     /// The end of the output.
     at: usize,
+    /// The string of the last code.
+    last: Entry,
+    /// The strings. What is completed by the first code after a clearing, or when the table is full, is in no code's reach.
+    table: [Entry; CODES * 2],
     /// Where the string of each entry begins; it ends one byte after the beginning of the next one.
     starts: [u32; CODES * 2],
 }
@@ -75,9 +90,13 @@ enum Ended {
     Finished,
 }
 
-/// Decodes into `work[256..total]`, and returns the end reached.
+/// Decodes into `work[..total]`, and returns the end reached.
 fn run<const OLD: bool>(encoded: &[u8], work: &mut [u8], total: usize) -> Result<usize, Fault> {
-    let mut state = State { byte: 0, held: 0, have: 0, next: END, at: 256, starts: [0; CODES * 2] };
+    let mut state =
+        State { byte: 0, held: 0, have: 0, next: END, at: 0, last: 0, table: [0; CODES * 2], starts: [0; CODES * 2] };
+    for (entry, byte) in state.table.iter_mut().zip(0..256) {
+        *entry = ONE | byte;
+    }
     let mut width = 9;
     loop {
         let ended = match width {
@@ -106,67 +125,76 @@ fn codes<const OLD: bool, const W: usize>(
 ) -> Result<Ended, Fault> {
     // Old-style writers widen their codes one code later.
     let widen_at = if W < 12 { (1 << W) - usize::from(!OLD) } else { usize::MAX };
-    let State { byte, held, have, next, at, starts } = state;
-    let (mut b, mut h, mut n, mut next_code, mut end) = (*byte, *held, *have, *next, *at);
-    let ended = loop {
-        if end >= total {
-            break Ended::Finished;
+    let State { byte, held, have, next, at, last, table, starts } = state;
+    let (mut b, mut h, mut n, mut next_code, mut end, mut before) = (*byte, *held, *have, *next, *at, *last);
+    let ended = 'all: loop {
+        if let Some(word) = encoded.get(b..).and_then(|e| e.first_chunk::<8>()) {
+            // Bits beyond those counted are the same when they come again.
+            h |= if OLD { u64::from_le_bytes(*word) << n } else { u64::from_be_bytes(*word) >> n };
+            let taken = (63 - n) / 8;
+            b += taken;
+            n += taken * 8;
+        } else {
+            while n <= 56
+                && let Some(one) = encoded.get(b)
+            {
+                h |= u64::from(*one) << if OLD { n } else { 56 - n };
+                b += 1;
+                n += 8;
+            }
+            if n < W {
+                break Ended::Finished;
+            }
         }
-        if n < W {
-            if let Some(word) = encoded.get(b..).and_then(|e| e.first_chunk::<4>()) {
-                if OLD {
-                    h |= u64::from(u32::from_le_bytes(*word)) << n;
-                } else {
-                    h |= u64::from(u32::from_be_bytes(*word)) << (32 - n);
-                }
-                b += 4;
-                n += 32;
+        while n >= W {
+            if end >= total {
+                break 'all Ended::Finished;
+            }
+            let code = if OLD { h & ((1 << W) - 1) } else { h >> (64 - W) } as usize;
+            h = if OLD { h >> W } else { h << W };
+            n -= W;
+            if code & !1 == CLEAR {
+                break 'all if code == END { Ended::Finished } else { Ended::Cleared };
+            }
+            let slot = next_code;
+            if next_code < CODES {
+                next_code += 1;
+                starts[next_code & (CODES * 2 - 1)] = end as u32;
+            }
+            if code >= next_code {
+                return Err(broken());
+            }
+            // The newest string ends with its own first byte.
+            let newest = longer(before, before & 0xff);
+            let known = table[code & (CODES - 1)];
+            let string = if code == slot { newest } else { known };
+            table[slot & (CODES * 2 - 1)] = longer(before, string & 0xff);
+            before = string;
+            *work.get_mut(end..).and_then(|w| w.first_chunk_mut::<8>()).ok_or_else(broken)? = string.to_le_bytes();
+            if string < LONG {
+                end += (string >> 56) as usize;
             } else {
-                while let Some(last) = encoded.get(b) {
-                    h |= u64::from(*last) << if OLD { n } else { 56 - n };
-                    b += 1;
-                    n += 8;
+                let from = starts[code & (CODES - 1)] as usize;
+                let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1) as usize - from;
+                copy_step(work, from, end).ok_or_else(broken)?;
+                if len > STEP {
+                    copy_long(work, from, end, len, total).ok_or_else(broken)?;
                 }
-                if n < W {
-                    break Ended::Finished;
+                if code == slot {
+                    // Its last byte was only just written.
+                    let first = work.get(end).copied().ok_or_else(broken)?;
+                    if let Some(last) = work.get_mut(end + len - 1) {
+                        *last = first;
+                    }
                 }
+                end += len;
             }
-        }
-        let code = if OLD { h & ((1 << W) - 1) } else { h >> (64 - W) } as usize;
-        h = if OLD { h >> W } else { h << W };
-        n -= W;
-        if code & !1 == CLEAR {
-            break if code == END { Ended::Finished } else { Ended::Cleared };
-        }
-        if next_code < CODES {
-            next_code += 1;
-            starts[next_code & (CODES * 2 - 1)] = end as u32;
-        }
-        if code >= next_code {
-            return Err(broken());
-        }
-        // Which codes are single bytes cannot be foreseen, so both answers are worked out.
-        let from = starts[code & (CODES - 1)];
-        let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1).wrapping_sub(from) as usize;
-        let single = code < CLEAR;
-        let (from, len) = (select_unpredictable(single, code, from as usize), select_unpredictable(single, 1, len));
-        copy_step(work, from, end).ok_or_else(broken)?;
-        if len > STEP {
-            copy_long(work, from, end, len, total).ok_or_else(broken)?;
-        }
-        if code + 1 == next_code && code > END {
-            // The newest string ends with its own first byte, which was only just written.
-            let first = work.get(end).copied().ok_or_else(broken)?;
-            if let Some(last) = work.get_mut(end + len - 1) {
-                *last = first;
+            if W < 12 && next_code >= widen_at {
+                break 'all Ended::Wider;
             }
-        }
-        end += len;
-        if W < 12 && next_code >= widen_at {
-            break Ended::Wider;
         }
     };
-    (*byte, *held, *have, *next, *at) = (b, h, n, next_code, end);
+    (*byte, *held, *have, *next, *at, *last) = (b, h, n, next_code, end, before);
     Ok(ended)
 }
 
