@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may stand on.
-const ROOMS: [(&str, &[&str]); 14] = [
+const ROOMS: [(&str, &[&str]); 15] = [
+    // The installed shell knows the window only as a program.
+    ("src-tauri", &[]),
     ("volume", &[]),
     ("profile", &[]),
     ("kernels", &[]),
@@ -51,7 +53,9 @@ fn rooms() -> BTreeMap<String, PathBuf> {
             rooms.insert(path.file_name().unwrap().to_string_lossy().into_owned(), path);
         }
     }
-    rooms.insert("ui".to_owned(), root().join("ui"));
+    for room in ["ui", "src-tauri"] {
+        rooms.insert(room.to_owned(), root().join(room));
+    }
     rooms
 }
 

@@ -4,7 +4,7 @@ use cytoscope_engine::EngineError;
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
-use cytoscope_pipeline::{JobError, JobErrorKind};
+use cytoscope_pipeline::{JobError, JobErrorKind, model_sentence};
 use cytoscope_simulate::SimulateError;
 use std::io::ErrorKind;
 
@@ -83,13 +83,13 @@ impl From<GraphError> for Failure {
             GraphError::Io { .. } => JobErrorKind::Other,
             _ => JobErrorKind::BadInput,
         };
-        Self::new(kind, error.to_string())
+        Self::new(kind, model_sentence(&error))
     }
 }
 
 impl From<PackageError> for Failure {
     fn from(error: PackageError) -> Self {
-        let sentence = error.to_string();
+        let sentence = model_sentence(&error);
         Self::new(JobError::model("", error).kind(), sentence)
     }
 }

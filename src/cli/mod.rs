@@ -28,6 +28,9 @@ use std::process::ExitCode;
 struct Arguments {
     /// Stacks to open in the window.
     files: Vec<PathBuf>,
+    /// The window belongs to the installed shell, which speaks on standard input.
+    #[arg(long, hide = true)]
+    shell: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -71,7 +74,7 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match arguments.command {
-        None => window::open(arguments.files),
+        None => window::open(arguments.files, arguments.shell),
         Some(command) => command.run(),
     };
     match outcome {

@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::{parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
-use cytoscope_pipeline::{Context, JobErrorKind};
+use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_volume::{Array, DType};
@@ -59,8 +59,7 @@ impl Simulate {
                 serde_json::from_slice(&text).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?
             }
         };
-        std::fs::create_dir_all(&self.out)
-            .map_err(|e| Failure::new(JobErrorKind::Other, format!("{}: {e}", self.out.display())))?;
+        std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         progress::results_in(&self.out);
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let made = made(&settings, &context)?;

@@ -1,15 +1,21 @@
 //! `cytoscope [FILES…]`: the workbench.
 
 use super::failure::{Failure, Outcome};
+use super::worker::own_stdout;
 use cytoscope_pipeline::user_folder;
-use cytoscope_ui::WorkbenchOptions;
+use cytoscope_ui::{ShellPipes, WorkbenchOptions};
+use std::io::{self, Read};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The stack a first look is offered.
 const SAMPLE: &str = "nuclei_raw.tif";
 
-/// Opens the window with these files.
-pub(crate) fn open(files: Vec<PathBuf>) -> Outcome {
+/// How long a window has to close when its shell has gone.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Opens the window with these files; one of the installed shell speaks with it as docs/shell-protocol.md describes.
+pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
     if let Some(missing) = files.iter().find(|f| !f.exists()) {
         return Err(Failure::wrong_use(format!(
             "{}: there is no such file, and no such command (cytoscope --help lists them)",
@@ -22,9 +28,32 @@ pub(crate) fn open(files: Vec<PathBuf>) -> Outcome {
         settings_path: user_folder().map(|f| f.join("settings.json")),
         sample: sample(),
     };
-    cytoscope_ui::run(options).map_err(|e| {
+    let pipes = if shell { Some(pipes()?) } else { None };
+    cytoscope_ui::run(options, pipes).map_err(|e| {
         Failure::other(format!("the window cannot be opened ({e}); every job runs without one, see cytoscope --help"))
     })
+}
+
+/// Standard input and output for the shell alone.
+fn pipes() -> Result<ShellPipes, Failure> {
+    let output = own_stdout().map_err(|e| Failure::other(format!("standard output cannot be set apart: {e}")))?;
+    Ok((Box::new(ShellInput(io::stdin())), Box::new(output)))
+}
+
+/// Standard input. When it ends and the window does not (a graphics driver may hang), the process does: it is never left behind.
+struct ShellInput(io::Stdin);
+
+impl Read for ShellInput {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(bytes);
+        if matches!(read, Ok(0)) {
+            std::thread::spawn(|| {
+                std::thread::sleep(LAST_WORDS);
+                std::process::exit(1);
+            });
+        }
+        read
+    }
 }
 
 /// The bundled sample: named by the environment, beside the program, or above it in a source tree.
@@ -34,6 +63,6 @@ fn sample() -> Option<PathBuf> {
     let around = program
         .iter()
         .flat_map(|p| p.ancestors().skip(1).take(5))
-        .flat_map(|a| [a.join("sample_data"), a.join("share/cytoscope/sample_data")]);
+        .flat_map(|a| [a.join("sample_data"), a.join("share/cytoscope/sample_data"), a.join("Resources/sample_data")]);
     named.into_iter().chain(around).map(|f| f.join(SAMPLE)).find(|p| p.is_file())
 }

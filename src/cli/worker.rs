@@ -28,7 +28,7 @@ impl Worker {
 
 /// Standard output for replies alone: what drivers print to it goes to standard error.
 #[cfg(unix)]
-fn own_stdout() -> io::Result<File> {
+pub(super) fn own_stdout() -> io::Result<File> {
     use std::os::fd::AsFd;
     let own = io::stdout().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdout(io::stderr())?;
@@ -37,6 +37,6 @@ fn own_stdout() -> io::Result<File> {
 
 /// Standard output.
 #[cfg(not(unix))]
-fn own_stdout() -> io::Result<io::Stdout> {
+pub(super) fn own_stdout() -> io::Result<io::Stdout> {
     Ok(io::stdout())
 }

@@ -97,16 +97,20 @@ fn a_folder_that_cannot_be_written_is_code_1() {
     let raw = desk.nuclei("6,32,32", 1);
     // Below a file, where not even an administrator can make a folder.
     for out in [format!("{raw}/below"), "sim/nuclei_1.json/x".to_owned()] {
-        desk.fails(1, &["predict", &raw, "--out", &out], &[&out]);
-        desk.fails(1, &["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", &out], &[&out]);
+        desk.fails(1, &["predict", &raw, "--out", &out], &[&out, "another folder"]);
+        desk.fails(
+            1,
+            &["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", &out],
+            &[&out, "another folder"],
+        );
     }
     let inside = format!("{raw}/a.npy");
-    desk.fails(1, &["convert", &raw, &inside], &[&inside]);
+    desk.fails(1, &["convert", &raw, &inside], &[&inside, "another folder"]);
     let inside = format!("{raw}/a.onnx");
-    desk.fails(1, &["export", "nuclei", "--format", "onnx", "--out", &inside], &[&inside]);
+    desk.fails(1, &["export", "nuclei", "--format", "onnx", "--out", &inside], &[&inside, "another folder"]);
     let inside = format!("{raw}/a.zip");
-    desk.fails(1, &["export", "nuclei", "--format", "bioimageio", "--out", &inside], &[&inside]);
-    desk.fails(1, &["export", "nuclei", "--format", "safetensors", "--out", &inside], &[&inside]);
+    desk.fails(1, &["export", "nuclei", "--format", "bioimageio", "--out", &inside], &[&inside, "another folder"]);
+    desk.fails(1, &["export", "nuclei", "--format", "safetensors", "--out", &inside], &[&inside, "another folder"]);
     desk.fails(1, &["segment", &raw, "--out", &format!("{raw}/l.tif")], &[&raw]);
 }
 
@@ -185,6 +189,21 @@ fn a_full_disk_is_code_4_and_leaves_nothing() {
         assert_eq!(ran.stderr.lines().count(), 1, "one sentence: {}", ran.stderr);
     }
     assert_eq!(desk.names("full"), ["rest"]);
+}
+
+#[test]
+fn a_read_only_disk_is_code_1_and_says_where_to_go() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("6,32,32", 1);
+    let Some(_disk) = SmallDisk::mount(&desk.path("still"), "200k,ro") else { return };
+    desk.fails(1, &["predict", &raw, "--out", "still/x"], &["still/x", "choose another folder"]);
+    desk.fails(1, &["convert", &raw, "still/a.npy"], &["still/a.npy", "choose another folder"]);
+    desk.fails(1, &["export", "nuclei", "--format", "onnx", "--out", "still/m.onnx"], &["m.onnx", "another folder"]);
+    desk.fails(
+        1,
+        &["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "still"],
+        &["choose another folder"],
+    );
 }
 
 /// Starts a prediction of a larger stack and returns once tiles are being computed.

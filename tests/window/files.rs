@@ -22,6 +22,7 @@ fn an_empty_window_invites_and_the_sample_is_a_click_away() {
     desk.click("Open the sample");
     desk.settle();
     assert_eq!(desk.window.state().document().unwrap().extents.zyx, [32, 160, 160]);
+    assert_eq!(desk.window.state().title(), "nuclei_raw.tif – Cytoscope");
     assert!(desk.sees("XY view, slice 17 of 32"), "{}", desk.on_screen());
 }
 

@@ -6,3 +6,4 @@ mod desk;
 mod files;
 mod look;
 mod predict;
+mod shell;

@@ -11,6 +11,7 @@ use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
 use crate::panels::{Panels, Task};
 use crate::settings::Settings;
+use crate::shell::ShellLink;
 use crate::theme;
 use crate::views::layout::Layout;
 use crate::work::Work;
@@ -49,11 +50,13 @@ pub struct Workbench {
     pub(crate) panels: Panels,
     pub(crate) options: WorkbenchOptions,
     pub(crate) corrections: Corrections,
+    pub(crate) shell: Option<ShellLink>,
     /// Draws the window anew.
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     /// Commands of this frame, carried out at its end.
     pub(crate) commands: Vec<Command>,
     playing: Option<Instant>,
+    title: String,
     saved: Settings,
     saved_at: Instant,
 }
@@ -76,6 +79,7 @@ impl Workbench {
             opener: Opener::new(Arc::clone(&wake)),
             work: Work::new(options.program.as_deref(), Arc::clone(&wake)),
             corrections: Corrections::default(),
+            shell: None,
             wake,
             notices: Notices::default(),
             compare: Compare::new(move || for_compare()),
@@ -83,6 +87,7 @@ impl Workbench {
             panels: Panels::default(),
             commands: Vec::new(),
             playing: None,
+            title: String::new(),
             saved: settings.clone(),
             saved_at: Instant::now(),
             settings,
@@ -139,6 +144,11 @@ impl Workbench {
     /// Jobs that run or wait.
     pub fn active_jobs(&self) -> usize {
         self.work.active()
+    }
+
+    /// The window's title: the stack on screen.
+    pub fn title(&self) -> &str {
+        &self.title
     }
 
     /// What is remembered.
@@ -204,8 +214,14 @@ impl Workbench {
             self.take_outcome(outcome);
         }
         self.poll_corrections();
+        self.poll_shell(ctx);
         self.play(ctx);
         self.shortcuts(ctx);
+        let title = self.document().map_or_else(|| "Cytoscope".to_owned(), |d| format!("{} – Cytoscope", d.name));
+        if self.title != title {
+            ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.clone()));
+            self.title = title;
+        }
     }
 
     fn play(&mut self, ctx: &egui::Context) {

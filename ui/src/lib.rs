@@ -20,6 +20,7 @@ pub mod panels;
 mod picture;
 pub mod results;
 pub mod settings;
+pub mod shell;
 pub mod theme;
 pub mod views;
 pub mod work;
@@ -27,6 +28,7 @@ pub mod work;
 pub use app::{Workbench, WorkbenchOptions};
 
 use eframe::egui;
+use std::io::{Read, Write};
 
 /// Size of the window at first.
 const WINDOW_SIZE: [f32; 2] = [1360.0, 860.0];
@@ -34,11 +36,14 @@ const WINDOW_SIZE: [f32; 2] = [1360.0, 860.0];
 /// Least size of the window.
 const LEAST_SIZE: [f32; 2] = [760.0, 520.0];
 
+/// The input and output over which a shell speaks that started the window.
+pub type ShellPipes = (Box<dyn Read + Send>, Box<dyn Write + Send>);
+
 /// Opens the window and returns when it is closed.
 ///
 /// # Errors
 /// A sentence if there is no display, or none that the graphics driver can draw on.
-pub fn run(options: WorkbenchOptions) -> Result<(), String> {
+pub fn run(options: WorkbenchOptions, shell: Option<ShellPipes>) -> Result<(), String> {
     let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     if cfg!(target_os = "linux") && !["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"].into_iter().any(set) {
         return Err("there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set".to_owned());
@@ -52,6 +57,12 @@ pub fn run(options: WorkbenchOptions) -> Result<(), String> {
             .with_drag_and_drop(true),
         ..Default::default()
     };
-    eframe::run_native("cytoscope", native, Box::new(|cc| Ok(Box::new(Workbench::new(&cc.egui_ctx, options)))))
-        .map_err(|e| e.to_string())
+    let start = move |cc: &eframe::CreationContext<'_>| {
+        let mut workbench = Workbench::new(&cc.egui_ctx, options);
+        if let Some((input, output)) = shell {
+            workbench.connect_shell(input, output)?;
+        }
+        Ok(Box::new(workbench) as Box<dyn eframe::App>)
+    };
+    eframe::run_native("cytoscope", native, Box::new(start)).map_err(|e| e.to_string())
 }

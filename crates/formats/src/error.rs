@@ -126,11 +126,14 @@ fn is_exhausted(error: &io::Error) -> bool {
     )
 }
 
-fn io_advice(error: &io::Error) -> &'static str {
+/// What a person can do about a failure of the operating system: words to end a sentence with.
+pub fn io_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
         io::ErrorKind::NotFound => "check that the path exists",
-        io::ErrorKind::PermissionDenied => "check that you may access it",
+        io::ErrorKind::PermissionDenied => "check that you may access it, or choose another folder",
+        io::ErrorKind::ReadOnlyFilesystem => "nothing can be written there: choose another folder",
+        io::ErrorKind::NotADirectory => "a file has the name of a folder: choose another folder",
         _ => "check the disk or the network folder, and try again",
     }
 }

@@ -41,7 +41,7 @@ mod source;
 mod tiff;
 mod write;
 
-pub use error::{FormatError, FormatErrorKind};
+pub use error::{FormatError, FormatErrorKind, io_advice};
 pub use image::{Image, OpenOptions, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};

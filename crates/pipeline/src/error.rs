@@ -1,7 +1,7 @@
 //! Why a job ended without its result.
 
 use cytoscope_engine::EngineError;
-use cytoscope_formats::{FormatError, FormatErrorKind};
+use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
 use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
 use cytoscope_objects::ObjectsError;
@@ -56,7 +56,7 @@ pub enum JobError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A model that cannot be used.
-    #[error("{}", naming(.path, &.error.to_string()))]
+    #[error("{}", naming(.path, &model_sentence(.error.as_ref())))]
     Model {
         /// The model.
         path: String,
@@ -93,7 +93,7 @@ pub enum JobError {
         next_step: String,
     },
     /// Trouble with a temporary or small file.
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}; {}", io_advice(.error))]
     Io {
         /// The file.
         path: PathBuf,
@@ -166,12 +166,9 @@ impl JobError {
     }
 }
 
-/// The kind of what is wrong with a model: a fault of the model, or of the system that reads or writes it.
-fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
-    if let Some(EngineError::OutOfMemory { .. }) = error.downcast_ref() {
-        return JobErrorKind::OutOfResources;
-    }
-    let io = match (error.downcast_ref(), error.downcast_ref()) {
+/// What the system said, where that is what is wrong with a model.
+fn model_io<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
+    match (error.downcast_ref(), error.downcast_ref()) {
         (
             Some(
                 PackageError::Io { error, .. }
@@ -179,10 +176,26 @@ fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
             ),
             _,
         )
-        | (_, Some(GraphError::Io { source: error, .. })) => error.kind(),
-        _ => return JobErrorKind::BadInput,
-    };
-    match io {
+        | (_, Some(GraphError::Io { source: error, .. })) => Some(error),
+        _ => None,
+    }
+}
+
+/// What is wrong with a model, and what a person can do where the system failed.
+pub fn model_sentence(error: &(dyn std::error::Error + 'static)) -> String {
+    match model_io(error) {
+        Some(io) => format!("{error}; {}", io_advice(io)),
+        None => error.to_string(),
+    }
+}
+
+/// The kind of what is wrong with a model: a fault of the model, or of the system that reads or writes it.
+fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
+    if let Some(EngineError::OutOfMemory { .. }) = error.downcast_ref() {
+        return JobErrorKind::OutOfResources;
+    }
+    let Some(io) = model_io(error) else { return JobErrorKind::BadInput };
+    match io.kind() {
         ErrorKind::StorageFull => JobErrorKind::OutOfResources,
         ErrorKind::NotFound | ErrorKind::UnexpectedEof => JobErrorKind::BadInput,
         _ => JobErrorKind::Other,

@@ -27,7 +27,7 @@ mod wire;
 pub mod worker;
 
 pub use convert::ConvertJob;
-pub use error::{JobError, JobErrorKind, naming};
+pub use error::{JobError, JobErrorKind, model_sentence, naming};
 pub use evaluate::{EvaluateJob, EvaluateReport, PairReport};
 pub use job::{CancelToken, Context, Event, Meter};
 pub use model::{Model, Task, find_model, model_folders, user_folder};

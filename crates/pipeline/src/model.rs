@@ -69,7 +69,11 @@ pub fn model_folders() -> Vec<PathBuf> {
     }
     if let Ok(program) = std::env::current_exe().and_then(|p| p.canonicalize()) {
         folders.extend(
-            program.ancestors().skip(1).take(5).flat_map(|a| [a.join("models"), a.join("share/cytoscope/models")]),
+            program
+                .ancestors()
+                .skip(1)
+                .take(5)
+                .flat_map(|a| [a.join("models"), a.join("share/cytoscope/models"), a.join("Resources/models")]),
         );
     }
     folders.extend(user_folder().map(|f| f.join("models")));
