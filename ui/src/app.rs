@@ -5,13 +5,14 @@ use crate::compare::Compare;
 use crate::correct::Corrections;
 use crate::correct::tools::Deed;
 use crate::data::loader::{CACHE_BYTES, Loader};
-use crate::data::plane::Orientation;
 use crate::document::{Document, Role};
 use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
 use crate::panels::{Panels, Task};
+use crate::ruler::RulerState;
 use crate::settings::Settings;
 use crate::shell::ShellLink;
+use crate::shots::Shots;
 use crate::theme;
 use crate::views::layout::Layout;
 use crate::work::Work;
@@ -51,6 +52,8 @@ pub struct Workbench {
     pub(crate) options: WorkbenchOptions,
     pub(crate) corrections: Corrections,
     pub(crate) shell: Option<ShellLink>,
+    pub(crate) ruler: RulerState,
+    pub(crate) shots: Shots,
     /// Draws the window anew.
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     /// Commands of this frame, carried out at its end.
@@ -80,6 +83,8 @@ impl Workbench {
             work: Work::new(options.program.as_deref(), Arc::clone(&wake)),
             corrections: Corrections::default(),
             shell: None,
+            ruler: RulerState::default(),
+            shots: Shots::default(),
             wake,
             notices: Notices::default(),
             compare: Compare::new(move || for_compare()),
@@ -182,6 +187,7 @@ impl Workbench {
             | Command::AutoContrast
             | Command::ToggleCrosshair
             | Command::ToggleScaleBar
+            | Command::ToggleRuler
             | Command::Screenshot => document.is_some(),
             Command::Predict => document.is_some_and(|d| self.work.of_document(d.id).is_none()) && self.can_predict(),
             Command::PredictAll => self.documents.len() > 1 && self.can_predict(),
@@ -215,6 +221,7 @@ impl Workbench {
         }
         self.poll_corrections();
         self.poll_shell(ctx);
+        self.poll_pictures(ctx);
         self.play(ctx);
         self.shortcuts(ctx);
         let title = self.document().map_or_else(|| "Cytoscope".to_owned(), |d| format!("{} – Cytoscope", d.name));
@@ -365,7 +372,8 @@ impl Workbench {
             Command::ToggleCrosshair => self.settings.show_crosshair = !self.settings.show_crosshair,
             Command::ToggleScaleBar => self.settings.show_scale_bar = !self.settings.show_scale_bar,
             Command::ToggleSwipe => self.layout.toggle_swipe(),
-            Command::Screenshot => self.opener.ask(Ask::Picture, beside, format!("{stem}.png")),
+            Command::ToggleRuler => self.ruler.toggle(),
+            Command::Screenshot => self.shots.open(),
             Command::SaveTable => self.opener.ask(Ask::Table, beside, format!("{stem}_objects.csv")),
             Command::ToggleLibrary => self.settings.show_library = !self.settings.show_library,
             Command::ToggleTasks => self.settings.show_tasks = !self.settings.show_tasks,
@@ -415,17 +423,6 @@ impl Workbench {
         self.active = self.documents.get(at.min(self.documents.len().saturating_sub(1))).map(|d| d.id);
         self.playing = None;
     }
-
-    /// The XY picture on screen at full size, with what lies over it, as PNG.
-    pub(crate) fn picture(&self) -> Option<impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static> {
-        let shown = self.layout.view(Orientation::Xy).shown().to_vec();
-        if shown.is_empty() {
-            return None;
-        }
-        let document = self.document()?;
-        let bar = (self.settings.show_scale_bar && document.voxel_known).then_some(document.voxel_um[2]);
-        Some(move || crate::picture::png(&shown, bar))
-    }
 }
 
 impl eframe::App for Workbench {
@@ -459,6 +456,7 @@ impl eframe::App for Workbench {
         self.drop_hint(&ctx);
         self.palette(&ctx);
         self.sheets(&ctx);
+        self.picture_sheet(&ctx);
         self.notices.show(&ctx, views.response.rect);
         self.carry_out(&ctx);
     }

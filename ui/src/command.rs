@@ -49,6 +49,8 @@ pub enum Command {
     ToggleScaleBar,
     /// Compare halves by a line to drag.
     ToggleSwipe,
+    /// Draw a line and see the values along it.
+    ToggleRuler,
     /// Save the picture on screen.
     Screenshot,
     /// Save the table of objects.
@@ -93,7 +95,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// Every command, in the order of the sheet.
-    pub const ALL: [Command; 55] = [
+    pub const ALL: [Command; 56] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -115,6 +117,7 @@ impl Command {
         Command::ToggleCrosshair,
         Command::ToggleScaleBar,
         Command::ToggleSwipe,
+        Command::ToggleRuler,
         Command::Screenshot,
         Command::SaveTable,
         Command::ToggleLibrary,
@@ -175,6 +178,7 @@ impl Command {
             Command::ToggleCrosshair => "Show crosshair",
             Command::ToggleScaleBar => "Show scale bar",
             Command::ToggleSwipe => "Swipe to compare",
+            Command::ToggleRuler => "Line profile",
             Command::Screenshot => "Save picture…",
             Command::SaveTable => "Save table…",
             Command::ToggleLibrary => "Show stacks",
@@ -216,6 +220,7 @@ impl Command {
             Command::ToggleCrosshair => icon::CROSSHAIR,
             Command::ToggleScaleBar => icon::RULER,
             Command::ToggleSwipe => icon::SPLIT_HORIZONTAL,
+            Command::ToggleRuler => icon::CHART_LINE,
             Command::Screenshot => icon::CAMERA,
             Command::SaveTable => icon::TABLE,
             Command::ToggleLibrary => icon::SIDEBAR_SIMPLE,
@@ -257,6 +262,7 @@ impl Command {
             Command::ToggleCrosshair => plain(Key::X),
             Command::ToggleScaleBar => plain(Key::B),
             Command::ToggleSwipe => plain(Key::S),
+            Command::ToggleRuler => plain(Key::R),
             Command::Screenshot => command_shift(Key::S),
             Command::SaveTable => command(Key::E),
             Command::ToggleLibrary => command(Key::Num1),

@@ -99,9 +99,10 @@ impl Workbench {
                 }
             }
             Ask::ResultsFolder => self.panels.predict.out = Some(first),
-            Ask::Picture => {
-                if let Some(picture) = self.picture() {
-                    self.opener.save(first, picture);
+            Ask::Picture(of) => self.take_picture(of, first),
+            Ask::LineProfile => {
+                if let Some(text) = self.line_profile_csv() {
+                    self.opener.save(first, move || Ok(text.into_bytes()));
                 }
             }
             Ask::Table => {

@@ -2,6 +2,7 @@
 
 use crate::document::{Document, Overlay, Role, file_name};
 use crate::results::Results;
+use crate::shots::PictureOf;
 use cytoscope_formats::{FormatError, FormatErrorKind};
 use cytoscope_volume::Axes;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,9 @@ pub enum Ask {
     /// A dataset that corrected stacks are added to.
     DatasetFolder,
     /// Where a picture goes.
-    Picture,
+    Picture(PictureOf),
+    /// Where the values along a line go.
+    LineProfile,
     /// Where a table goes.
     Table,
     /// Where a profile goes.
@@ -168,8 +171,8 @@ impl Opener {
                 Ask::Stacks => dialog.add_filter("Stacks", &ENDINGS).pick_files().unwrap_or_default(),
                 Ask::Labels(_) | Ask::Truth(_) => one(dialog.add_filter("Label images", &ENDINGS).pick_file()),
                 Ask::ResultsFolder | Ask::DatasetFolder => one(dialog.pick_folder()),
-                Ask::Picture => one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file()),
-                Ask::Table | Ask::Profile(ProfileFormat::Csv) => {
+                Ask::Picture(_) => one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file()),
+                Ask::Table | Ask::LineProfile | Ask::Profile(ProfileFormat::Csv) => {
                     one(dialog.set_file_name(suggested).add_filter("CSV", &["csv"]).save_file())
                 }
                 Ask::Profile(ProfileFormat::Trace) => {

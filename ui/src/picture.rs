@@ -17,6 +17,14 @@ pub fn png(shown: &[Shown], pixel_um: Option<f64>) -> Result<Vec<u8>, String> {
         let step = shown.first().map_or(1, |s| s.plane().at.step);
         draw_bar(&mut picture, um * step as f64);
     }
+    encode(&picture)
+}
+
+/// A picture as PNG.
+///
+/// # Errors
+/// A sentence if it is too large.
+pub fn encode(picture: &ColorImage) -> Result<Vec<u8>, String> {
     let rgb: Vec<u8> = picture.pixels.iter().flat_map(|p| [p.r(), p.g(), p.b()]).collect();
     let [width, height] = picture.size;
     let size = |n: usize| u32::try_from(n).map_err(|_| "the picture is too large for PNG".to_owned());

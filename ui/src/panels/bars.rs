@@ -40,6 +40,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::NextLabelStyle),
             Some(Command::ToggleMap),
             Some(Command::ToggleSwipe),
+            Some(Command::ToggleRuler),
             Some(Command::ToggleCrosshair),
             Some(Command::ToggleScaleBar),
             None,
@@ -218,11 +219,13 @@ impl Workbench {
         egui::Panel::top("controls").frame(frame).show(ui, |ui| {
             ui.horizontal_wrapped(|ui| self.controls(ui));
         });
+        self.ruler_panel(ui);
         let options = Options {
             crosshair: self.settings.show_crosshair,
-            scale_bar: self.settings.show_scale_bar,
+            scale_bar: if self.shots.is_bare() { self.shots.with_bar() } else { self.settings.show_scale_bar },
             swipe: None,
-            pen: self.pen(),
+            pen: self.ruler_pen().or_else(|| self.pen()),
+            bare: self.shots.is_bare(),
         };
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
         let happened = self.layout.show(ui, &mut self.documents[at], &self.loader, options);
@@ -234,7 +237,11 @@ impl Workbench {
         if let Some(factor) = happened.brush_factor {
             self.corrections.tools.scale(factor);
         }
-        self.touched(&happened.touches);
+        if self.ruler.is_on() {
+            self.draw_ruler(&happened.touches);
+        } else {
+            self.touched(&happened.touches);
+        }
     }
 
     fn controls(&mut self, ui: &mut Ui) {
@@ -267,6 +274,7 @@ impl Workbench {
             (Command::NextLabelStyle, false),
             (Command::ToggleMap, map),
             (Command::ToggleSwipe, swipe),
+            (Command::ToggleRuler, self.ruler.is_on()),
             (Command::Screenshot, false),
         ];
         for (command, on) in buttons {

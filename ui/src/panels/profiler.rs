@@ -3,6 +3,7 @@
 use super::{bytes, frame, icon_button, seconds, weak};
 use crate::app::Workbench;
 use crate::opener::{Ask, ProfileFormat};
+use crate::shots::PictureOf;
 use crate::theme;
 use crate::work::{JobState, JobView, Work};
 use cytoscope_pipeline::worker::JobId;
@@ -32,7 +33,7 @@ pub enum ProfileView {
 }
 
 /// The panel's state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ProfilerState {
     job: Option<JobId>,
     other: Option<JobId>,
@@ -40,6 +41,15 @@ pub struct ProfilerState {
     search: String,
     /// Start and end of the flame chart in µs; `None` shows all.
     window: Option<[f64; 2]>,
+    /// Where it is on screen.
+    pub rect: Rect,
+}
+
+impl Default for ProfilerState {
+    fn default() -> Self {
+        let (view, search) = (ProfileView::default(), String::new());
+        Self { job: None, other: None, view, search, window: None, rect: Rect::NOTHING }
+    }
 }
 
 impl ProfilerState {
@@ -110,7 +120,7 @@ fn job_seconds(job: &JobView) -> f64 {
 impl Workbench {
     pub(crate) fn profiler_panel(&mut self, ui: &mut Ui) {
         let frame = frame(ui);
-        egui::Panel::bottom("profiler")
+        let panel = egui::Panel::bottom("profiler")
             .frame(frame)
             .resizable(true)
             .default_size(270.0)
@@ -132,6 +142,7 @@ impl Workbench {
                     },
                 );
             });
+        self.panels.profiler.rect = panel.response.rect;
     }
 
     fn job_list(&mut self, ui: &mut Ui, shown: JobId) {
@@ -184,6 +195,9 @@ impl Workbench {
                 ui.label(text).on_hover_text(format!("{}: {}", device.name, device.why));
             }
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                if icon_button(ui, icon::CAMERA, "Save profile as picture", true, false).clicked() {
+                    self.ask_picture(PictureOf::Profile);
+                }
                 for (format, sign, name) in [
                     (ProfileFormat::Csv, icon::TABLE, "Save operators as CSV"),
                     (ProfileFormat::Trace, icon::DOWNLOAD_SIMPLE, "Save as Chrome trace"),

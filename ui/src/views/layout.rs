@@ -32,6 +32,7 @@ pub struct Layout {
     with_volume: Tree<Pane>,
     slices: Tree<Pane>,
     volume_shown: bool,
+    volume_rect: egui::Rect,
     target: TextureFormat,
     /// Share of each view left of the line that one drags to compare.
     swipe: Option<f32>,
@@ -47,6 +48,7 @@ impl Default for Layout {
             with_volume: with_volume(),
             slices: slices(),
             volume_shown: true,
+            volume_rect: egui::Rect::NOTHING,
             target: PLAIN_FORMAT,
             swipe: None,
             hover: None,
@@ -95,6 +97,7 @@ fn index(orientation: Orientation) -> usize {
 struct Panes<'a> {
     views: &'a mut [SliceView; 3],
     volume: &'a mut VolumeView,
+    volume_rect: &'a mut egui::Rect,
     target: TextureFormat,
     document: &'a mut Document,
     loader: &'a Loader,
@@ -121,6 +124,7 @@ impl Behavior<Pane> for Panes<'_> {
         match pane {
             Pane::Slice(orientation) => self.show_slice(ui, *orientation),
             Pane::Volume => {
+                *self.volume_rect = ui.available_rect_before_wrap();
                 let happened = self.volume.show(ui, self.document, self.target, self.options);
                 self.happened.picked = self.happened.picked.or(happened.picked);
             }
@@ -155,6 +159,7 @@ impl Layout {
         let mut panes = Panes {
             views: &mut self.views,
             volume: &mut self.volume,
+            volume_rect: &mut self.volume_rect,
             target: self.target,
             document,
             loader,
@@ -181,6 +186,11 @@ impl Layout {
     /// The volume.
     pub fn volume(&self) -> &VolumeView {
         &self.volume
+    }
+
+    /// Where the volume is on screen.
+    pub fn volume_rect(&self) -> egui::Rect {
+        self.volume_rect
     }
 
     /// Whether the volume is shown, and the format of the window, where it is known.

@@ -49,6 +49,8 @@ pub struct Marks {
     pub line: Vec<[f64; 3]>,
     /// The view it is drawn in.
     pub line_view: Option<Orientation>,
+    /// The line that a profile is taken along.
+    pub ruler: Option<crate::ruler::Ruler>,
 }
 
 /// Voxels from its slice up to which a point is drawn.
@@ -136,6 +138,14 @@ pub(super) fn marks(painter: &Painter, document: &Document, view: Orientation, t
             FontId::proportional(12.0),
             theme::ON_IMAGE,
         );
+    }
+    if let Some(ruler) = document.marks.ruler.filter(|r| r.view == view) {
+        let [a, b] = ruler.ends.map(|p| place(&p));
+        painter.line_segment([a, b], Stroke::new(3.5, theme::IMAGE_SHADE));
+        painter.line_segment([a, b], Stroke::new(1.5, theme::ON_IMAGE));
+        for end in [a, b] {
+            painter.circle(end, 3.5, theme::ACCENT, Stroke::new(1.5, theme::ON_IMAGE));
+        }
     }
     if document.marks.line_view == Some(view) && document.marks.line.len() > 1 {
         let line: Vec<Pos2> = document.marks.line.iter().map(place).collect();

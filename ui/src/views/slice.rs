@@ -69,6 +69,8 @@ pub struct Options {
     pub swipe: Option<f32>,
     /// What is in hand: the pointer draws then, and does not move the picture.
     pub pen: Option<Pen>,
+    /// Without buttons and captions, for a picture.
+    pub bare: bool,
 }
 
 /// The state of one view between frames.

@@ -215,6 +215,9 @@ impl VolumeView {
         if options.scale_bar && document.voxel_known && !self.perspective {
             draw_scale_bar(&painter, rect, projection.points_per_um);
         }
+        if options.bare {
+            return happened;
+        }
         on_image(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, "3-D");
         self.tell(&painter, rect);
         if response.has_focus() {

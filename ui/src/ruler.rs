@@ -1,0 +1,289 @@
+//! A line across a view: its length, and the intensities along it.
+
+use crate::app::Workbench;
+use crate::command::Command;
+use crate::data::composite::Shown;
+use crate::data::plane::{Orientation, Plane};
+use crate::document::Document;
+use crate::opener::Ask;
+use crate::panels::{frame, icon_button, weak};
+use crate::theme;
+use crate::views::pen::{Pen, Step, Touch};
+use eframe::egui::{self, Color32, RichText, Ui, Vec2b};
+use egui_phosphor::regular as icon;
+use egui_plot::{Legend, Line, Plot, PlotPoints};
+
+/// Most places along a line at which values are taken.
+const MAX_SAMPLES: usize = 4096;
+
+/// Shortest line, in voxels: shorter ones are clicks.
+const LEAST_VOXELS: f64 = 0.5;
+
+/// A line in a view.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ruler {
+    /// The view.
+    pub view: Orientation,
+    /// Its ends: voxel coordinates Z, Y, X, whole numbers at the centres of voxels.
+    pub ends: [[f64; 3]; 2],
+}
+
+/// What lies along a line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    /// Of which channel.
+    pub channel: usize,
+    /// Distance from the beginning, and value.
+    pub points: Vec<[f64; 2]>,
+}
+
+impl Ruler {
+    /// Its length, where voxels are so large.
+    pub fn length(&self, voxel: [f64; 3]) -> f64 {
+        let [a, b] = self.ends;
+        (0..3).map(|i| ((b[i] - a[i]) * voxel[i]).powi(2)).sum::<f64>().sqrt()
+    }
+
+    /// The values of planes of its view along it, about two a voxel, between voxels by linear interpolation. Beyond the stack there are none.
+    pub fn curves(&self, shown: &[Shown], voxel: [f64; 3]) -> Vec<Curve> {
+        let [_, rows, columns] = self.view.axes();
+        let [a, b] = self.ends.map(|p| [p[rows], p[columns]]);
+        let voxels = (b[0] - a[0]).abs().max((b[1] - a[1]).abs());
+        let count = ((voxels * 2.0).ceil() as usize + 1).clamp(2, MAX_SAMPLES);
+        let length = self.length(voxel);
+        let channels = shown.iter().filter_map(|s| match s {
+            Shown::Intensity(plane, _) => Some(plane),
+            Shown::Labels(..) => None,
+        });
+        let along = |plane: &Plane| -> Vec<[f64; 2]> {
+            let place = |i: usize| {
+                let t = i as f64 / (count - 1) as f64;
+                let value = between(plane, a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t)?;
+                Some([t * length, value])
+            };
+            (0..count).filter_map(place).collect()
+        };
+        channels.map(|plane| Curve { channel: plane.at.channel, points: along(plane) }).collect()
+    }
+}
+
+/// The value at a place between voxels; the outermost half voxel has the value of its voxel.
+fn between(plane: &Plane, row: f64, column: f64) -> Option<f64> {
+    let split = |at: f64, from: usize, to: usize| {
+        let inside = at >= from as f64 - 0.5 && at <= to as f64 - 0.5 && to > from;
+        let at = at.clamp(from as f64, to.saturating_sub(1) as f64);
+        inside.then(|| (at.floor() as usize, (at.floor() as usize + 1).min(to - 1), at - at.floor()))
+    };
+    let (r0, r1, down) = split(row, plane.at.rows.start, plane.at.rows.end)?;
+    let (c0, c1, right) = split(column, plane.at.columns.start, plane.at.columns.end)?;
+    let mix = |r: usize| Some(plane.value(r, c0)? * (1.0 - right) + plane.value(r, c1)? * right);
+    Some(mix(r0)? * (1.0 - down) + mix(r1)? * down)
+}
+
+/// The curves as CSV; every one has the same distances.
+fn csv(curves: &[(String, Curve)], unit: &str) -> String {
+    let mut text = format!("distance_{unit}");
+    for (name, _) in curves {
+        text.push_str(&format!(",\"{}\"", name.replace('"', "\"\"")));
+    }
+    text.push('\n');
+    let longest = curves.iter().map(|(_, c)| c.points.len()).max().unwrap_or(0);
+    for i in 0..longest {
+        let at = curves.iter().find_map(|(_, c)| c.points.get(i)).map_or(0.0, |p| p[0]);
+        text.push_str(&format!("{at:.4}"));
+        for (_, curve) in curves {
+            match curve.points.get(i) {
+                Some([_, value]) => text.push_str(&format!(",{value}")),
+                None => text.push(','),
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The ruler and its window.
+#[derive(Debug, Default)]
+pub struct RulerState {
+    on: bool,
+    line: Option<(u64, Ruler)>,
+}
+
+impl RulerState {
+    /// Whether the pointer draws lines.
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Takes the ruler in hand or lays it down.
+    pub fn toggle(&mut self) {
+        self.on = !self.on;
+    }
+
+    /// The line of a document.
+    pub fn line(&self, document: u64) -> Option<Ruler> {
+        self.line.filter(|(of, _)| *of == document && self.on).map(|(_, line)| line)
+    }
+}
+
+impl Workbench {
+    /// The ruler as what is in hand.
+    pub(crate) fn ruler_pen(&self) -> Option<Pen> {
+        self.ruler.on.then_some(Pen { radius_um: None, ball: false, color: theme::ACCENT, at: None })
+    }
+
+    /// Draws the line where the pointer went.
+    pub(crate) fn draw_ruler(&mut self, touches: &[Touch]) {
+        let Some(id) = self.active else { return };
+        for touch in touches {
+            match (touch.step, &mut self.ruler.line) {
+                (Step::Down, line) => *line = Some((id, Ruler { view: touch.view, ends: [touch.zyx; 2] })),
+                (_, Some((of, line))) if *of == id && line.view == touch.view => line.ends[1] = touch.zyx,
+                _ => {}
+            }
+        }
+        let line = self.ruler.line(id).filter(|l| l.length([1.0; 3]) >= LEAST_VOXELS);
+        if let Some(document) = self.document_mut() {
+            document.marks.ruler = line;
+        }
+    }
+
+    /// The curves of the line on screen by the names of their channels, its length, and the unit of both.
+    fn profile_along(&self, document: &Document) -> Option<(Vec<(String, Curve)>, f64, &'static str)> {
+        let line = document.marks.ruler?;
+        let (voxel, unit) = if document.voxel_known { (document.voxel_um, "um") } else { ([1.0; 3], "px") };
+        let visible = document.channels.iter().filter(|c| c.visible).count();
+        let shown = self.layout.view(line.view).shown();
+        let curves = line.curves(shown.get(..visible.min(shown.len())).unwrap_or_default(), voxel);
+        let named = curves.into_iter().map(|curve| {
+            let name = document.channels.get(curve.channel).map_or_else(String::new, |c| c.name.clone());
+            (name, curve)
+        });
+        Some((named.collect(), line.length(voxel), unit))
+    }
+
+    /// The profile below the views.
+    pub(crate) fn ruler_panel(&mut self, ui: &mut Ui) {
+        if !self.ruler.on {
+            if let Some(document) = self.document_mut() {
+                document.marks.ruler = None;
+            }
+            return;
+        }
+        let Some(document) = self.document() else { return };
+        let profile = self.profile_along(document);
+        let looks: Vec<Color32> = document.channels.iter().map(|c| curve_color(&c.look.map)).collect();
+        let mut close = false;
+        let mut save = false;
+        let panel = egui::Panel::bottom("line profile").frame(frame(ui)).resizable(true);
+        panel.default_size(190.0).size_range(110.0..=420.0).show(ui, |ui| {
+            ui.horizontal(|ui| {
+                ui.label(RichText::new("Line profile").strong());
+                match &profile {
+                    Some((_, length, unit)) => {
+                        let unit = if *unit == "um" { "µm" } else { "pixels" };
+                        ui.label(format!("{length:.2} {unit}"))
+                    }
+                    None => weak(ui, "Drag a line across a slice."),
+                };
+                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                    close = icon_button(ui, icon::X, "Close line profile", true, false).clicked();
+                    save = icon_button(ui, icon::TABLE, "Save line profile as CSV", profile.is_some(), false).clicked();
+                });
+            });
+            let Some((curves, _, unit)) = &profile else {
+                ui.allocate_space(ui.available_size());
+                return;
+            };
+            let label = if *unit == "um" { "Distance in µm" } else { "Distance in pixels" };
+            let mut plot = Plot::new("line profile")
+                .allow_scroll(false)
+                .allow_drag(Vec2b::FALSE)
+                .x_axis_label(label)
+                .y_axis_min_width(44.0);
+            if curves.len() > 1 {
+                plot = plot.legend(Legend::default());
+            }
+            plot.show(ui, |plot| {
+                for (name, curve) in curves {
+                    let color = looks.get(curve.channel).copied().unwrap_or(theme::ACCENT);
+                    plot.line(Line::new(name.clone(), PlotPoints::from(curve.points.clone())).color(color));
+                }
+            });
+        });
+        if close {
+            self.commands.push(Command::ToggleRuler);
+        }
+        if save {
+            let folder = self.document().and_then(|d| d.path.parent().map(Into::into));
+            self.opener.ask(Ask::LineProfile, folder, "line_profile.csv".to_owned());
+        }
+    }
+
+    /// The profile on screen as CSV.
+    pub fn line_profile_csv(&self) -> Option<String> {
+        let (curves, _, unit) = self.profile_along(self.document()?)?;
+        Some(csv(&curves, unit))
+    }
+}
+
+/// A colour for a channel's curve that is seen on light and dark.
+fn curve_color(map: &crate::data::composite::ColorMap) -> Color32 {
+    use crate::data::composite::ColorMap::Tint;
+    match map {
+        Tint([r, g, b]) => Color32::from_rgb(*r, *g, *b).gamma_multiply(0.9),
+        _ => theme::ACCENT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+    use super::*;
+    use crate::data::plane::{PlaneAt, Values};
+    use crate::document::Overlay;
+    use std::sync::Arc;
+
+    fn shown(rows: usize, columns: usize, f: impl Fn(usize, usize) -> f32) -> Vec<Shown> {
+        let values = (0..rows * columns).map(|i| f(i / columns, i % columns)).collect();
+        let at = PlaneAt {
+            orientation: Orientation::Xz,
+            index: 0,
+            channel: 2,
+            time: 0,
+            rows: 0..rows,
+            columns: 0..columns,
+            step: 1,
+        };
+        let plane = Plane { at, values: Values::F32(values), size: [rows, columns] };
+        vec![Shown::Intensity(Arc::new(plane), Overlay::map_look())]
+    }
+
+    #[test]
+    fn a_ramp_is_a_straight_line_in_um() {
+        // Value = 10 z + x; voxels of 2 µm in Z and 0.5 µm in X.
+        let planes = shown(9, 30, |z, x| 10.0 * z as f32 + x as f32);
+        let ruler = Ruler { view: Orientation::Xz, ends: [[1.0, 4.0, 2.0], [7.0, 4.0, 20.0]] };
+        let voxel = [2.0, 1.0, 0.5];
+        assert!((ruler.length(voxel) - 15.0).abs() < 1e-12);
+        let curves = ruler.curves(&planes, voxel);
+        assert_eq!((curves.len(), curves[0].channel, curves[0].points.len()), (1, 2, 37));
+        for [at, value] in &curves[0].points {
+            let t = at / 15.0;
+            assert!((value - (12.0 + t * (60.0 + 18.0))).abs() < 1e-4, "{at} {value}");
+        }
+        let text = csv(&[("a \"b\"".to_owned(), curves[0].clone())], "um");
+        assert_eq!(text.lines().take(2).collect::<Vec<_>>(), ["distance_um,\"a \"\"b\"\"\"", "0.0000,12"]);
+        assert_eq!(text.lines().count(), 38);
+    }
+
+    #[test]
+    fn beyond_the_stack_there_is_nothing() {
+        let planes = shown(4, 5, |_, _| 1.0);
+        let ruler = Ruler { view: Orientation::Xz, ends: [[1.0, 0.0, -3.0], [1.0, 0.0, 8.0]] };
+        let points = &ruler.curves(&planes, [1.0; 3])[0].points;
+        assert!((points.first().unwrap()[0] - 2.5).abs() < 1e-9 && (points.last().unwrap()[0] - 7.5).abs() < 1e-9);
+        assert!(points.iter().all(|p| (p[1] - 1.0).abs() < 1e-6));
+    }
+}
