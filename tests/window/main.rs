@@ -4,5 +4,7 @@
 mod correct;
 mod desk;
 mod files;
+mod hand;
 mod look;
 mod predict;
+mod tools;
