@@ -5,6 +5,7 @@ use cytoscope_ui::correct::Phase;
 use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::{Key, Modifiers, Pos2, vec2};
 use egui_kittest::kittest::Queryable;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// Extents Z, Y, X of the sample.
@@ -142,6 +143,13 @@ pub fn held(desk: &Desk) -> Vec<u32> {
     let state = desk.window.state();
     let correction = state.document().and_then(|d| state.corrections().of(d.id)).unwrap();
     correction.state.as_ref().unwrap().labels.to_dense()
+}
+
+/// A number that labels of other values hardly share; the same in every process.
+pub fn digest(labels: &[u32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    labels.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The label that is drawn with.

@@ -5,6 +5,7 @@ mod correct;
 mod desk;
 mod files;
 mod hand;
+mod kill;
 mod look;
 mod predict;
 mod tools;

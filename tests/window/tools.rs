@@ -2,14 +2,13 @@
 
 use crate::desk::{Desk, sees};
 use crate::hand::{
-    SHAPE, apart_um, at, begun, command, current, draw, go_to, held, places, press, read, save, slice, stroke, tools,
-    touch, voxel_um, voxels,
+    SHAPE, apart_um, at, begun, command, current, digest, draw, go_to, held, places, press, read, save, slice, stroke,
+    tools, touch, voxel_um, voxels,
 };
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::document::Role;
 use eframe::egui::Key;
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// How far the pointer may be off, in voxels: it is told in whole thousandths of points.
 const OFF_VOXELS: f64 = 0.2;
@@ -335,15 +334,10 @@ fn corrections_of_a_prediction_begin_with_its_labels_and_leave_its_file_alone() 
 fn two_hundred_steps_are_undone_and_redone_to_the_bit() {
     const STEPS: usize = 210;
     let mut desk = begun();
-    let digest = |labels: &[u32]| {
-        let mut hasher = DefaultHasher::new();
-        labels.hash(&mut hasher);
-        hasher.finish()
-    };
     let mut states = vec![digest(&held(&desk))];
     for n in 0..STEPS {
         // Strokes of eleven labels that lie over each other.
-        if n % 20 == 0 && n > 0 {
+        if n.is_multiple_of(20) && n > 0 {
             press(&mut desk, Key::N);
         }
         let (row, column) = ((n * 37 % 140 + 10) as f64, (n * 53 % 120 + 10) as f64);
