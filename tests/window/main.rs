@@ -8,4 +8,5 @@ mod hand;
 mod kill;
 mod look;
 mod predict;
+mod quit;
 mod tools;

@@ -10,6 +10,7 @@ use crate::document::{Document, Role};
 use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
 use crate::panels::{Panels, Task};
+use crate::quitting::Quitting;
 use crate::settings::Settings;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -53,6 +54,8 @@ pub struct Workbench {
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     /// Commands of this frame, carried out at its end.
     pub(crate) commands: Vec<Command>,
+    /// How far quitting is.
+    pub(crate) quitting: Quitting,
     playing: Option<Instant>,
     saved: Settings,
     saved_at: Instant,
@@ -82,6 +85,7 @@ impl Workbench {
             layout: Layout::default(),
             panels: Panels::default(),
             commands: Vec::new(),
+            quitting: Quitting::No,
             playing: None,
             saved: settings.clone(),
             saved_at: Instant::now(),
@@ -203,7 +207,10 @@ impl Workbench {
         for outcome in self.work.poll() {
             self.take_outcome(outcome);
         }
+        // News of what is done by now is there to be taken.
+        let busy = self.corrections.is_busy();
         self.poll_corrections();
+        self.watch_quitting(ctx, busy);
         self.play(ctx);
         self.shortcuts(ctx);
     }
@@ -227,7 +234,7 @@ impl Workbench {
     }
 
     fn shortcuts(&mut self, ctx: &egui::Context) {
-        if self.panels.palette.is_open() {
+        if self.panels.palette.is_open() || self.is_quitting() {
             return;
         }
         let typing = ctx.text_edit_focused();
@@ -443,6 +450,7 @@ impl eframe::App for Workbench {
         self.drop_hint(&ctx);
         self.palette(&ctx);
         self.sheets(&ctx);
+        self.quitting_sheet(&ctx);
         self.notices.show(&ctx, views.response.rect);
         self.carry_out(&ctx);
     }

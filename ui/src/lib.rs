@@ -18,6 +18,7 @@ pub mod notices;
 pub mod opener;
 pub mod panels;
 mod picture;
+mod quitting;
 pub mod results;
 pub mod settings;
 pub mod theme;
