@@ -7,6 +7,7 @@ mod files;
 mod hand;
 mod kill;
 mod look;
+mod measured;
 mod predict;
 mod quit;
 mod tools;

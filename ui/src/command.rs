@@ -53,6 +53,8 @@ pub enum Command {
     Screenshot,
     /// Save the table of objects.
     SaveTable,
+    /// Measure the objects of the labels on screen again.
+    Measure,
     /// Show or hide the list of stacks.
     ToggleLibrary,
     /// Show or hide the panel of tasks.
@@ -93,7 +95,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// Every command, in the order of the sheet.
-    pub const ALL: [Command; 55] = [
+    pub const ALL: [Command; 56] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -117,6 +119,7 @@ impl Command {
         Command::ToggleSwipe,
         Command::Screenshot,
         Command::SaveTable,
+        Command::Measure,
         Command::ToggleLibrary,
         Command::ToggleTasks,
         Command::ToggleProfiler,
@@ -177,6 +180,7 @@ impl Command {
             Command::ToggleSwipe => "Swipe to compare",
             Command::Screenshot => "Save picture…",
             Command::SaveTable => "Save table…",
+            Command::Measure => "Measure objects again",
             Command::ToggleLibrary => "Show stacks",
             Command::ToggleTasks => "Show tasks",
             Command::ToggleProfiler => "Show profiler",
@@ -218,6 +222,7 @@ impl Command {
             Command::ToggleSwipe => icon::SPLIT_HORIZONTAL,
             Command::Screenshot => icon::CAMERA,
             Command::SaveTable => icon::TABLE,
+            Command::Measure => icon::RULER,
             Command::ToggleLibrary => icon::SIDEBAR_SIMPLE,
             Command::ToggleTasks => icon::SLIDERS_HORIZONTAL,
             Command::ToggleProfiler => icon::CHART_BAR,
@@ -268,7 +273,7 @@ impl Command {
             Command::Quit => command(Key::Q),
             Command::Tool(tool) => plain(tool.key()),
             Command::Correct(deed) => deed.shortcut(),
-            Command::ResetLayout | Command::NextTheme | Command::About => None,
+            Command::Measure | Command::ResetLayout | Command::NextTheme | Command::About => None,
         }
     }
 

@@ -4,6 +4,7 @@ use crate::app::Workbench;
 use crate::data::composite::{LabelLook, LabelStyle};
 use crate::data::grown::{LiveSource, PreviewSource};
 use crate::document::{Document, Overlay, Role, file_name, fresh_id};
+use crate::measured::table_name;
 use crate::opener::{Ask, Opened, ProfileFormat};
 use crate::work::Outcome;
 use cytoscope_objects::SegmentOptions;
@@ -64,9 +65,10 @@ impl Workbench {
                     document.select(selected);
                 }
             }
-            Opened::Table { document, results } => {
+            Opened::Table { document, results, old } => {
                 if let Some(document) = self.find(document) {
                     document.results = Some(*results);
+                    document.table_old = old;
                 }
             }
             Opened::Chosen(ask, files) => self.take_chosen(ask, files),
@@ -140,9 +142,13 @@ impl Workbench {
         let corrected = folder.join(format!("{stem}_corrected_labels.tif"));
         let beside = document.path.parent().is_some_and(|p| p.join(RESULTS_FOLDER) == folder);
         if corrected.is_file() && (of_this || beside) {
+            // And their own table before that of the prediction.
+            let table = corrected.with_file_name(table_name(&corrected));
+            let measured = table.is_file();
             let is_labels = |p: &PathBuf| file_name(p).contains("_labels.");
-            let others = files.into_iter().filter(|p| of_this && !is_labels(p));
-            let files: Vec<PathBuf> = others.chain([corrected]).collect();
+            let is_table = |p: &PathBuf| file_name(p).ends_with("_objects.csv");
+            let others = files.into_iter().filter(|p| of_this && !is_labels(p) && !(measured && is_table(p)));
+            let files: Vec<PathBuf> = others.chain(measured.then_some(table)).chain([corrected]).collect();
             self.show_results(document.id, &files);
             return;
         }
@@ -252,6 +258,7 @@ impl Workbench {
             }
             Outcome::Predicted { document, outcome } => self.take_prediction(document, &outcome),
             Outcome::Segmented { document, kept, report } => self.take_segmentation(document, kept, &report),
+            Outcome::Measured { document, report } => self.opener.table(document, report.table),
             Outcome::Failed { title, reason } => {
                 let idle = |id: &u64| self.work.of_document(*id).is_none();
                 let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();

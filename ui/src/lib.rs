@@ -14,6 +14,7 @@ pub mod correct;
 pub mod data;
 pub mod document;
 mod flow;
+mod measured;
 pub mod notices;
 pub mod opener;
 pub mod panels;

@@ -239,6 +239,7 @@ impl Workbench {
             Event::Saved(path) => {
                 correction.saving = false;
                 self.notices.good(format!("Saved {}", file_name(&path)), path.display().to_string());
+                self.labels_saved(id, path);
             }
             Event::Exported(pair) => {
                 correction.exporting = false;
