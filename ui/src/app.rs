@@ -16,6 +16,7 @@ use crate::theme;
 use crate::views::layout::Layout;
 use crate::work::Work;
 use eframe::egui::{self, Frame};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,6 +55,8 @@ pub struct Workbench {
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     /// Commands of this frame, carried out at its end.
     pub(crate) commands: Vec<Command>,
+    /// Stacks whose prediction under way has grown since its planes were read.
+    pub(crate) grown: BTreeSet<u64>,
     /// How far quitting is.
     pub(crate) quitting: Quitting,
     playing: Option<Instant>,
@@ -85,6 +88,7 @@ impl Workbench {
             layout: Layout::default(),
             panels: Panels::default(),
             commands: Vec::new(),
+            grown: BTreeSet::new(),
             quitting: Quitting::No,
             playing: None,
             saved: settings.clone(),
@@ -208,6 +212,7 @@ impl Workbench {
         for outcome in self.work.poll() {
             self.take_outcome(outcome);
         }
+        self.refresh_live();
         // News of what is done by now is there to be taken.
         let busy = self.corrections.is_busy();
         self.poll_corrections();
@@ -428,6 +433,9 @@ impl eframe::App for Workbench {
 
     fn ui(&mut self, ui: &mut egui::Ui, frame: &mut eframe::Frame) {
         let ctx = ui.ctx().clone();
+        if let Some(document) = self.documents.iter_mut().find(|d| Some(d.id) == self.active) {
+            self.compare.update(document);
+        }
         self.layout.prepare_volume(self.settings.show_3d, frame.wgpu_render_state().map(|s| s.target_format));
         self.top_bar(ui);
         self.status_bar(ui);
