@@ -1,6 +1,7 @@
 //! Looking: slices, keys, layers, commands, themes.
 
 use crate::desk::{Desk, sees, window};
+use cytoscope_ui::document::{Document, Role};
 use eframe::egui::{Key, Modifiers};
 use egui_kittest::kittest::Queryable;
 
@@ -79,4 +80,51 @@ fn choices_are_there_at_the_next_start() {
     // The file opened before is offered.
     desk.click("nuclei_raw.tif");
     desk.settle();
+}
+
+#[test]
+fn colours_of_a_comparison_come_without_the_list_of_stacks() {
+    let mut desk = Desk::new();
+    desk.click("Open the sample");
+    desk.settle();
+    desk.window.key_press_modifiers(Modifiers::COMMAND, Key::Num1);
+    desk.window.run_steps(3);
+    assert!(!desk.sees("Layers"), "{}", desk.on_screen());
+    let truth = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    for role in [Role::Truth, Role::Labels] {
+        let overlay = Document::overlay(&truth, role, [32, 160, 160], None).unwrap();
+        desk.window.state_mut().document_mut().unwrap().put(overlay);
+    }
+    desk.until("colours", |w| {
+        let document = w.state().document();
+        [Role::Truth, Role::Labels]
+            .into_iter()
+            .all(|r| document.and_then(|d| d.of_role(r)).is_some_and(|o| o.labels.colors.is_some()))
+    });
+}
+
+#[test]
+fn swiping_shows_the_newest_picture_without_labels() {
+    let mut desk = Desk::new();
+    desk.click("Open the sample");
+    desk.settle();
+    let truth = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    desk.window.state_mut().compare_with(&truth);
+    desk.until("the truth", |w| w.state().document().is_some_and(|d| d.of_role(Role::Truth).is_some()));
+    desk.window.key_press(Key::S);
+    desk.window.step();
+    desk.settle();
+    // Pictures go to the graphics card when a slice is new, with and without labels, and not while nothing changes.
+    let fonts = eframe::egui::TextureId::default();
+    let sent = |desk: &Desk| desk.window.output().textures_delta.set.iter().filter(|(id, _)| *id != fonts).count();
+    desk.window.run_steps(5);
+    assert_eq!(sent(&desk), 0);
+    desk.window.key_press(Key::PageUp);
+    let mut most = 0;
+    for _ in 0..200 {
+        desk.window.step();
+        most += sent(&desk);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(most, 2, "the slice, and the slice without labels");
 }

@@ -4,6 +4,13 @@
 mod correct;
 mod desk;
 mod files;
+mod hand;
+mod kill;
 mod look;
+mod measured;
 mod predict;
+mod profile;
+mod queue;
+mod quit;
 mod shell;
+mod tools;

@@ -78,8 +78,9 @@ fn a_window_that_takes_anothers_place_says_so() {
 }
 
 #[test]
-fn a_window_whose_shell_has_gone_closes() {
-    let (mut desk, _) = desk();
+fn a_window_whose_shell_has_gone_closes_without_asking() {
+    let mut desk = crate::hand::begun();
+    crate::hand::stroke(&mut desk, (40.0, 40.0), (40.0, 90.0));
     let shell = connect(&mut desk);
     desk.window.run_steps(3);
     let closes = |desk: &Desk| {

@@ -9,6 +9,8 @@ use crate::document::{Document, Role};
 use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
 use crate::panels::{Panels, Task};
+use crate::queue::Queue;
+use crate::quitting::Quitting;
 use crate::ruler::RulerState;
 use crate::settings::Settings;
 use crate::shell::ShellLink;
@@ -17,6 +19,7 @@ use crate::theme;
 use crate::views::layout::Layout;
 use crate::work::Work;
 use eframe::egui::{self, Frame};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,12 +55,17 @@ pub struct Workbench {
     pub(crate) options: WorkbenchOptions,
     pub(crate) corrections: Corrections,
     pub(crate) shell: Option<ShellLink>,
+    pub(crate) queue: Queue,
     pub(crate) ruler: RulerState,
     pub(crate) shots: Shots,
     /// Draws the window anew.
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     /// Commands of this frame, carried out at its end.
     pub(crate) commands: Vec<Command>,
+    /// Stacks whose prediction under way has grown since its planes were read.
+    pub(crate) grown: BTreeSet<u64>,
+    /// How far quitting is.
+    pub(crate) quitting: Quitting,
     playing: Option<Instant>,
     title: String,
     saved: Settings,
@@ -83,6 +91,7 @@ impl Workbench {
             work: Work::new(options.program.as_deref(), Arc::clone(&wake)),
             corrections: Corrections::default(),
             shell: None,
+            queue: Queue::new(options.settings_path.as_deref()),
             ruler: RulerState::default(),
             shots: Shots::default(),
             wake,
@@ -91,6 +100,8 @@ impl Workbench {
             layout: Layout::default(),
             panels: Panels::default(),
             commands: Vec::new(),
+            grown: BTreeSet::new(),
+            quitting: Quitting::No,
             playing: None,
             title: String::new(),
             saved: settings.clone(),
@@ -146,6 +157,16 @@ impl Workbench {
             && self.corrections.is_settled()
     }
 
+    /// Every open stack.
+    pub fn documents(&self) -> &[Document] {
+        &self.documents
+    }
+
+    /// Jobs, oldest first.
+    pub fn jobs(&self) -> &[crate::work::JobView] {
+        &self.work.jobs
+    }
+
     /// Jobs that run or wait.
     pub fn active_jobs(&self) -> usize {
         self.work.active()
@@ -198,6 +219,7 @@ impl Workbench {
             Command::ToggleMap => has(Role::Map),
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
             Command::SaveTable => document.is_some_and(|d| d.results.is_some()),
+            Command::Measure => self.can_measure(),
             Command::Tool(_) => self.correction().is_some() && self.panels.task == Task::Correct,
             Command::Correct(deed) => self.can_deed(deed),
             _ => true,
@@ -219,9 +241,14 @@ impl Workbench {
         for outcome in self.work.poll() {
             self.take_outcome(outcome);
         }
+        self.refresh_live();
+        self.poll_queue();
+        // News of what is done by now is there to be taken.
+        let busy = self.corrections.is_busy();
         self.poll_corrections();
         self.poll_shell(ctx);
         self.poll_pictures(ctx);
+        self.watch_quitting(ctx, busy);
         self.play(ctx);
         self.shortcuts(ctx);
         let title = self.document().map_or_else(|| "Cytoscope".to_owned(), |d| format!("{} – Cytoscope", d.name));
@@ -250,7 +277,7 @@ impl Workbench {
     }
 
     fn shortcuts(&mut self, ctx: &egui::Context) {
-        if self.panels.palette.is_open() {
+        if self.panels.palette.is_open() || self.is_quitting() {
             return;
         }
         let typing = ctx.text_edit_focused();
@@ -375,6 +402,7 @@ impl Workbench {
             Command::ToggleRuler => self.ruler.toggle(),
             Command::Screenshot => self.shots.open(),
             Command::SaveTable => self.opener.ask(Ask::Table, beside, format!("{stem}_objects.csv")),
+            Command::Measure => self.measure_again(),
             Command::ToggleLibrary => self.settings.show_library = !self.settings.show_library,
             Command::ToggleTasks => self.settings.show_tasks = !self.settings.show_tasks,
             Command::ToggleProfiler => self.settings.show_profiler = !self.settings.show_profiler,
@@ -432,8 +460,12 @@ impl eframe::App for Workbench {
 
     fn ui(&mut self, ui: &mut egui::Ui, frame: &mut eframe::Frame) {
         let ctx = ui.ctx().clone();
+        if let Some(document) = self.documents.iter_mut().find(|d| Some(d.id) == self.active) {
+            self.compare.update(document);
+        }
         self.layout.prepare_volume(self.settings.show_3d, frame.wgpu_render_state().map(|s| s.target_format));
         self.top_bar(ui);
+        self.queue_bar(ui);
         self.status_bar(ui);
         if self.settings.show_profiler {
             self.profiler_panel(ui);
@@ -457,6 +489,7 @@ impl eframe::App for Workbench {
         self.palette(&ctx);
         self.sheets(&ctx);
         self.picture_sheet(&ctx);
+        self.quitting_sheet(&ctx);
         self.notices.show(&ctx, views.response.rect);
         self.carry_out(&ctx);
     }

@@ -55,6 +55,8 @@ pub enum Command {
     Screenshot,
     /// Save the table of objects.
     SaveTable,
+    /// Measure the objects of the labels on screen again.
+    Measure,
     /// Show or hide the list of stacks.
     ToggleLibrary,
     /// Show or hide the panel of tasks.
@@ -95,7 +97,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// Every command, in the order of the sheet.
-    pub const ALL: [Command; 56] = [
+    pub const ALL: [Command; 57] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -120,6 +122,7 @@ impl Command {
         Command::ToggleRuler,
         Command::Screenshot,
         Command::SaveTable,
+        Command::Measure,
         Command::ToggleLibrary,
         Command::ToggleTasks,
         Command::ToggleProfiler,
@@ -181,6 +184,7 @@ impl Command {
             Command::ToggleRuler => "Line profile",
             Command::Screenshot => "Save picture…",
             Command::SaveTable => "Save table…",
+            Command::Measure => "Measure objects again",
             Command::ToggleLibrary => "Show stacks",
             Command::ToggleTasks => "Show tasks",
             Command::ToggleProfiler => "Show profiler",
@@ -223,6 +227,7 @@ impl Command {
             Command::ToggleRuler => icon::CHART_LINE,
             Command::Screenshot => icon::CAMERA,
             Command::SaveTable => icon::TABLE,
+            Command::Measure => icon::RULER,
             Command::ToggleLibrary => icon::SIDEBAR_SIMPLE,
             Command::ToggleTasks => icon::SLIDERS_HORIZONTAL,
             Command::ToggleProfiler => icon::CHART_BAR,
@@ -274,7 +279,7 @@ impl Command {
             Command::Quit => command(Key::Q),
             Command::Tool(tool) => plain(tool.key()),
             Command::Correct(deed) => deed.shortcut(),
-            Command::ResetLayout | Command::NextTheme | Command::About => None,
+            Command::Measure | Command::ResetLayout | Command::NextTheme | Command::About => None,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::data::source::{Cancel, PlaneSource};
 use crate::document::{Document, Role};
 use crate::theme;
 use cytoscope_objects::matching::{Matching, Overlaps};
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,6 +14,9 @@ pub const IOU: f64 = 0.5;
 
 /// Labels of an image told apart by colour; larger ones are grey.
 const MAX_LABELS: usize = 1 << 22;
+
+/// Comparisons kept: of some stacks and time points that one goes back to. Each correction makes another.
+const MAX_KEPT: usize = 8;
 
 /// What a comparison came to.
 #[derive(Debug, Clone)]
@@ -30,7 +33,8 @@ pub struct Comparison {
 pub struct Compare {
     sender: Sender<Comparison>,
     receiver: Receiver<Comparison>,
-    done: HashMap<[u64; 3], Comparison>,
+    /// The latest ones, oldest first.
+    done: VecDeque<Comparison>,
     under_way: Option<([u64; 3], Arc<Cancel>)>,
     /// Colours tell matched, missed and false objects.
     pub colored: bool,
@@ -45,25 +49,41 @@ impl Compare {
         Self {
             sender,
             receiver,
-            done: HashMap::new(),
+            done: VecDeque::new(),
             under_way: None,
             colored: true,
             wake: Arc::new(Mutex::new(wake)),
         }
     }
 
-    /// Brings a document's colours up to its labels and truth; its comparison, once it is there.
-    pub fn update(&mut self, document: &mut Document) -> Option<&Comparison> {
-        for comparison in self.receiver.try_iter() {
-            self.under_way.take_if(|(of, _)| *of == comparison.of);
-            self.done.insert(comparison.of, comparison);
+    fn keep(&mut self, comparison: Comparison) {
+        self.done.retain(|c| c.of != comparison.of);
+        self.done.push_back(comparison);
+        while self.done.len() > MAX_KEPT {
+            self.done.pop_front();
         }
-        let (Some(labels), Some(truth)) = (document.of_role(Role::Labels), document.of_role(Role::Truth)) else {
+    }
+
+    /// A document's comparison, once it is there.
+    pub fn of(&self, document: &Document) -> Option<&Comparison> {
+        let of = key(document)?;
+        self.done.iter().find(|c| c.of == of)
+    }
+
+    /// Brings a document's colours up to its labels and truth, and begins to compare them where they are new.
+    pub fn update(&mut self, document: &mut Document) {
+        let come: Vec<Comparison> = self.receiver.try_iter().collect();
+        for comparison in come {
+            self.under_way.take_if(|(of, _)| *of == comparison.of);
+            self.keep(comparison);
+        }
+        let (Some(of), Some(labels), Some(truth)) =
+            (key(document), document.of_role(Role::Labels), document.of_role(Role::Truth))
+        else {
             document.overlays.iter_mut().for_each(|o| o.labels.colors = None);
-            return None;
+            return;
         };
-        let of = [labels.source_id, truth.source_id, document.time as u64];
-        if !self.done.contains_key(&of) && self.under_way.as_ref().is_none_or(|(u, _)| *u != of) {
+        if self.of(document).is_none() && self.under_way.as_ref().is_none_or(|(u, _)| *u != of) {
             if let Some((_, cancel)) = self.under_way.take() {
                 cancel.cancel();
             }
@@ -71,7 +91,7 @@ impl Compare {
             let times = [labels.times, truth.times].map(|n| document.time.min(n.saturating_sub(1)));
             self.begin(of, sources, times, document.extents.zyx);
         }
-        let comparison = self.done.get(&of);
+        let comparison = self.done.iter().find(|c| c.of == of);
         let colored = self.colored;
         for overlay in &mut document.overlays {
             overlay.labels.colors = match (overlay.role, comparison) {
@@ -80,7 +100,6 @@ impl Compare {
                 _ => None,
             };
         }
-        comparison
     }
 
     fn begin(&mut self, of: [u64; 3], sources: [Arc<dyn PlaneSource>; 2], times: [usize; 2], zyx: [usize; 3]) {
@@ -97,6 +116,12 @@ impl Compare {
             wake.lock().unwrap_or_else(PoisonError::into_inner)();
         });
     }
+}
+
+/// Which labels, which truth, which time point.
+fn key(document: &Document) -> Option<[u64; 3]> {
+    let (labels, truth) = (document.of_role(Role::Labels)?, document.of_role(Role::Truth)?);
+    Some([labels.source_id, truth.source_id, document.time as u64])
 }
 
 fn compare(
@@ -153,6 +178,22 @@ fn colors(of: [u64; 3], overlaps: &Overlaps) -> Comparison {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latest_comparisons_are_kept_and_no_more() {
+        let mut compare = Compare::new(|| {});
+        let one = |n: u64| Comparison {
+            of: [n, 0, 0],
+            result: Err("none".to_owned()),
+            labels: Arc::default(),
+            truth: Arc::default(),
+        };
+        (0..100).for_each(|n| compare.keep(one(n)));
+        // The same again takes no other's place.
+        (0..100).for_each(|_| compare.keep(one(99)));
+        let kept: Vec<u64> = compare.done.iter().map(|c| c.of[0]).collect();
+        assert_eq!(kept, (100 - MAX_KEPT as u64..100).collect::<Vec<_>>());
+    }
 
     #[test]
     fn objects_are_matched_missed_or_false() {

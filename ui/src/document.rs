@@ -154,6 +154,10 @@ pub struct Document {
     pub selected: Option<u32>,
     /// Measured objects.
     pub results: Option<Results>,
+    /// The file that the labels on screen were saved to, where it is not the one they came from.
+    pub saved_labels: Option<PathBuf>,
+    /// The labels were saved after these were measured.
+    pub table_old: bool,
     /// Axes given by hand.
     pub axes: Option<Axes>,
     /// What a task marks in the views.
@@ -191,6 +195,8 @@ impl Document {
             cameras: [None; 3],
             selected: None,
             results: None,
+            saved_labels: None,
+            table_old: false,
             axes,
             marks: Default::default(),
             image,
@@ -231,6 +237,9 @@ impl Document {
 
     /// Puts an overlay on top; one of the same role makes way.
     pub fn put(&mut self, overlay: Overlay) {
+        if overlay.role == Role::Labels {
+            self.saved_labels = None;
+        }
         self.overlays.retain(|o| o.role != overlay.role);
         self.overlays.push(overlay);
         self.overlays.sort_by_key(|o| match o.role {
@@ -238,6 +247,12 @@ impl Document {
             Role::Truth => 1,
             Role::Labels => 2,
         });
+    }
+
+    /// The file of the labels on screen.
+    pub fn labels_path(&self) -> Option<&Path> {
+        let overlay = self.of_role(Role::Labels)?;
+        Some(self.saved_labels.as_ref().unwrap_or(&overlay.path))
     }
 
     /// The overlay of a role.

@@ -4,6 +4,7 @@ use crate::app::Workbench;
 use crate::data::composite::{LabelLook, LabelStyle};
 use crate::data::grown::{LiveSource, PreviewSource};
 use crate::document::{Document, Overlay, Role, file_name, fresh_id};
+use crate::measured::table_name;
 use crate::opener::{Ask, Opened, ProfileFormat};
 use crate::work::Outcome;
 use cytoscope_objects::SegmentOptions;
@@ -50,6 +51,9 @@ impl Workbench {
                     self.documents.push(*document);
                 }
                 self.find_results();
+                if let Some((id, path)) = self.document().map(|d| (d.id, d.path.clone())) {
+                    self.continue_prediction(id, &path);
+                }
             }
             Opened::Overlay { document, overlay } => {
                 if overlay.role == Role::Labels {
@@ -64,9 +68,10 @@ impl Workbench {
                     document.select(selected);
                 }
             }
-            Opened::Table { document, results } => {
+            Opened::Table { document, results, old } => {
                 if let Some(document) = self.find(document) {
                     document.results = Some(*results);
+                    document.table_old = old;
                 }
             }
             Opened::Chosen(ask, files) => self.take_chosen(ask, files),
@@ -141,9 +146,13 @@ impl Workbench {
         let corrected = folder.join(format!("{stem}_corrected_labels.tif"));
         let beside = document.path.parent().is_some_and(|p| p.join(RESULTS_FOLDER) == folder);
         if corrected.is_file() && (of_this || beside) {
+            // And their own table before that of the prediction.
+            let table = corrected.with_file_name(table_name(&corrected));
+            let measured = table.is_file();
             let is_labels = |p: &PathBuf| file_name(p).contains("_labels.");
-            let others = files.into_iter().filter(|p| of_this && !is_labels(p));
-            let files: Vec<PathBuf> = others.chain([corrected]).collect();
+            let is_table = |p: &PathBuf| file_name(p).ends_with("_objects.csv");
+            let others = files.into_iter().filter(|p| of_this && !is_labels(p) && !(measured && is_table(p)));
+            let files: Vec<PathBuf> = others.chain(measured.then_some(table)).chain([corrected]).collect();
             self.show_results(document.id, &files);
             return;
         }
@@ -219,7 +228,7 @@ impl Workbench {
             threads: 0,
         };
         let title = format!("{} · {}", document.name, model.1);
-        self.work.predict(id, title, job);
+        self.predict_and_note(id, title, job);
     }
 
     /// Makes objects of the probability on screen again.
@@ -253,6 +262,7 @@ impl Workbench {
             }
             Outcome::Predicted { document, outcome } => self.take_prediction(document, &outcome),
             Outcome::Segmented { document, kept, report } => self.take_segmentation(document, kept, &report),
+            Outcome::Measured { document, report } => self.opener.table(document, report.table),
             Outcome::Failed { title, reason } => {
                 let idle = |id: &u64| self.work.of_document(*id).is_none();
                 let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
@@ -284,10 +294,8 @@ impl Workbench {
     fn show_live(&mut self, id: u64, path: &Path, channels: usize, shape_zyx: [usize; 3]) {
         let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
         let zyx = document.extents.zyx;
-        if let Some(live) = document.overlays.iter_mut().find(|o| o.role == Role::Live && o.path == *path) {
-            // The same file with more in it: planes are read anew.
-            self.loader.forget(live.source_id);
-            live.source_id = fresh_id();
+        if document.overlays.iter().any(|o| o.role == Role::Live && o.path == *path) {
+            self.grown.insert(id);
             return;
         }
         // A file that is gone already belongs to a job that has just ended.
@@ -305,6 +313,19 @@ impl Workbench {
             channels,
             times: 1,
         });
+    }
+
+    /// Reads planes of predictions that have grown anew, once those before them are on screen: news comes more often than slow
+    /// cuts can be read.
+    pub(crate) fn refresh_live(&mut self) {
+        if self.grown.is_empty() || self.loader.is_busy() {
+            return;
+        }
+        for id in std::mem::take(&mut self.grown) {
+            let Some(live) = self.find(id).and_then(|d| d.of_role_mut(Role::Live)) else { continue };
+            let before = std::mem::replace(&mut live.source_id, fresh_id());
+            self.loader.forget(before);
+        }
     }
 
     fn take_prediction(&mut self, id: u64, outcome: &PredictOutcome) {
@@ -367,4 +388,78 @@ fn may_write(folder: &Path) -> bool {
             && tempfile::Builder::new().prefix(".cytoscope-").tempfile_in(p).is_ok()
     };
     if folder.exists() { there(folder) } else { folder.parent().is_some_and(there) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::WorkbenchOptions;
+    use crate::data::loader::Answer;
+    use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
+    use crate::data::source::{Cancel, PlaneSource, SourceError};
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
+    use eframe::egui;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    /// Planes that take until `open`.
+    #[derive(Default)]
+    struct Slow {
+        open: AtomicBool,
+    }
+
+    impl PlaneSource for Slow {
+        fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
+            while !self.open.load(Ordering::SeqCst) {
+                cancel.check()?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let size = at.size();
+            Ok(Plane { at: at.clone(), size, values: Values::F32(vec![0.5; size[0] * size[1]]) })
+        }
+    }
+
+    #[test]
+    fn a_slow_cut_of_a_growing_prediction_is_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let stack = folder.path().join("stack.tif");
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let mut workbench = Workbench::new(&egui::Context::default(), WorkbenchOptions::default());
+        let mut document = Document::open(&stack, None).unwrap();
+        let (id, path) = (document.id, folder.path().join("live"));
+        let slow = Arc::new(Slow::default());
+        let source: Arc<dyn PlaneSource> = slow.clone();
+        let mut overlay = Document::overlay(&stack, Role::Live, [2, 3, 4], None).unwrap();
+        overlay.path.clone_from(&path);
+        overlay.source = Arc::clone(&source);
+        let first = overlay.source_id;
+        document.put(overlay);
+        workbench.documents.push(document);
+        let now = |w: &mut Workbench| w.find(id).unwrap().of_role(Role::Live).unwrap().source_id;
+        let at =
+            PlaneAt { orientation: Orientation::Xz, index: 1, channel: 0, time: 0, rows: 0..2, columns: 0..4, step: 1 };
+        assert!(matches!(workbench.loader.get(1, first, &source, &at), Answer::Waiting));
+        // News upon news while the cut is read: it is not begun again.
+        for _ in 0..20 {
+            workbench.show_live(id, &path, 1, [2, 3, 4]);
+            workbench.refresh_live();
+        }
+        assert_eq!(now(&mut workbench), first);
+        slow.open.store(true, Ordering::SeqCst);
+        let end = Instant::now() + Duration::from_secs(20);
+        while workbench.loader.is_busy() {
+            assert!(Instant::now() < end, "the cut did not come");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(matches!(workbench.loader.get(1, first, &source, &at), Answer::Ready(_)));
+        // Then all that is new comes at once, and once.
+        workbench.refresh_live();
+        let second = now(&mut workbench);
+        assert_ne!(second, first);
+        workbench.refresh_live();
+        assert_eq!(now(&mut workbench), second);
+    }
 }

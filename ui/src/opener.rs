@@ -1,6 +1,7 @@
 //! Files opened, asked for and saved off the window's thread.
 
 use crate::document::{Document, Overlay, Role, file_name};
+use crate::measured;
 use crate::results::Results;
 use crate::shots::PictureOf;
 use cytoscope_formats::{FormatError, FormatErrorKind};
@@ -26,6 +27,8 @@ pub enum Opened {
         document: u64,
         /// The table.
         results: Box<Results>,
+        /// Its labels were saved after it was made.
+        old: bool,
     },
     /// Files a person chose.
     Chosen(Ask, Vec<PathBuf>),
@@ -138,7 +141,7 @@ impl Opener {
     /// Reads a table of objects.
     pub fn table(&mut self, document: u64, path: PathBuf) {
         self.spawn(move || match Results::read(&path) {
-            Ok(results) => Opened::Table { document, results: Box::new(results) },
+            Ok(results) => Opened::Table { document, results: Box::new(results), old: measured::is_old(&path) },
             Err(error) => Opened::Failed {
                 what: format!("Reading {}", file_name(&path)),
                 reason: error.to_string(),

@@ -5,6 +5,7 @@
 
 use crate::app::Workbench;
 use crate::document::file_name;
+use crate::quitting::Quitting;
 use eframe::egui::{self, ViewportCommand};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -58,7 +59,6 @@ pub struct ShellLink {
     receiver: Receiver<FromShell>,
     lines: Sender<Vec<u8>>,
     told: Option<Vec<PathBuf>>,
-    gone: bool,
 }
 
 impl ShellLink {
@@ -93,7 +93,7 @@ impl ShellLink {
                 }
             }
         })?;
-        let link = Self { receiver, lines, told: None, gone: false };
+        let link = Self { receiver, lines, told: None };
         link.tell(&Ready { ready: PROTOCOL_VERSION });
         Ok(link)
     }
@@ -131,18 +131,12 @@ impl Workbench {
         Ok(())
     }
 
-    /// Whether the shell that started the window has gone: it closes without asking.
-    pub fn is_left(&self) -> bool {
-        self.shell.as_ref().is_some_and(|s| s.gone)
-    }
-
     /// Does what the shell asks, and tells it which files are open.
     pub(crate) fn poll_shell(&mut self, ctx: &egui::Context) {
         let Some(shell) = &mut self.shell else { return };
         let open: Vec<&Path> = self.documents.iter().map(|d| d.path.as_path()).collect();
         shell.files(&open);
         let came = shell.poll();
-        shell.gone |= came.contains(&FromShell::Gone);
         for message in came {
             match message {
                 FromShell::Request(request) => self.take_request(ctx, &request),
@@ -150,7 +144,8 @@ impl Workbench {
                     let details = format!("What it sent cannot be read: {why}. Drop the files on the window instead.");
                     self.notices.error("The desktop could not hand over files", details);
                 }
-                FromShell::Gone => ctx.send_viewport_cmd(ViewportCommand::Close),
+                // Without asking: nobody may be there to answer, and every correction is in its journal.
+                FromShell::Gone => self.quitting = Quitting::Decided,
             }
         }
     }

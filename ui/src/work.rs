@@ -5,7 +5,7 @@ use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::worker::{
     DeviceInUse, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
 };
-use cytoscope_pipeline::{Event, PredictJob, PredictOutcome, SegmentJob, SegmentReport};
+use cytoscope_pipeline::{Event, MeasureJob, MeasureReport, PredictJob, PredictOutcome, SegmentJob, SegmentReport};
 use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,13 +35,21 @@ pub enum Purpose {
         /// The document.
         document: u64,
     },
+    /// Measure a document's labels again.
+    Measure {
+        /// The document.
+        document: u64,
+    },
 }
 
 impl Purpose {
     /// The document it belongs to.
     pub fn document(&self) -> u64 {
         match self {
-            Purpose::Predict { document } | Purpose::Preview { document } | Purpose::Keep { document } => *document,
+            Purpose::Predict { document }
+            | Purpose::Preview { document }
+            | Purpose::Keep { document }
+            | Purpose::Measure { document } => *document,
         }
     }
 }
@@ -154,6 +162,13 @@ pub enum Outcome {
         kept: bool,
         /// The report.
         report: SegmentReport,
+    },
+    /// Labels were measured again.
+    Measured {
+        /// Of this document.
+        document: u64,
+        /// The report.
+        report: MeasureReport,
     },
     /// A job failed.
     Failed {
@@ -282,6 +297,22 @@ impl Work {
         self.begin(id, title, purpose);
         self.send(Request::Segment { id, job, replaces: before.filter(|_| !keep) });
         id
+    }
+
+    /// Measures a document's labels; one that is not done yet makes way.
+    pub fn measure(&mut self, document: u64, title: String, job: MeasureJob) -> JobId {
+        if let Some(before) = self.measuring(document).map(|j| j.id) {
+            self.cancel(before);
+        }
+        let id = self.fresh();
+        self.begin(id, title, Purpose::Measure { document });
+        self.send(Request::Measure { id, job });
+        id
+    }
+
+    /// The job that measures a document's labels.
+    pub fn measuring(&self, document: u64) -> Option<&JobView> {
+        self.jobs.iter().rev().find(|j| !j.state.is_over() && j.purpose == Purpose::Measure { document })
     }
 
     /// Cancels a job.
@@ -422,6 +453,7 @@ impl Work {
                         let kept = matches!(purpose, Purpose::Keep { .. });
                         Some(Outcome::Segmented { document, kept, report })
                     }
+                    JobResult::Measure(report) => Some(Outcome::Measured { document, report }),
                     JobResult::Convert { .. } | JobResult::Evaluate(_) => None,
                 }
             }

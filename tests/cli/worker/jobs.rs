@@ -2,11 +2,12 @@
 
 use super::{Engine, command, convert, is_alive, job, long};
 use crate::common::{Desk, say_skipped};
+use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::worker::{JobId, JobResult, LabelArray, LiveArray, LiveRegion, Reply, Request, WorkerEvent};
-use cytoscope_pipeline::{Event, JobErrorKind, LabelFormat, SegmentJob};
+use cytoscope_pipeline::{Event, JobErrorKind, LabelFormat, MeasureJob, SegmentJob};
 use cytoscope_profile::Stage;
-use cytoscope_volume::Axis;
+use cytoscope_volume::{Array, Axes, Axis};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -258,6 +259,27 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
     assert!(report.objects > 3);
     assert_eq!(desk.image("l.tif"), desk.image("o/nuclei_1_raw_labels.tif"));
     assert_eq!(desk.table("t.csv"), desk.table("o/nuclei_1_raw_objects.csv"));
+    // Measured again, the labels that are there give the same table; other shapes are refused, and no table is written.
+    let measure = |labels: &str, table: &str| MeasureJob {
+        labels: desk.path(labels),
+        intensities: desk.path(&raw),
+        table: desk.path(table),
+        axes: None,
+        time: 0,
+        voxel_um: Some(VOXEL_UM),
+    };
+    engine.worker.send(Request::Measure { id: JobId(4), job: measure("l.tif", "again.csv") });
+    let JobResult::Measure(measured) = engine.done(4) else { panic!() };
+    assert_eq!(measured.objects, u64::from(report.objects));
+    assert_eq!(desk.table("again.csv"), desk.table("t.csv"));
+    for (id, labels, reason) in [(5, "o/nuclei_1_raw_raw.tif", "are no labels"), (6, "small.tif", "its shape is")] {
+        let small = Array::new(Axes::zyx(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        write_array(&desk.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
+        engine.worker.send(Request::Measure { id: JobId(id), job: measure(labels, "none.csv") });
+        let Reply::Failed { sentence, .. } = engine.end(id) else { panic!() };
+        assert!(sentence.contains(reason), "{sentence}");
+        assert!(!desk.path("none.csv").exists());
+    }
     // A slider: many in a row, each making the one before needless.
     let (_, folder) = engine.ready();
     let files = || {

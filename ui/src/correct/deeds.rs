@@ -93,19 +93,23 @@ impl Workbench {
             }
             Deed::Delete => correction.ask(edit(Edit::Delete { label, scope })),
             Deed::Apply => {
-                let labels: Vec<u32> = document
-                    .marks
-                    .points
-                    .iter()
-                    .filter_map(|p| correction.state.as_ref()?.labels.get(p.map(|v| v.round().max(0.0) as usize)))
+                let places = document.marks.points.iter().map(|p| p.map(|v| v.round().max(0.0) as usize));
+                // Undoing may have taken away what was collected.
+                let on_labels: Vec<([usize; 3], u32)> = places
+                    .filter_map(|at| Some((at, correction.state.as_ref()?.labels.get(at).filter(|l| *l > 0)?)))
                     .collect();
-                let Some((first, rest)) = labels.split_first() else { return };
+                let (Some((_, first)), true) = (on_labels.first(), on_labels.len() >= LEAST_COLLECTED) else {
+                    document.marks = Default::default();
+                    self.notices.info("What was chosen is no longer there", "Click the labels again.");
+                    return;
+                };
                 if tools.tool == Tool::Merge {
-                    correction.ask(edit(Edit::Merge { labels: rest.to_vec(), into: *first, scope }));
+                    let rest = on_labels.iter().skip(1).map(|(_, label)| *label).collect();
+                    correction.ask(edit(Edit::Merge { labels: rest, into: *first, scope }));
                     correction.label = *first;
                     document.select(Some(*first));
                 } else {
-                    let seeds = document.marks.points.iter().map(|p| p.map(|v| v.round().max(0.0) as usize)).collect();
+                    let seeds = on_labels.iter().map(|(at, _)| *at).collect();
                     correction.ask(edit(Edit::SplitBySeeds { label: *first, seeds, scope }));
                 }
                 document.marks = Default::default();

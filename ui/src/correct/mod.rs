@@ -57,7 +57,7 @@ pub struct Correction {
 
 impl Correction {
     /// Asks the session for something.
-    fn ask(&self, request: Request) {
+    pub(crate) fn ask(&self, request: Request) {
         self.corrector.ask(request);
     }
 
@@ -86,6 +86,16 @@ impl Corrections {
     /// Those of a stack.
     pub fn of_mut(&mut self, document: u64) -> Option<&mut Correction> {
         self.of.get_mut(&document)
+    }
+
+    /// Those of all stacks.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Correction> {
+        self.of.values_mut()
+    }
+
+    /// Whether something that was asked for is not done.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.of.values().any(|c| c.corrector.is_busy())
     }
 
     /// Whether all that was asked for is done and on screen.
@@ -229,6 +239,7 @@ impl Workbench {
             Event::Saved(path) => {
                 correction.saving = false;
                 self.notices.good(format!("Saved {}", file_name(&path)), path.display().to_string());
+                self.labels_saved(id, path);
             }
             Event::Exported(pair) => {
                 correction.exporting = false;

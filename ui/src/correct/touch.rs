@@ -15,6 +15,12 @@ use std::collections::HashMap;
 /// Voxels that the pointer has to go for a line instead of a seed.
 const LINE_VOXELS: f64 = 2.0;
 
+/// Points looked at on a line, a voxel of its length.
+const POINTS_PER_VOXEL: f64 = 2.0;
+
+/// Points looked at between two that the pointer told.
+const MAX_POINTS: usize = 1 << 16;
+
 /// The voxel that a point is in, if it is in the stack.
 fn voxel(zyx: [f64; 3], extents: [usize; 3]) -> Option<[usize; 3]> {
     let at = zyx.map(f64::round);
@@ -24,6 +30,16 @@ fn voxel(zyx: [f64; 3], extents: [usize; 3]) -> Option<[usize; 3]> {
 fn length(line: &[[f64; 3]]) -> f64 {
     let apart = |p: &[[f64; 3]]| (0..3).map(|a| (p[0][a] - p[1][a]).powi(2)).sum::<f64>().sqrt();
     line.windows(2).map(apart).sum()
+}
+
+/// Points from `a` to `b`, close enough that no voxel is passed over, however fast the pointer went.
+fn between(a: [f64; 3], b: [f64; 3]) -> impl Iterator<Item = [f64; 3]> {
+    let longest = (0..3).map(|i| (b[i] - a[i]).abs()).fold(0.0, f64::max);
+    let steps = ((longest * POINTS_PER_VOXEL).ceil() as usize).clamp(1, MAX_POINTS);
+    (0..=steps).map(move |n| {
+        let share = n as f64 / steps as f64;
+        [0, 1, 2].map(|i| a[i] + (b[i] - a[i]) * share)
+    })
 }
 
 impl Workbench {
@@ -125,12 +141,8 @@ impl Workbench {
                 }
                 let extents = document.extents.zyx;
                 let mut under: HashMap<u32, usize> = HashMap::new();
-                for pair in points.windows(2) {
-                    for step in 0..8 {
-                        let share = f64::from(step) / 8.0;
-                        let point = [0, 1, 2].map(|a| pair[0][a] + (pair[1][a] - pair[0][a]) * share);
-                        *under.entry(label_at(voxel(point, extents))).or_default() += 1;
-                    }
+                for point in points.windows(2).flat_map(|pair| between(pair[0], pair[1])) {
+                    *under.entry(label_at(voxel(point, extents))).or_default() += 1;
                 }
                 let most = under.into_iter().filter(|(l, _)| *l > 0).max_by_key(|(l, n)| (*n, *l));
                 match most {

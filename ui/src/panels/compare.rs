@@ -10,9 +10,9 @@ use egui_phosphor::regular as icon;
 impl Workbench {
     pub(crate) fn comparison(&mut self, ui: &mut Ui) {
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
-        let document = &mut self.documents[at];
+        let document = &self.documents[at];
         let both = [Role::Labels, Role::Truth].iter().all(|r| document.of_role(*r).is_some());
-        let compared = self.compare.update(document).map(|c| c.result.clone());
+        let compared = self.compare.of(document).map(|c| c.result.clone());
         if !both {
             return;
         }

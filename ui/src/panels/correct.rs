@@ -234,6 +234,7 @@ impl Workbench {
         }
         self.deed_button(ui, Deed::Save, "Save labels");
         weak(ui, file_name(&labels)).on_hover_text(labels.display().to_string());
+        self.measured_line(ui);
         self.deed_button(ui, Deed::Export, if exporting { "Adding…" } else { "Use as training data" });
         ui.horizontal(|ui| {
             let folder = self.settings.dataset_folder.clone();

@@ -70,11 +70,12 @@ fn shown_columns(results: &Results) -> Vec<usize> {
 impl Workbench {
     pub(crate) fn objects_panel(&mut self, ui: &mut Ui) {
         let can_save = self.can(Command::SaveTable);
+        self.measured_line(ui);
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
         let document = &mut self.documents[at];
         let state = &mut self.panels.objects;
         let Some(results) = &document.results else {
-            weak(ui, "Predict first: measured objects are listed here.");
+            weak(ui, "Measured objects are listed here: predict, or save corrected labels.");
             return;
         };
         let mut save = false;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Pictures up to so many pixels are made at once: they take a few ms.
 const AT_ONCE_PIXELS: usize = 600_000;
 
-type Made = Arc<Mutex<Option<(u64, ColorImage)>>>;
+/// The number of a picture, and the picture where there was something to show.
+type Made = Arc<Mutex<Option<(u64, Option<ColorImage>)>>>;
 
 /// Makes the pictures of one view.
 #[derive(Default)]
@@ -40,9 +41,7 @@ impl Compositor {
         let made = Arc::clone(&self.made);
         rayon::spawn(move || {
             let image = composite(&shown);
-            if let Some(image) = image {
-                *made.lock().unwrap_or_else(PoisonError::into_inner) = Some((number, image));
-            }
+            *made.lock().unwrap_or_else(PoisonError::into_inner) = Some((number, image));
             wake();
         });
     }
@@ -54,7 +53,7 @@ impl Compositor {
             self.under_way = None;
         }
         self.begin(wake);
-        Some(image)
+        image
     }
 
     /// Whether a picture is being made.

@@ -30,6 +30,9 @@ const MAX_POINTS_PER_PIXEL: f64 = 64.0;
 /// How much the logarithm of a brush's radius grows with a point of scrolling.
 const BRUSH_PER_POINT: f64 = 0.005;
 
+/// Pixels are seen when one is close, and averaged from afar.
+const ZOOMED: TextureOptions = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
+
 /// What the view has under the pointer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hover {
@@ -81,7 +84,11 @@ pub struct SliceView {
     covers: Option<(Rect, [usize; 2])>,
     shown: Vec<Shown>,
     under: Vec<Shown>,
-    plain_texture: Option<TextureHandle>,
+    /// The picture without overlays, and what it covers.
+    plain: Option<(TextureHandle, Rect)>,
+    plain_compositor: Compositor,
+    /// What the picture without overlays that was asked for last covers; none where another is to be asked for.
+    plain_pending: Option<Rect>,
     compositor: Compositor,
     pending: Option<(Rect, [usize; 2])>,
     document: u64,
@@ -97,7 +104,7 @@ impl SliceView {
 
     /// Whether everything on screen is there.
     pub fn is_settled(&self) -> bool {
-        !self.compositor.is_busy()
+        !self.compositor.is_busy() && !self.plain_compositor.is_busy()
     }
 
     /// Draws the view into all there is of `ui`.
@@ -150,16 +157,18 @@ impl SliceView {
         let painter = ui.painter_at(rect);
         painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
         if let (Some(texture), Some((covers, _))) = (&self.texture, &self.covers) {
-            let on_screen = Rect::from_min_max(
-                to_screen(f64::from(covers.min.y), f64::from(covers.min.x)),
-                to_screen(f64::from(covers.max.y), f64::from(covers.max.x)),
-            );
+            let on_screen = |covers: &Rect| {
+                Rect::from_min_max(
+                    to_screen(f64::from(covers.min.y), f64::from(covers.min.x)),
+                    to_screen(f64::from(covers.max.y), f64::from(covers.max.x)),
+                )
+            };
             let whole = Rect::from_min_max(pos2(0.0, 0.0), pos2(1.0, 1.0));
-            painter.image(texture.id(), on_screen, whole, Color32::WHITE);
-            if let (Some(share), Some(plain)) = (options.swipe, &self.plain_texture) {
+            painter.image(texture.id(), on_screen(covers), whole, Color32::WHITE);
+            if let (Some(share), Some((plain, covers))) = (options.swipe, &self.plain) {
                 let line = rect.left() + share * rect.width();
                 let right = painter.with_clip_rect(Rect::from_min_max(pos2(line, rect.top()), rect.max));
-                right.image(plain.id(), on_screen, whole, Color32::WHITE);
+                right.image(plain.id(), on_screen(covers), whole, Color32::WHITE);
                 painter.line_segment(
                     [pos2(line, rect.top()), pos2(line, rect.bottom())],
                     Stroke::new(1.5, theme::ON_IMAGE),
@@ -369,7 +378,7 @@ impl SliceView {
             );
             self.shown.clone_from(&all);
             self.under = under;
-            self.plain_texture = None;
+            self.plain_pending = None;
             self.pending = Some(covers);
             if let Some(image) = self.compositor.ask(all, wake.clone()) {
                 self.put(ui, image);
@@ -391,23 +400,33 @@ impl SliceView {
 
     fn put(&mut self, ui: &Ui, image: egui::ColorImage) {
         let Some(covers) = self.pending else { return };
-        let zoomed = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
         match &mut self.texture {
-            Some(texture) => texture.set(image, zoomed),
-            None => self.texture = Some(ui.ctx().load_texture("slice", image, zoomed)),
+            Some(texture) => texture.set(image, ZOOMED),
+            None => self.texture = Some(ui.ctx().load_texture("slice", image, ZOOMED)),
         }
         self.covers = Some(covers);
     }
 
-    /// Makes the picture without overlays that swiping uncovers.
+    /// Brings the picture without overlays, which swiping uncovers, up to what is to be seen.
     pub fn prepare_swipe(&mut self, ui: &Ui) {
-        if self.plain_texture.is_none()
-            && !self.under.is_empty()
-            && let Some(image) = crate::data::composite::composite(&self.under)
-        {
-            let zoomed = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
-            self.plain_texture = Some(ui.ctx().load_texture("slice without overlays", image, zoomed));
-        }
+        let ctx = ui.ctx().clone();
+        let wake = move || ctx.request_repaint();
+        let made = match (self.plain_pending, self.pending) {
+            (None, Some((covers, _))) if !self.under.is_empty() => {
+                self.plain_pending = Some(covers);
+                self.plain_compositor.ask(self.under.clone(), wake)
+            }
+            _ => self.plain_compositor.take(wake),
+        };
+        let (Some(image), Some(covers)) = (made, self.plain_pending) else { return };
+        let texture = match self.plain.take() {
+            Some((mut texture, _)) => {
+                texture.set(image, ZOOMED);
+                texture
+            }
+            None => ui.ctx().load_texture("slice without overlays", image, ZOOMED),
+        };
+        self.plain = Some((texture, covers));
     }
 
     /// The planes on screen, for pictures and profiles.

@@ -4,7 +4,8 @@
 
 use crate::cards::ModelCard;
 use crate::{
-    ConvertJob, EvaluateJob, EvaluateReport, Event, JobErrorKind, PredictJob, PredictOutcome, SegmentJob, SegmentReport,
+    ConvertJob, EvaluateJob, EvaluateReport, Event, JobErrorKind, MeasureJob, MeasureReport, PredictJob,
+    PredictOutcome, SegmentJob, SegmentReport,
 };
 use cytoscope_engine::{Device, DeviceId};
 use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
@@ -40,7 +41,7 @@ impl fmt::Display for JobId {
 
 /// What the window asks of the worker.
 ///
-/// Jobs (`Predict`, `Segment`, `Convert`, `Evaluate`) run one at a time in the order they came; each ends in exactly one of
+/// Jobs (`Predict`, `Segment`, `Measure`, `Convert`, `Evaluate`) run one at a time in the order they came; each ends in exactly one of
 /// [`Reply::Done`], [`Reply::Failed`] and [`Reply::Cancelled`]. `Devices` and `Models` are answered beside a running job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -87,6 +88,13 @@ pub enum Request {
         #[serde(default)]
         replaces: Option<JobId>,
     },
+    /// Measures labels that are already there ([`JobResult::Measure`]).
+    Measure {
+        /// Number of the job.
+        id: JobId,
+        /// The job.
+        job: MeasureJob,
+    },
     /// Writes an image in another format ([`JobResult::Convert`]).
     Convert {
         /// Number of the job.
@@ -125,6 +133,7 @@ impl Request {
             | Self::Models { id }
             | Self::Predict { id, .. }
             | Self::Segment { id, .. }
+            | Self::Measure { id, .. }
             | Self::Convert { id, .. }
             | Self::Evaluate { id, .. }
             | Self::Cancel { id }
@@ -134,7 +143,14 @@ impl Request {
 
     /// Whether it is a job, which is queued and ends in `Done`, `Failed` or `Cancelled`.
     pub fn is_job(&self) -> bool {
-        matches!(self, Self::Predict { .. } | Self::Segment { .. } | Self::Convert { .. } | Self::Evaluate { .. })
+        matches!(
+            self,
+            Self::Predict { .. }
+                | Self::Segment { .. }
+                | Self::Measure { .. }
+                | Self::Convert { .. }
+                | Self::Evaluate { .. }
+        )
     }
 
     /// Whether it is a question, which is answered beside the jobs.
@@ -305,6 +321,8 @@ pub enum JobResult {
     Predict(PredictOutcome),
     /// Of [`Request::Segment`].
     Segment(SegmentReport),
+    /// Of [`Request::Measure`].
+    Measure(MeasureReport),
     /// Of [`Request::Convert`].
     Convert {
         /// The image written.

@@ -330,6 +330,10 @@ impl Shared {
                 self.kept().release_replaced(id);
                 Ok(JobResult::Segment(report))
             }
+            Request::Measure { job, .. } => {
+                writes(&job.table);
+                Ok(JobResult::Measure(job.run(context)?))
+            }
             Request::Convert { job, .. } => {
                 writes(&job.output);
                 job.run(context)?;
