@@ -8,20 +8,10 @@ use cytoscope_ui::{Workbench, WorkbenchOptions};
 use eframe::egui::Key;
 use egui_kittest::Harness;
 use std::time::Duration;
+use undrawn::Undrawn;
 
-struct Undrawn;
-
-impl egui_kittest::TestRenderer for Undrawn {
-    fn handle_delta(&mut self, _delta: &eframe::egui::TexturesDelta) {}
-
-    fn render(
-        &mut self,
-        _ctx: &eframe::egui::Context,
-        _output: &eframe::egui::FullOutput,
-    ) -> Result<image::RgbaImage, String> {
-        Err("not drawn".to_owned())
-    }
-}
+#[path = "../tests/window/undrawn.rs"]
+mod undrawn;
 
 fn main() {
     let folder = tempfile::tempdir().unwrap();

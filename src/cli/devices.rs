@@ -1,9 +1,10 @@
 //! `cytoscope devices`, and the probe it runs in child processes.
 
 use super::failure::Outcome;
-use super::{bytes, print, print_json};
+use super::{print, print_json};
 use clap::Args;
 use cytoscope_pipeline::devices::Devices;
+use cytoscope_profile::bytes_text;
 
 /// Options of `devices`.
 #[derive(Args)]
@@ -39,7 +40,7 @@ impl DevicesCommand {
             print(&format!("{:8} {}  {}", d.id.to_string(), if d.usable { "usable  " } else { "unusable" }, d.name));
             print(&format!("         {}", d.reason));
             if d.usable {
-                let memory = d.memory_bytes.map_or_else(|| "unknown memory".to_owned(), bytes);
+                let memory = d.memory_bytes.map_or_else(|| "unknown memory".to_owned(), bytes_text);
                 print(&format!("         {memory}; computes in {}", precisions.join(", ")));
             }
         }

@@ -1,12 +1,12 @@
 //! `cytoscope predict`.
 
 use super::failure::{Failure, Outcome};
-use super::{bytes, devices, parse_bytes, parse_threads, parse_zyx, print, print_json, progress, say};
+use super::{devices, parse_bytes, parse_threads, parse_zyx, print, print_json, progress, say};
 use clap::Args;
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::predict::{Blend, TileRequest};
 use cytoscope_pipeline::{Context, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, provenance};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_volume::Axes;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -157,8 +157,8 @@ fn tell(report: &InputReport) {
     };
     print(&format!("{}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));
     print(&format!("  on {} ({}): {}", report.device.id, report.device.name, report.device.why));
-    let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes(b)));
-    print(&format!("  memory: planned {}{peak}", bytes(report.plan.stated_peak_bytes)));
+    let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes_text(b)));
+    print(&format!("  memory: planned {}{peak}", bytes_text(report.plan.stated_peak_bytes)));
     report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.display())));
 }

@@ -119,6 +119,24 @@ impl Desk {
         format!("sim/nuclei_{seed}_raw.tif")
     }
 
+    /// A stack that takes a processor many seconds in small tiles.
+    pub fn large(&self) -> String {
+        let name = "large.tif";
+        if !self.path(name).exists() {
+            let small = self.image(&self.nuclei("16,64,64", 1));
+            let values: Vec<u16> = small.samples().to_f32().iter().map(|v| *v as u16).collect();
+            let mut large = Vec::with_capacity(48 * 512 * 512);
+            for z in 0..48 {
+                for y in 0..512 {
+                    let row = ((z % 16) * 64 + y % 64) * 64;
+                    (0..8).for_each(|_| large.extend_from_slice(&values[row..row + 64]));
+                }
+            }
+            self.write(name, "ZYX", &[48, 512, 512], large);
+        }
+        name.to_owned()
+    }
+
     /// Writes an image; its name tells the format.
     pub fn write(&self, name: &str, axes: &str, shape: &[usize], samples: impl Into<Samples>) -> String {
         let array = Array::new(axes.parse().unwrap(), shape.to_vec(), samples).unwrap();

@@ -209,17 +209,7 @@ fn a_read_only_disk_is_code_1_and_says_where_to_go() {
 /// Starts a prediction of a larger stack and returns once tiles are being computed.
 #[cfg(unix)]
 fn predicting(desk: &Desk) -> (std::process::Child, BufReader<std::process::ChildStderr>) {
-    let small = desk.image(&desk.nuclei("16,64,64", 1));
-    let values: Vec<u16> = small.samples().to_f32().iter().map(|v| *v as u16).collect();
-    let mut large = Vec::with_capacity(48 * 512 * 512);
-    for z in 0..48 {
-        for y in 0..512 {
-            let row = ((z % 16) * 64 + y % 64) * 64;
-            (0..8).for_each(|_| large.extend_from_slice(&values[row..row + 64]));
-        }
-    }
-    desk.write("large.tif", "ZYX", &[48, 512, 512], large);
-    let arguments = ["predict", "large.tif", "--out", "o", "--tile", "48,64,64", "--json-progress"];
+    let arguments = ["predict", &desk.large(), "--out", "o", "--tile", "48,64,64", "--json-progress"];
     let mut child = desk.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();

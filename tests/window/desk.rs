@@ -6,6 +6,10 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable, by};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use undrawn::Undrawn;
+
+#[path = "undrawn.rs"]
+mod undrawn;
 
 /// How long anything may take on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -89,21 +93,6 @@ impl Desk {
 /// Whether words are somewhere on screen.
 pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
     window.query_all_by_label_contains(text).next().is_some()
-}
-
-/// Draws nothing, and so keeps no picture that a graphics card would hold.
-struct Undrawn;
-
-impl egui_kittest::TestRenderer for Undrawn {
-    fn handle_delta(&mut self, _delta: &eframe::egui::TexturesDelta) {}
-
-    fn render(
-        &mut self,
-        _ctx: &eframe::egui::Context,
-        _output: &eframe::egui::FullOutput,
-    ) -> Result<image::RgbaImage, String> {
-        Err("this window is not drawn".to_owned())
-    }
 }
 
 /// A window; the engine process is the real program.

@@ -1,12 +1,13 @@
 //! An open stack: its channels, what lies over it, and where one looks.
 
-use crate::data::composite::{Blending, ColorMap, Intensity, LabelLook, LabelStyle};
+use crate::data::composite::{Blending, ColorMap, Intensity, LabelLook};
 use crate::data::histogram::Histogram;
 use crate::data::loader::SourceId;
 use crate::data::plane::Orientation;
-use crate::data::source::{Extents, FileSource, PlaneSource};
+use crate::data::source::{FileSource, PlaneSource};
 use crate::results::Results;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
+use cytoscope_pipeline::Extents;
 use cytoscope_volume::{Axes, Axis};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -228,7 +229,7 @@ impl Document {
             visible: role != Role::Map,
             source: Arc::new(FileSource::new(image, matches!(role, Role::Labels | Role::Truth))),
             source_id: fresh_id(),
-            labels: LabelLook { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None },
+            labels: LabelLook::default(),
             look: Overlay::map_look(),
             channels: extents.channels,
             times: extents.times,

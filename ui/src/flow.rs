@@ -1,7 +1,7 @@
 //! What follows when files have opened and jobs have ended.
 
 use crate::app::Workbench;
-use crate::data::composite::{LabelLook, LabelStyle};
+use crate::data::composite::LabelLook;
 use crate::data::grown::{LiveSource, PreviewSource};
 use crate::document::{Document, Overlay, Role, file_name, fresh_id};
 use crate::measured::table_name;
@@ -308,7 +308,7 @@ impl Workbench {
             visible: true,
             source: Arc::new(LiveSource::new(array, zyx)),
             source_id: fresh_id(),
-            labels: LabelLook { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None },
+            labels: LabelLook::default(),
             look: Overlay::map_look(),
             channels,
             times: 1,
@@ -362,10 +362,7 @@ impl Workbench {
             return;
         }
         let before = document.of_role(Role::Labels);
-        let (visible, labels) = before.map_or_else(
-            || (true, LabelLook { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None }),
-            |o| (o.visible, o.labels.clone()),
-        );
+        let (visible, labels) = before.map_or_else(|| (true, LabelLook::default()), |o| (o.visible, o.labels.clone()));
         document.put(Overlay {
             role: Role::Labels,
             name: PREVIEW_NAME.to_owned(),

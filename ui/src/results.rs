@@ -30,7 +30,7 @@ pub enum TableError {
         /// Its path.
         path: PathBuf,
         /// Counted from 1.
-        line: usize,
+        line: u64,
         /// Columns of the first line.
         expected: usize,
     },
@@ -68,15 +68,19 @@ impl Results {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, TableError> {
-        let mut lines = text.lines();
-        let columns: Vec<String> = lines.next().unwrap_or_default().split(',').map(|c| c.trim().to_owned()).collect();
-        let malformed = |line| TableError::Malformed { path: path.to_owned(), line, expected: columns.len() };
-        let label_column = columns.iter().position(|c| c == "label").ok_or_else(|| malformed(1))?;
+        let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
+        let malformed = |line, expected| TableError::Malformed { path: path.to_owned(), line, expected };
+        let header = reader.headers().map_err(|_| malformed(1, 0))?;
+        let columns: Vec<String> = header.iter().map(str::to_owned).collect();
+        let label_column = columns.iter().position(|c| c == "label").ok_or_else(|| malformed(1, columns.len()))?;
         let mut rows = Vec::new();
-        for (i, line) in lines.enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        for record in reader.records() {
+            let place = |position: Option<&csv::Position>| position.map_or(0, |p| p.line());
+            let record = record.map_err(|e| malformed(place(e.position()), columns.len()))?;
             let row: Result<Vec<f64>, _> =
-                line.split(',').map(|c| if c.is_empty() { Ok(f64::NAN) } else { c.trim().parse() }).collect();
-            rows.push(row.ok().filter(|r| r.len() == columns.len()).ok_or_else(|| malformed(i + 2))?);
+                record.iter().map(|c| if c.is_empty() { Ok(f64::NAN) } else { c.parse() }).collect();
+            let row = row.ok().filter(|r| r.len() == columns.len());
+            rows.push(row.ok_or_else(|| malformed(place(record.position()), columns.len()))?);
         }
         Ok(Self { order: (0..rows.len()).collect(), columns, rows, label_column, sorted: None, path: path.to_owned() })
     }
@@ -130,6 +134,9 @@ mod tests {
         table.sort_by(1);
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [3, 1, 2]);
         assert_eq!(table.row_of(3), Some(2));
+        // Names that a table writer has to quote.
+        let quoted = Results::parse(Path::new("x.csv"), "label,\"mean_a,b\"\r\n7,1.5\r\n").unwrap();
+        assert_eq!((quoted.column("mean_a,b"), quoted.value(0, 1)), (Some(1), 1.5));
         for (bad, at) in [("volume\n1\n", 1), ("label,v\n1\n", 2), ("label\n1\nword\n", 3)] {
             let error = Results::parse(Path::new("x.csv"), bad).unwrap_err();
             assert!(matches!(error, TableError::Malformed { line, .. } if line == at), "{bad}: {error}");

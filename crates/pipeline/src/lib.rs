@@ -35,3 +35,4 @@ pub use measure::{MeasureJob, MeasureReport};
 pub use model::{Model, Task, find_model, model_folders, user_folder};
 pub use predict::{InputFailure, InputReport, Output, PredictJob, PredictOutcome};
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
+pub use stack::Extents;

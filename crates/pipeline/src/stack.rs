@@ -9,16 +9,20 @@ use std::ops::Range;
 
 /// Extents of an image's six axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extents {
+pub struct Extents {
+    /// Time points.
     pub times: usize,
+    /// Slices, rows, columns.
     pub zyx: [usize; 3],
     /// Channels; the samples of an RGB pixel count as channels.
     pub channels: usize,
-    samples: usize,
+    /// Samples of a pixel.
+    pub samples: usize,
 }
 
 impl Extents {
-    pub(crate) fn of(meta: &ImageMeta) -> Self {
+    /// Of an image.
+    pub fn of(meta: &ImageMeta) -> Self {
         let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
         Self {
             times: size(Axis::T),

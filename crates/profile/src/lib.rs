@@ -18,7 +18,7 @@
 mod memory;
 mod trace;
 
-pub use memory::{MemoryMark, available_bytes, peak_resident_bytes, resident_bytes};
+pub use memory::{MemoryMark, available_bytes, bytes_text, peak_resident_bytes, resident_bytes};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};

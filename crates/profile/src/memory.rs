@@ -38,3 +38,14 @@ fn status_kib(path: &str, key: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()
 }
+
+/// Bytes for people, such as `512 MiB`.
+pub fn bytes_text(n: u64) -> String {
+    let value = n as f64;
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.0} KiB", value / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.0} MiB", value / 1_048_576.0),
+        _ => format!("{:.2} GiB", value / 1_073_741_824.0),
+    }
+}

@@ -133,21 +133,8 @@ fn job(value: Value) -> PredictJob {
 
 /// A job that takes long: a large stack in small tiles.
 fn long(desk: &Desk, out: &str) -> PredictJob {
-    let name = "large.tif";
-    if !desk.path(name).exists() {
-        let small = desk.image(&desk.nuclei("16,64,64", 1));
-        let values: Vec<u16> = small.samples().to_f32().iter().map(|v| *v as u16).collect();
-        let mut large = Vec::with_capacity(48 * 512 * 512);
-        for z in 0..48 {
-            for y in 0..512 {
-                let row = ((z % 16) * 64 + y % 64) * 64;
-                (0..8).for_each(|_| large.extend_from_slice(&values[row..row + 64]));
-            }
-        }
-        desk.write(name, "ZYX", &[48, 512, 512], large);
-    }
     job(json!({
-        "inputs": [desk.path(name)], "model": "nuclei", "out": desk.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
+        "inputs": [desk.path(&desk.large())], "model": "nuclei", "out": desk.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
     }))
 }
 

@@ -12,7 +12,7 @@ pub mod tools;
 mod touch;
 
 use crate::app::Workbench;
-use crate::data::composite::{LabelLook, LabelStyle};
+use crate::data::composite::LabelLook;
 use crate::document::{Document, Overlay, Role, file_name, fresh_id};
 use cytoscope_annotate::{Change, Replay};
 use cytoscope_volume::VoxelSize;
@@ -301,7 +301,7 @@ impl Workbench {
                         visible: true,
                         source,
                         source_id: fresh_id(),
-                        labels: LabelLook { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None },
+                        labels: LabelLook::default(),
                         look: Overlay::map_look(),
                         channels: 1,
                         times,

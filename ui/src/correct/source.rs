@@ -32,21 +32,15 @@ impl PlaneSource for SnapshotSource {
         let size = at.size();
         let mut values = vec![0; size[0] * size[1]];
         if at.time == self.time {
-            let [_, rows, columns] = at.orientation.axes();
             let shape = self.labels.shape_zyx();
             let whole = self
                 .labels
                 .slice(axis(at.orientation), at.index)
                 .map_err(|e| SourceError::Io(std::io::Error::other(e.to_string())))?;
-            // A cut across X comes as rows of Z; its view has rows of Y.
-            let place = |r: usize, c: usize| match at.orientation {
-                Orientation::Zy => c * shape[rows] + r,
-                _ => r * shape[columns] + c,
-            };
             let step = at.step.max(1);
             let wanted = at.rows.clone().step_by(step).flat_map(|r| {
                 let columns = at.columns.clone().step_by(step);
-                columns.map(move |c| place(r, c))
+                columns.map(move |c| at.orientation.place_in_slice(shape, r, c))
             });
             for (value, i) in values.iter_mut().zip(wanted) {
                 *value = whole.get(i).copied().unwrap_or(0);

@@ -118,6 +118,12 @@ pub struct LabelLook {
     pub colors: Option<Arc<Vec<[u8; 3]>>>,
 }
 
+impl Default for LabelLook {
+    fn default() -> Self {
+        Self { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None }
+    }
+}
+
 impl LabelLook {
     /// The colour of a label.
     pub fn color(&self, label: u32) -> [u8; 3] {

@@ -19,33 +19,19 @@ fn place(i: usize, from: usize, to: usize) -> usize {
     ((2 * i + 1) * to / (2 * from.max(1))).min(to.saturating_sub(1))
 }
 
-/// Rows and columns of a cut as they are wanted, from a whole one of another grid.
-fn taken<T: Copy + Default>(whole: &[T], size: [usize; 2], full: [usize; 2], at: &PlaneAt) -> Vec<T> {
+/// Rows and columns of a cut as they are wanted, from a whole slice of another grid over the same field of view.
+fn taken<T: Copy + Default>(slice: &[T], grid: [usize; 3], zyx: [usize; 3], at: &PlaneAt) -> Vec<T> {
     let step = at.step.max(1);
+    let (size, full) = (at.orientation.cut(grid), at.orientation.cut(zyx));
     let mut out = Vec::with_capacity(at.size().iter().product());
     for r in at.rows.clone().step_by(step) {
-        let row = place(r, full[0], size[0]) * size[1];
+        let row = place(r, full[0], size[0]);
         for c in at.columns.clone().step_by(step) {
-            out.push(whole.get(row + place(c, full[1], size[1])).copied().unwrap_or_default());
+            let i = at.orientation.place_in_slice(grid, row, place(c, full[1], size[1]));
+            out.push(slice.get(i).copied().unwrap_or_default());
         }
     }
     out
-}
-
-/// One cut of an array with axes Z, Y, X: as rows and columns of the view.
-fn turned<T: Copy + Default>(slice: Vec<T>, orientation: Orientation, zyx: [usize; 3]) -> (Vec<T>, [usize; 2]) {
-    let [_, rows, columns] = orientation.axes();
-    let size = [zyx[rows], zyx[columns]];
-    if orientation != Orientation::Zy {
-        return (slice, size);
-    }
-    // It comes as rows of Z; the view has rows of Y.
-    let (nz, ny) = (zyx[0], zyx[1]);
-    let turned = (0..ny)
-        .flat_map(|y| (0..nz).map(move |z| z * ny + y))
-        .map(|i| slice.get(i).copied().unwrap_or_default())
-        .collect();
-    (turned, size)
 }
 
 /// A growing prediction on the model's grid, shown on the stack's.
@@ -65,12 +51,11 @@ impl LiveSource {
 impl PlaneSource for LiveSource {
     fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
         cancel.check()?;
-        let [stands, rows, columns] = at.orientation.axes();
+        let [stands, ..] = at.orientation.axes();
         let grid = self.array.shape_zyx();
         let index = place(at.index, self.zyx[stands], grid[stands]);
         let slice = self.array.slice(across(at.orientation), index, at.channel).map_err(io)?;
-        let (slice, size) = turned(slice, at.orientation, grid);
-        let values = taken(&slice, size, [self.zyx[rows], self.zyx[columns]], at);
+        let values = taken(&slice, grid, self.zyx, at);
         Ok(Plane { at: at.clone(), size: at.size(), values: Values::F32(values) })
     }
 }
@@ -90,11 +75,9 @@ impl PreviewSource {
 impl PlaneSource for PreviewSource {
     fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
         cancel.check()?;
-        let [_, rows, columns] = at.orientation.axes();
         let zyx = self.array.shape_zyx();
         let slice = self.array.slice(across(at.orientation), at.index).map_err(io)?;
-        let (slice, size) = turned(slice, at.orientation, zyx);
-        let values = taken(&slice, size, [zyx[rows], zyx[columns]], at);
+        let values = taken(&slice, zyx, zyx, at);
         Ok(Plane { at: at.clone(), size: at.size(), values: Values::Labels(values) })
     }
 }
@@ -113,7 +96,11 @@ mod tests {
     #[test]
     fn cuts_across_x_are_turned() {
         // Z × Y × X of 2 × 3 × 1: the slice across X comes as rows of Z.
-        let (turned, size) = turned(vec![0, 1, 2, 10, 11, 12], Orientation::Zy, [2, 3, 1]);
-        assert_eq!((turned, size), (vec![0, 10, 1, 11, 2, 12], [3, 2]));
+        let at =
+            PlaneAt { orientation: Orientation::Zy, index: 0, channel: 0, time: 0, rows: 0..3, columns: 0..2, step: 1 };
+        assert_eq!(taken(&[0, 1, 2, 10, 11, 12], [2, 3, 1], [2, 3, 1], &at), [0, 10, 1, 11, 2, 12]);
+        // On a stack twice as deep.
+        let deeper = PlaneAt { columns: 0..4, rows: 1..2, ..at };
+        assert_eq!(taken(&[0, 1, 2, 10, 11, 12], [2, 3, 1], [4, 3, 1], &deeper), [1, 1, 11, 11]);
     }
 }

@@ -1,6 +1,7 @@
 //! Planes read off the window's thread: the newest request of each place on screen wins, neighbours are fetched ahead, and
 //! what was read is kept within a budget.
 
+use super::kept::Kept;
 use super::plane::{Plane, PlaneAt};
 use super::source::{Cancel, PlaneSource, SourceError};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -37,9 +38,7 @@ struct State {
     ahead: VecDeque<Task>,
     /// Being read: who asked (none for fetching ahead), what, and how to stop it.
     running: Vec<(Option<Slot>, Key, Arc<Cancel>)>,
-    kept: HashMap<Key, (Arc<Plane>, u64)>,
-    kept_bytes: usize,
-    clock: u64,
+    kept: Kept<Key, Plane>,
     failed: HashMap<Key, String>,
     stop: bool,
 }
@@ -47,22 +46,6 @@ struct State {
 impl State {
     fn is_running(&self, key: &Key) -> bool {
         self.running.iter().any(|(_, k, _)| k == key)
-    }
-
-    fn keep(&mut self, key: Key, plane: Arc<Plane>, budget: usize) {
-        self.clock += 1;
-        self.kept_bytes += plane.bytes();
-        if let Some((old, _)) = self.kept.insert(key, (plane, self.clock)) {
-            self.kept_bytes -= old.bytes();
-        }
-        while self.kept_bytes > budget && self.kept.len() > 1 {
-            let Some(oldest) = self.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| k.clone()) else {
-                break;
-            };
-            if let Some((plane, _)) = self.kept.remove(&oldest) {
-                self.kept_bytes -= plane.bytes();
-            }
-        }
     }
 }
 
@@ -118,11 +101,7 @@ impl Loader {
     pub fn get(&self, slot: Slot, id: SourceId, source: &Arc<dyn PlaneSource>, at: &PlaneAt) -> Answer {
         let key = (id, at.clone());
         let mut state = self.shared.state();
-        state.clock += 1;
-        let clock = state.clock;
-        if let Some((plane, used)) = state.kept.get_mut(&key) {
-            *used = clock;
-            let plane = Arc::clone(plane);
+        if let Some(plane) = state.kept.get(&key) {
             state.wanted.remove(&slot);
             return Answer::Ready(plane);
         }
@@ -147,7 +126,7 @@ impl Loader {
         let mut state = self.shared.state();
         for at in planes {
             let key = (id, at);
-            if state.kept.contains_key(&key) || state.failed.contains_key(&key) || state.is_running(&key) {
+            if state.kept.has(&key) || state.failed.contains_key(&key) || state.is_running(&key) {
                 continue;
             }
             state.ahead.retain(|t| t.key != key);
@@ -165,15 +144,13 @@ impl Loader {
         state.wanted.retain(|_, t| t.key.0 != id);
         state.ahead.retain(|t| t.key.0 != id);
         state.failed.retain(|k, _| k.0 != id);
-        let gone: usize = state.kept.iter().filter(|(k, _)| k.0 == id).map(|(_, (p, _))| p.bytes()).sum();
-        state.kept.retain(|k, _| k.0 != id);
-        state.kept_bytes -= gone;
+        state.kept.forget(|k| k.0 == id);
         state.running.iter().filter(|(_, k, _)| k.0 == id).for_each(|(_, _, c)| c.cancel());
     }
 
     /// Bytes of planes held now.
     pub fn kept_bytes(&self) -> usize {
-        self.shared.state().kept_bytes
+        self.shared.state().kept.bytes()
     }
 
     /// Whether something on screen is still being read.
@@ -223,7 +200,8 @@ fn read(shared: &Shared) {
         state.running.retain(|(who, key, _)| !(*who == slot && *key == task.key));
         match result {
             Ok(plane) => {
-                state.keep(task.key, Arc::new(plane), shared.budget);
+                let bytes = plane.bytes();
+                state.kept.put(task.key, plane, bytes, shared.budget, |_| false);
             }
             Err(SourceError::Cancelled) => {}
             Err(error) => {

@@ -3,6 +3,7 @@
 pub mod composite;
 pub mod grown;
 pub mod histogram;
+pub mod kept;
 pub mod loader;
 pub mod plane;
 pub mod source;

@@ -27,6 +27,22 @@ impl Orientation {
         }
     }
 
+    /// Rows and columns of a full-size cut through a stack.
+    pub fn cut(self, zyx: [usize; 3]) -> [usize; 2] {
+        let [_, rows, columns] = self.axes();
+        [zyx[rows], zyx[columns]]
+    }
+
+    /// Where a row and column of a cut are in the slice as arrays with axes Z, Y, X give it, the first axis that is left in rows: one across
+    /// X comes as rows of Z, and its view has rows of Y.
+    pub fn place_in_slice(self, zyx: [usize; 3], row: usize, column: usize) -> usize {
+        let [rows, columns] = self.cut(zyx);
+        match self {
+            Orientation::Zy => column * rows + row,
+            Orientation::Xy | Orientation::Xz => row * columns + column,
+        }
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,8 @@
 //! Where planes come from: files read lazily, results that grow, labels being corrected.
 
 use super::plane::{Orientation, Plane, PlaneAt, Values};
-use cytoscope_formats::{FormatError, Image, ImageMeta};
+use cytoscope_formats::{FormatError, Image};
+use cytoscope_pipeline::Extents;
 use cytoscope_volume::{Array, Axis, Region, VolumeError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,38 +37,6 @@ impl Cancel {
     /// [`SourceError::Cancelled`] once it was asked to stop.
     pub fn check(&self) -> Result<(), SourceError> {
         if self.0.load(Ordering::Relaxed) { Err(SourceError::Cancelled) } else { Ok(()) }
-    }
-}
-
-/// Extents of a stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extents {
-    /// Time points.
-    pub times: usize,
-    /// Slices, rows, columns.
-    pub zyx: [usize; 3],
-    /// Channels; the samples of a colour pixel count as channels.
-    pub channels: usize,
-    /// Samples of a pixel.
-    pub samples: usize,
-}
-
-impl Extents {
-    /// Of an image.
-    pub fn of(meta: &ImageMeta) -> Self {
-        let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
-        Self {
-            times: size(Axis::T),
-            zyx: [size(Axis::Z), size(Axis::Y), size(Axis::X)],
-            channels: size(Axis::C) * size(Axis::S),
-            samples: size(Axis::S),
-        }
-    }
-
-    /// Rows and columns of a full-size cut.
-    pub fn cut(&self, orientation: Orientation) -> [usize; 2] {
-        let [_, rows, columns] = orientation.axes();
-        [self.zyx[rows], self.zyx[columns]]
     }
 }
 

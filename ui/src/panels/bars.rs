@@ -1,6 +1,6 @@
 //! The bars: menus above, what is under the pointer below, and the controls of the views.
 
-use super::{bytes, icon_button};
+use super::icon_button;
 use crate::app::Workbench;
 use crate::command::Command;
 use crate::correct::tools::{Deed, Tool};
@@ -8,6 +8,7 @@ use crate::document::{Role, file_name};
 use crate::theme;
 use crate::views::slice::Options;
 use cytoscope_pipeline::worker::WorkerState;
+use cytoscope_profile::bytes_text;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
 
@@ -189,7 +190,7 @@ impl Workbench {
             Some(WorkerState::Dead) => ("engine stopped".to_owned(), theme::bad(ui.visuals())),
             Some(WorkerState::Ready { .. }) => {
                 let device = self.work.running().and_then(|j| j.device.as_ref()).map(|d| d.id.to_string());
-                let memory = self.work.memory.map(|(now, _)| bytes(now));
+                let memory = self.work.memory.map(|(now, _)| bytes_text(now));
                 let parts: Vec<String> = device.into_iter().chain(memory).collect();
                 let text = if parts.is_empty() { "engine ready".to_owned() } else { parts.join(" · ") };
                 (text, theme::good(ui.visuals()))

@@ -96,17 +96,6 @@ pub(crate) fn seconds(s: f64) -> String {
     }
 }
 
-/// Bytes for people.
-pub(crate) fn bytes(n: u64) -> String {
-    let value = n as f64;
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.0} KiB", value / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.0} MiB", value / 1_048_576.0),
-        _ => format!("{:.2} GiB", value / 1_073_741_824.0),
-    }
-}
-
 impl Workbench {
     /// The panel of tasks at the right.
     pub(crate) fn tasks_panel(&mut self, ui: &mut Ui) {

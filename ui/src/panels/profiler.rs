@@ -1,13 +1,13 @@
 //! Where every second and megabyte went: stages, a flame chart, operators, memory.
 
-use super::{bytes, frame, icon_button, seconds, weak};
+use super::{frame, icon_button, seconds, weak};
 use crate::app::Workbench;
 use crate::opener::{Ask, ProfileFormat};
 use crate::shots::PictureOf;
 use crate::theme;
 use crate::work::{JobState, JobView, Work};
 use cytoscope_pipeline::worker::JobId;
-use cytoscope_profile::{SpanRecord, Stage, StageTotal};
+use cytoscope_profile::{SpanRecord, Stage, StageTotal, bytes_text};
 use eframe::egui::{self, Align2, FontId, Pos2, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
@@ -255,7 +255,7 @@ fn stage_bar(ui: &mut Ui, job: &JobView, whole: Option<f64>) {
             painter.text(part.center(), Align2::CENTER_CENTER, text, FontId::proportional(11.5), egui::Color32::BLACK);
         }
         if response.hover_pos().is_some_and(|p| part.contains(p)) {
-            under = Some(format!("{}: {}, {}", stage.name(), seconds(*time), bytes(*moved)));
+            under = Some(format!("{}: {}, {}", stage.name(), seconds(*time), bytes_text(*moved)));
         }
         left += width;
     }
@@ -361,7 +361,7 @@ fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
         if let Some(s) = under {
             let mut text = format!("{} · {}\n{}", s.stage.name(), s.name, seconds(s.duration_us / 1e6));
             if s.bytes > 0 {
-                text.push_str(&format!("\n{}", bytes(s.bytes)));
+                text.push_str(&format!("\n{}", bytes_text(s.bytes)));
             }
             if s.macs > 0 {
                 text.push_str(&format!("\n{:.1} GOP/s", 2.0 * s.macs as f64 / s.duration_us.max(1e-3) / 1e3));
@@ -398,7 +398,7 @@ fn operators(ui: &mut Ui, job: &JobView, search: &str) {
                     seconds(row.seconds),
                     format!("{:.1} %", row.seconds / whole.max(1e-12) * 100.0),
                     if row.macs > 0 { format!("{rate:.1}") } else { String::new() },
-                    if row.bytes > 0 { bytes(row.bytes) } else { String::new() },
+                    if row.bytes > 0 { bytes_text(row.bytes) } else { String::new() },
                 ];
                 for cell in cells {
                     line.col(|ui| _ = ui.add(egui::Label::new(RichText::new(cell).size(12.0)).truncate()));

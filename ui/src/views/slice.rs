@@ -471,7 +471,7 @@ fn wanted(
     pixels_per_point: f64,
     size: Vec2,
 ) -> PlaneAt {
-    let [rows, columns] = document.extents.cut(orientation);
+    let [rows, columns] = orientation.cut(document.extents.zyx);
     let mut at = PlaneAt {
         orientation,
         index: document.cursor[orientation.axes()[0]],

@@ -3,6 +3,7 @@
 
 use super::content::{Builder, Volume};
 use super::grid::Grid;
+use crate::data::kept::Kept;
 use crate::data::loader::SourceId;
 use crate::data::source::{Cancel, PlaneSource, SourceError};
 use std::collections::{HashMap, VecDeque};
@@ -60,28 +61,9 @@ struct State {
     wanted: Vec<Key>,
     waiting: VecDeque<Request>,
     running: Option<Running>,
-    kept: HashMap<Key, (Arc<Volume>, u64)>,
-    kept_bytes: usize,
-    clock: u64,
+    kept: Kept<Key, Volume>,
     failed: HashMap<Key, String>,
     stop: bool,
-}
-
-impl State {
-    fn keep(&mut self, key: Key, volume: Arc<Volume>, budget: usize) {
-        self.clock += 1;
-        self.kept_bytes += volume.bytes();
-        if let Some((old, _)) = self.kept.insert(key, (volume, self.clock)) {
-            self.kept_bytes -= old.bytes();
-        }
-        while self.kept_bytes > budget {
-            let spare = self.kept.iter().filter(|(k, _)| !self.wanted.contains(k) && **k != key);
-            let Some(oldest) = spare.min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) else { break };
-            if let Some((volume, _)) = self.kept.remove(&oldest) {
-                self.kept_bytes -= volume.bytes();
-            }
-        }
-    }
 }
 
 struct Shared {
@@ -130,7 +112,7 @@ impl Reader {
             running.cancel.cancel();
         }
         let missing = requests.iter().filter(|r| {
-            !state.kept.contains_key(&r.key)
+            !state.kept.has(&r.key)
                 && !state.failed.contains_key(&r.key)
                 && state.running.as_ref().is_none_or(|running| running.key != r.key)
         });
@@ -141,11 +123,8 @@ impl Reader {
     /// A volume, if it is there.
     pub fn get(&self, key: &Key) -> Answer {
         let mut state = self.shared.state();
-        state.clock += 1;
-        let clock = state.clock;
-        if let Some((volume, used)) = state.kept.get_mut(key) {
-            *used = clock;
-            return Answer::Ready(Arc::clone(volume));
+        if let Some(volume) = state.kept.get(key) {
+            return Answer::Ready(volume);
         }
         state.failed.get(key).map_or(Answer::Waiting, |why| Answer::Failed(why.clone()))
     }
@@ -171,9 +150,7 @@ impl Reader {
         state.wanted.retain(|k| k.source != source);
         state.waiting.retain(|r| r.key.source != source);
         state.failed.retain(|k, _| k.source != source);
-        let gone: usize = state.kept.iter().filter(|(k, _)| k.source == source).map(|(_, (v, _))| v.bytes()).sum();
-        state.kept.retain(|k, _| k.source != source);
-        state.kept_bytes -= gone;
+        state.kept.forget(|k| k.source == source);
         if let Some(running) = state.running.as_ref().filter(|r| r.key.source == source) {
             running.cancel.cancel();
         }
@@ -181,7 +158,7 @@ impl Reader {
 
     /// Bytes of volumes held now.
     pub fn kept_bytes(&self) -> usize {
-        self.shared.state().kept_bytes
+        self.shared.state().kept.bytes()
     }
 }
 
@@ -227,7 +204,10 @@ fn run(shared: &Shared) {
         state.running = None;
         // Broken off or forgotten at the last moment counts, too.
         match cancel.check().and(result) {
-            Ok(volume) => state.keep(request.key, Arc::new(volume), shared.budget),
+            Ok(volume) => {
+                let (bytes, State { kept, wanted, .. }) = (volume.bytes(), &mut *state);
+                kept.put(request.key, volume, bytes, shared.budget, |k| wanted.contains(k));
+            }
             Err(SourceError::Cancelled) => {
                 // Wanted again since it was broken off.
                 if state.wanted.contains(&request.key) {
