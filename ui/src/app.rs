@@ -5,6 +5,7 @@ use crate::compare::Compare;
 use crate::correct::Corrections;
 use crate::correct::tools::Deed;
 use crate::data::loader::{CACHE_BYTES, Loader};
+use crate::data::plane::Orientation;
 use crate::document::{Document, Role};
 use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
@@ -155,6 +156,11 @@ impl Workbench {
             && !self.loader.is_busy()
             && self.layout.is_settled()
             && self.corrections.is_settled()
+    }
+
+    /// Whether a cut of the stack on screen has its picture.
+    pub fn shows(&self, orientation: Orientation) -> bool {
+        self.document().is_some() && self.layout.view(orientation).has_picture()
     }
 
     /// Every open stack.

@@ -44,8 +44,11 @@ impl Workbench {
                     self.commands.push(Command::Predict);
                 }
                 if self.documents.len() > 1 {
-                    let text = format!("{}  Predict all {} stacks", icon::QUEUE, self.documents.len());
-                    if ui.add_enabled(self.can(Command::PredictAll), egui::Button::new(text)).clicked() {
+                    let (text, all) =
+                        (format!("Predict all {} stacks", self.documents.len()), self.can(Command::PredictAll));
+                    let response = ui.add_enabled(all, egui::Button::new(format!("{}  {text}", icon::QUEUE)));
+                    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, all, &text));
+                    if response.clicked() {
                         self.commands.push(Command::PredictAll);
                     }
                 }

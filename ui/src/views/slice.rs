@@ -102,6 +102,11 @@ impl SliceView {
         self.id
     }
 
+    /// Whether it has a picture.
+    pub fn has_picture(&self) -> bool {
+        self.texture.is_some()
+    }
+
     /// Whether everything on screen is there.
     pub fn is_settled(&self) -> bool {
         !self.compositor.is_busy() && !self.plain_compositor.is_busy()

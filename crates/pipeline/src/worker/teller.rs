@@ -84,6 +84,8 @@ struct Cursor {
     spans: usize,
     marks: usize,
     sent: usize,
+    /// Spans that may be told now: what was not used of the last second.
+    allowed: f64,
     left_out: u64,
 }
 
@@ -102,7 +104,8 @@ impl Teller {
             stages: Vec::new(),
             stages_at: now,
             memory_at: now,
-            spans: Cursor::default(),
+            // A short job tells all it has at its end.
+            spans: Cursor { allowed: MAX_SPANS_A_SECOND as f64, ..Cursor::default() },
         };
         Self { line, id, recorder, folder, state: Mutex::new(state) }
     }
@@ -198,7 +201,8 @@ impl Teller {
     }
 
     fn tell_stages(&self, state: &mut State) {
-        let since = state.stages_at.elapsed();
+        let most = MAX_SPANS_A_SECOND as f64;
+        state.spans.allowed = (state.spans.allowed + most * state.stages_at.elapsed().as_secs_f64()).min(most);
         state.stages_at = Instant::now();
         let totals = self.recorder.totals();
         if totals == state.stages {
@@ -208,8 +212,9 @@ impl Teller {
         let kept = usize::try_from(ended.saturating_sub(self.recorder.dropped_spans())).unwrap_or(usize::MAX);
         self.line.tell(&Reply::Stages { id: self.id, totals: totals.clone() });
         state.stages = totals;
-        let may = (MAX_SPANS_A_SECOND as f64 * since.as_secs_f64().min(1.0)) as usize;
+        let may = state.spans.allowed as usize;
         let (spans, left_out) = state.spans.next(&self.recorder, kept, may);
+        state.spans.allowed -= spans.len() as f64;
         let marks = self.recorder.memory_marks_since(state.spans.marks, MARKS_AT_ONCE);
         state.spans.marks += marks.len();
         if !spans.is_empty() || !marks.is_empty() {

@@ -1,0 +1,54 @@
+//! How long a stack of 10 GB takes to show its first slice: `cargo run --release --example first_slice [FILE]`.
+//!
+//! Without a file it makes a sparse one, which takes no disk and is read as any other (from the page cache after the first time).
+//! Frames are laid out and planes composed as in the window; drawing on the graphics card is left out.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement")]
+
+use cytoscope_ui::data::plane::Orientation;
+use cytoscope_ui::{Workbench, WorkbenchOptions};
+use egui_kittest::Harness;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use undrawn::Undrawn;
+
+#[path = "../tests/window/undrawn.rs"]
+mod undrawn;
+
+/// Slices, rows, columns of 16-bit voxels: 10.07 GB.
+const SHAPE: [u64; 3] = [1200, 2048, 2048];
+
+fn sparse(folder: &std::path::Path) -> PathBuf {
+    let path = folder.join("ten_gigabytes.npy");
+    let [z, y, x] = SHAPE;
+    let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    header.extend(format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({z}, {y}, {x}), }}").bytes());
+    header.resize(127, b' ');
+    header.push(b'\n');
+    std::fs::write(&path, &header).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(128 + z * y * x * 2).unwrap();
+    path
+}
+
+fn main() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::args_os().nth(1).map_or_else(|| sparse(folder.path()), PathBuf::from);
+    for _ in 0..5 {
+        let mut window: Harness<'_, Workbench> = Harness::builder()
+            .with_size([1360.0, 860.0])
+            .renderer(Undrawn)
+            .build_eframe(|cc| Workbench::new(&cc.egui_ctx, WorkbenchOptions::default()));
+        window.run_steps(3);
+        let began = Instant::now();
+        window.state_mut().open_paths(std::slice::from_ref(&path));
+        let mut until = |what: &str, is: &dyn Fn(&Workbench) -> bool| {
+            while !is(window.state()) {
+                window.step();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            print!("{what} after {:.0} ms   ", began.elapsed().as_secs_f64() * 1e3);
+        };
+        until("XY slice", &|w| w.shows(Orientation::Xy));
+        until("all three cuts", &|w| Orientation::ALL.iter().all(|o| w.shows(*o)));
+        println!();
+    }
+}
