@@ -47,6 +47,7 @@ fn main() {
             }
             print!("{what} after {:.0} ms   ", began.elapsed().as_secs_f64() * 1e3);
         };
+        until("opened", &|w| w.document().is_some());
         until("XY slice", &|w| w.shows(Orientation::Xy));
         until("all three cuts", &|w| Orientation::ALL.iter().all(|o| w.shows(*o)));
         println!();

@@ -80,6 +80,9 @@ fn between(plane: &Plane, row: f64, column: f64) -> Option<f64> {
     Some(mix(r0)? * (1.0 - down) + mix(r1)? * down)
 }
 
+/// The curves of a line by the names of their channels, its length, and the unit of both.
+type Profile = (Vec<(String, Curve)>, f64, &'static str);
+
 /// The curves as CSV; every one has the same distances.
 fn csv(curves: &[(String, Curve)], unit: &str) -> String {
     let mut text = format!("distance_{unit}");
@@ -149,7 +152,7 @@ impl Workbench {
     }
 
     /// The curves of the line on screen by the names of their channels, its length, and the unit of both.
-    fn profile_along(&self, document: &Document) -> Option<(Vec<(String, Curve)>, f64, &'static str)> {
+    fn profile_along(&self, document: &Document) -> Option<Profile> {
         let line = document.marks.ruler?;
         let (voxel, unit) = if document.voxel_known { (document.voxel_um, "um") } else { ([1.0; 3], "px") };
         let visible = document.channels.iter().filter(|c| c.visible).count();

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_picture_is_cut_out_by_points() {
-        let pixels: Vec<Color32> = (0..24).map(|i| Color32::from_gray(i)).collect();
+        let pixels: Vec<Color32> = (0..24).map(Color32::from_gray).collect();
         let image = ColorImage::new([6, 4], pixels);
         let part = crop(&image, Rect::from_min_max(pos2(1.0, 0.5), pos2(2.0, 1.5)), 2.0);
         let gray: Option<Vec<u8>> = part.as_ref().map(|p| p.pixels.iter().map(|c| c.r()).collect());

@@ -162,14 +162,52 @@ const BAND_PIXELS: usize = 1 << 16;
 pub fn composite(planes: &[Shown]) -> Option<ColorImage> {
     let size = planes.first()?.plane().size;
     let [height, width] = size;
-    let mut sum = vec![[0f32; 3]; height * width];
     let rows = (BAND_PIXELS / width.max(1)).max(1);
-    for shown in planes.iter().filter(|s| s.plane().size == size && s.plane().values.len() == height * width) {
+    let fits = |s: &&Shown| s.plane().size == size && s.plane().values.len() == height * width;
+    let layers: Vec<Layer<'_>> = planes.iter().filter(fits).map(Layer::of).collect();
+    let mut pixels = vec![Color32::BLACK; height * width];
+    // Band by band, so that sums stay in the cache.
+    pixels.par_chunks_mut(rows * width.max(1)).enumerate().for_each_init(Vec::new, |sum, (i, band)| {
+        sum.clear();
+        sum.resize(band.len(), [0f32; 3]);
+        for layer in &layers {
+            layer.add(sum, i * rows * width, size);
+        }
+        for (pixel, [r, g, b]) in band.iter_mut().zip(sum.iter()) {
+            *pixel = Color32::from_rgb(*r as u8, *g as u8, *b as u8);
+        }
+    });
+    Some(ColorImage::new([width, height], pixels))
+}
+
+/// A plane ready to be put over others.
+enum Layer<'a> {
+    /// Intensities, their look, and the colours of their values.
+    Intensity(&'a Values, &'a Intensity, Vec<[f32; 3]>),
+    /// Labels.
+    Labels(&'a [u32], &'a LabelLook),
+    /// Nothing that can be shown.
+    Nothing,
+}
+
+impl<'a> Layer<'a> {
+    fn of(shown: &'a Shown) -> Self {
         match shown {
             Shown::Intensity(plane, look) => {
-                let table: Vec<[f32; 3]> = (0..STEPS)
-                    .map(|i| look.map.color((i as f32 / (STEPS - 1) as f32).powf(look.gamma.max(0.01))))
-                    .collect();
+                let share = |i: usize| (i as f32 / (STEPS - 1) as f32).powf(look.gamma.max(0.01));
+                Layer::Intensity(&plane.values, look, (0..STEPS).map(|i| look.map.color(share(i))).collect())
+            }
+            Shown::Labels(plane, look) => match &plane.values {
+                Values::Labels(labels) => Layer::Labels(labels, look),
+                _ => Layer::Nothing,
+            },
+        }
+    }
+
+    /// Puts the part from a pixel on over a band of a picture of this size.
+    fn add(&self, band: &mut [[f32; 3]], from: usize, size: [usize; 2]) {
+        match self {
+            Layer::Intensity(values, look, table) => {
                 let scale = if look.high > look.low { (STEPS - 1) as f32 / (look.high - look.low) } else { 0.0 };
                 let opacity = look.opacity.clamp(0.0, 1.0);
                 let put = |pixel: &mut [f32; 3], value: f32| {
@@ -183,27 +221,18 @@ pub fn composite(planes: &[Shown]) -> Option<ColorImage> {
                         };
                     }
                 };
-                sum.par_chunks_mut(rows * width).enumerate().for_each(|(i, band)| {
-                    let from = i * rows * width;
-                    let to = from + band.len();
-                    match &plane.values {
-                        Values::U8(v) => over(band, v.get(from..to), |p, v| put(p, f32::from(v))),
-                        Values::U16(v) => over(band, v.get(from..to), |p, v| put(p, f32::from(v))),
-                        Values::F32(v) => over(band, v.get(from..to), put),
-                        Values::Labels(v) => over(band, v.get(from..to), |p, v| put(p, v as f32)),
-                    }
-                });
+                let to = from + band.len();
+                match values {
+                    Values::U8(v) => over(band, v.get(from..to), |p, v| put(p, f32::from(v))),
+                    Values::U16(v) => over(band, v.get(from..to), |p, v| put(p, f32::from(v))),
+                    Values::F32(v) => over(band, v.get(from..to), put),
+                    Values::Labels(v) => over(band, v.get(from..to), |p, v| put(p, v as f32)),
+                }
             }
-            Shown::Labels(plane, look) => {
-                let Values::Labels(labels) = &plane.values else { continue };
-                sum.par_chunks_mut(rows * width).enumerate().for_each(|(i, band)| {
-                    draw_labels(band, labels, i * rows * width, [height, width], look);
-                });
-            }
+            Layer::Labels(labels, look) => draw_labels(band, labels, from, size, look),
+            Layer::Nothing => {}
         }
     }
-    let pixels = sum.par_iter().map(|[r, g, b]| Color32::from_rgb(*r as u8, *g as u8, *b as u8)).collect();
-    Some(ColorImage::new([width, height], pixels))
 }
 
 fn over<T: Copy>(band: &mut [[f32; 3]], values: Option<&[T]>, put: impl Fn(&mut [f32; 3], T)) {

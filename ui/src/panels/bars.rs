@@ -227,6 +227,7 @@ impl Workbench {
             swipe: None,
             pen: self.ruler_pen().or_else(|| self.pen()),
             bare: self.shots.is_bare(),
+            only_xy: false,
         };
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
         let happened = self.layout.show(ui, &mut self.documents[at], &self.loader, options);

@@ -32,6 +32,8 @@ pub struct Layout {
     with_volume: Tree<Pane>,
     slices: Tree<Pane>,
     volume_shown: bool,
+    /// Whether the other views were left out in the last frame.
+    only_xy: bool,
     volume_rect: egui::Rect,
     target: TextureFormat,
     /// Share of each view left of the line that one drags to compare.
@@ -48,6 +50,7 @@ impl Default for Layout {
             with_volume: with_volume(),
             slices: slices(),
             volume_shown: true,
+            only_xy: false,
             volume_rect: egui::Rect::NOTHING,
             target: PLAIN_FORMAT,
             swipe: None,
@@ -152,6 +155,8 @@ impl Layout {
     /// Draws the views of a document into all there is of `ui`.
     pub fn show(&mut self, ui: &mut Ui, document: &mut Document, loader: &Loader, mut options: Options) -> Happened {
         options.swipe = self.swipe;
+        options.only_xy = self.view(Orientation::Xy).awaits_first(document);
+        self.only_xy = options.only_xy;
         let flat = !document.is_3d();
         if flat || !self.volume_shown {
             self.volume.rest();
@@ -175,6 +180,9 @@ impl Layout {
         }
         let happened = panes.happened;
         self.hover = happened.hover;
+        if options.only_xy && !self.view(Orientation::Xy).awaits_first(document) {
+            ui.ctx().request_repaint();
+        }
         happened
     }
 
@@ -216,7 +224,7 @@ impl Layout {
 
     /// Whether no picture is being made.
     pub fn is_settled(&self) -> bool {
-        self.views.iter().all(SliceView::is_settled) && self.volume.is_settled()
+        !self.only_xy && self.views.iter().all(SliceView::is_settled) && self.volume.is_settled()
     }
 
     /// Shows or hides the line to drag.

@@ -74,6 +74,8 @@ pub struct Options {
     pub pen: Option<Pen>,
     /// Without buttons and captions, for a picture.
     pub bare: bool,
+    /// Nothing but the XY slice is read: its first picture is to come soon.
+    pub only_xy: bool,
 }
 
 /// The state of one view between frames.
@@ -94,6 +96,10 @@ pub struct SliceView {
     document: u64,
     id: Option<egui::Id>,
     drawing: bool,
+    /// Whether its planes cannot be read.
+    failed: bool,
+    /// What was put on screen and has neighbours that may be wanted next.
+    to_fetch_around: Option<PlaneAt>,
 }
 
 impl SliceView {
@@ -105,6 +111,11 @@ impl SliceView {
     /// Whether it has a picture.
     pub fn has_picture(&self) -> bool {
         self.texture.is_some()
+    }
+
+    /// Whether the first picture of a document is still to come.
+    pub fn awaits_first(&self, document: &Document) -> bool {
+        self.document != document.id || (self.texture.is_none() && !self.failed)
     }
 
     /// Whether everything on screen is there.
@@ -158,7 +169,9 @@ impl SliceView {
             ]
         };
 
-        self.refresh(ui, orientation, document, loader, [from_screen(rect.min), from_screen(rect.max)]);
+        if orientation == Orientation::Xy || !options.only_xy {
+            self.refresh(ui, orientation, document, loader, [from_screen(rect.min), from_screen(rect.max)]);
+        }
         let painter = ui.painter_at(rect);
         painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
         if let (Some(texture), Some((covers, _))) = (&self.texture, &self.covers) {
@@ -345,7 +358,7 @@ impl SliceView {
                         all.push(Shown::Intensity(plane, channel.look.clone()));
                     }
                 }
-                _ => complete = false,
+                answer => (complete, self.failed) = (false, matches!(answer, Answer::Failed(_))),
             }
         }
         if all.is_empty() && complete {
@@ -388,18 +401,18 @@ impl SliceView {
             if let Some(image) = self.compositor.ask(all, wake.clone()) {
                 self.put(ui, image);
             }
-            let near = |i: usize| PlaneAt { index: i, channel: first_visible(document), ..at.clone() };
-            let n = document.extents.zyx[orientation.axes()[0]];
-            if orientation == Orientation::Xy && n > 1 {
-                let ahead = (1..=AHEAD).rev().flat_map(|d| [at.index.checked_sub(d), Some(at.index + d)]);
-                loader.fetch_ahead(
-                    source_id,
-                    &document.source,
-                    ahead.flatten().filter(|i| *i < n).map(near).collect::<Vec<_>>(),
-                );
-            }
+            self.to_fetch_around = (orientation == Orientation::Xy).then_some(at);
         } else if let Some(image) = self.compositor.take(wake) {
             self.put(ui, image);
+        }
+        // Not before it is on screen: reading ahead would only hold it up.
+        if !self.compositor.is_busy()
+            && let Some(at) = self.to_fetch_around.take()
+        {
+            let near = |i: usize| PlaneAt { index: i, channel: first_visible(document), ..at.clone() };
+            let ahead = (1..=AHEAD).rev().flat_map(|d| [at.index.checked_sub(d), Some(at.index + d)]);
+            let planes = ahead.flatten().filter(|i| *i < document.extents.zyx[0]).map(near);
+            loader.fetch_ahead(source_id, &document.source, planes.collect::<Vec<_>>());
         }
     }
 

@@ -176,7 +176,10 @@ impl VolumeView {
         }
         self.cameras.insert(document.id, camera);
         let projection = Projection::new(&camera, size_um, rect);
-        let layers = self.layers(ui, document, grid, mode);
+        let layers = match options.only_xy {
+            true => Layers { intensities: Vec::new(), labels: None },
+            false => self.layers(ui, document, grid, mode),
+        };
         let looks = layers.intensities.iter().map(|(_, look)| look.clone()).collect();
         self.watch_movement(ui, (camera, rect.size(), looks));
         if response.clicked() {
