@@ -76,3 +76,16 @@ fn wrong_axes_are_corrected_and_remembered_for_the_folder() {
     desk.settle();
     assert_eq!(extents(&desk), (1, 5));
 }
+
+#[test]
+fn names_in_any_script_are_readable_where_the_system_has_a_font() {
+    let mut desk = Desk::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
+    let fonts = ["/usr/share/fonts/truetype/droid/DroidSansFallbackFull.ttf", "/usr/share/fonts/opentype/noto"];
+    if !fonts.iter().any(|f| Path::new(f).exists()) {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no font with Chinese letters is installed here");
+        return;
+    }
+    desk.settle();
+    desk.until("letters", |w| cytoscope_ui::letters::known(&w.ctx, "細胞 клетка.tif"));
+}

@@ -44,6 +44,7 @@ fn a_queue_goes_on_after_the_window_has_gone() {
     desk.click("Continue");
     desk.until("all results", |w| stacks.iter().all(|s| labels(s).is_file()) && w.state().waiting_predictions() == 0);
     assert!(!desk.sees("not finished"));
+    desk.until("one notice of all", |w| sees(w, "stacks are predicted"));
     let states: Vec<JobState> = desk.window.state().jobs().iter().map(|j| j.state.clone()).collect();
     assert!(states.iter().all(|s| *s == JobState::Done), "{states:?}");
     // They are the same labels, whether made before or after.

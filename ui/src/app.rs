@@ -7,6 +7,7 @@ use crate::correct::tools::Deed;
 use crate::data::loader::{CACHE_BYTES, Loader};
 use crate::data::plane::Orientation;
 use crate::document::{Document, Role};
+use crate::letters::Letters;
 use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
 use crate::panels::{Panels, Task};
@@ -68,7 +69,10 @@ pub struct Workbench {
     /// How far quitting is.
     pub(crate) quitting: Quitting,
     playing: Option<Instant>,
+    /// What was done of a batch that is not at its end.
+    pub(crate) batch_done: Vec<String>,
     title: String,
+    letters: Letters,
     saved: Settings,
     saved_at: Instant,
 }
@@ -104,7 +108,9 @@ impl Workbench {
             grown: BTreeSet::new(),
             quitting: Quitting::No,
             playing: None,
+            batch_done: Vec::new(),
             title: String::new(),
+            letters: Letters::default(),
             saved: settings.clone(),
             saved_at: Instant::now(),
             settings,
@@ -262,6 +268,8 @@ impl Workbench {
             ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.clone()));
             self.title = title;
         }
+        let names = self.documents.iter().map(|d| d.path.as_path());
+        self.letters.watch(ctx, names.chain(self.settings.recent.iter().map(PathBuf::as_path)));
     }
 
     fn play(&mut self, ctx: &egui::Context) {

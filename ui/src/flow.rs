@@ -338,8 +338,19 @@ impl Workbench {
                 details.push_str(". ");
                 details.push_str(note);
             }
-            self.notices.good(format!("{what} in {:.1} s", report.seconds), details);
+            let mut title = format!("{what} in {:.1} s", report.seconds);
+            if self.batch_done.is_empty() && self.waiting_predictions() == 0 {
+                self.notices.good(title, details);
+            } else {
+                // Of a batch there is one notice, at its end.
+                title.push_str(&format!(": {}", file_name(&report.input)));
+                self.batch_done.push(title);
+            }
             self.show_results(id, &report.outputs);
+        }
+        if self.waiting_predictions() == 0 && !self.batch_done.is_empty() {
+            let done = std::mem::take(&mut self.batch_done);
+            self.notices.good(format!("{} stacks are predicted", done.len()), done.join("\n"));
         }
         for failed in &outcome.failed {
             self.notices.error("A stack failed", failed.sentence.clone());

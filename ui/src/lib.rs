@@ -14,6 +14,7 @@ pub mod correct;
 pub mod data;
 pub mod document;
 mod flow;
+pub mod letters;
 mod measured;
 pub mod notices;
 pub mod opener;
@@ -34,6 +35,9 @@ pub use app::{Workbench, WorkbenchOptions};
 
 use eframe::egui;
 use std::io::{Read, Write};
+
+/// The window's icon.
+const ICON: &[u8] = include_bytes!("../assets/icon.png");
 
 /// Size of the window at first.
 const WINDOW_SIZE: [f32; 2] = [1360.0, 860.0];
@@ -59,7 +63,8 @@ pub fn run(options: WorkbenchOptions, shell: Option<ShellPipes>) -> Result<(), S
             .with_app_id("cytoscope")
             .with_inner_size(WINDOW_SIZE)
             .with_min_inner_size(LEAST_SIZE)
-            .with_drag_and_drop(true),
+            .with_drag_and_drop(true)
+            .with_icon(eframe::icon_data::from_png_bytes(ICON).unwrap_or_default()),
         ..Default::default()
     };
     let start = move |cc: &eframe::CreationContext<'_>| {
