@@ -13,4 +13,6 @@ mod profile;
 mod queue;
 mod quit;
 mod shell;
+#[cfg(target_os = "linux")]
+mod snapshots;
 mod tools;
