@@ -128,3 +128,53 @@ fn swiping_shows_the_newest_picture_without_labels() {
     }
     assert_eq!(most, 2, "the slice, and the slice without labels");
 }
+
+#[test]
+fn time_points_are_gone_through_and_slices_play() {
+    let mut desk = Desk::with(|folder| {
+        // Value = 100 t + z.
+        let values: Vec<u8> = (0..3 * 5 * 20 * 30).map(|i| (100 * (i / 3000) + i / 600 % 5) as u8).collect();
+        let array = cytoscope_volume::Array::new("TZYX".parse().unwrap(), vec![3, 5, 20, 30], values).unwrap();
+        let path = folder.join("series.tif");
+        let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::ImageJ);
+        cytoscope_formats::write_array(&path, &array, &spec).unwrap();
+        vec![path]
+    });
+    desk.settle();
+    let at = |desk: &Desk| {
+        let document = desk.window.state().document().unwrap();
+        (document.time, document.cursor[0])
+    };
+    assert_eq!(at(&desk), (0, 2));
+    desk.window.key_press(Key::CloseBracket);
+    desk.window.run_steps(2);
+    desk.settle();
+    assert_eq!(at(&desk), (1, 2));
+    let middle = desk.window.get_by_label_contains("XY view").rect().center();
+    desk.window.hover_at(middle);
+    desk.until("the value of the second time point", |w| sees(w, "value 102"));
+    for _ in 0..4 {
+        desk.window.key_press(Key::CloseBracket);
+        desk.window.run_steps(2);
+    }
+    assert_eq!(at(&desk), (2, 2), "there are three");
+    desk.window.key_press(Key::OpenBracket);
+    desk.window.run_steps(2);
+    assert_eq!(at(&desk), (1, 2));
+    // Playing goes through all slices and begins again.
+    desk.window.key_press(Key::Space);
+    let mut seen = std::collections::BTreeSet::new();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while seen.len() < 5 {
+        assert!(std::time::Instant::now() < end, "only {seen:?} were played");
+        desk.window.step();
+        seen.insert(at(&desk).1);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    desk.window.key_press(Key::Space);
+    desk.window.run_steps(2);
+    let stopped = at(&desk);
+    std::thread::sleep(std::time::Duration::from_millis(250));
+    desk.window.run_steps(5);
+    assert_eq!(at(&desk), stopped);
+}

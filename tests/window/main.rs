@@ -8,6 +8,7 @@ mod hand;
 mod kill;
 mod look;
 mod measured;
+mod names;
 mod predict;
 mod profile;
 mod queue;

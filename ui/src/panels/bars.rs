@@ -82,6 +82,20 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
     ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::About)]),
 ];
 
+/// A slider from 1 to `last`, and beside it the number to type.
+fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
+    let slider = ui.add(egui::Slider::new(value, 1..=last).show_value(false));
+    slider.widget_info(|| egui::WidgetInfo::slider(true, *value as f64, name));
+    let number = ui.add(egui::DragValue::new(value).range(1..=last));
+    number.widget_info(|| {
+        let text = format!("{name} number");
+        egui::WidgetInfo {
+            value: Some(*value as f64),
+            ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, text)
+        }
+    });
+}
+
 impl Workbench {
     /// A menu's line for a command.
     pub(crate) fn command_button(&mut self, ui: &mut Ui, command: Command) {
@@ -253,15 +267,13 @@ impl Workbench {
             if nz > 1 {
                 ui.label("Z");
                 let mut z = document.cursor[0] + 1;
-                let slider = ui.add(egui::Slider::new(&mut z, 1..=nz));
-                slider.widget_info(|| egui::WidgetInfo::slider(true, z as f64, "Slice"));
+                slider_and_number(ui, &mut z, nz, "Slice");
                 document.cursor[0] = z - 1;
             }
             if document.extents.times > 1 {
                 ui.label("T");
                 let mut t = document.time + 1;
-                let slider = ui.add(egui::Slider::new(&mut t, 1..=document.extents.times));
-                slider.widget_info(|| egui::WidgetInfo::slider(true, t as f64, "Time point"));
+                slider_and_number(ui, &mut t, document.extents.times, "Time point");
                 document.time = t - 1;
             }
         }
