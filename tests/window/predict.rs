@@ -2,6 +2,7 @@
 
 use crate::desk::{Desk, sees};
 use cytoscope_ui::document::Role;
+use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -160,4 +161,24 @@ fn find_f1(value: &serde_json::Value) -> Option<f64> {
         serde_json::Value::Array(all) => all.iter().find_map(find_f1),
         _ => None,
     }
+}
+
+#[test]
+fn device_and_number_format_are_as_chosen() {
+    let mut desk = Desk::new();
+    desk.click("Open the sample");
+    desk.settle();
+    desk.until("the models", |w| sees(w, "made for"));
+    for (choose, what) in [("Device", "cpu"), ("Number format", "f32")] {
+        desk.click(choose);
+        let name =
+            desk.window.query_all_by_label_contains(what).map(|n| n.accesskit_node().label().unwrap_or_default());
+        let name = name.into_iter().find(|n| n.starts_with(what)).unwrap_or_else(|| panic!("{}", desk.on_screen()));
+        desk.click(&name);
+    }
+    desk.click("Predict this stack");
+    let provenance = desk.path("sample/cytoscope/nuclei_raw_provenance.json");
+    desk.until("the record", |_| provenance.is_file());
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(provenance).unwrap()).unwrap();
+    assert_eq!((&record["job"]["device"], &record["job"]["precision"]), (&"cpu".into(), &"f32".into()), "{record}");
 }

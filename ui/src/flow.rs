@@ -215,7 +215,7 @@ impl Workbench {
             model: model.0.clone(),
             out,
             device: self.settings.device.clone(),
-            precision: None,
+            precision: self.settings.precision.parse().ok(),
             tiles: TileRequest { tile: None, overlap: None, blend: None },
             outputs: Default::default(),
             channel: (document.extents.channels > 1).then_some(channel),

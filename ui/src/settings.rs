@@ -28,6 +28,8 @@ pub struct Settings {
     pub model: String,
     /// Device asked for.
     pub device: String,
+    /// `auto`, or a number format.
+    pub precision: String,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
     /// Whether the panel of tasks is shown.
@@ -52,6 +54,7 @@ impl Default for Settings {
             axes_of_folder: BTreeMap::new(),
             model: "nuclei".to_owned(),
             device: "auto".to_owned(),
+            precision: "auto".to_owned(),
             show_library: true,
             show_tasks: true,
             show_profiler: false,

@@ -7,6 +7,7 @@ use crate::command::Command;
 use crate::document::Role;
 use crate::opener::Ask;
 use crate::work::{JobState, JobView};
+use cytoscope_engine::Device;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::Task as ModelTask;
 use cytoscope_pipeline::cards::ModelCard;
@@ -158,6 +159,7 @@ impl Workbench {
             .response;
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Device"));
         self.settings.device = device;
+        self.precision(ui);
         if let Some(why) = self.why_device(id) {
             weak(ui, why);
         }
@@ -171,6 +173,36 @@ impl Workbench {
             let text = RichText::new(folder.display().to_string()).weak().size(12.0);
             ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
         });
+    }
+
+    /// The number format, of those that the device computes in.
+    fn precision(&mut self, ui: &mut Ui) {
+        let chosen = self.settings.device.as_str();
+        let may = |d: &&Device| d.usable && (chosen == "auto" || d.id.to_string() == chosen);
+        let mut all: Vec<String> = Vec::new();
+        for precision in self.work.devices.iter().filter(may).flat_map(|d| &d.precisions) {
+            let name = precision.to_string();
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        let mut precision = self.settings.precision.clone();
+        if !all.is_empty() && !all.contains(&precision) {
+            precision = "auto".to_owned();
+        }
+        let best = "Best number format";
+        let shown = if precision == "auto" { best.to_owned() } else { precision.clone() };
+        let response = egui::ComboBox::from_id_salt("precision")
+            .selected_text(shown)
+            .show_ui(ui, |ui| {
+                ui.selectable_value(&mut precision, "auto".to_owned(), best);
+                for name in all {
+                    ui.selectable_value(&mut precision, name.clone(), name);
+                }
+            })
+            .response;
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Number format"));
+        self.settings.precision = precision;
     }
 
     fn known_folder(&mut self, id: u64) -> PathBuf {
