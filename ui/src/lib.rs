@@ -65,6 +65,12 @@ pub fn run(options: WorkbenchOptions, shell: Option<ShellPipes>) -> Result<(), S
             .with_min_inner_size(LEAST_SIZE)
             .with_drag_and_drop(true)
             .with_icon(eframe::icon_data::from_png_bytes(ICON).unwrap_or_default()),
+        #[cfg(target_os = "macos")]
+        event_loop_builder: Some(Box::new(|builder| {
+            use winit::platform::macos::{ActivationPolicy, EventLoopBuilderExtMacOS};
+            // The launcher's bundle has no place in the Dock; the window takes one.
+            builder.with_activation_policy(ActivationPolicy::Regular);
+        })),
         ..Default::default()
     };
     let start = move |cc: &eframe::CreationContext<'_>| {

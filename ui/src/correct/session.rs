@@ -10,8 +10,12 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// So long after the last request nobody draws.
+const IDLE: Duration = Duration::from_secs(20);
 
 /// Labels of up to so many voxels are put on the stack's voxel size where their file has none or another.
 const MAX_RESIZED_VOXELS: usize = 1 << 28;
@@ -218,7 +222,17 @@ impl Desk {
         };
         self.tell(Event::State(Box::new(state(&session))));
         self.done(1);
-        while let Ok(first) = asked.recv() {
+        let mut tidy = true;
+        loop {
+            let first = match asked.recv_timeout(IDLE) {
+                Ok(first) => first,
+                Err(RecvTimeoutError::Timeout) => {
+                    // A journal grown long is shortened while nobody draws; one that cannot be is left as it is.
+                    tidy = tidy && (!session.wants_compaction() || session.compact().is_ok());
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             let mut requests = vec![first];
             requests.extend(asked.try_iter());
             let n = requests.iter().filter(|r| !matches!(r, Request::Close)).count();
