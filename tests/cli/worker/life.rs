@@ -3,10 +3,11 @@
 use super::{Engine, PATIENCE, command, convert, is_alive, long};
 use crate::common::Desk;
 use cytoscope_pipeline::PredictJob;
-use cytoscope_pipeline::worker::{JobId, PROTOCOL_VERSION, Reply, Request, WorkerEvent, WorkerState};
+use cytoscope_pipeline::worker::{JobId, PROTOCOL_VERSION, Reply, Request, Worker, WorkerEvent, WorkerState};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[cfg(unix)]
@@ -187,6 +188,33 @@ fn what_is_left_when_window_and_worker_are_killed_goes_with_the_next_worker() {
         bare.input = None;
         assert!(bare.child.wait().unwrap().success());
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_never_greets_is_given_up() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("6,32,32", 1);
+    let silent = || {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec sleep 1000"]);
+        command
+    };
+    let worker = Worker::start_patiently(silent, Arc::new(|| {}), Duration::from_millis(300));
+    worker.send(Request::Convert { id: JobId(1), job: convert(&desk, &raw, "a.npy") });
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut seen = Vec::new();
+    while !seen.iter().any(|e| matches!(e, WorkerEvent::GaveUp { .. })) {
+        assert!(Instant::now() < end, "{seen:?}");
+        seen.extend(worker.poll());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let last = seen
+        .iter()
+        .find_map(|e| if let WorkerEvent::GaveUp { reason, lost } = e { Some((reason, lost)) } else { None });
+    let (reason, lost) = last.unwrap();
+    assert!(reason.contains("did not answer"), "{reason}");
+    assert_eq!((lost.as_slice(), worker.state()), ([JobId(1)].as_slice(), WorkerState::Dead));
 }
 
 #[cfg(unix)]

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -20,6 +21,9 @@ const MAX_DEATHS: usize = 3;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 /// Time before a new process is started, for the first death; twice as long for each further one.
 const BACK_OFF: Duration = Duration::from_millis(200);
+/// How long a process may take to greet; three such fall within [`DEATHS_WITHIN`].
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
 /// How long a process that was asked to end is waited for before it is killed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
@@ -73,6 +77,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     wake: Arc<dyn Fn() + Send + Sync>,
+    /// How long a process may take to greet.
+    patience: Duration,
 }
 
 struct State {
@@ -122,6 +128,15 @@ impl Worker {
     /// As [`Worker::start`], with the command made by a closure (each time a process is started): another environment, another
     /// folder.
     pub fn start_with(command: impl Fn() -> Command + Send + 'static, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self::start_patiently(command, wake, READY_WITHIN)
+    }
+
+    /// As [`Worker::start_with`]; a process that has not greeted within `patience` is killed and counts as dead.
+    pub fn start_patiently(
+        command: impl Fn() -> Command + Send + 'static,
+        wake: Arc<dyn Fn() + Send + Sync>,
+        patience: Duration,
+    ) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 phase: WorkerState::Starting,
@@ -135,6 +150,7 @@ impl Worker {
             }),
             changed: Condvar::new(),
             wake,
+            patience,
         });
         let of_thread = Arc::clone(&shared);
         let supervisor = std::thread::spawn(move || of_thread.supervise(&command));
@@ -357,8 +373,39 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Starts one process and hears it until it ends; then removes what it left.
+    /// Kills a process that does not greet in time; whether it was killed. Returns when it has greeted or is over.
+    fn await_greeting(&self, over: &AtomicBool) -> bool {
+        let silent = |s: &mut State| s.phase == WorkerState::Starting && !over.load(Ordering::Relaxed);
+        let waited = self.changed.wait_timeout_while(self.state(), self.patience, silent);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let late = waited.timed_out() && silent(&mut state);
+        if late {
+            state.process.iter_mut().for_each(Process::kill);
+        }
+        late
+    }
+
+    /// Follows one process from its start to its end, which comes soon if it does not greet.
     fn follow(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| self.await_greeting(&over));
+            let mut ending = self.hear_out(command, again);
+            {
+                // Under the lock, so that the watch does not miss it.
+                let _state = self.state();
+                over.store(true, Ordering::Relaxed);
+            }
+            self.changed.notify_all();
+            if watch.join().unwrap_or(false) && !ending.is_final {
+                ending.reason = format!("it did not answer within {} s", self.patience.as_secs_f64().ceil());
+            }
+            ending
+        })
+    }
+
+    /// Starts one process and hears it until it ends; then removes what it left.
+    fn hear_out(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let (process, output) = match Process::start(command()) {
             Ok(started) => started,
             Err(reason) => return Ending { reason, is_final: true },
@@ -393,6 +440,7 @@ impl Shared {
                 Reply::Ready { pid, folder, .. } => {
                     parent = folder.parent().map_or(parent, Path::to_owned);
                     state.phase = WorkerState::Ready { pid: *pid, folder: folder.clone() };
+                    self.changed.notify_all();
                     if !state.ending && !state.dropped {
                         state.line = Some(line.clone());
                     }
