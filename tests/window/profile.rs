@@ -93,3 +93,24 @@ fn a_picture_has_every_pixel_and_a_scale_bar_if_wanted() {
     assert!(gray.is_sorted() && gray[0] < gray[39], "{gray:?}");
     assert!(desk.window.query_by_label("XZ slice, every pixel").is_none());
 }
+
+#[test]
+fn a_slice_that_is_thinned_on_screen_is_whole_in_its_picture() {
+    let mut desk = Desk::with(|folder| {
+        // Larger than what is shown at full size.
+        let (ny, nx) = (2200, 2300);
+        let values: Vec<u8> = (0..ny * nx).map(|i| if i % nx == 1111 { 255 } else { 0 }).collect();
+        let array = Array::new("YX".parse().unwrap(), vec![ny, nx], values).unwrap();
+        let path = folder.join("wide.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    desk.settle();
+    let path = desk.path("wide.png");
+    desk.window.state_mut().take_picture(PictureOf::Cut(Orientation::Xy), path.clone());
+    desk.until("the picture", |_| path.is_file());
+    let picture = image::open(&path).unwrap().to_rgb8();
+    assert_eq!(picture.dimensions(), (2300, 2200));
+    let bright: Vec<u32> = (0..2300).filter(|x| picture.get_pixel(*x, 700).0[0] > 200).collect();
+    assert_eq!(bright, [1111], "the line is one pixel wide");
+}

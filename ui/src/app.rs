@@ -253,6 +253,7 @@ impl Workbench {
         for outcome in self.work.poll() {
             self.take_outcome(outcome);
         }
+        self.tell_batch();
         self.refresh_live();
         self.poll_queue();
         // News of what is done by now is there to be taken.

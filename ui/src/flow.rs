@@ -328,6 +328,20 @@ impl Workbench {
         }
     }
 
+    /// Tells of a batch at its end, however its last prediction ended.
+    pub(crate) fn tell_batch(&mut self) {
+        if self.batch_done.is_empty() || self.waiting_predictions() > 0 {
+            return;
+        }
+        let done = std::mem::take(&mut self.batch_done);
+        let title = if done.len() == 1 {
+            "1 stack is predicted".to_owned()
+        } else {
+            format!("{} stacks are predicted", done.len())
+        };
+        self.notices.good(title, done.join("\n"));
+    }
+
     fn take_prediction(&mut self, id: u64, outcome: &PredictOutcome) {
         self.drop_live(id);
         for report in &outcome.done {
@@ -347,10 +361,6 @@ impl Workbench {
                 self.batch_done.push(title);
             }
             self.show_results(id, &report.outputs);
-        }
-        if self.waiting_predictions() == 0 && !self.batch_done.is_empty() {
-            let done = std::mem::take(&mut self.batch_done);
-            self.notices.good(format!("{} stacks are predicted", done.len()), done.join("\n"));
         }
         for failed in &outcome.failed {
             self.notices.error("A stack failed", failed.sentence.clone());

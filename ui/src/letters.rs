@@ -42,9 +42,31 @@ fn find() -> Vec<Found> {
     let small = |path: &&str| std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= MAX_BYTES);
     let read = |path: &str| {
         let name = Path::new(path).file_stem()?.to_string_lossy().into_owned();
-        Some((name, std::fs::read(path).ok()?))
+        let bytes = std::fs::read(path).ok()?;
+        is_sound(&bytes).then_some((name, bytes))
     };
-    FONTS.iter().filter_map(|row| row.iter().copied().find(small)).filter_map(read).collect()
+    FONTS.iter().filter_map(|row| row.iter().copied().filter(small).find_map(read)).collect()
+}
+
+/// Whether the directory of a font (the first, of a collection) lies within it, and its tables do: what is damaged or cut short must
+/// not reach those who draw with it.
+fn is_sound(bytes: &[u8]) -> bool {
+    let word = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk::<4>()?) as usize);
+    let first = match bytes.get(..4) {
+        Some(b"ttcf") => word(12),
+        _ => Some(0),
+    };
+    let tables = |at: usize| -> Option<bool> {
+        let kind = bytes.get(at..)?.first_chunk::<4>()?;
+        let known = matches!(kind, [0, 1, 0, 0] | b"OTTO" | b"true");
+        let count = word(at.checked_add(4)?)? >> 16;
+        let inside = |i: usize| {
+            let entry = at.checked_add(12 + i * 16)?;
+            Some(word(entry + 8)?.checked_add(word(entry + 12)?)? <= bytes.len())
+        };
+        Some(known && count > 0 && (0..count).all(|i| inside(i) == Some(true)))
+    };
+    first.and_then(tables) == Some(true)
 }
 
 /// Whether the fonts have every letter of a text.
@@ -89,5 +111,21 @@ impl Letters {
             wake.request_repaint();
         });
         self.coming = spawned.is_ok().then_some(receiver);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_fonts_are_told_from_sound_ones() {
+        let fonts = egui::FontDefinitions::default();
+        for data in fonts.font_data.values() {
+            let bytes = data.font.as_ref();
+            assert!(is_sound(bytes));
+            assert!(!is_sound(&bytes[..bytes.len() / 2]) && !is_sound(&bytes[..3]));
+        }
+        assert!(!is_sound(b"") && !is_sound(b"ttcf") && !is_sound(&[0xff; 400]));
     }
 }

@@ -12,7 +12,7 @@ use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -53,20 +53,37 @@ fn unfinished(text: &str) -> Vec<PredictJob> {
     asked.into_iter().map(|(_, job)| job).collect()
 }
 
-/// A file that another window left, and holds no more.
-fn take_left(path: &Path) -> Option<Vec<PredictJob>> {
+/// A file that another window left, and holds no more; held by this one from now on.
+fn take_left(path: &Path) -> Option<(Vec<PredictJob>, File)> {
     let file = File::open(path).ok()?;
     file.try_lock().ok()?;
-    let mut text = String::new();
-    (&file).take(MAX_BYTES).read_to_string(&mut text).ok()?;
-    Some(unfinished(&text))
+    let mut bytes = Vec::new();
+    (&file).take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    Some((unfinished(&String::from_utf8_lossy(&bytes)), file))
+}
+
+/// What the writer is told, in order.
+enum Message {
+    Write(Entry),
+    /// What lies in these files is written down elsewhere now, or not wanted any more.
+    Remove(Vec<(File, PathBuf)>),
 }
 
 /// Writes the lines as they come; the file begins with the first.
-fn write(folder: &Path, lines: &Receiver<Entry>) -> io::Result<()> {
+fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
     let mut file: Option<(File, PathBuf)> = None;
     let mut open = 0u64;
-    while let Ok(entry) = lines.recv() {
+    while let Ok(message) = messages.recv() {
+        let entry = match message {
+            Message::Write(entry) => entry,
+            Message::Remove(files) => {
+                // One that cannot be removed is offered again, no more.
+                files.into_iter().for_each(|(_held, path)| drop(std::fs::remove_file(path)));
+                continue;
+            }
+        };
+        // A path that is no text cannot be kept; the others can.
+        let Ok(mut line) = serde_json::to_vec(&entry) else { continue };
         open = match entry {
             Entry::Asked { .. } => open + 1,
             Entry::Over { .. } => open.saturating_sub(1),
@@ -75,13 +92,13 @@ fn write(folder: &Path, lines: &Receiver<Entry>) -> io::Result<()> {
             Some(file) => file,
             None => file.insert(begin(folder)?),
         };
-        let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
         out.write_all(&line)?;
         out.sync_data()?;
         if open == 0 {
             // Nothing waits: nothing is to be found.
             out.set_len(0)?;
+            out.rewind()?;
         }
     }
     match file {
@@ -94,10 +111,13 @@ fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
     std::fs::create_dir_all(folder)?;
     for n in 0..1000 {
         let path = folder.join(format!("{}-{n}.jsonl", std::process::id()));
-        match OpenOptions::new().append(true).create_new(true).open(&path) {
+        match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
             Ok(file) => {
                 file.lock()?;
-                return Ok((file, path));
+                // Another window may have taken it for one that was left, in between.
+                if path.exists() {
+                    return Ok((file, path));
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -109,14 +129,14 @@ fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
 /// The queue of this window, and what others left.
 #[derive(Default)]
 pub struct Queue {
-    writer: Option<(Sender<Entry>, std::thread::JoinHandle<io::Result<()>>)>,
+    writer: Option<(Sender<Message>, std::thread::JoinHandle<io::Result<()>>)>,
     /// Predictions of this window that are not over: the job, and its number in the file.
     open: Vec<(JobId, u64)>,
     next: u64,
     left: Vec<PredictJob>,
-    left_in: Vec<PathBuf>,
-    /// Those that go on once their stack is open.
-    to_start: Vec<PredictJob>,
+    left_in: Vec<(File, PathBuf)>,
+    /// Those that go on once their stack is open, with their numbers in the file.
+    to_start: Vec<(u64, PredictJob)>,
 }
 
 impl Queue {
@@ -126,17 +146,17 @@ impl Queue {
         let mut queue = Self::default();
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         for path in entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "jsonl")) {
-            if let Some(jobs) = take_left(&path) {
+            if let Some((jobs, file)) = take_left(&path) {
                 queue.left.extend(jobs);
-                queue.left_in.push(path);
+                queue.left_in.push((file, path));
             }
         }
+        let (sender, messages) = channel();
+        let spawned = std::thread::Builder::new().name("queue".to_owned()).spawn(move || write(&folder, &messages));
+        queue.writer = spawned.ok().map(|thread| (sender, thread));
         if queue.left.is_empty() {
             queue.forget_left();
         }
-        let (sender, lines) = channel();
-        let spawned = std::thread::Builder::new().name("queue".to_owned()).spawn(move || write(&folder, &lines));
-        queue.writer = spawned.ok().map(|thread| (sender, thread));
         queue
     }
 
@@ -148,24 +168,44 @@ impl Queue {
     /// Leaves them.
     pub fn forget_left(&mut self) {
         self.left.clear();
-        for path in self.left_in.drain(..) {
-            // One that cannot be removed is offered again, no more.
-            let _ = std::fs::remove_file(path);
+        let files = std::mem::take(&mut self.left_in);
+        self.tell(Message::Remove(files));
+    }
+
+    fn tell(&mut self, message: Message) {
+        if let Some((sender, _)) = &self.writer {
+            // A writer that gave up (a full disk) is no reason not to predict.
+            let _ = sender.send(message);
         }
     }
 
     fn put(&mut self, entry: Entry) {
-        if let Some((sender, _)) = &self.writer {
-            // A writer that gave up (a full disk) is no reason not to predict.
-            let _ = sender.send(entry);
-        }
+        self.tell(Message::Write(entry));
+    }
+
+    /// Writes down a prediction that is wanted; gives its number.
+    fn note(&mut self, job: &PredictJob) -> u64 {
+        self.next += 1;
+        self.put(Entry::Asked { number: self.next, job: Box::new(job.clone()) });
+        self.next
     }
 
     /// Notes a prediction that was asked for.
     pub fn asked(&mut self, id: JobId, job: &PredictJob) {
-        self.next += 1;
-        self.open.push((id, self.next));
-        self.put(Entry::Asked { number: self.next, job: Box::new(job.clone()) });
+        let number = self.note(job);
+        self.open.push((id, number));
+    }
+
+    /// Takes over what was left: it is written down here before it is removed there.
+    fn take_over(&mut self) -> Vec<PathBuf> {
+        let jobs = std::mem::take(&mut self.left);
+        let paths = jobs.iter().flat_map(|j| j.inputs.clone()).collect();
+        for job in jobs {
+            let number = self.note(&job);
+            self.to_start.push((number, job));
+        }
+        self.forget_left();
+        paths
     }
 
     /// Notes those that are over.
@@ -179,8 +219,8 @@ impl Queue {
     }
 
     /// The prediction that goes on with a stack that was opened.
-    pub fn to_start(&mut self, path: &Path) -> Option<PredictJob> {
-        let at = self.to_start.iter().position(|j| j.inputs.iter().any(|i| i == path))?;
+    fn take_waiting(&mut self, path: &Path) -> Option<(u64, PredictJob)> {
+        let at = self.to_start.iter().position(|(_, j)| j.inputs.iter().any(|i| i == path))?;
         Some(self.to_start.remove(at))
     }
 }
@@ -197,20 +237,23 @@ impl Drop for Queue {
 impl Workbench {
     /// Goes on with what an earlier window did not finish: the stacks are opened, and each is predicted as it was to be. What was done is kept.
     pub(crate) fn continue_queue(&mut self) {
-        let jobs = std::mem::take(&mut self.queue.left);
-        let paths: Vec<PathBuf> = jobs.iter().flat_map(|j| j.inputs.clone()).collect();
-        self.queue.to_start.extend(jobs);
+        let paths = self.queue.take_over();
         self.open_paths(&paths);
         let open: Vec<(u64, PathBuf)> = self.documents.iter().map(|d| (d.id, d.path.clone())).collect();
         open.into_iter().for_each(|(id, path)| self.continue_prediction(id, &path));
-        self.queue.forget_left();
     }
 
     /// Starts the prediction that a stack was opened for.
     pub(crate) fn continue_prediction(&mut self, document: u64, path: &Path) {
-        let Some(job) = self.queue.to_start(path) else { return };
+        let Some((number, job)) = self.queue.take_waiting(path) else { return };
+        if self.work.of_document(document).is_some() {
+            // It was asked for again meanwhile.
+            self.queue.put(Entry::Over { number });
+            return;
+        }
         let title = format!("{} · {}", file_name(path), job.model);
-        self.predict_and_note(document, title, PredictJob { resume: true, ..job });
+        let id = self.work.predict(document, title, PredictJob { resume: true, ..job });
+        self.queue.open.push((id, number));
     }
 
     /// Predicts, and notes it until it is over.
@@ -252,6 +295,10 @@ impl Workbench {
     /// Notes the predictions that are over.
     pub(crate) fn poll_queue(&mut self) {
         self.queue.update(&self.work.jobs);
+        if self.opener.under_way == 0 {
+            // Stacks that did not open; they are offered again the next time.
+            self.queue.to_start.clear();
+        }
     }
 
     /// Predictions that wait or run.
@@ -321,5 +368,12 @@ mod tests {
         let text = format!("{}\nnonsense\n{}\n{}", line("/a.tif", 1), line("/b.tif", 2), &torn[..torn.len() - 4]);
         let names: Vec<_> = unfinished(&text).into_iter().flat_map(|j| j.inputs).collect();
         assert_eq!(names, [PathBuf::from("/a.tif"), PathBuf::from("/b.tif")]);
+        // Torn inside of a letter.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1-0.jsonl");
+        let whole = format!("{}\n{}", line("/a.tif", 1), line("/細胞.tif", 2));
+        let cut = whole.find('胞').unwrap() + 1;
+        std::fs::write(&path, &whole.as_bytes()[..cut]).unwrap();
+        assert_eq!(take_left(&path).unwrap().0.len(), 1);
     }
 }

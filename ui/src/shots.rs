@@ -1,7 +1,10 @@
 //! Pictures of what is on screen, and the sheet that asks for one.
 
 use crate::app::Workbench;
-use crate::data::plane::Orientation;
+use crate::data::composite::{Intensity, LabelLook, Shown};
+use crate::data::plane::{Orientation, PlaneAt};
+use crate::data::source::{Cancel, PlaneSource};
+use crate::document::{Document, Overlay};
 use crate::opener::Ask;
 use crate::panels::weak;
 use eframe::egui::{self, Color32, ColorImage, Rect, RichText, ViewportCommand};
@@ -11,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// How long the window may take to give a picture of itself.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Most pixels of a picture.
+const MAX_PIXELS: usize = 1 << 28;
 
 /// What a picture is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +94,57 @@ impl Shots {
     pub fn with_bar(&self) -> bool {
         !self.without_bar
     }
+}
+
+/// How a plane is shown.
+enum Look {
+    Intensity(Intensity),
+    Labels(LabelLook),
+}
+
+/// A plane that a picture is made of, not read yet.
+type Layer = (Arc<dyn PlaneSource>, PlaneAt, Look);
+
+/// What is shown of a document in a cut, whole and with every pixel.
+fn layers(document: &Document, orientation: Orientation) -> Vec<Layer> {
+    let [rows, columns] = orientation.cut(document.extents.zyx);
+    let index = document.cursor[orientation.axes()[0]];
+    let at = |channel, time| PlaneAt { orientation, index, channel, time, rows: 0..rows, columns: 0..columns, step: 1 };
+    let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible);
+    let mut layers: Vec<Layer> = visible
+        .map(|(i, c)| (Arc::clone(&document.source), at(i, document.time), Look::Intensity(c.look.clone())))
+        .collect();
+    if layers.is_empty() {
+        let black = Intensity { opacity: 0.0, ..Overlay::map_look() };
+        layers.push((Arc::clone(&document.source), at(0, document.time), Look::Intensity(black)));
+    }
+    for overlay in document.overlays.iter().filter(|o| o.visible) {
+        let look = match overlay.is_labels() {
+            true => Look::Labels(overlay.labels.clone()),
+            false => Look::Intensity(overlay.look.clone()),
+        };
+        let time = document.time.min(overlay.times.saturating_sub(1));
+        layers.push((Arc::clone(&overlay.source), at(0, time), look));
+    }
+    layers
+}
+
+/// Reads them.
+fn read(layers: Vec<Layer>) -> Result<Vec<Shown>, String> {
+    let read = |(source, at, look): Layer| {
+        let [rows, columns] = at.size();
+        if rows.saturating_mul(columns) > MAX_PIXELS {
+            return Err(format!(
+                "a slice of {columns} × {rows} pixels is too large for a picture; convert it to TIFF instead"
+            ));
+        }
+        let plane = Arc::new(source.plane(&at, &Cancel::default()).map_err(|e| e.to_string())?);
+        Ok(match look {
+            Look::Intensity(look) => Shown::Intensity(plane, look),
+            Look::Labels(look) => Shown::Labels(plane, look),
+        })
+    };
+    layers.into_iter().map(read).collect()
 }
 
 /// The part of a picture of the window that a rectangle of it covers.
@@ -170,11 +227,11 @@ impl Workbench {
             (self.wake)();
             return;
         };
-        let shown = self.layout.view(orientation).shown().to_vec();
         let Some(document) = self.document() else { return };
+        let layers = layers(document, orientation);
         let [_, _, column] = orientation.axes();
         let bar = (self.shots.with_bar() && document.voxel_known).then_some(document.voxel_um[column]);
-        self.opener.save(path, move || crate::picture::png(&shown, bar));
+        self.opener.save(path, move || crate::picture::png(&read(layers)?, bar));
     }
 
     /// Asks the window for its picture, and takes it when it comes.

@@ -254,6 +254,11 @@ impl Session {
         if self.wants_compaction() { self.compact() } else { Ok(()) }
     }
 
+    /// Whether a stroke is begun and not ended.
+    pub fn is_stroking(&self) -> bool {
+        self.stroke.is_some()
+    }
+
     /// Whether the journal is longer than [`SessionOptions::compact_above_bytes`] and compacting would make it much shorter.
     pub fn wants_compaction(&self) -> bool {
         let long = |j: &Arc<Mutex<JournalFile>>| {

@@ -228,7 +228,7 @@ impl Desk {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
                     // A journal grown long is shortened while nobody draws; one that cannot be is left as it is.
-                    tidy = tidy && (!session.wants_compaction() || session.compact().is_ok());
+                    tidy = tidy && (session.is_stroking() || !session.wants_compaction() || session.compact().is_ok());
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,

@@ -348,7 +348,7 @@ impl SliceView {
         let slot = document.id * 64 + Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0) as u64 * 16;
         let source_id = document.id;
         let mut all: Vec<Shown> = Vec::new();
-        let mut complete = true;
+        let (mut complete, mut failed) = (true, false);
         for c in (0..document.channels.len()).filter(|c| document.channels[*c].visible).collect::<Vec<_>>() {
             let at = PlaneAt { channel: c, ..at.clone() };
             match loader.get(slot + (c as u64 % 8), source_id, &document.source, &at) {
@@ -358,7 +358,7 @@ impl SliceView {
                         all.push(Shown::Intensity(plane, channel.look.clone()));
                     }
                 }
-                answer => (complete, self.failed) = (false, matches!(answer, Answer::Failed(_))),
+                answer => (complete, failed) = (false, failed || matches!(answer, Answer::Failed(_))),
             }
         }
         if all.is_empty() && complete {
@@ -369,7 +369,7 @@ impl SliceView {
                     let black = Intensity { opacity: 0.0, ..Overlay::map_look() };
                     all.push(Shown::Intensity(plane, black));
                 }
-                _ => complete = false,
+                answer => (complete, failed) = (false, failed || matches!(answer, Answer::Failed(_))),
             }
         }
         let under = all.clone();
@@ -381,9 +381,10 @@ impl SliceView {
                     true => Shown::Labels(plane, overlay.labels.clone()),
                     false => Shown::Intensity(plane, overlay.look.clone()),
                 }),
-                _ => complete = false,
+                answer => (complete, failed) = (false, failed || matches!(answer, Answer::Failed(_))),
             }
         }
+        self.failed = failed;
         let ctx = ui.ctx().clone();
         let wake = move || ctx.request_repaint();
         if complete && !same(&all, &self.shown) {
