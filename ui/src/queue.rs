@@ -101,10 +101,10 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
             out.rewind()?;
         }
     }
-    match file {
-        Some((_, path)) if open == 0 => std::fs::remove_file(path),
-        _ => Ok(()),
-    }
+    let Some((file, path)) = file else { return Ok(()) };
+    // By name: a process being started elsewhere in this one may still have the file, and the lock with it, for a moment.
+    file.unlock()?;
+    if open == 0 { std::fs::remove_file(path) } else { Ok(()) }
 }
 
 fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
@@ -113,9 +113,8 @@ fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
         let path = folder.join(format!("{}-{n}.jsonl", std::process::id()));
         match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
             Ok(file) => {
-                file.lock()?;
-                // Another window may have taken it for one that was left, in between.
-                if path.exists() {
+                // Another window may have taken it for one that was left, in between: it is that one's then.
+                if file.try_lock().is_ok() && path.exists() {
                     return Ok((file, path));
                 }
             }
