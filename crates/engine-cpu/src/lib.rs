@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod execute;
 mod lower;
 mod places;
 mod prepare;
@@ -64,7 +65,7 @@ impl CpuEngine {
             memory_bytes: cytoscope_profile::available_bytes(),
             usable: true,
             reason: format!("always there: {cores} cores, {isa} kernels"),
-            precisions: vec![Precision::F32],
+            precisions: vec![Precision::F32, Precision::Int8],
             driver: isa.to_string(),
         };
         Self { device, isa }
@@ -92,15 +93,19 @@ impl Engine for CpuEngine {
         input_shapes: &[Vec<usize>],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
-        if options.precision != Precision::F32 {
-            return Err(EngineError::UnsupportedPrecision {
-                engine: "cpu",
-                precision: options.precision.to_string(),
-                has: "f32".to_owned(),
-            });
-        }
-        let graph = prepare::prepare(graph, input_shapes)?;
-        let program = lower::lower(graph, self.isa)?;
+        let integers = match options.precision {
+            Precision::F32 => false,
+            Precision::Int8 => true,
+            other => {
+                return Err(EngineError::UnsupportedPrecision {
+                    engine: "cpu",
+                    precision: other.to_string(),
+                    has: "f32 and int8".to_owned(),
+                });
+            }
+        };
+        let prepared = prepare::prepare(graph, input_shapes)?;
+        let program = lower::lower(prepared, self.isa, integers)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
     }
 }

@@ -4,11 +4,13 @@ mod plan;
 
 use crate::arena::{self, Request};
 use crate::places::Places;
-use crate::step::{Kind, Slot, Step};
+use crate::prepare::Prepared;
+use crate::step::{Affine, Kind, Slot, Step, Term};
 use cytoscope_engine::{CompileReport, EngineError, OpFallback};
-use cytoscope_graph::{Graph, ValueId, analysis, op_name};
-use cytoscope_kernels::Isa;
-use plan::{Plan, PlanKind};
+use cytoscope_graph::{ElementType, Graph, ValueId, analysis, op_name};
+use cytoscope_kernels::conv::Activation;
+use cytoscope_kernels::{CHANNEL_BLOCK, Isa};
+use plan::{Dequantized, Plan, PlanKind, Plans};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A lowered graph.
@@ -19,21 +21,30 @@ pub(crate) struct Program {
     pub steps: Vec<Step>,
     /// Blocked values.
     pub slots: Vec<Slot>,
-    /// Values of the arena.
+    /// 32-bit words of the arena.
     pub arena_len: usize,
+    /// Moments kept while running.
+    pub moments: usize,
     /// Dense values that nothing reads after a step.
     pub dead_after: Vec<Vec<ValueId>>,
     /// What is said to the caller.
     pub report: CompileReport,
 }
 
-/// Lowers a prepared graph.
-pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
-    let plans = plan::plan(&graph, isa)?;
+/// Lowers a prepared graph; `integers` runs quantized convolutions on bytes.
+pub(crate) fn lower(prepared: Prepared, isa: Isa, integers: bool) -> Result<Program, EngineError> {
+    let Plans { nodes: plans, dequantized, zero_points, halves, moments, integer_convolutions } =
+        plan::plan(&prepared, isa, integers)?;
+    let Prepared { mut graph, .. } = prepared;
+    if integers && integer_convolutions == 0 {
+        return Err(EngineError::NotQuantized { engine: "cpu" });
+    }
     let mut places = Places::new(&graph);
+    zero_points.iter().for_each(|(value, zero)| places.keep_bytes(*value, *zero));
+    halves.iter().for_each(|value| places.keep_half(*value));
     share_buffers(&graph, &plans, &mut places);
-    let mut emitter = Emitter::new(&graph, &places);
-    let mut weight_bytes = graph.initializer_bytes() as u64;
+    let mut emitter = Emitter::new(&graph, &places, &dequantized);
+    let mut weight_bytes = 0;
     for (index, plan) in plans.into_iter().enumerate() {
         match plan {
             Plan::Absorbed => {}
@@ -57,15 +68,30 @@ pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
         .zip(slot_roots)
         .map(|(slot, root)| Slot { start: slot.start + start_of.get(&root).copied().unwrap_or(0), ..slot })
         .collect();
+    let dead_after = last_uses(&graph, &steps);
+    keep_what_is_read(&mut graph, &steps);
+    weight_bytes += graph.initializer_bytes() as u64;
     let report = CompileReport {
         fallbacks: fallbacks.into_iter().map(|(op, count)| OpFallback { op, count }).collect(),
-        arena_bytes: (arena_len * size_of::<f32>()) as u64,
+        arena_bytes: (arena_len as u64).saturating_mul(size_of::<f32>() as u64),
         weight_bytes,
         macs: steps.iter().map(|s| s.macs).sum(),
         backend: isa.to_string(),
     };
-    let dead_after = last_uses(&graph, &steps);
-    Ok(Program { steps, slots, arena_len, dead_after, report, graph })
+    Ok(Program { steps, slots, arena_len, moments, dead_after, report, graph })
+}
+
+/// Lets go of the constants that were packed: only those a step or the caller reads stay.
+fn keep_what_is_read(graph: &mut Graph, steps: &[Step]) {
+    let mut read: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
+    for step in steps {
+        match &step.kind {
+            Kind::Pack { from, .. } => _ = read.insert(*from),
+            Kind::Reference { node } => read.extend(graph.nodes[*node].inputs.iter().flatten()),
+            _ => {}
+        }
+    }
+    graph.initializers.retain(|id, _| read.contains(id));
 }
 
 /// In-place steps, concatenations without a copy, and borders.
@@ -86,10 +112,10 @@ fn share_buffers(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
         }
     }
     for planned in kernels() {
-        if let PlanKind::Concat { blocks } = &planned.kind {
+        if let PlanKind::Concat { blocks, tables } = &planned.kind {
             let repeated = planned.inputs.iter().collect::<BTreeSet<_>>().len() < planned.inputs.len();
-            for (input, block) in planned.inputs.iter().zip(blocks) {
-                if !repeated && graph.constant(*input).is_none() {
+            for ((input, block), table) in planned.inputs.iter().zip(blocks).zip(tables) {
+                if !repeated && table.is_none() && graph.constant(*input).is_none() && !graph.inputs.contains(input) {
                     places.put_into(*input, planned.output, *block);
                 }
             }
@@ -127,6 +153,7 @@ fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
 struct Emitter<'a> {
     graph: &'a Graph,
     places: &'a Places<'a>,
+    dequantized: &'a BTreeMap<ValueId, Dequantized>,
     steps: Vec<Step>,
     slots: Vec<Slot>,
     slot_roots: Vec<ValueId>,
@@ -138,11 +165,16 @@ struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(graph: &'a Graph, places: &'a Places<'a>) -> Self {
+    fn new(
+        graph: &'a Graph,
+        places: &'a Places<'a>,
+        dequantized: &'a BTreeMap<ValueId, Dequantized>,
+    ) -> Self {
         let dense = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
         Self {
             graph,
             places,
+            dequantized,
             steps: Vec::new(),
             slots: Vec::new(),
             slot_roots: Vec::new(),
@@ -166,7 +198,9 @@ impl<'a> Emitter<'a> {
         let (root, block) = self.places.root(value);
         let (layout, images) = self.places.layout(value).ok_or_else(|| self.internal("layout", value))?;
         let (root_layout, _) = self.places.layout(root).ok_or_else(|| self.internal("layout", root))?;
-        self.slots.push(Slot { layout, images, start: block * layout.block_stride(), image_stride: root_layout.len() });
+        let elem = self.places.elem(value);
+        let start = elem.words(block * layout.block_stride());
+        self.slots.push(Slot { layout, elem, images, start, image_stride: elem.words(root_layout.len()) });
         self.slot_roots.push(root);
         self.slot_of.insert(value, self.slots.len() - 1);
         Ok(self.slots.len() - 1)
@@ -181,8 +215,8 @@ impl<'a> Emitter<'a> {
         let root = self.places.root(value).0;
         if !self.lives.contains_key(&root) {
             let slot = self.slot(root)?;
-            let Slot { layout, images, .. } = self.slots[slot];
-            let len = layout.len().saturating_mul(images);
+            let Slot { layout, elem, images, .. } = self.slots[slot];
+            let len = elem.words(layout.len()).saturating_mul(images);
             let at = self.steps.len();
             self.lives.insert(root, (slot, Request { len, first: at, last: at }));
             if layout.halo != [0; 3] {
@@ -199,6 +233,9 @@ impl<'a> Emitter<'a> {
     fn need_blocked(&mut self, value: ValueId) -> Result<usize, EngineError> {
         let slot = self.slot(value)?;
         if !self.blocked.contains(&value) {
+            if let Some(from) = self.dequantized.get(&value).filter(|_| !self.dense.contains(&value)) {
+                return self.real(value, *from);
+            }
             if !self.dense.contains(&value) {
                 return Err(self.internal("order of steps", value));
             }
@@ -209,9 +246,34 @@ impl<'a> Emitter<'a> {
         Ok(slot)
     }
 
+    /// Makes floats of bytes.
+    fn real(&mut self, value: ValueId, from: Dequantized) -> Result<usize, EngineError> {
+        let bytes = self.need_blocked(from.bytes)?;
+        let output = self.slot(value)?;
+        self.touch(from.bytes)?;
+        self.touch(value)?;
+        let layout = self.slots[output].layout;
+        let kind = if layout.block == CHANNEL_BLOCK {
+            let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
+            let affine = Affine::Fixed { scale: vec![from.scale; layout.channels], shift };
+            let terms = vec![Term { slot: bytes, plane: false, affine }];
+            Kind::Apply { terms, activation: Activation::None, quantizer: None, output }
+        } else {
+            Kind::DequantizePlanes { input: bytes, scale: from.scale, output }
+        };
+        self.touch(from.bytes)?;
+        self.touch(value)?;
+        self.push(kind, "DequantizeLinear".to_owned(), 0);
+        self.blocked.insert(value);
+        Ok(output)
+    }
+
     fn need_dense(&mut self, value: ValueId) -> Result<(), EngineError> {
         if self.dense.contains(&value) {
             return Ok(());
+        }
+        if self.dequantized.contains_key(&value) {
+            self.need_blocked(value)?;
         }
         if !self.blocked.contains(&value) {
             return Err(self.internal("order of steps", value));
@@ -219,7 +281,8 @@ impl<'a> Emitter<'a> {
         let shape = self.graph.value(value).fixed_shape().ok_or_else(|| self.internal("shape", value))?;
         let from = self.slot(value)?;
         self.touch(value)?;
-        self.push(Kind::Unpack { from, to: value, shape }, "unpack".to_owned(), 0);
+        let signed = self.graph.value(value).dtype == Some(ElementType::I8);
+        self.push(Kind::Unpack { from, to: value, shape, signed }, "unpack".to_owned(), 0);
         self.dense.insert(value);
         Ok(())
     }
@@ -246,13 +309,18 @@ impl<'a> Emitter<'a> {
         let output = self.slot(planned.output)?;
         let node = &self.graph.nodes[index];
         let name = format!("{} {}", planned.label, node.name);
-        if let PlanKind::Concat { .. } = planned.kind {
-            for (value, input) in planned.inputs.iter().zip(inputs) {
+        if let PlanKind::Concat { tables, .. } = &planned.kind {
+            let tables = tables.clone();
+            for ((value, input), table) in planned.inputs.iter().zip(inputs).zip(tables) {
                 if self.places.root(*value).0 != self.places.root(planned.output).0 {
                     let part = self.concat_part(planned.output, *value, &planned)?;
                     self.touch(planned.output)?;
                     self.touch(*value)?;
-                    self.push(Kind::Copy { input, output: part }, name.clone(), 0);
+                    let kind = match table {
+                        None => Kind::Copy { input, output: part },
+                        Some(table) => Kind::Translate { input, table, output: part },
+                    };
+                    self.push(kind, name.clone(), 0);
                 }
             }
             self.touch(planned.output)?;
@@ -276,14 +344,14 @@ impl<'a> Emitter<'a> {
 
     /// A slot for the part of a concatenation's output that `input` is copied to.
     fn concat_part(&mut self, output: ValueId, input: ValueId, planned: &plan::Planned) -> Result<usize, EngineError> {
-        let PlanKind::Concat { blocks } = &planned.kind else { return Err(self.internal("concatenation", output)) };
+        let PlanKind::Concat { blocks, .. } = &planned.kind else { return Err(self.internal("concatenation", output)) };
         let at = planned.inputs.iter().position(|i| *i == input).and_then(|i| blocks.get(i)).copied();
         let block = at.ok_or_else(|| self.internal("concatenation", input))?;
         let whole = self.slot(output)?;
         let whole = self.slots[whole];
         let (part, _) = Places::plain_layout(self.graph, input).ok_or_else(|| self.internal("layout", input))?;
         let layout = cytoscope_kernels::Blocked { halo: whole.layout.halo, ..part };
-        let start = whole.start + block * whole.layout.block_stride();
+        let start = whole.start + whole.elem.words(block * whole.layout.block_stride());
         self.slots.push(Slot { layout, start, ..whole });
         self.slot_roots.push(self.places.root(output).0);
         Ok(self.slots.len() - 1)

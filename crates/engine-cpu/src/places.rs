@@ -1,12 +1,13 @@
-//! Which values share a buffer, how wide its border is, and where each lies in it.
+//! Which values share a buffer, what its elements are, how wide its border is, and where each lies in it.
 
+use crate::step::Elem;
 use crate::window::spatial;
 use cytoscope_graph::{ElementType, Graph, ValueId};
 use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Up to this many channels a value is kept as single planes.
-const PLANAR_CHANNELS: usize = 4;
+/// Up to this many channels a value of floats is kept as single planes, one of bytes in blocks of so many.
+const FEW_CHANNELS: usize = 4;
 
 /// Places of blocked values.
 pub(crate) struct Places<'a> {
@@ -14,26 +15,59 @@ pub(crate) struct Places<'a> {
     /// Value -> the value whose buffer it lies in, and its first channel block there.
     alias: BTreeMap<ValueId, (ValueId, usize)>,
     border: BTreeMap<ValueId, [usize; 3]>,
+    /// Values kept as 16-bit floats.
+    halves: BTreeSet<ValueId>,
+    /// The byte of 0 of values kept as bytes.
+    zero_points: BTreeMap<ValueId, u8>,
 }
 
 impl<'a> Places<'a> {
     pub(crate) fn new(graph: &'a Graph) -> Self {
-        Self { graph, alias: BTreeMap::new(), border: BTreeMap::new() }
+        Self {
+            graph,
+            alias: BTreeMap::new(),
+            border: BTreeMap::new(),
+            halves: BTreeSet::new(),
+            zero_points: BTreeMap::new(),
+        }
     }
 
     /// The layout (without border) and batch of a value the kernels can hold.
     pub(crate) fn plain_layout(graph: &Graph, value: ValueId) -> Option<(Blocked, usize)> {
         let v = graph.value(value);
-        if v.dtype != Some(ElementType::F32) {
-            return None;
-        }
+        let narrow = match v.dtype {
+            Some(ElementType::F32) => 1,
+            Some(ElementType::U8 | ElementType::I8) => FEW_CHANNELS,
+            _ => return None,
+        };
         let shape = v.fixed_shape()?;
         let dims = spatial(&shape)?;
         if shape.contains(&0) {
             return None;
         }
-        let block = if shape[1] <= PLANAR_CHANNELS { 1 } else { CHANNEL_BLOCK };
+        let block = if shape[1] <= FEW_CHANNELS { narrow } else { CHANNEL_BLOCK };
         Some((Blocked::new(shape[1], dims, [0; 3], block), shape[0]))
+    }
+
+    /// Keeps `value` as 16-bit floats.
+    pub(crate) fn keep_half(&mut self, value: ValueId) {
+        self.halves.insert(value);
+    }
+
+    /// Keeps `value` as bytes with this one for 0.
+    pub(crate) fn keep_bytes(&mut self, value: ValueId, zero_point: u8) {
+        self.zero_points.insert(value, zero_point);
+    }
+
+    /// What the elements of a value are.
+    pub(crate) fn elem(&self, value: ValueId) -> Elem {
+        match self.graph.value(value).dtype {
+            Some(ElementType::U8 | ElementType::I8) => {
+                Elem::U8 { zero_point: self.zero_points.get(&value).copied().unwrap_or(0) }
+            }
+            _ if self.halves.contains(&value) => Elem::F16,
+            _ => Elem::F32,
+        }
     }
 
     /// Asks for a border of at least this width around a value.
@@ -45,6 +79,9 @@ impl<'a> Places<'a> {
     /// Puts `value` into the buffer of `into`, from channel block `block` on. False if it already lies elsewhere.
     pub(crate) fn put_into(&mut self, value: ValueId, into: ValueId, block: usize) -> bool {
         if value == into || self.alias.contains_key(&value) || self.root(into).0 == value {
+            return false;
+        }
+        if self.elem(value) != self.elem(into) {
             return false;
         }
         self.alias.insert(value, (into, block));

@@ -27,6 +27,15 @@ pub enum EngineError {
         /// Precisions it has.
         has: String,
     },
+    /// Integers asked of a model that has none.
+    #[error(
+        "int8 was asked for, but the model is not quantized for the {engine} engine: it has no convolution between \
+         QuantizeLinear and DequantizeLinear nodes; make a quantized model with `cytoscope quantize`, or take f32"
+    )]
+    NotQuantized {
+        /// The engine.
+        engine: &'static str,
+    },
     /// The model itself is at fault, or does not fit its inputs.
     #[error(transparent)]
     Graph(#[from] GraphError),

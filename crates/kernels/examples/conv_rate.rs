@@ -1,11 +1,24 @@
-//! Prints GFLOP/s of the convolution kernels over typical U-Net layers: `cargo run --release --example conv_rate`.
+//! Prints the rate of the convolution kernels over typical U-Net layers, in floats and in bytes:
+//! `cargo run --release -p cytoscope-kernels --example conv_rate [ISA]`.
 
-use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, conv};
-use cytoscope_kernels::{Blocked, Isa, IsaName};
+use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, PackedConvInt8, Quantizer, Target, WeightShape};
+use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
 use std::time::Instant;
 
-fn main() -> Result<(), cytoscope_kernels::KernelError> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+/// The shortest of several runs, in seconds.
+fn best(mut step: impl FnMut() -> Result<(), KernelError>) -> Result<f64, KernelError> {
+    let mut best = f64::INFINITY;
+    for _ in 0..7 {
+        let start = Instant::now();
+        step()?;
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let only = std::env::args().nth(1);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
     let layers = [
         (1, 16, 64, 3),
         (16, 16, 64, 3),
@@ -13,32 +26,47 @@ fn main() -> Result<(), cytoscope_kernels::KernelError> {
         (32, 32, 32, 3),
         (64, 32, 32, 3),
         (64, 64, 16, 3),
+        (256, 256, 8, 3),
         (16, 16, 64, 1),
     ];
-    for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
+    let isas = IsaName::ALL.into_iter().filter(|n| only.as_deref().is_none_or(|o| o == n.as_str()));
+    for isa in isas.filter_map(Isa::available) {
         for (ci, co, n, k) in layers {
-            let pad = k / 2;
+            let (pad, taps) = (k / 2, k * k * k);
             let shape = ConvShape { kernel: [k; 3], stride: [1; 3], dilation: [1; 3], pad_before: [pad; 3] };
-            let block = if ci == 1 { 1 } else { 16 };
-            let input = Blocked::new(ci, [n; 3], [pad; 3], block);
             let output = Blocked::new(co, [n; 3], [1; 3], 16);
-            let weights = PackedConv::new(isa, &vec![0.01; co * ci * k * k * k], None, co, ci, k * k * k, block)?;
+            let of = WeightShape::dense(co, ci, taps);
+            let flop = 2.0 * of.count() as f64 * (n * n * n) as f64;
+            let input = Blocked::new(ci, [n; 3], [pad; 3], if ci == 1 { 1 } else { 16 });
+            let weights = PackedConv::new(isa, &vec![0.01; of.count()], None, of, input.block)?;
             let (x, mut y) = (vec![0.5; input.len()], vec![0.0; output.len()]);
-            let mut step = || {
-                let start = Instant::now();
-                conv(isa, &x, &input, &weights, &shape, Activation::None, None, &mut y, &output)?;
-                Ok(start.elapsed().as_secs_f64())
-            };
-            let best = match &pool {
-                Ok(pool) => pool.install(|| (0..6).map(|_| step()).collect::<Result<Vec<_>, _>>()),
-                Err(_) => step().map(|s| vec![s]),
-            }?;
-            let best = best.into_iter().fold(f64::INFINITY, f64::min);
-            let flop = 2.0 * (ci * co * k * k * k) as f64 * (n * n * n) as f64;
+            let float = pool.install(|| {
+                best(|| {
+                    let end = Finish::default();
+                    conv::conv(isa, &x, &input, &weights, &shape, &end, Target::F32(&mut y), &output).map(drop)
+                })
+            })?;
+            let input = Blocked::new(ci, [n; 3], [pad; 3], if ci == 1 { 4 } else { 16 });
+            let weights = PackedConvInt8::new(isa, &vec![1; of.count()], 3, of, input.block)?;
+            let (x, mut y, mut z) = (vec![5; input.len()], vec![0; output.len()], vec![0u16; output.len()]);
+            let scale = vec![0.01; co];
+            let bytes = pool.install(|| {
+                best(|| {
+                    let end = Finish { scale: Some(&scale), ..Finish::default() };
+                    let to = Target::U8(&mut y, Quantizer::new(0.1, 3));
+                    conv::conv_int8(isa, &x, &input, &weights, &shape, &end, to, &output).map(drop)
+                })
+            })?;
+            let halves = pool.install(|| {
+                best(|| {
+                    let end = Finish { scale: Some(&scale), moments: true, ..Finish::default() };
+                    conv::conv_int8(isa, &x, &input, &weights, &shape, &end, Target::F16(&mut z), &output).map(drop)
+                })
+            })?;
+            let rate = |s: f64| format!("{:6.2} ms {:7.1}/s", s * 1e3, flop / s / 1e9);
             println!(
-                "{isa:>8} {ci:3} -> {co:3} at {n}³, kernel {k}³: {:7.2} ms {:6.1} GFLOP/s",
-                best * 1e3,
-                flop / best / 1e9
+                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³: f32 {} GFLOP, int8 to u8 {} GOP, to f16 with moments {} GOP",
+                rate(float), rate(bytes), rate(halves)
             );
         }
     }

@@ -7,22 +7,48 @@ use std::fmt;
 pub enum IsaName {
     /// Plain Rust; whatever the compiler's baseline vectorises to.
     Portable,
-    /// AVX2 with FMA.
+    /// AVX2 with FMA and half-precision conversion.
     Avx2,
+    /// AVX2 with byte dot products (AVX-VNNI).
+    Avx2Vnni,
     /// AVX-512 F, VL, BW, DQ.
+    Avx512,
+    /// AVX-512 with byte dot products (VNNI).
+    Avx512Vnni,
+    /// AVX-512 VNNI with the matrix unit for bytes (AMX-INT8).
+    Amx,
+}
+
+/// The width of float arithmetic an instruction set has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Simd {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 impl IsaName {
     /// Every instruction set there are kernels for, lowest first.
-    pub const ALL: [IsaName; 3] = [IsaName::Portable, IsaName::Avx2, IsaName::Avx512];
+    pub const ALL: [IsaName; 6] = [
+        IsaName::Portable,
+        IsaName::Avx2,
+        IsaName::Avx2Vnni,
+        IsaName::Avx512,
+        IsaName::Avx512Vnni,
+        IsaName::Amx,
+    ];
 
     /// The name used by `CYTOSCOPE_ISA`.
     pub fn as_str(self) -> &'static str {
         match self {
             IsaName::Portable => "portable",
             IsaName::Avx2 => "avx2",
+            IsaName::Avx2Vnni => "avx2-vnni",
             IsaName::Avx512 => "avx512",
+            IsaName::Avx512Vnni => "avx512-vnni",
+            IsaName::Amx => "amx",
         }
     }
 }
@@ -31,20 +57,36 @@ impl IsaName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(IsaName);
 
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+}
+
 impl Isa {
     /// The token for `name`, if this machine has that instruction set.
     pub fn available(name: IsaName) -> Option<Isa> {
         let has = match name {
             IsaName::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            IsaName::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            IsaName::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
-            IsaName::Avx512 => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("fma")
+            IsaName::Avx2Vnni => has_avx2() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Avx512 => has_avx512(),
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Avx512Vnni => has_avx512() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Amx => {
+                has_avx512() && is_x86_feature_detected!("avx512vnni") && crate::int8::amx::permitted()
             }
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
@@ -65,6 +107,17 @@ impl Isa {
     /// The instruction set's name.
     pub fn name(self) -> IsaName {
         self.0
+    }
+
+    /// The float arithmetic of the instruction set.
+    pub(crate) fn simd(self) -> Simd {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Avx2 | IsaName::Avx2Vnni => Simd::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Avx512 | IsaName::Avx512Vnni | IsaName::Amx => Simd::Avx512,
+            _ => Simd::Portable,
+        }
     }
 }
 

@@ -5,8 +5,8 @@ pub const CHANNEL_BLOCK: usize = 16;
 
 /// Layout of one image of an activation tensor: `[ceil(C / block)][D + 2·hd][H + 2·hh][W + 2·hw][block]`.
 ///
-/// `block` is 16, or 1 for tensors of few channels. The border (`halo`) and the channels past `channels` in the last block
-/// hold zeros; every kernel relies on it and keeps it so.
+/// `block` is 16, or 1 (floats) or 4 (bytes) for tensors of few channels. The border (`halo`) and the channels past `channels` in the last block
+/// hold zeros (the zero point, in quantized tensors); every kernel relies on it and keeps it so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocked {
     /// Number of channels.
@@ -15,14 +15,14 @@ pub struct Blocked {
     pub dims: [usize; 3],
     /// Width of the border of zeros on each side along D, H, W.
     pub halo: [usize; 3],
-    /// Channels a block: 16 or 1.
+    /// Channels a block: 16, 4 or 1.
     pub block: usize,
 }
 
 impl Blocked {
-    /// A layout; `block` is taken as 1 or, for anything else, 16.
+    /// A layout; `block` is taken as 1, 4 or, for anything else, 16.
     pub fn new(channels: usize, dims: [usize; 3], halo: [usize; 3], block: usize) -> Self {
-        Self { channels, dims, halo, block: if block == 1 { 1 } else { CHANNEL_BLOCK } }
+        Self { channels, dims, halo, block: if matches!(block, 1 | 4) { block } else { CHANNEL_BLOCK } }
     }
 
     /// Number of channel blocks.

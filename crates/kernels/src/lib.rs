@@ -6,24 +6,25 @@
 //! made, and fail with [`KernelError`].
 //!
 //! The instruction set is an [`Isa`] token that only [`Isa::detect`] (or [`Isa::available`]) hands out, so holding one
-//! proves that the machine has it. `CYTOSCOPE_ISA=portable|avx2|avx512` forces a lower one.
+//! proves that the machine has it. `CYTOSCOPE_ISA=portable|avx2|avx2-vnni|avx512|avx512-vnni|amx`
+//! forces one.
 //!
 //! ```
 //! use cytoscope_kernels::{Blocked, Isa, reorder};
 //! let layout = Blocked::new(3, [2, 4, 5], [1, 1, 1], 16);
 //! let dense = vec![1.0f32; 3 * 2 * 4 * 5];
 //! let mut blocked = vec![0.0f32; layout.len()];
-//! reorder::pack(&dense, &layout, &mut blocked)?;
+//! reorder::pack(&dense, &layout, 0.0, &mut blocked)?;
 //! assert_eq!(blocked.iter().sum::<f32>(), 120.0);
 //! # let _ = Isa::detect();
 //! # Ok::<(), cytoscope_kernels::KernelError>(())
 //! ```
 
+pub mod apply;
 pub mod conv;
-mod conv_avx2;
-mod conv_avx512;
-mod conv_portable;
+mod int8;
 mod isa;
+mod lanes;
 mod layout;
 pub mod norm;
 mod parallel;
@@ -84,7 +85,7 @@ pub(crate) fn same_image(a: &Blocked, b: &Blocked) -> Result<(), KernelError> {
 }
 
 /// Checks that a kernel moves an image's channels to an output of the same channels, and both buffers.
-pub(crate) fn check_moved(input: &[f32], from: &Blocked, output: &[f32], to: &Blocked) -> Result<(), KernelError> {
+pub(crate) fn check_moved<T>(input: &[T], from: &Blocked, output: &[T], to: &Blocked) -> Result<(), KernelError> {
     check_len("input", input.len(), from.len())?;
     check_len("output", output.len(), to.len())?;
     check_that(

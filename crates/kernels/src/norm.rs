@@ -1,17 +1,47 @@
 //! Instance normalisation on blocked buffers: one statistics pass, one apply pass with residual and activation.
 
-use crate::conv::{Activation, Residual};
+use crate::apply::Source;
+use crate::conv::{Activation, LaneStats, Residual};
+use crate::lanes::{Lanes, with_lanes};
 use crate::parallel::{Shared, for_each, multiversion};
-use crate::{Blocked, Isa, KernelError, check_len, same_image};
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
 
 /// Mean and biased variance of each channel over the voxels.
+pub type Moments = Vec<(f64, f64)>;
+
+/// The moments of a whole image from statistics by task and output block.
+pub(crate) fn combine(partial: &[LaneStats], layout: &Blocked) -> Moments {
+    let blocks = layout.channels.div_ceil(CHANNEL_BLOCK).max(1);
+    (0..layout.channels)
+        .map(|c| {
+            let (block, lane) = (c / CHANNEL_BLOCK, c % CHANNEL_BLOCK);
+            let own = || partial.iter().skip(block).step_by(blocks).filter(|s| s.count > 0);
+            let pivot = own().next().map_or(0.0, |s| f64::from(s.pivot[lane]));
+            let (mut count, mut sum, mut square) = (0.0f64, 0.0f64, 0.0f64);
+            for part in own() {
+                let (n, s, q) = (part.count as f64, f64::from(part.sum[lane]), f64::from(part.square[lane]));
+                let shift = f64::from(part.pivot[lane]) - pivot;
+                count += n;
+                sum += s + n * shift;
+                square += q + 2.0 * shift * s + n * shift * shift;
+            }
+            if count == 0.0 {
+                return (0.0, 0.0);
+            }
+            let mean = sum / count;
+            (pivot + mean, (square / count - mean * mean).max(0.0))
+        })
+        .collect()
+}
+
+/// [`Moments`] of an image.
 ///
 /// Sums are taken around each channel's first voxel (so that an offset costs no digits), row by row in `f32` lanes and over
 /// rows in `f64`.
 ///
 /// # Errors
 /// [`KernelError::Length`] if the buffer does not fit the layout.
-pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Vec<(f64, f64)>, KernelError> {
+pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Moments, KernelError> {
     check_len("input", input.len(), layout.len())?;
     let [depth, height, _] = layout.dims;
     let (blocks, width) = (layout.blocks(), layout.block);
@@ -55,6 +85,101 @@ pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Vec<
             (pivot + mean, (square - mean * mean).max(0.0))
         })
         .collect())
+}
+
+/// [`Moments`] of an image in whole blocks, in the numbers it is stored in.
+///
+/// # Errors
+/// [`KernelError`] if the buffer does not fit the layout, or the layout is not of whole blocks.
+pub fn moments(isa: Isa, source: &Source<'_>) -> Result<Moments, KernelError> {
+    let (len, layout) = match source {
+        Source::F32(v, l) => (v.len(), *l),
+        Source::F16(v, l) => (v.len(), *l),
+        Source::U8(v, l) => (v.len(), *l),
+        Source::Plane(..) | Source::InPlace => {
+            return check_that(false, "moments", "an image in blocks", "another").map(|()| Vec::new());
+        }
+    };
+    check_len("input", len, layout.len())?;
+    check_that(layout.block == CHANNEL_BLOCK, "block", CHANNEL_BLOCK, layout.block)?;
+    let [depth, height, width] = layout.dims;
+    let blocks = layout.blocks();
+    // Sums of few voxels each keep their digits.
+    let rows = (1024 / width.max(1)).clamp(1, height.max(1));
+    let chunks = height.div_ceil(rows);
+    let mut stats = vec![LaneStats::NEW; depth * chunks * blocks];
+    let shared = Shared::new(&mut stats);
+    for_each(depth * chunks * blocks, |task| {
+        let (d, chunk, b) = (task / blocks / chunks, task / blocks % chunks, task % blocks);
+        // SAFETY: each task owns its own statistics.
+        let own = unsafe { shared.slice(task, 1) };
+        for h in chunk * rows..((chunk + 1) * rows).min(height) {
+            let at = layout.row_start(b, d, h);
+            let row = match source {
+                Source::F32(v, _) => RowOf::F32(v[at..at + layout.row_len()].as_ptr()),
+                Source::F16(v, _) => RowOf::F16(v[at..at + layout.row_len()].as_ptr()),
+                Source::U8(v, _) => RowOf::U8(v[at..at + layout.row_len()].as_ptr()),
+                Source::Plane(..) | Source::InPlace => return,
+            };
+            // SAFETY: the row holds `width` voxels of 16 channels.
+            unsafe { row_stats(isa, row, width, &mut own[0]) };
+        }
+    });
+    Ok(combine(&stats, layout))
+}
+
+/// A row of voxels of 16 channels.
+#[derive(Clone, Copy)]
+enum RowOf {
+    F32(*const f32),
+    F16(*const u16),
+    U8(*const u8),
+}
+
+with_lanes! {
+    /// Adds a row to statistics.
+    unsafe fn row_stats<L>(row: RowOf, width: usize, stats: &mut LaneStats) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match row {
+                RowOf::F32(p) => add_row::<L, 0>(p.cast(), width, stats),
+                RowOf::F16(p) => add_row::<L, 1>(p.cast(), width, stats),
+                RowOf::U8(p) => add_row::<L, 2>(p, width, stats),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn voxel<L: Lanes, const KIND: u8>(from: *const u8, i: usize) -> L {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match KIND {
+            0 => L::load(from.cast::<f32>().add(i * 16)),
+            1 => L::load_f16(from.cast::<u16>().add(i * 16)),
+            _ => L::load_u8(from.add(i * 16)),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_row<L: Lanes, const KIND: u8>(from: *const u8, width: usize, stats: &mut LaneStats) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if stats.count == 0 && width > 0 {
+            stats.pivot = voxel::<L, KIND>(from, 0).to_array();
+        }
+        let pivot = L::load(stats.pivot.as_ptr());
+        let (mut sum, mut square) = (L::load(stats.sum.as_ptr()), L::load(stats.square.as_ptr()));
+        for i in 0..width {
+            let away = voxel::<L, KIND>(from, i).sub(pivot);
+            sum = sum.add(away);
+            square = away.fma(away, square);
+        }
+        stats.sum = sum.to_array();
+        stats.square = square.to_array();
+        stats.count += width;
+    }
 }
 
 multiversion! {

@@ -4,24 +4,24 @@ use rayon::prelude::*;
 use std::marker::PhantomData;
 
 /// A mutable buffer shared by tasks that each write their own part.
-pub(crate) struct Shared<'a> {
-    start: *mut f32,
+pub(crate) struct Shared<'a, T = f32> {
+    start: *mut T,
     len: usize,
-    life: PhantomData<&'a mut [f32]>,
+    life: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: the pointer is only dereferenced through `slice`, whose callers promise disjoint ranges.
-unsafe impl Sync for Shared<'_> {}
-// SAFETY: as above; the buffer itself outlives `'a` and `f32` is `Send`.
-unsafe impl Send for Shared<'_> {}
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+// SAFETY: as above; the buffer itself outlives `'a` and `T` is `Send`.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
 
-impl<'a> Shared<'a> {
-    pub(crate) fn new(buffer: &'a mut [f32]) -> Self {
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn new(buffer: &'a mut [T]) -> Self {
         Self { start: buffer.as_mut_ptr(), len: buffer.len(), life: PhantomData }
     }
 
     /// The pointer to value `at`, with at least `room` values behind it.
-    pub(crate) fn pointer(&self, at: usize, room: usize) -> *mut f32 {
+    pub(crate) fn pointer(&self, at: usize, room: usize) -> *mut T {
         assert!(at.checked_add(room).is_some_and(|end| end <= self.len), "kernel reaches outside its buffer");
         // SAFETY: at + room <= len was just checked.
         unsafe { self.start.add(at) }
@@ -32,7 +32,7 @@ impl<'a> Shared<'a> {
     /// # Safety
     /// No two live slices may overlap.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn slice(&self, at: usize, len: usize) -> &mut [f32] {
+    pub(crate) unsafe fn slice(&self, at: usize, len: usize) -> &mut [T] {
         let start = self.pointer(at, len);
         // SAFETY: in bounds by `pointer`; disjointness is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
@@ -61,14 +61,14 @@ macro_rules! multiversion {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $ty),*) $(-> $ret)? { imp($($arg),*) }
-            match isa.name() {
+            match isa.simd() {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: holding the token proves the machine has the instruction set.
-                crate::IsaName::Avx512 => unsafe { avx512($($arg),*) },
+                crate::isa::Simd::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
-                crate::IsaName::Avx2 => unsafe { avx2($($arg),*) },
-                _ => imp($($arg),*),
+                crate::isa::Simd::Avx2 => unsafe { avx2($($arg),*) },
+                crate::isa::Simd::Portable => imp($($arg),*),
             }
         }
     };

@@ -114,7 +114,12 @@ pub fn binary(
 ///
 /// # Errors
 /// [`KernelError`] if the buffers do not fit or the block sizes differ.
-pub fn copy(input: &[f32], in_layout: &Blocked, output: &mut [f32], out_layout: &Blocked) -> Result<(), KernelError> {
+pub fn copy<T: Copy + Send + Sync>(
+    input: &[T],
+    in_layout: &Blocked,
+    output: &mut [T],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
     check_len("input", input.len(), in_layout.len())?;
     check_len("output", output.len(), out_layout.len())?;
     same_image(in_layout, out_layout)?;
@@ -125,8 +130,40 @@ pub fn copy(input: &[f32], in_layout: &Blocked, output: &mut [f32], out_layout: 
     Ok(())
 }
 
+/// Bytes into another layout of the same channels, each by `table`; the border is left as it is.
+///
+/// # Errors
+/// As [`copy`].
+pub fn translate(
+    input: &[u8],
+    in_layout: &Blocked,
+    table: &[u8; 256],
+    output: &mut [u8],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("input", input.len(), in_layout.len())?;
+    check_len("output", output.len(), out_layout.len())?;
+    same_image(in_layout, out_layout)?;
+    rows(output, out_layout, |b, d, h, out| {
+        let at = in_layout.row_start(b, d, h);
+        let row = &input[at..at + out.len()];
+        out.iter_mut().zip(row).for_each(|(o, i)| *o = table[usize::from(*i)]);
+    });
+    Ok(())
+}
+
+/// [`translate`] in place.
+///
+/// # Errors
+/// [`KernelError`] if the buffer does not fit the layout.
+pub fn translate_in_place(table: &[u8; 256], values: &mut [u8], layout: &Blocked) -> Result<(), KernelError> {
+    check_len("values", values.len(), layout.len())?;
+    rows(values, layout, |_, _, _, row| row.iter_mut().for_each(|v| *v = table[usize::from(*v)]));
+    Ok(())
+}
+
 /// Calls `f(block, d, h, row)` for every row of an image, in parallel over slices.
-fn rows(values: &mut [f32], layout: &Blocked, f: impl Fn(usize, usize, usize, &mut [f32]) + Sync + Send) {
+fn rows<T: Send>(values: &mut [T], layout: &Blocked, f: impl Fn(usize, usize, usize, &mut [T]) + Sync + Send) {
     let [depth, height, _] = layout.dims;
     let shared = Shared::new(values);
     for_each(layout.blocks() * depth, |task| {

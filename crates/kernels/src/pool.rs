@@ -62,6 +62,50 @@ pub fn pool(
     Ok(())
 }
 
+/// The greatest byte of each window, as [`pool`] with [`Pool::Max`]. Of quantized values that is the greatest value's byte.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn max_bytes(
+    isa: Isa,
+    shape: &ConvShape,
+    input: &[u8],
+    in_layout: &Blocked,
+    output: &mut [u8],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_moved(input, in_layout, output, out_layout)?;
+    let block = in_layout.block;
+    let [depth, height, width] = out_layout.dims;
+    let shared = Shared::new(output);
+    for_each(out_layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one block.
+            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
+            for w in 0..width {
+                let target = &mut out[w * block..(w + 1) * block];
+                target.fill(0);
+                for id in taps(shape, in_layout, 0, d) {
+                    for ih in taps(shape, in_layout, 1, h) {
+                        let row = in_layout.row_start(b, id, ih);
+                        for iw in taps(shape, in_layout, 2, w) {
+                            greater(isa, target, &input[row + iw * block..row + (iw + 1) * block]);
+                        }
+                    }
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+multiversion! {
+    fn greater(target: &mut [u8], source: &[u8]) {
+        target.iter_mut().zip(source).for_each(|(t, s)| *t = (*t).max(*s));
+    }
+}
+
 /// Input positions along `axis` that the window of output position `at` covers inside the image.
 fn taps(shape: &ConvShape, layout: &Blocked, axis: usize, at: usize) -> impl Iterator<Item = usize> {
     let (first, step, pad, extent) =

@@ -1,13 +1,19 @@
 //! Between dense `[C][D][H][W]` and blocked buffers.
 
+use crate::conv::Quantizer;
 use crate::parallel::{Shared, for_each};
-use crate::{Blocked, KernelError, check_len};
+use crate::{Blocked, KernelError, check_len, check_that};
 
-/// Fills a blocked buffer, border and spare channels included (with zeros), from a dense `[C][D][H][W]` image.
+/// Fills a blocked buffer, border and spare channels included (with `zero`), from a dense `[C][D][H][W]` image.
 ///
 /// # Errors
 /// [`KernelError::Length`] if a buffer does not fit the layout.
-pub fn pack(dense: &[f32], layout: &Blocked, blocked: &mut [f32]) -> Result<(), KernelError> {
+pub fn pack<T: Copy + Send + Sync>(
+    dense: &[T],
+    layout: &Blocked,
+    zero: T,
+    blocked: &mut [T],
+) -> Result<(), KernelError> {
     check_len("dense image", dense.len(), layout.channels * layout.voxels())?;
     check_len("blocked image", blocked.len(), layout.len())?;
     let [_, dims_h, dims_w] = layout.dims;
@@ -18,7 +24,7 @@ pub fn pack(dense: &[f32], layout: &Blocked, blocked: &mut [f32]) -> Result<(), 
         let (b, pd) = (task / padded_depth, task % padded_depth);
         // SAFETY: each task owns one padded slice of one block.
         let out = unsafe { shared.slice(b * layout.block_stride() + pd * slice, slice) };
-        out.fill(0.0);
+        out.fill(zero);
         let Some(d) = pd.checked_sub(layout.halo[0]).filter(|d| *d < layout.dims[0]) else { return };
         for c in 0..layout.block.min(layout.channels - b * layout.block) {
             let channel = &dense[(b * layout.block + c) * layout.voxels() + d * dims_h * dims_w..];
@@ -41,7 +47,7 @@ pub fn pack(dense: &[f32], layout: &Blocked, blocked: &mut [f32]) -> Result<(), 
 ///
 /// # Errors
 /// [`KernelError::Length`] if a buffer does not fit the layout.
-pub fn unpack(blocked: &[f32], layout: &Blocked, dense: &mut [f32]) -> Result<(), KernelError> {
+pub fn unpack<T: Copy + Send + Sync>(blocked: &[T], layout: &Blocked, dense: &mut [T]) -> Result<(), KernelError> {
     check_len("blocked image", blocked.len(), layout.len())?;
     check_len("dense image", dense.len(), layout.channels * layout.voxels())?;
     let [depth, dims_h, dims_w] = layout.dims;
@@ -59,11 +65,11 @@ pub fn unpack(blocked: &[f32], layout: &Blocked, dense: &mut [f32]) -> Result<()
     Ok(())
 }
 
-/// Sets the border and the spare channels of a blocked buffer to zero, whatever it held.
+/// Sets the border of a blocked buffer to `zero`, whatever it held.
 ///
 /// # Errors
 /// [`KernelError::Length`] if the buffer does not fit the layout.
-pub fn clear_border(layout: &Blocked, blocked: &mut [f32]) -> Result<(), KernelError> {
+pub fn clear_border<T: Copy + Send + Sync>(layout: &Blocked, zero: T, blocked: &mut [T]) -> Result<(), KernelError> {
     check_len("blocked image", blocked.len(), layout.len())?;
     if layout.halo == [0; 3] {
         return Ok(());
@@ -77,18 +83,98 @@ pub fn clear_border(layout: &Blocked, blocked: &mut [f32]) -> Result<(), KernelE
         // SAFETY: each task owns one padded slice of one block.
         let out = unsafe { shared.slice(task * slice, slice) };
         if pd < layout.halo[0] || pd >= layout.halo[0] + depth {
-            return out.fill(0.0);
+            return out.fill(zero);
         }
         let edge = layout.halo[2] * layout.block;
         for ph in 0..padded[1] {
             let line = &mut out[ph * row..(ph + 1) * row];
             if ph < layout.halo[1] || ph >= layout.halo[1] + height {
-                line.fill(0.0);
+                line.fill(zero);
             } else {
-                line[..edge].fill(0.0);
-                line[row - edge..].fill(0.0);
+                line[..edge].fill(zero);
+                line[row - edge..].fill(zero);
             }
         }
     });
     Ok(())
+}
+
+/// Planes of floats (block 1) as blocks of bytes; border and spare channels get the zero point.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn quantize_planes(
+    planes: &[f32],
+    from: &Blocked,
+    quantizer: Quantizer,
+    bytes: &mut [u8],
+    to: &Blocked,
+) -> Result<(), KernelError> {
+    check_planes(planes.len(), from, bytes.len(), to)?;
+    let zero = f32::from(quantizer.zero_point);
+    let quantize = |v: f32| {
+        let v = v * quantizer.inverse_scale;
+        // NaN counts as the least.
+        let v = if v > -zero { v.min(255.0 - zero) } else { -zero };
+        (v.round_ties_even() + zero) as u8
+    };
+    let [depth, height, width] = to.dims;
+    let shared = Shared::new(bytes);
+    for_each(to.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one block.
+            let row = unsafe { shared.slice(to.row_start(b, d, h), to.row_len()) };
+            for c in 0..to.block {
+                let spread = row[c..].iter_mut().step_by(to.block);
+                let channel = b * to.block + c;
+                if channel < to.channels {
+                    let at = from.row_start(channel, d, h);
+                    spread.zip(&planes[at..at + width]).for_each(|(q, v)| *q = quantize(*v));
+                } else {
+                    spread.for_each(|q| *q = quantizer.zero_point);
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Blocks of bytes as planes of floats: `(byte − zero_point) · scale`.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn dequantize_planes(
+    bytes: &[u8],
+    from: &Blocked,
+    scale: f32,
+    zero_point: u8,
+    planes: &mut [f32],
+    to: &Blocked,
+) -> Result<(), KernelError> {
+    check_planes(planes.len(), to, bytes.len(), from)?;
+    let [depth, height, width] = to.dims;
+    let shared = Shared::new(planes);
+    for_each(to.channels * depth, |task| {
+        let (c, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one channel.
+            let row = unsafe { shared.slice(to.row_start(c, d, h), width) };
+            let at = from.row_start(c / from.block, d, h) + c % from.block;
+            let source = bytes[at..].iter().step_by(from.block);
+            row.iter_mut().zip(source).for_each(|(v, q)| *v = (f32::from(*q) - f32::from(zero_point)) * scale);
+        }
+    });
+    Ok(())
+}
+
+fn check_planes(planes: usize, floats: &Blocked, bytes: usize, blocks: &Blocked) -> Result<(), KernelError> {
+    check_len("planes", planes, floats.len())?;
+    check_len("bytes", bytes, blocks.len())?;
+    check_that(
+        (floats.channels, floats.dims, floats.block) == (blocks.channels, blocks.dims, 1),
+        "planes",
+        format!("{blocks:?} in planes"),
+        format!("{floats:?}"),
+    )
 }

@@ -83,6 +83,43 @@ pub fn resize(
     Ok(())
 }
 
+/// [`resize`] of bytes by tables without interpolation (every weight 0): nearest neighbour, and padding by existing voxels.
+///
+/// # Errors
+/// [`KernelError`] if buffers, layouts and tables do not fit, or a table interpolates.
+pub fn pick_bytes(
+    tables: &[Vec<Tap>; 3],
+    input: &[u8],
+    in_layout: &Blocked,
+    output: &mut [u8],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_moved(input, in_layout, output, out_layout)?;
+    for axis in 0..3 {
+        check_len("resize table", tables[axis].len(), out_layout.dims[axis])?;
+        let extent = in_layout.dims[axis];
+        let fits = tables[axis].iter().all(|t| t.low < extent && t.weight == 0.0);
+        check_that(fits, "resize table", format!("positions below {extent}, no interpolation"), "another")?;
+    }
+    let block = in_layout.block;
+    let [depth, height, _] = out_layout.dims;
+    let runs = runs(&tables[2]).unwrap_or_default();
+    let shared = Shared::new(output);
+    for_each(out_layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task owns the rows of one slice of one block.
+            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
+            let row = in_layout.row_start(b, tables[0][d].low, tables[1][h].low);
+            for (to, from, len) in &runs {
+                let source = &input[row + from * block..row + (from + len) * block];
+                out[to * block..(to + len) * block].copy_from_slice(source);
+            }
+        }
+    });
+    Ok(())
+}
+
 /// A table without interpolation as copies: output position, input position, length.
 fn runs(table: &[Tap]) -> Option<Vec<(usize, usize, usize)>> {
     let mut runs: Vec<(usize, usize, usize)> = Vec::new();

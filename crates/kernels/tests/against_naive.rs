@@ -1,100 +1,11 @@
-//! Every kernel of every instruction set this machine has, against plain loops.
+//! Every float kernel of every instruction set this machine has, against plain loops.
 
-use cytoscope_kernels::conv::{self, Activation, ConvShape, PackedConv};
-use cytoscope_kernels::{Blocked, Isa, IsaName, norm, pool, reorder};
+mod common;
+
+use common::{blocked, close, dense, isas, naive_conv, noise, out_dims};
+use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, WeightShape};
+use cytoscope_kernels::{Blocked, Isa, norm, pool};
 use proptest::prelude::*;
-
-fn isas() -> Vec<Isa> {
-    IsaName::ALL
-        .into_iter()
-        .filter_map(|name| {
-            let isa = Isa::available(name);
-            if isa.is_none() {
-                {
-                    use std::io::Write;
-                    let _ = writeln!(std::io::stderr(), "SKIPPED: this machine has no {}", name.as_str());
-                }
-            }
-            isa
-        })
-        .collect()
-}
-
-/// Reproducible values in -1..1.
-fn noise(len: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect()
-}
-
-fn blocked(dense: &[f32], layout: &Blocked) -> Vec<f32> {
-    let mut out = vec![f32::NAN; layout.len()];
-    reorder::pack(dense, layout, &mut out).unwrap();
-    out
-}
-
-fn dense(values: &[f32], layout: &Blocked) -> Vec<f32> {
-    let mut out = vec![0.0; layout.channels * layout.voxels()];
-    reorder::unpack(values, layout, &mut out).unwrap();
-    out
-}
-
-#[allow(clippy::too_many_arguments)]
-fn naive_conv(
-    x: &[f32],
-    ci: usize,
-    dims: [usize; 3],
-    w: &[f32],
-    bias: &[f32],
-    co: usize,
-    s: &ConvShape,
-    out: [usize; 3],
-) -> Vec<f32> {
-    let taps: usize = s.kernel.iter().product();
-    let mut y = Vec::new();
-    for o in 0..co {
-        for d in 0..out[0] {
-            for h in 0..out[1] {
-                for ww in 0..out[2] {
-                    let mut sum = f64::from(bias[o]);
-                    for i in 0..ci {
-                        for t in 0..taps {
-                            let k = [t / (s.kernel[1] * s.kernel[2]), t / s.kernel[2] % s.kernel[1], t % s.kernel[2]];
-                            let at: Option<Vec<usize>> = [d, h, ww]
-                                .iter()
-                                .enumerate()
-                                .map(|(a, p)| {
-                                    (p * s.stride[a] + k[a] * s.dilation[a])
-                                        .checked_sub(s.pad_before[a])
-                                        .filter(|v| *v < dims[a])
-                                })
-                                .collect();
-                            if let Some(at) = at {
-                                let x = x[((i * dims[0] + at[0]) * dims[1] + at[1]) * dims[2] + at[2]];
-                                sum += f64::from(x) * f64::from(w[(o * ci + i) * taps + t]);
-                            }
-                        }
-                    }
-                    y.push(sum as f32);
-                }
-            }
-        }
-    }
-    y
-}
-
-fn close(got: &[f32], want: &[f32], tolerance: f32) {
-    assert_eq!(got.len(), want.len());
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= tolerance * (1.0 + w.abs()), "value {i}: {g}, not {w}");
-    }
-}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
@@ -103,20 +14,18 @@ proptest! {
     fn convolution_equals_plain_loops(
         ci in prop_oneof![1usize..5, 14usize..36], co in 1usize..50, d in 1usize..5, h in 1usize..6, w in 1usize..40,
         k in 0usize..4, stride in 1usize..4, dilation in 1usize..3, pad in 0usize..3, extra in 0usize..2, leaky in any::<bool>(),
-        residual in any::<bool>(), planar_out in any::<bool>(), seed in any::<u64>(),
+        residual in any::<bool>(), planar_out in any::<bool>(), groups in 1usize..4, seed in any::<u64>(),
     ) {
         let kernel = [[1, 1, 1], [3, 3, 3], [1, 3, 3], [1, 2, 5]][k];
         let pad_before = kernel.map(|k| pad.min(k - 1));
         let shape = ConvShape { kernel, stride: [stride.min(2), stride, stride], dilation: [1, dilation, dilation], pad_before };
         let dims = [d, h, w];
-        let out: Vec<Option<usize>> = (0..3)
-            .map(|a| (dims[a] + 2 * pad_before[a]).checked_sub((kernel[a] - 1) * shape.dilation[a] + 1).map(|n| n / shape.stride[a] + 1))
-            .collect();
-        prop_assume!(out.iter().all(Option::is_some));
-        let out: [usize; 3] = std::array::from_fn(|a| out[a].unwrap());
+        let Some(out) = out_dims(dims, &shape) else { return Ok(()) };
+        // Groups where the channels allow them.
+        let groups = if ci % groups == 0 && co % groups == 0 { groups } else { 1 };
         let x = noise(ci * d * h * w, seed);
-        let taps: usize = kernel.iter().product();
-        let weights = noise(co * ci * taps, seed ^ 1);
+        let of = WeightShape { out_channels: co, in_channels: ci, taps: kernel.iter().product(), groups };
+        let weights = noise(of.count(), seed ^ 1);
         let bias = noise(co, seed ^ 2);
         let block = if ci < 5 { 1 } else { 16 };
         let in_layout = Blocked::new(ci, dims, pad_before.map(|p| p + extra), block);
@@ -124,17 +33,21 @@ proptest! {
         let out_layout = Blocked::new(co, out, [extra, 0, 1], out_block);
         let res_layout = Blocked::new(co, out, [0, 1, extra], 16);
         let res = noise(co * out.iter().product::<usize>(), seed ^ 3);
-        let mut want = naive_conv(&x, ci, dims, &weights, &bias, co, &shape, out);
+        let sums = naive_conv(&x, dims, &weights, of, &shape, out);
+        let voxels: usize = out.iter().product();
+        let mut want: Vec<f32> = sums.iter().enumerate().map(|(i, s)| (s + f64::from(bias[i / voxels])) as f32).collect();
         if residual { want.iter_mut().zip(&res).for_each(|(y, r)| *y += r); }
         if leaky { want.iter_mut().for_each(|y| if *y < 0.0 { *y *= 0.25 }); }
         let activation = if leaky { Activation::Leaky { slope: 0.25 } } else { Activation::None };
         let packed_input = blocked(&x, &in_layout);
         let packed_res = blocked(&res, &res_layout);
         for isa in isas() {
-            let packed = PackedConv::new(isa, &weights, Some(&bias), co, ci, taps, block).unwrap();
+            let packed = PackedConv::new(isa, &weights, Some(&bias), of, block).unwrap();
             let mut y = vec![7.5; out_layout.len()];
-            let r = residual.then_some((&packed_res[..], &res_layout));
-            conv::conv(isa, &packed_input, &in_layout, &packed, &shape, activation, r, &mut y, &out_layout).unwrap();
+            let residual = residual.then_some((&packed_res[..], &res_layout));
+            let end = Finish { residual, activation, ..Finish::default() };
+            let to = Target::F32(&mut y);
+            conv::conv(isa, &packed_input, &in_layout, &packed, &shape, &end, to, &out_layout).unwrap();
             close(&dense(&y, &out_layout), &want, 2e-5);
         }
     }
@@ -161,10 +74,10 @@ proptest! {
         for isa in isas() {
             let sets: Vec<_> = (0..taps).map(|t| {
                 let slice: Vec<f32> = (0..co * ci).map(|oi| weights[((oi % ci) * co + oi / ci) * taps + t]).collect();
-                PackedConv::new(isa, &slice, None, co, ci, 1, block).unwrap()
+                PackedConv::new(isa, &slice, None, WeightShape::dense(co, ci, 1), block).unwrap()
             }).collect();
             let mut y = vec![0.0; out_layout.len()];
-            conv::conv_transpose_exact(isa, &input, &in_layout, &sets, kernel, Activation::None, &mut y, &out_layout).unwrap();
+            conv::conv_transpose_exact(isa, &input, &in_layout, &sets, kernel, &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
             close(&dense(&y, &out_layout), &want, 2e-5);
         }
     }
@@ -223,11 +136,12 @@ proptest! {
 fn buffers_that_do_not_fit_are_refused() {
     let layout = Blocked::new(16, [2, 2, 2], [0; 3], 16);
     let isa = Isa::detect();
-    let weights = PackedConv::new(isa, &vec![0.0; 16 * 16 * 27], None, 16, 16, 27, 16).unwrap();
+    let weights = PackedConv::new(isa, &vec![0.0; 16 * 16 * 27], None, WeightShape::dense(16, 16, 27), 16).unwrap();
+    let end = Finish::default();
     let shape = ConvShape { kernel: [3; 3], stride: [1; 3], dilation: [1; 3], pad_before: [1; 3] };
     let (x, mut y) = (vec![0.0; layout.len()], vec![0.0; layout.len()]);
-    let narrow = conv::conv(isa, &x, &layout, &weights, &shape, Activation::None, None, &mut y, &layout);
+    let narrow = conv::conv(isa, &x, &layout, &weights, &shape, &end, Target::F32(&mut y), &layout);
     assert!(narrow.unwrap_err().to_string().contains("border"));
-    let short = conv::conv(isa, &x[1..], &layout, &weights, &shape, Activation::None, None, &mut y, &layout);
+    let short = conv::conv(isa, &x[1..], &layout, &weights, &shape, &end, Target::F32(&mut y), &layout);
     assert!(short.is_err());
 }

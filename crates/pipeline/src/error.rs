@@ -154,7 +154,12 @@ impl JobError {
                 | EngineError::BadPrecision { .. }
                 | EngineError::UnsupportedPrecision { .. },
             ) => JobErrorKind::WrongUse,
-            Self::Engine(EngineError::Graph(_) | EngineError::Input { .. } | EngineError::UnsupportedOp { .. }) => {
+            Self::Engine(
+                EngineError::Graph(_)
+                | EngineError::NotQuantized { .. }
+                | EngineError::Input { .. }
+                | EngineError::UnsupportedOp { .. },
+            ) => {
                 JobErrorKind::BadInput
             }
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,

@@ -1,14 +1,14 @@
-//! AVX-512 micro-kernels: up to 24 voxels × 16 or 12 voxels × 32 output channels in registers.
+//! AVX-512 micro-kernels: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers.
 #![cfg(target_arch = "x86_64")]
 
-use crate::conv::Micro;
+use super::Micro;
 use std::arch::x86_64::*;
 
 /// Computes one run of `len` voxels.
 ///
 /// # Safety
 /// The machine has AVX-512 F, and every pointer of `m` reaches what its fields say for `len` voxels.
-pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_>) {
+pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f32>) {
     macro_rules! pick {
         ($ob:literal, $step:literal, $($p:literal)*) => {
             match len {
@@ -19,30 +19,28 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_>) {
         };
     }
     match (blocks, m.in_step) {
-        (2, 16) => pick!(2, 16, 1 2 3 4 5 6 7 8 9 10 11 12),
-        (2, 32) => pick!(2, 32, 1 2 3 4 5 6 7 8 9 10 11 12),
-        (2, 1) => pick!(2, 1, 1 2 3 4 5 6 7 8 9 10 11 12),
-        (2, _) => pick!(2, 0, 1 2 3 4 5 6 7 8 9 10 11 12),
-        (_, 16) => pick!(1, 16, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24),
-        (_, 32) => pick!(1, 32, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24),
-        (_, 1) => pick!(1, 1, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24),
-        (_, _) => pick!(1, 0, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24),
+        (2, 16) => pick!(2, 16, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        (2, 32) => pick!(2, 32, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        (2, _) => pick!(2, 0, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        (_, 16) => pick!(1, 16, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28),
+        (_, 1) => pick!(1, 1, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28),
+        (_, _) => pick!(1, 0, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28),
     }
 }
 
 /// `OB` blocks × `P` voxels; `STEP` is the distance of two input voxels in values, 0 = take it from `m`.
 #[target_feature(enable = "avx512f")]
-unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_>) {
+unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_, f32, f32, f32>) {
     let step = if STEP == 0 { m.in_step } else { STEP };
     // SAFETY: every pointer reaches what `m` says, by this function's contract.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); P]; OB];
         for (o, row) in acc.iter_mut().enumerate() {
-            *row = [_mm512_loadu_ps(m.bias.add(o * 16)); P];
+            *row = [_mm512_loadu_ps(m.start.add(o * 16)); P];
         }
         let mut weights = m.weights;
         for block in 0..m.in_blocks {
-            let channels = if block + 1 == m.in_blocks { m.last_in_per_block } else { m.in_per_block };
+            let channels = m.channels(block);
             let plane = m.input.add(block * m.in_block_stride);
             for tap in m.taps {
                 let start = plane.add(*tap);
@@ -61,17 +59,9 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'
                 }
             }
         }
-        let slope = _mm512_set1_ps(m.slope);
-        let zero = _mm512_setzero_ps();
         for o in 0..OB {
             for p in 0..P {
-                let mut v = acc[o][p];
-                if let Some(residual) = m.residual {
-                    v = _mm512_add_ps(v, _mm512_loadu_ps(residual[o].add(p * 16)));
-                }
-                let negative = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(v, zero);
-                v = _mm512_mask_mul_ps(v, negative, v, slope);
-                _mm512_storeu_ps(m.out[o].add(p * m.out_step), v);
+                _mm512_storeu_ps(m.sums.add(o * m.block_room + p * 16), acc[o][p]);
             }
         }
     }

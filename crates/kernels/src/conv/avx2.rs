@@ -1,14 +1,14 @@
 //! AVX2 micro-kernels: up to 6 voxels × 16 output channels in registers.
 #![cfg(target_arch = "x86_64")]
 
-use crate::conv::Micro;
+use super::Micro;
 use std::arch::x86_64::*;
 
 /// Computes one run of `len` voxels for one block of output channels.
 ///
 /// # Safety
 /// The machine has AVX2 and FMA, and every pointer of `m` reaches what its fields say for `len` voxels.
-pub(crate) unsafe fn micro(len: usize, m: &Micro<'_>) {
+pub(crate) unsafe fn micro(len: usize, m: &Micro<'_, f32, f32, f32>) {
     macro_rules! pick {
         ($($p:literal)*) => {
             match len {
@@ -22,16 +22,13 @@ pub(crate) unsafe fn micro(len: usize, m: &Micro<'_>) {
 }
 
 #[target_feature(enable = "avx2,fma")]
-unsafe fn kernel<const P: usize>(m: &Micro<'_>) {
+unsafe fn kernel<const P: usize>(m: &Micro<'_, f32, f32, f32>) {
     // SAFETY: every pointer reaches what `m` says, by this function's contract.
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); 2]; P];
-        for row in &mut acc {
-            *row = [_mm256_loadu_ps(m.bias), _mm256_loadu_ps(m.bias.add(8))];
-        }
+        let mut acc = [[_mm256_loadu_ps(m.start), _mm256_loadu_ps(m.start.add(8))]; P];
         let mut weights = m.weights;
         for block in 0..m.in_blocks {
-            let channels = if block + 1 == m.in_blocks { m.last_in_per_block } else { m.in_per_block };
+            let channels = m.channels(block);
             let plane = m.input.add(block * m.in_block_stride);
             for tap in m.taps {
                 let start = plane.add(*tap);
@@ -46,18 +43,9 @@ unsafe fn kernel<const P: usize>(m: &Micro<'_>) {
                 }
             }
         }
-        let slope = _mm256_set1_ps(m.slope);
-        let zero = _mm256_setzero_ps();
         for (p, row) in acc.iter().enumerate() {
-            for (half, sum) in row.iter().enumerate() {
-                let mut v = *sum;
-                if let Some(residual) = m.residual {
-                    v = _mm256_add_ps(v, _mm256_loadu_ps(residual[0].add(p * 16 + half * 8)));
-                }
-                let negative = _mm256_cmp_ps::<_CMP_LT_OQ>(v, zero);
-                v = _mm256_blendv_ps(v, _mm256_mul_ps(v, slope), negative);
-                _mm256_storeu_ps(m.out[0].add(p * m.out_step + half * 8), v);
-            }
+            _mm256_storeu_ps(m.sums.add(p * 16), row[0]);
+            _mm256_storeu_ps(m.sums.add(p * 16 + 8), row[1]);
         }
     }
 }

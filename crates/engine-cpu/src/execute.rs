@@ -1,0 +1,460 @@
+//! One step on the arena.
+
+use crate::lower::Program;
+use crate::session::internal;
+use crate::step::{Affine, Elem, End, Kind, Slot, Step, Term};
+use cytoscope_engine::EngineError;
+use cytoscope_graph::{ElementType, Tensor, ValueId, reference};
+use cytoscope_kernels::apply::{self, Source};
+use cytoscope_kernels::conv::{self, Finish, Quantizer, Target};
+use cytoscope_kernels::norm::Moments;
+use cytoscope_kernels::pool::Pool;
+use cytoscope_kernels::{Blocked, Isa, KernelError, norm, pointwise, pool, reorder, resize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What steps read and write.
+pub(crate) struct Memory<'a> {
+    /// Blocked values, in 32-bit words.
+    pub arena: &'a mut [f32],
+    /// Dense values.
+    pub dense: &'a mut BTreeMap<ValueId, Tensor>,
+    /// Moments by number and image.
+    pub moments: Vec<Vec<Moments>>,
+}
+
+/// Splits the arena into the range written and what lies before and after it.
+struct Split<'a> {
+    before: &'a [f32],
+    after: &'a [f32],
+    written: Range<usize>,
+}
+
+impl<'a> Split<'a> {
+    fn new(arena: &'a mut [f32], written: Range<usize>) -> Option<(Self, &'a mut [f32])> {
+        if written.end > arena.len() {
+            return None;
+        }
+        let (before, rest) = arena.split_at_mut(written.start);
+        let (target, after) = rest.split_at_mut(written.len());
+        Some((Self { before, after, written }, target))
+    }
+
+    fn read(&self, range: Range<usize>) -> Option<&'a [f32]> {
+        if range.end <= self.written.start {
+            self.before.get(range)
+        } else {
+            let shift = self.written.end;
+            self.after.get(range.start.checked_sub(shift)?..range.end - shift)
+        }
+    }
+}
+
+/// The bytes of words.
+fn bytes(words: &[f32], len: usize) -> &[u8] {
+    let all: &[u8] = bytemuck::cast_slice(words);
+    &all[..len.min(all.len())]
+}
+
+fn halves(words: &[f32], len: usize) -> &[u16] {
+    let all: &[u16] = bytemuck::cast_slice(words);
+    &all[..len.min(all.len())]
+}
+
+fn bytes_mut(words: &mut [f32], len: usize) -> &mut [u8] {
+    let all: &mut [u8] = bytemuck::cast_slice_mut(words);
+    let len = len.min(all.len());
+    &mut all[..len]
+}
+
+/// Words as what a slot's results are.
+fn target<'a>(words: &'a mut [f32], slot: &Slot, quantizer: Option<Quantizer>) -> Option<Target<'a>> {
+    let len = slot.layout.len();
+    Some(match slot.elem {
+        Elem::F32 => Target::F32(words),
+        Elem::F16 => {
+            let all: &mut [u16] = bytemuck::cast_slice_mut(words);
+            let len = len.min(all.len());
+            Target::F16(&mut all[..len])
+        }
+        Elem::U8 { .. } => Target::U8(bytes_mut(words, len), quantizer?),
+    })
+}
+
+/// Computes one image: its number, what is written, and what can be read.
+type PerImage<'a> = dyn FnMut(usize, &mut [f32], &Split<'_>) -> Result<(), EngineError> + 'a;
+
+/// Factors and summands of a term for one image.
+fn lanes(affine: &Affine, moments: &[Vec<Moments>], image: usize) -> Option<(Vec<f32>, Vec<f32>)> {
+    Some(match affine {
+        Affine::Fixed { scale, shift } => (scale.clone(), shift.clone()),
+        Affine::Norm { moments: at, gamma, beta, epsilon, factor } => {
+            let moments = moments.get(*at)?.get(image)?;
+            let all = moments.iter().zip(gamma.iter().zip(beta)).zip(factor);
+            all.map(|(((mean, variance), (gamma, beta)), factor)| {
+                let factor = f64::from(*factor);
+                let gain = f64::from(*gamma) / (variance + f64::from(*epsilon) * factor * factor).sqrt();
+                (gain as f32, (f64::from(*beta) - mean * gain) as f32)
+            })
+            .unzip()
+        }
+        Affine::PlaneNorm { moments: at, weights, gamma, beta, epsilon } => {
+            let (mean, variance) = *moments.get(*at)?.get(image)?.first()?;
+            let all = weights.iter().zip(gamma.iter().zip(beta));
+            all.map(|(weight, (gamma, beta))| {
+                let weight = f64::from(*weight);
+                let gain = f64::from(*gamma) * weight / (weight * weight * variance + f64::from(*epsilon)).sqrt();
+                (gain as f32, (f64::from(*beta) - mean * gain) as f32)
+            })
+            .unzip()
+        }
+    })
+}
+
+pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Memory<'_>) -> Result<(), EngineError> {
+    let Memory { arena, dense, moments } = memory;
+    let slot = |i: usize| program.slots.get(i).copied().ok_or_else(|| internal(&step.name, "no such slot".to_owned()));
+    let overlap = || internal(&step.name, "buffers overlap".to_owned());
+    let kernel = |e: KernelError| internal(&step.name, e.to_string());
+    // Runs `f(image, target, split)` for each image of the slot written.
+    let mut each = |to: Slot, f: &mut PerImage<'_>| {
+        for image in 0..to.images {
+            let (split, target) = Split::new(arena, to.range(image)).ok_or_else(overlap)?;
+            f(image, target, &split)?;
+        }
+        Ok(())
+    };
+    // The sources of a pass's terms for one image.
+    let slots_of = |terms: &[Term]| terms.iter().map(|t| slot(t.slot)).collect::<Result<Vec<_>, _>>();
+    match &step.kind {
+        Kind::Pack { from, to } => {
+            let to = slot(*to)?;
+            let tensor = dense.get(from).or_else(|| program.graph.constant(*from).map(|t| t.as_ref()));
+            let tensor = tensor.ok_or_else(|| internal(&step.name, "no tensor".to_owned()))?;
+            let per_image = to.layout.channels * to.layout.voxels();
+            let range = |image: usize| image * per_image..(image + 1) * per_image;
+            if let Elem::U8 { zero_point } = to.elem {
+                // Signed bytes count from −128.
+                let signed: Option<Vec<u8>> = tensor.as_i8().map(|v| v.iter().map(|v| (*v as u8) ^ 0x80).collect());
+                let values = signed.as_deref().or(tensor.as_u8()).ok_or_else(overlap)?;
+                return each(to, &mut |image, target, _| {
+                    let source = values.get(range(image)).ok_or_else(overlap)?;
+                    let target = bytes_mut(target, to.layout.len());
+                    reorder::pack(source, &to.layout, zero_point, target).map_err(kernel)
+                });
+            }
+            let values = tensor.as_f32().ok_or_else(|| internal(&step.name, "no f32 tensor".to_owned()))?;
+            each(to, &mut |image, target, _| {
+                let source = values.get(range(image)).ok_or_else(overlap)?;
+                reorder::pack(source, &to.layout, 0.0, target).map_err(kernel)
+            })
+        }
+        Kind::Unpack { from, to, shape, signed } => {
+            let from = slot(*from)?;
+            let per_image = from.layout.channels * from.layout.voxels();
+            let tensor = if let Elem::U8 { .. } = from.elem {
+                let mut values = vec![0u8; per_image * from.images];
+                for (image, target) in values.chunks_exact_mut(per_image.max(1)).enumerate() {
+                    let source = arena.get(from.range(image)).ok_or_else(overlap)?;
+                    reorder::unpack(bytes(source, from.layout.len()), &from.layout, target).map_err(kernel)?;
+                }
+                let back = |values: Vec<u8>| values.into_iter().map(|v| (v ^ 0x80) as i8).collect::<Vec<i8>>();
+                if *signed { Tensor::new(shape.clone(), back(values))? } else { Tensor::new(shape.clone(), values)? }
+            } else {
+                let mut values = vec![0.0f32; per_image * from.images];
+                for (image, target) in values.chunks_exact_mut(per_image.max(1)).enumerate() {
+                    let source = arena.get(from.range(image)).ok_or_else(overlap)?;
+                    reorder::unpack(source, &from.layout, target).map_err(kernel)?;
+                }
+                Tensor::new(shape.clone(), values)?
+            };
+            dense.insert(*to, tensor);
+            Ok(())
+        }
+        Kind::ClearBorder { slot: of } => {
+            let to = slot(*of)?;
+            each(to, &mut |_, target, _| match to.elem {
+                Elem::U8 { zero_point } => {
+                    reorder::clear_border(&to.layout, zero_point, bytes_mut(target, to.layout.len())).map_err(kernel)
+                }
+                Elem::F32 => reorder::clear_border(&to.layout, 0.0, target).map_err(kernel),
+                // Nothing reads a border of 16-bit floats.
+                Elem::F16 => Ok(()),
+            })
+        }
+        Kind::Conv { input, end, output, .. } | Kind::ConvInt8 { input, end, output, .. } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            let extra = end.residual.map(slot).transpose()?;
+            let mut found = Vec::new();
+            each(to, &mut |image, words, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                let r = extra.map(|r| split.read(r.range(image)).ok_or_else(overlap)).transpose()?;
+                let finish = finish(end, r.zip(extra.as_ref().map(|r| &r.layout)));
+                let to_what = target(words, &to, end.quantizer).ok_or_else(overlap)?;
+                let moments = match &step.kind {
+                    Kind::Conv { weights, shape, .. } => {
+                        conv::conv(isa, x, &from.layout, weights, shape, &finish, to_what, &to.layout)
+                    }
+                    Kind::ConvInt8 { weights, shape, .. } => {
+                        let x = bytes(x, from.layout.len());
+                        conv::conv_int8(isa, x, &from.layout, weights, shape, &finish, to_what, &to.layout)
+                    }
+                    _ => return Err(overlap()),
+                };
+                found.extend(moments.map_err(kernel)?);
+                Ok(())
+            })?;
+            keep(moments, end.moments, found);
+            Ok(())
+        }
+        Kind::ConvTranspose { input, taps, kernel: size, end, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, words, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                let to_what = target(words, &to, end.quantizer).ok_or_else(overlap)?;
+                let end = finish(end, None);
+                conv::conv_transpose_exact(isa, x, &from.layout, taps, *size, &end, to_what, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::ConvTransposeInt8 { input, taps, kernel: size, end, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, words, split| {
+                let x = bytes(split.read(from.range(image)).ok_or_else(overlap)?, from.layout.len());
+                let to_what = target(words, &to, end.quantizer).ok_or_else(overlap)?;
+                let end = finish(end, None);
+                conv::conv_transpose_exact_int8(isa, x, &from.layout, taps, *size, &end, to_what, &to.layout)
+                    .map_err(kernel)
+            })
+        }
+        Kind::Moments { input, moments: at } => {
+            let from = slot(*input)?;
+            let mut found = Vec::new();
+            for image in 0..from.images {
+                let source = arena.get(from.range(image)).ok_or_else(overlap)?;
+                let len = from.layout.len();
+                found.push(
+                    match from.elem {
+                        Elem::F32 if from.layout.block == 1 => norm::channel_moments(isa, source, &from.layout),
+                        Elem::F32 => norm::moments(isa, &Source::F32(source, &from.layout)),
+                        Elem::F16 => norm::moments(isa, &Source::F16(halves(source, len), &from.layout)),
+                        Elem::U8 { .. } => norm::moments(isa, &Source::U8(bytes(source, len), &from.layout)),
+                    }
+                    .map_err(kernel)?,
+                );
+            }
+            keep(moments, Some(*at), found);
+            Ok(())
+        }
+        Kind::Apply { terms, activation, quantizer, output } => {
+            let (to, from) = (slot(*output)?, slots_of(terms)?);
+            each(to, &mut |image, words, split| {
+                let tables = tables(terms, moments, image).ok_or_else(overlap)?;
+                let mut sums = Vec::with_capacity(terms.len());
+                for ((term, slot), (scale, shift)) in terms.iter().zip(&from).zip(&tables) {
+                    let in_place = slot.range(image) == to.range(image) && slot.elem == to.elem;
+                    let source = source(term, slot, split, image, in_place).ok_or_else(overlap)?;
+                    sums.push(apply::Term { source, scale, shift });
+                }
+                let to_what = target(words, &to, *quantizer).ok_or_else(overlap)?;
+                apply::apply(isa, &sums, *activation, to_what, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::Head { terms, channels, activation, weights, bias, quantizer, output } => {
+            let (to, from) = (slot(*output)?, slots_of(terms)?);
+            each(to, &mut |image, words, split| {
+                let tables = tables(terms, moments, image).ok_or_else(overlap)?;
+                let mut sums = Vec::with_capacity(terms.len());
+                for ((term, slot), (scale, shift)) in terms.iter().zip(&from).zip(&tables) {
+                    let source = source(term, slot, split, image, false).ok_or_else(overlap)?;
+                    sums.push(apply::Term { source, scale, shift });
+                }
+                let head = apply::Head { weights, bias, quantizer: *quantizer };
+                apply::apply_head(isa, &sums, *channels, *activation, &head, words, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::PlanarNorm { input, scale, bias, epsilon, activation, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                let in_place = from.range(image) == to.range(image);
+                let source = if in_place { None } else { Some(split.read(from.range(image)).ok_or_else(overlap)?) };
+                let moments = norm::channel_moments(isa, source.unwrap_or(target), &from.layout).map_err(kernel)?;
+                let affine = Affine::Norm {
+                    moments: 0,
+                    gamma: scale.clone(),
+                    beta: bias.clone(),
+                    epsilon: *epsilon,
+                    factor: vec![1.0; scale.len()],
+                };
+                let (gain, shift) = lanes(&affine, &[vec![moments]], 0).ok_or_else(overlap)?;
+                match source {
+                    None => norm::affine_in_place(isa, target, &to.layout, &gain, &shift, None, *activation),
+                    Some(x) => {
+                        norm::affine(isa, x, &from.layout, &gain, &shift, None, *activation, target, &to.layout)
+                    }
+                }
+                .map_err(kernel)
+            })
+        }
+        Kind::Affine { input, scale, shift, residual, activation, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            let extra = residual.map(slot).transpose()?;
+            each(to, &mut |image, target, split| {
+                let r = extra.map(|r| split.read(r.range(image)).ok_or_else(overlap)).transpose()?;
+                let residual = r.zip(extra.as_ref().map(|r| &r.layout));
+                if from.range(image) == to.range(image) {
+                    norm::affine_in_place(isa, target, &to.layout, scale, shift, residual, *activation)
+                } else {
+                    let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                    norm::affine(isa, x, &from.layout, scale, shift, residual, *activation, target, &to.layout)
+                }
+                .map_err(kernel)
+            })
+        }
+        Kind::Unary { f, input, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                if from.range(image) == to.range(image) {
+                    return pointwise::unary_in_place(isa, *f, target, &to.layout).map_err(kernel);
+                }
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                pointwise::unary(isa, *f, x, &from.layout, target, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::Binary { f, a, b, output } => {
+            let (a, b, to) = (slot(*a)?, slot(*b)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                let x = split.read(a.range(image)).ok_or_else(overlap)?;
+                let y = split.read(b.range(image)).ok_or_else(overlap)?;
+                pointwise::binary(isa, *f, (x, &a.layout), (y, &b.layout), target, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::Pool { kind, shape, input, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                match (from.elem, kind) {
+                    (Elem::U8 { .. }, Pool::Max) => {
+                        let (x, y) = (bytes(x, from.layout.len()), bytes_mut(target, to.layout.len()));
+                        pool::max_bytes(isa, shape, x, &from.layout, y, &to.layout)
+                    }
+                    _ => pool::pool(isa, *kind, shape, x, &from.layout, target, &to.layout),
+                }
+                .map_err(kernel)
+            })
+        }
+        Kind::Resize { tables, input, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                if let Elem::U8 { .. } = from.elem {
+                    let (x, y) = (bytes(x, from.layout.len()), bytes_mut(target, to.layout.len()));
+                    return resize::pick_bytes(tables, x, &from.layout, y, &to.layout).map_err(kernel);
+                }
+                resize::resize(isa, tables, x, &from.layout, target, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::QuantizePlanes { input, quantizer, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                let y = bytes_mut(target, to.layout.len());
+                reorder::quantize_planes(x, &from.layout, *quantizer, y, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::DequantizePlanes { input, scale, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            let zero_point = if let Elem::U8 { zero_point } = from.elem { zero_point } else { 0 };
+            each(to, &mut |image, target, split| {
+                let x = bytes(split.read(from.range(image)).ok_or_else(overlap)?, from.layout.len());
+                reorder::dequantize_planes(x, &from.layout, *scale, zero_point, target, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::Translate { input, table, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                let y = bytes_mut(target, to.layout.len());
+                if from.range(image) == to.range(image) {
+                    pointwise::translate_in_place(table, y, &to.layout).map_err(kernel)
+                } else {
+                    let x = bytes(split.read(from.range(image)).ok_or_else(overlap)?, from.layout.len());
+                    pointwise::translate(x, &from.layout, table, y, &to.layout).map_err(kernel)
+                }
+            })
+        }
+        Kind::Copy { input, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            each(to, &mut |image, target, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                if let Elem::U8 { .. } = from.elem {
+                    let (x, y) = (bytes(x, from.layout.len()), bytes_mut(target, to.layout.len()));
+                    return pointwise::copy(x, &from.layout, y, &to.layout).map_err(kernel);
+                }
+                pointwise::copy(x, &from.layout, target, &to.layout).map_err(kernel)
+            })
+        }
+        Kind::Reference { node } => {
+            let node = program.graph.nodes.get(*node).ok_or_else(|| internal(&step.name, "no such node".to_owned()))?;
+            let results = {
+                let inputs: Vec<Option<&Tensor>> = node
+                    .inputs
+                    .iter()
+                    .map(|id| {
+                        id.and_then(|id| dense.get(&id).or_else(|| program.graph.constant(id).map(|t| t.as_ref())))
+                    })
+                    .collect();
+                let types: Vec<Option<ElementType>> =
+                    node.outputs.iter().map(|id| id.and_then(|id| program.graph.value(id).dtype)).collect();
+                let _ = types;
+                reference::eval(&node.op, &inputs, node.outputs.len())?
+            };
+            for (id, tensor) in node.outputs.iter().zip(results) {
+                if let Some(id) = id {
+                    dense.insert(*id, tensor);
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// What the kernels do to sums.
+fn finish<'a>(end: &'a End, residual: Option<(&'a [f32], &'a Blocked)>) -> Finish<'a> {
+    Finish {
+        scale: end.scale.as_deref(),
+        bias: end.bias.as_deref(),
+        residual,
+        activation: end.activation,
+        moments: end.moments.is_some(),
+    }
+}
+
+fn keep(moments: &mut [Vec<Moments>], at: Option<usize>, found: Vec<Moments>) {
+    if let Some(place) = at.and_then(|at| moments.get_mut(at)) {
+        *place = found;
+    }
+}
+
+/// Factors and summands of every term for one image.
+fn tables(terms: &[Term], moments: &[Vec<Moments>], image: usize) -> Option<Vec<(Vec<f32>, Vec<f32>)>> {
+    terms.iter().map(|t| lanes(&t.affine, moments, image)).collect()
+}
+
+/// What a term reads.
+fn source<'a>(
+    term: &Term,
+    slot: &'a Slot,
+    split: &Split<'a>,
+    image: usize,
+    in_place: bool,
+) -> Option<Source<'a>> {
+    if in_place {
+        return Some(Source::InPlace);
+    }
+    let (words, layout) = (split.read(slot.range(image))?, &slot.layout);
+    Some(match slot.elem {
+        _ if term.plane => Source::Plane(words, layout),
+        Elem::F32 => Source::F32(words, layout),
+        Elem::F16 => Source::F16(halves(words, layout.len()), layout),
+        Elem::U8 { .. } => Source::U8(bytes(words, layout.len()), layout),
+    })
+}

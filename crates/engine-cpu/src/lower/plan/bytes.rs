@@ -1,0 +1,267 @@
+//! Quantized tensors: which stay bytes, and which convolutions run on them.
+
+use super::float::{exact_transpose, transposed_taps, weight_shape};
+use super::{Dequantized, PlanKind, Planned, Planner};
+use crate::prepare::StoredWeight;
+use crate::step::{Affine, End, Term};
+use crate::window::{border, conv_shape, pool_shape, three};
+use cytoscope_graph::{
+    Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name, reference,
+};
+use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, WeightShape};
+use cytoscope_kernels::pool::Pool;
+use cytoscope_kernels::{CHANNEL_BLOCK, KernelError};
+
+/// A step and the nodes it takes after its own.
+type Taken = Result<Option<(Planned, Vec<usize>)>, KernelError>;
+
+impl Planner<'_> {
+    /// Step and zero byte of a quantize or dequantize node with one scale to or from 8 bits.
+    fn parameters(&self, node: &Node, dtype: Option<ElementType>) -> Option<(f32, u8)> {
+        let [scale] = self.floats(node, 1)? else { return None };
+        let zero = match node.input(2) {
+            None => 0,
+            Some(_) => *self.constant(node, 2)?.to_f64_vec().first()? as i64,
+        };
+        let zero = match dtype? {
+            ElementType::U8 => zero,
+            ElementType::I8 => zero + 128,
+            _ => return None,
+        };
+        (scale.is_finite() && *scale > 0.0).then_some((*scale, u8::try_from(zero).ok()?))
+    }
+
+    /// What a quantize node does, and its output.
+    pub(super) fn quantizer(&self, node: &Node) -> Option<(Quantizer, ValueId)> {
+        let Op::QuantizeLinear { block_size: 0, .. } = node.op else { return None };
+        let output = node.output(0)?;
+        self.layout(output)?;
+        let (scale, zero_point) = self.parameters(node, self.graph.value(output).dtype)?;
+        Some((Quantizer::new(scale, zero_point), output))
+    }
+
+    /// Notes that a value is bytes with a scale. False if the node is no such dequantization.
+    pub(super) fn dequantize(&mut self, node: &Node) -> bool {
+        let Op::DequantizeLinear { block_size: 0, .. } = node.op else { return false };
+        let (Some(bytes), Some(output)) = (node.input(0), node.output(0)) else { return false };
+        let known = self.blocked.contains(&bytes) || self.graph.inputs.contains(&bytes);
+        let fits = self.layout(bytes).is_some() && self.layout(output).is_some() && known;
+        let Some((scale, zero_point)) =
+            self.parameters(node, self.graph.value(bytes).dtype).filter(|_| fits)
+        else {
+            return false;
+        };
+        if *self.zero_points.entry(bytes).or_insert(zero_point) != zero_point {
+            return false;
+        }
+        self.dequantized.insert(output, Dequantized { bytes, scale, zero_point });
+        true
+    }
+
+    /// A step on bytes for a node, if its inputs are bytes.
+    pub(super) fn bytes(&mut self, index: usize, node: &Node) -> Taken {
+        let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
+        if node.outputs.iter().skip(1).any(Option::is_some) || self.layout(output).is_none() {
+            return Ok(None);
+        }
+        match &node.op {
+            Op::QuantizeLinear { .. } => return Ok(self.quantize(node, input).map(|p| (p, Vec::new()))),
+            Op::Conv(attrs) => return self.conv_int8(node, attrs, None, false),
+            Op::FusedConv { conv, activation, residual } => return self.conv_int8(node, conv, *activation, *residual),
+            Op::ConvTranspose(_) => return self.conv_transpose_int8(node),
+            Op::Concat { axis } => return Ok(self.concat_bytes(node, *axis)),
+            _ => {}
+        }
+        // What picks or maps single values gives bytes where bytes come in and go out.
+        let Some(from) = self.dequantized.get(&input).copied() else { return Ok(None) };
+        let Some((next, quantizer, result)) = self.next_quantize(output) else { return Ok(None) };
+        let same = Quantizer::new(from.scale, from.zero_point) == quantizer;
+        let kind = match &node.op {
+            Op::Activation(_) | Op::Unary(_) => self.table(node, from, quantizer).map(PlanKind::Translate),
+            Op::MaxPool(attrs) if same => {
+                self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, pool_shape(attrs, &s)))
+            }
+            Op::Resize(attrs) if same => self.resize(node, attrs, input, output).filter(picks),
+            Op::Pad { mode } if same && *mode != PadMode::Constant => self.pad(node, *mode, input),
+            _ => None,
+        };
+        let _ = index;
+        Ok(kind.map(|kind| {
+            self.zero_points.insert(result, quantizer.zero_point);
+            (self.on_bytes(node, kind, vec![from.bytes], result), vec![next])
+        }))
+    }
+
+    fn on_bytes(&self, node: &Node, kind: PlanKind, inputs: Vec<ValueId>, output: ValueId) -> Planned {
+        Planned { kind, inputs, output, border: None, label: op_name(&node.op).to_owned(), macs: 0 }
+    }
+
+    /// A quantization that nothing before could do on its way out.
+    fn quantize(&mut self, node: &Node, input: ValueId) -> Option<Planned> {
+        let (quantizer, output) = self.quantizer(node)?;
+        self.zero_points.insert(output, quantizer.zero_point);
+        if let Some(from) = self.dequantized.get(&input).copied() {
+            let table = byte_table(from, quantizer, |t| Some(t.clone()))?;
+            return Some(self.on_bytes(node, PlanKind::Translate(table), vec![from.bytes], output));
+        }
+        let (layout, _) = self.layout(input)?;
+        if self.graph.constant(input).is_some() || self.graph.value(input).dtype != Some(ElementType::F32) {
+            return None;
+        }
+        let kind = if layout.block == CHANNEL_BLOCK {
+            let affine = Affine::Fixed { scale: vec![1.0; layout.channels], shift: vec![0.0; layout.channels] };
+            PlanKind::Chain {
+                moments: Vec::new(),
+                terms: vec![Term { slot: 0, plane: false, affine }],
+                activation: Activation::None,
+                quantizer: Some(quantizer),
+                head: None,
+            }
+        } else {
+            PlanKind::QuantizePlanes(quantizer)
+        };
+        Some(self.on_bytes(node, kind, vec![input], output))
+    }
+
+    /// The map of bytes that a function of one value becomes.
+    fn table(&self, node: &Node, from: Dequantized, to: Quantizer) -> Option<Box<[u8; 256]>> {
+        byte_table(from, to, |values| reference::eval(&node.op, &[Some(values)], 1).ok()?.into_iter().next())
+    }
+
+    /// Bytes and stored weight of a convolution's first two inputs, the weight as signed bytes.
+    fn integers(&self, node: &Node) -> Option<(Dequantized, Vec<i8>, &StoredWeight)> {
+        if !self.integers {
+            return None;
+        }
+        let from = self.dequantized.get(&node.input(0)?).copied()?;
+        let stored = self.stored.get(&node.input(1)?)?;
+        let signed = |v: i32| i8::try_from(v - stored.zero).ok();
+        let weights: Option<Vec<i8>> = match (stored.values.as_i8(), stored.values.as_u8()) {
+            (Some(v), _) => v.iter().map(|v| signed(i32::from(*v))).collect(),
+            (_, Some(v)) => v.iter().map(|v| signed(i32::from(*v))).collect(),
+            _ => None,
+        };
+        Some((from, weights?, stored))
+    }
+
+    fn conv_int8(&mut self, node: &Node, attrs: &ConvAttrs, activation: Option<Act>, residual: bool) -> Taken {
+        let Some((from, weights, stored)) = self.integers(node) else { return Ok(None) };
+        let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
+        let (Some((in_layout, _)), Some((out_layout, _))) = (self.layout(from.bytes), self.layout(output)) else {
+            return Ok(None);
+        };
+        let (Some((activation, post)), Some(bias)) = (Self::epilogue(activation), self.optional_floats(node, 2)) else {
+            return Ok(None);
+        };
+        let lengths = self.spatial_lengths(input).unwrap_or_default();
+        let Some(of) = weight_shape(attrs, &stored.values, &lengths) else { return Ok(None) };
+        let planar = out_layout.block != CHANNEL_BLOCK;
+        if of.in_channels != in_layout.channels || of.out_channels != out_layout.channels || (residual && planar) {
+            return Ok(None);
+        }
+        let Some(scale) = output_scales(stored, 0, from.scale, of.out_channels) else { return Ok(None) };
+        let mut inputs = vec![from.bytes];
+        if residual {
+            let Some(extra) = node.input(3).filter(|r| self.layout(*r) == self.layout(output)) else { return Ok(None) };
+            inputs.push(extra);
+        }
+        let shape = conv_shape(attrs, &lengths);
+        let weights = PackedConvInt8::new(self.isa, &weights, from.zero_point, of, in_layout.block)?;
+        let width = border(&shape, in_layout.dims, out_layout.dims);
+        let end = End {
+            scale: Some(scale),
+            bias: bias.map(<[f32]>::to_vec),
+            residual: residual.then_some(1),
+            activation,
+            ..End::default()
+        };
+        let bytes = from.bytes;
+        self.integer_convolutions += 1;
+        let planned = self.on_bytes(node, PlanKind::ConvInt8 { weights, shape, end, post }, inputs, output);
+        Ok(Some((Planned { border: Some((bytes, width)), label: "Conv int8".to_owned(), ..planned }, Vec::new())))
+    }
+
+    fn conv_transpose_int8(&mut self, node: &Node) -> Taken {
+        let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
+        let Some((from, weights, stored)) = self.integers(node) else { return Ok(None) };
+        let Some(output) = node.output(0) else { return Ok(None) };
+        let (Some((in_layout, _)), Some((out_layout, _)), Some(bias)) =
+            (self.layout(from.bytes), self.layout(output), self.optional_floats(node, 2))
+        else {
+            return Ok(None);
+        };
+        let (Some(&ci), Some(&co)) = (stored.values.shape().first(), stored.values.shape().get(1)) else {
+            return Ok(None);
+        };
+        if !exact_transpose(attrs, &stored.values) || ci != in_layout.channels || co != out_layout.channels {
+            return Ok(None);
+        }
+        let Some(scale) = output_scales(stored, 1, from.scale, co) else { return Ok(None) };
+        let taps = transposed_taps(&weights, ci, co)
+            .iter()
+            .map(|tap| {
+                let of = WeightShape::dense(co, ci, 1);
+                PackedConvInt8::new(self.isa, tap, from.zero_point, of, in_layout.block)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let end = End { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..End::default() };
+        let kind = PlanKind::ConvTransposeInt8 { taps, kernel: three(&attrs.kernel, 1), end };
+        self.integer_convolutions += 1;
+        let planned = self.on_bytes(node, kind, vec![from.bytes], output);
+        Ok(Some((Planned { label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))
+    }
+
+    /// Along channels, of bytes to bytes: parts with the result's parameters lie in it, others are translated into it.
+    fn concat_bytes(&mut self, node: &Node, axis: i64) -> Option<(Planned, Vec<usize>)> {
+        let output = node.output(0)?;
+        let rank = self.graph.value(output).shape.as_ref()?.len() as i64;
+        if axis != 1 && axis + rank != 1 {
+            return None;
+        }
+        let (next, quantizer, result) = self.next_quantize(output)?;
+        let (whole, images) = self.layout(result)?;
+        let (mut channels, mut blocks, mut tables, mut inputs) = (0usize, Vec::new(), Vec::new(), Vec::new());
+        for value in &node.inputs {
+            let from = self.dequantized.get(&(*value)?).copied()?;
+            let (part, n) = self.layout(from.bytes)?;
+            let fits = channels.is_multiple_of(whole.block) && part.block == whole.block && part.dims == whole.dims;
+            if !fits || n != images {
+                return None;
+            }
+            let same = Quantizer::new(from.scale, from.zero_point) == quantizer;
+            tables.push(if same { None } else { Some(byte_table(from, quantizer, |t| Some(t.clone()))?) });
+            blocks.push(channels / whole.block);
+            inputs.push(from.bytes);
+            channels += part.channels;
+        }
+        self.zero_points.insert(result, quantizer.zero_point);
+        Some((self.on_bytes(node, PlanKind::Concat { blocks, tables }, inputs, result), vec![next]))
+    }
+}
+
+/// Whether a resampling only picks values.
+fn picks(kind: &PlanKind) -> bool {
+    matches!(kind, PlanKind::Resize(tables) if tables.iter().flatten().all(|t| t.weight == 0.0))
+}
+
+/// The real value of one unit of a convolution's sums, by output channel.
+fn output_scales(stored: &StoredWeight, axis: usize, input_scale: f32, channels: usize) -> Option<Vec<f32>> {
+    match stored.scales.as_slice() {
+        [one] => Some(vec![input_scale * one; channels]),
+        many if many.len() == channels && stored.axis == axis => Some(many.iter().map(|s| s * input_scale).collect()),
+        _ => None,
+    }
+}
+
+/// What each byte becomes by dequantizing, `f`, and quantizing.
+fn byte_table(from: Dequantized, to: Quantizer, f: impl Fn(&Tensor) -> Option<Tensor>) -> Option<Box<[u8; 256]>> {
+    let real = |q: u8| (f32::from(q) - f32::from(from.zero_point)) * from.scale;
+    let values = f(&Tensor::vector((0..=255u8).map(real).collect::<Vec<f32>>()))?;
+    let zero = f32::from(to.zero_point);
+    let bytes: Vec<u8> = values
+        .as_f32()?
+        .iter()
+        .map(|v| ((v * to.inverse_scale).max(-zero).min(255.0 - zero).round_ties_even() + zero) as u8)
+        .collect();
+    bytes.try_into().ok().map(Box::new)
+}

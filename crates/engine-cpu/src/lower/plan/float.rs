@@ -1,0 +1,245 @@
+//! Float kernels for nodes as they stand.
+
+use super::{PlanKind, Planned, Planner, Tried, leaky, unary};
+use crate::step::End;
+use crate::window::{border, conv_shape, pad_table, resize_table, three};
+use cytoscope_graph::{
+    Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor, ValueId,
+};
+use cytoscope_kernels::CHANNEL_BLOCK;
+use cytoscope_kernels::conv::{Activation, PackedConv, WeightShape};
+use cytoscope_kernels::pointwise::{Binary, Unary};
+use cytoscope_kernels::resize::Tap;
+
+impl Planner<'_> {
+    /// What a kernel's epilogue does of a fused activation, and what is a step of its own, in place.
+    pub(super) fn epilogue(activation: Option<Act>) -> Option<(Activation, Option<Unary>)> {
+        match activation.map(|act| (leaky(act), unary(act))) {
+            None => Some((Activation::None, None)),
+            Some((Some(act), _)) => Some((act, None)),
+            Some((None, Some(f))) => Some((Activation::None, Some(f))),
+            Some((None, None)) => None,
+        }
+    }
+
+    /// A convolution of floats with weights that are constant.
+    pub(super) fn conv(
+        &self,
+        node: &Node,
+        attrs: &ConvAttrs,
+        activation: Option<Act>,
+        residual: bool,
+        whole: impl Fn(PlanKind) -> Planned,
+    ) -> Tried {
+        let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
+            return Ok(None);
+        };
+        let (Some((in_layout, _)), Some((out_layout, _)), Some(weights)) =
+            (self.layout(input), self.layout(output), w.as_f32())
+        else {
+            return Ok(None);
+        };
+        let (Some((activation, post)), Some(bias)) = (Self::epilogue(activation), self.optional_floats(node, 2)) else {
+            return Ok(None);
+        };
+        let lengths = self.spatial_lengths(input).unwrap_or_default();
+        let Some(of) = weight_shape(attrs, w, &lengths) else { return Ok(None) };
+        if of.in_channels != in_layout.channels || of.out_channels != out_layout.channels {
+            return Ok(None);
+        }
+        let mut inputs = vec![input];
+        if residual {
+            let Some(extra) = node.input(3).filter(|r| self.layout(*r) == self.layout(output)) else { return Ok(None) };
+            inputs.push(extra);
+        }
+        let shape = conv_shape(attrs, &lengths);
+        let weights = PackedConv::new(self.isa, weights, bias, of, in_layout.block)?;
+        let width = border(&shape, in_layout.dims, out_layout.dims);
+        let planar = out_layout.block == 1;
+        let end = End { residual: residual.then_some(1), activation, ..End::default() };
+        let kind = PlanKind::Conv { weights, shape, end, planar, post };
+        Ok(Some(Planned { inputs, border: Some((input, width)), ..whole(kind) }))
+    }
+
+    /// A transposed convolution whose kernel is its stride.
+    pub(super) fn conv_transpose(&self, node: &Node, whole: impl Fn(PlanKind) -> Planned) -> Tried {
+        let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
+        let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
+            return Ok(None);
+        };
+        let (Some((in_layout, _)), Some((out_layout, _)), Some(weights), Some(bias)) =
+            (self.layout(input), self.layout(output), w.as_f32(), self.optional_floats(node, 2))
+        else {
+            return Ok(None);
+        };
+        let (Some(&ci), Some(&co)) = (w.shape().first(), w.shape().get(1)) else { return Ok(None) };
+        if !exact_transpose(attrs, w) || ci != in_layout.channels || co != out_layout.channels {
+            return Ok(None);
+        }
+        let taps = transposed_taps(weights, ci, co)
+            .iter()
+            .map(|tap| PackedConv::new(self.isa, tap, bias, WeightShape::dense(co, ci, 1), in_layout.block))
+            .collect::<Result<Vec<_>, _>>()?;
+        let kernel = three(&attrs.kernel, 1);
+        Ok(Some(whole(PlanKind::ConvTranspose { taps, kernel, end: End::default() })))
+    }
+
+    pub(super) fn batch_norm(&self, node: &Node, epsilon: f32) -> Option<PlanKind> {
+        let (scale, bias) = (self.floats(node, 1)?, self.floats(node, 2)?);
+        let (mean, variance) = (self.floats(node, 3)?, self.floats(node, 4)?);
+        let gain: Vec<f32> = scale.iter().zip(variance).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
+        let shift = bias.iter().zip(mean.iter().zip(&gain)).map(|(b, (m, g))| b - m * g).collect();
+        Some(PlanKind::Affine { scale: gain, shift })
+    }
+
+    /// Two tensors of one shape, or a tensor and a constant number or number a channel.
+    pub(super) fn binary(&self, op: BinaryOp, node: &Node, output: ValueId) -> Option<(PlanKind, Vec<ValueId>)> {
+        let (a, b) = (node.input(0)?, node.input(1)?);
+        let (layout, images) = self.layout(output)?;
+        let same = |v: ValueId| self.layout(v) == Some((layout, images));
+        match (self.graph.constant(a), self.graph.constant(b)) {
+            (None, None) => {
+                let f = match op {
+                    BinaryOp::Add => Binary::Add,
+                    BinaryOp::Sub => Binary::Sub,
+                    BinaryOp::Mul => Binary::Mul,
+                    BinaryOp::Div => Binary::Div,
+                    BinaryOp::Max => Binary::Max,
+                    BinaryOp::Min => Binary::Min,
+                    _ => return None,
+                };
+                let near = self.near(a) || self.near(b);
+                (near && same(a) && same(b)).then(|| (PlanKind::Binary(f), vec![a, b]))
+            }
+            (None, Some(c)) if same(a) && self.near(a) => {
+                let c = per_channel(c, self.graph.value(output).shape.as_ref()?.len(), layout.channels)?;
+                let ones = vec![1.0; c.len()];
+                let zeros = vec![0.0; c.len()];
+                let (scale, shift) = match op {
+                    BinaryOp::Add => (ones, c),
+                    BinaryOp::Sub => (ones, c.iter().map(|v| -v).collect()),
+                    BinaryOp::Mul => (c, zeros),
+                    BinaryOp::Div => (c.iter().map(|v| 1.0 / v).collect(), zeros),
+                    _ => return None,
+                };
+                Some((PlanKind::Affine { scale, shift }, vec![a]))
+            }
+            (Some(c), None) if same(b) && self.near(b) => {
+                let c = per_channel(c, self.graph.value(output).shape.as_ref()?.len(), layout.channels)?;
+                let (scale, shift) = match op {
+                    BinaryOp::Add => (vec![1.0; c.len()], c),
+                    BinaryOp::Sub => (vec![-1.0; c.len()], c),
+                    BinaryOp::Mul => (c.clone(), vec![0.0; c.len()]),
+                    _ => return None,
+                };
+                Some((PlanKind::Affine { scale, shift }, vec![b]))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn resize(&self, node: &Node, attrs: &ResizeAttrs, input: ValueId, output: ValueId) -> Option<PlanKind> {
+        let (from, to) = (self.graph.value(input).fixed_shape()?, self.graph.value(output).fixed_shape()?);
+        if from.len() != to.len() || from.get(..2) != to.get(..2) || attrs.axes.is_some() {
+            return None;
+        }
+        let scales = self.floats(node, 2).filter(|s| s.len() == from.len());
+        let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
+        for axis in 2..from.len() {
+            let table = resize_table(attrs, from[axis], to[axis], scales.map(|s| s[axis]))?;
+            tables[3 + axis - from.len()] = table;
+        }
+        Some(PlanKind::Resize(Box::new(tables)))
+    }
+
+    pub(super) fn pad(&self, node: &Node, mode: PadMode, input: ValueId) -> Option<PlanKind> {
+        if mode == PadMode::Constant || node.input(3).is_some() {
+            return None;
+        }
+        let shape = self.graph.value(input).fixed_shape()?;
+        let pads = self.constant(node, 1)?.as_i64()?;
+        let rank = shape.len();
+        if pads.len() != 2 * rank || [0, 1, rank, rank + 1].iter().any(|i| pads[*i] != 0) {
+            return None;
+        }
+        let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
+        for axis in 2..rank {
+            tables[3 + axis - rank] = pad_table(mode, shape[axis], pads[axis], pads[rank + axis])?;
+        }
+        Some(PlanKind::Resize(Box::new(tables)))
+    }
+
+    /// Along channels, where every part starts on a block and some part is blocked already.
+    pub(super) fn concat(&self, node: &Node, axis: i64) -> Option<(PlanKind, Vec<ValueId>)> {
+        let output = node.output(0)?;
+        let rank = self.graph.value(output).shape.as_ref()?.len() as i64;
+        let (whole, images) = self.layout(output)?;
+        if axis != 1 && axis + rank != 1 {
+            return None;
+        }
+        let inputs: Vec<ValueId> = node.inputs.iter().copied().collect::<Option<_>>()?;
+        if !inputs.iter().any(|v| self.near(*v)) || inputs.iter().any(|v| self.graph.constant(*v).is_some())
+        {
+            return None;
+        }
+        let mut channels = 0;
+        let mut blocks = Vec::with_capacity(inputs.len());
+        for value in &inputs {
+            let (part, n) = self.layout(*value)?;
+            if channels % whole.block != 0 || part.block != whole.block || part.dims != whole.dims || n != images {
+                return None;
+            }
+            blocks.push(channels / whole.block);
+            channels += part.channels;
+        }
+        let aligned = inputs.iter().rev().skip(1).all(|v| {
+            self.layout(*v).is_some_and(|(p, _)| p.channels % if whole.block == 1 { 1 } else { CHANNEL_BLOCK } == 0)
+        });
+        let tables = blocks.iter().map(|_| None).collect();
+        aligned.then_some((PlanKind::Concat { blocks, tables }, inputs))
+    }
+}
+
+/// Channels, taps and groups of a convolution's weight, where it fits its attributes.
+pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]) -> Option<WeightShape> {
+    let shape = weight.shape();
+    if attrs.kernel.len() != lengths.len() || shape.len() != lengths.len() + 2 || attrs.group == 0 {
+        return None;
+    }
+    let (out_channels, per_group) = (*shape.first()?, *shape.get(1)?);
+    let taps = shape.get(2..)?.iter().product();
+    Some(WeightShape { out_channels, in_channels: per_group.checked_mul(attrs.group)?, taps, groups: attrs.group })
+}
+
+/// Whether each input voxel of a transposed convolution makes voxels of its own.
+pub(super) fn exact_transpose(attrs: &ConvTransposeAttrs, weight: &Tensor) -> bool {
+    let axes = attrs.kernel.len();
+    attrs.group == 1
+        && attrs.kernel == attrs.strides
+        && attrs.dilations.iter().all(|d| *d == 1)
+        && attrs.output_padding.iter().all(|p| *p == 0)
+        && attrs.output_shape.is_none()
+        && attrs.padding == Padding::none(axes)
+        && weight.shape().len() == axes + 2
+}
+
+/// `[I][O][taps]` as one `[O][I]` a tap.
+pub(super) fn transposed_taps<T: Copy>(weights: &[T], ci: usize, co: usize) -> Vec<Vec<T>> {
+    let count = weights.len() / (ci * co).max(1);
+    (0..count)
+        .map(|t| (0..co * ci).filter_map(|oi| weights.get(((oi % ci) * co + oi / ci) * count + t)).copied().collect())
+        .collect()
+}
+
+/// A constant as one number a channel: a scalar, or a shape of ones but for the channel axis.
+fn per_channel(constant: &Tensor, rank: usize, channels: usize) -> Option<Vec<f32>> {
+    let values = constant.as_f32()?;
+    if let [one] = values {
+        return (constant.shape().len() <= rank).then(|| vec![*one; channels]);
+    }
+    let shape = constant.shape();
+    // Broadcasting aligns the last axes; the channel axis is the second of `rank`.
+    let channel_axis = (shape.len() + 1).checked_sub(rank)?;
+    let fits = shape.iter().enumerate().all(|(i, n)| if i == channel_axis { *n == channels } else { *n == 1 });
+    (fits && values.len() == channels).then(|| values.to_vec())
+}

@@ -1,0 +1,390 @@
+//! One pass over blocked images after a normalisation: `activation(Σ source · scale[c] + shift[c])`, in whatever number
+//! formats the sources are and the result is wanted; and the same with a final 1×1×1 convolution to few channels.
+
+use crate::conv::{Activation, Quantizer, Target};
+use crate::lanes::{Lanes, with_lanes};
+use crate::parallel::{Shared, for_each};
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
+
+/// An image read by [`apply`].
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// 32-bit floats in blocks.
+    F32(&'a [f32], &'a Blocked),
+    /// 16-bit floats (their bits) in blocks.
+    F16(&'a [u16], &'a Blocked),
+    /// Bytes in blocks.
+    U8(&'a [u8], &'a Blocked),
+    /// One plane of 32-bit floats, seen by every channel.
+    Plane(&'a [f32], &'a Blocked),
+    /// The 32-bit floats that lie where the result goes.
+    InPlace,
+}
+
+/// A source with one factor and one summand an output channel.
+#[derive(Clone, Copy)]
+pub struct Term<'a> {
+    /// What is read.
+    pub source: Source<'a>,
+    /// Factors.
+    pub scale: &'a [f32],
+    /// Summands.
+    pub shift: &'a [f32],
+}
+
+/// A source's row, ready to be read.
+#[derive(Clone, Copy)]
+enum RowSource {
+    F32(*const f32),
+    F16(*const u16),
+    U8(*const u8),
+    Plane(*const f32),
+    None,
+}
+
+/// A row's result.
+#[derive(Clone, Copy)]
+enum RowOut {
+    F32(*mut f32),
+    F16(*mut u16),
+    U8(*mut u8, Quantizer),
+    /// Added to one sum a voxel, after rounding as the quantizer says where there is one: weights of 16 lanes.
+    Dot(*mut f32, *const f32, Option<Quantizer>),
+}
+
+/// One row of one block.
+struct Row {
+    len: usize,
+    first: RowSource,
+    second: RowSource,
+    scale: [*const f32; 2],
+    shift: [*const f32; 2],
+    slope: f32,
+}
+
+/// Factors and summands padded to whole blocks.
+struct Lanewise {
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+}
+
+impl Lanewise {
+    fn new(term: &Term<'_>, channels: usize) -> Result<Self, KernelError> {
+        check_len("scale", term.scale.len(), channels)?;
+        check_len("shift", term.shift.len(), channels)?;
+        let padded = |v: &[f32]| {
+            let mut v = v.to_vec();
+            v.resize(channels.next_multiple_of(CHANNEL_BLOCK), 0.0);
+            v
+        };
+        Ok(Self { scale: padded(term.scale), shift: padded(term.shift) })
+    }
+}
+
+fn check_source(source: &Source<'_>, channels: usize, dims: [usize; 3], in_place: bool) -> Result<(), KernelError> {
+    let (len, layout) = match source {
+        Source::F32(v, l) | Source::Plane(v, l) => (v.len(), l),
+        Source::F16(v, l) => (v.len(), l),
+        Source::U8(v, l) => (v.len(), l),
+        Source::InPlace => return check_that(in_place, "source in place", "a result of 32-bit floats", "another"),
+    };
+    check_len("source", len, layout.len())?;
+    let (want, block) = if matches!(source, Source::Plane(..)) { (1, 1) } else { (channels, CHANNEL_BLOCK) };
+    check_that(
+        (layout.channels, layout.dims, layout.block) == (want, dims, block),
+        "source",
+        format!("{want} channels of {dims:?} in blocks of {block}"),
+        format!("{layout:?}"),
+    )
+}
+
+/// The row of voxels `(d, h, ..)` of block `b`.
+fn row_of(source: &Source<'_>, out: RowOut, b: usize, d: usize, h: usize) -> RowSource {
+    match source {
+        Source::F32(v, l) => RowSource::F32(v[l.row_start(b, d, h)..].as_ptr()),
+        Source::F16(v, l) => RowSource::F16(v[l.row_start(b, d, h)..].as_ptr()),
+        Source::U8(v, l) => RowSource::U8(v[l.row_start(b, d, h)..].as_ptr()),
+        Source::Plane(v, l) => RowSource::Plane(v[l.row_start(0, d, h)..].as_ptr()),
+        Source::InPlace => match out {
+            RowOut::F32(p) => RowSource::F32(p.cast_const()),
+            _ => RowSource::None,
+        },
+    }
+}
+
+enum SharedTarget<'a> {
+    F32(Shared<'a, f32>),
+    F16(Shared<'a, u16>),
+    U8(Shared<'a, u8>, Quantizer),
+}
+
+/// `target = activation(Σ terms)`, one or two terms, on blocks of 16 channels; borders are left as they are.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn apply(
+    isa: Isa,
+    terms: &[Term<'_>],
+    activation: Activation,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    let (len, in_place) = match &target {
+        Target::F32(v) => (v.len(), true),
+        Target::F16(v) => (v.len(), false),
+        Target::U8(v, _) => (v.len(), false),
+    };
+    check_len("output", len, out_layout.len())?;
+    check_that(out_layout.block == CHANNEL_BLOCK, "output block", CHANNEL_BLOCK, out_layout.block)?;
+    let lanes = check_terms(terms, out_layout.channels, out_layout.dims, in_place)?;
+    let shared = match target {
+        Target::F32(v) => SharedTarget::F32(Shared::new(v)),
+        Target::F16(v) => SharedTarget::F16(Shared::new(v)),
+        Target::U8(v, q) => SharedTarget::U8(Shared::new(v), q),
+    };
+    let [depth, height, width] = out_layout.dims;
+    let row_len = out_layout.row_len();
+    for_each(depth * height.div_ceil(ROWS), |task| {
+        let (d, chunk) = (task / height.div_ceil(ROWS), task % height.div_ceil(ROWS));
+        for b in 0..out_layout.blocks() {
+            for h in chunk * ROWS..((chunk + 1) * ROWS).min(height) {
+                let at = out_layout.row_start(b, d, h);
+                let out = match &shared {
+                    SharedTarget::F32(v) => RowOut::F32(v.pointer(at, row_len)),
+                    SharedTarget::F16(v) => RowOut::F16(v.pointer(at, row_len)),
+                    SharedTarget::U8(v, q) => RowOut::U8(v.pointer(at, row_len), *q),
+                };
+                let row = make_row(terms, &lanes, activation, out, [b, d, h], width);
+                // SAFETY: sources and output hold whole rows of this layout; each task writes its own rows.
+                unsafe { write_row(isa, &row, out) };
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Rows of one task.
+const ROWS: usize = 8;
+
+fn check_terms(
+    terms: &[Term<'_>],
+    channels: usize,
+    dims: [usize; 3],
+    in_place: bool,
+) -> Result<Vec<Lanewise>, KernelError> {
+    check_that(matches!(terms.len(), 1 | 2), "terms", "1 or 2", terms.len())?;
+    terms
+        .iter()
+        .map(|t| {
+            check_source(&t.source, channels, dims, in_place)?;
+            Lanewise::new(t, channels)
+        })
+        .collect()
+}
+
+fn make_row(
+    terms: &[Term<'_>],
+    lanes: &[Lanewise],
+    activation: Activation,
+    out: RowOut,
+    [b, d, h]: [usize; 3],
+    len: usize,
+) -> Row {
+    let at = b * CHANNEL_BLOCK;
+    let (first, second) = (0, terms.len() - 1);
+    Row {
+        len,
+        first: row_of(&terms[first].source, out, b, d, h),
+        second: if second == first { RowSource::None } else { row_of(&terms[second].source, out, b, d, h) },
+        scale: [first, second].map(|i| lanes[i].scale[at..].as_ptr()),
+        shift: [first, second].map(|i| lanes[i].shift[at..].as_ptr()),
+        slope: activation.slope(),
+    }
+}
+
+/// A 1×1×1 convolution of a pass's result to few channels.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    /// `[O][C]`.
+    pub weights: &'a [f32],
+    /// `[O]`.
+    pub bias: &'a [f32],
+    /// The pass's result is rounded to whole steps of this before it is weighted, the weights counting in such steps.
+    pub quantizer: Option<Quantizer>,
+}
+
+/// `output[o] = bias[o] + Σ_c weights[o][c] · y[c]`, where `y` is what [`apply`] would give (in units of the quantizer's scale,
+/// rounded and limited, where there is one). The output is planar.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn apply_head(
+    isa: Isa,
+    terms: &[Term<'_>],
+    channels: usize,
+    activation: Activation,
+    head: &Head<'_>,
+    output: &mut [f32],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("output", output.len(), out_layout.len())?;
+    check_that(out_layout.block == 1, "output block", 1, out_layout.block)?;
+    check_len("weights", head.weights.len(), channels * out_layout.channels)?;
+    check_len("bias", head.bias.len(), out_layout.channels)?;
+    let lanes = check_terms(terms, channels, out_layout.dims, false)?;
+    let blocks = channels.div_ceil(CHANNEL_BLOCK);
+    let weights: Vec<f32> = head
+        .weights
+        .chunks_exact(channels.max(1))
+        .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(0.0, blocks * CHANNEL_BLOCK - channels)))
+        .collect();
+    let [depth, height, width] = out_layout.dims;
+    let shared = Shared::new(output);
+    for_each(depth, |d| {
+        for h in 0..height {
+            for o in 0..out_layout.channels {
+                // SAFETY: each task owns its slice's rows.
+                let out = unsafe { shared.slice(out_layout.row_start(o, d, h), width) };
+                out.fill(head.bias[o]);
+                for b in 0..blocks {
+                    let lane = weights[(o * blocks + b) * CHANNEL_BLOCK..].as_ptr();
+                    let to = RowOut::Dot(out.as_mut_ptr(), lane, head.quantizer);
+                    let row = make_row(terms, &lanes, activation, to, [b, d, h], width);
+                    // SAFETY: sources hold whole rows of the layout, the output row was just taken.
+                    unsafe { write_row(isa, &row, to) };
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+const FROM_F32: u8 = 0;
+const FROM_F16: u8 = 1;
+const FROM_U8: u8 = 2;
+const FROM_PLANE: u8 = 3;
+const FROM_NONE: u8 = 4;
+
+impl RowSource {
+    fn kind(self) -> (u8, *const u8) {
+        match self {
+            RowSource::F32(p) => (FROM_F32, p.cast()),
+            RowSource::F16(p) => (FROM_F16, p.cast()),
+            RowSource::U8(p) => (FROM_U8, p),
+            RowSource::Plane(p) => (FROM_PLANE, p.cast()),
+            RowSource::None => (FROM_NONE, std::ptr::null()),
+        }
+    }
+}
+
+with_lanes! {
+    /// Computes one row.
+    unsafe fn write_row<L>(row: &Row, out: RowOut) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match row.first.kind().0 {
+                FROM_F32 => by_second::<L, FROM_F32>(row, out),
+                FROM_F16 => by_second::<L, FROM_F16>(row, out),
+                FROM_U8 => by_second::<L, FROM_U8>(row, out),
+                FROM_PLANE => by_second::<L, FROM_PLANE>(row, out),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn by_second<L: Lanes, const A: u8>(row: &Row, out: RowOut) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match row.second.kind().0 {
+            FROM_F32 => by_out::<L, A, FROM_F32>(row, out),
+            FROM_F16 => by_out::<L, A, FROM_F16>(row, out),
+            FROM_U8 => by_out::<L, A, FROM_U8>(row, out),
+            FROM_PLANE => by_out::<L, A, FROM_PLANE>(row, out),
+            _ => by_out::<L, A, FROM_NONE>(row, out),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn load<L: Lanes, const KIND: u8>(from: *const u8, i: usize) -> L {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match KIND {
+            FROM_F32 => L::load(from.cast::<f32>().add(i * 16)),
+            FROM_F16 => L::load_f16(from.cast::<u16>().add(i * 16)),
+            FROM_U8 => L::load_u8(from.add(i * 16)),
+            _ => L::splat(*from.cast::<f32>().add(i)),
+        }
+    }
+}
+
+/// Factors and summands in registers.
+#[derive(Clone, Copy)]
+struct Affine<L> {
+    scale: [L; 2],
+    shift: L,
+    slope: L,
+}
+
+// A function, as closures used twice are not inlined into code compiled for an instruction set.
+#[inline(always)]
+unsafe fn value<L: Lanes, const A: u8, const B: u8>(from: [*const u8; 2], affine: Affine<L>, i: usize) -> L {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut v = load::<L, A>(from[0], i).fma(affine.scale[0], affine.shift);
+        if B != FROM_NONE {
+            v = load::<L, B>(from[1], i).fma(affine.scale[1], v);
+        }
+        v.leaky(affine.slope)
+    }
+}
+
+#[inline(always)]
+unsafe fn by_out<L: Lanes, const A: u8, const B: u8>(row: &Row, out: RowOut) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let from = [row.first.kind().1, row.second.kind().1];
+        let len = row.len;
+        let shift = L::load(row.shift[0]);
+        let affine = Affine {
+            scale: [L::load(row.scale[0]), L::load(row.scale[1])],
+            shift: if B == FROM_NONE { shift } else { shift.add(L::load(row.shift[1])) },
+            slope: L::splat(row.slope),
+        };
+        match out {
+            RowOut::F32(to) => {
+                for i in 0..len {
+                    value::<L, A, B>(from, affine, i).store(to.add(i * 16));
+                }
+            }
+            RowOut::F16(to) => {
+                for i in 0..len {
+                    value::<L, A, B>(from, affine, i).store_f16(to.add(i * 16));
+                }
+            }
+            RowOut::U8(to, q) => {
+                let (inverse, zero) = (L::splat(q.inverse_scale), i32::from(q.zero_point));
+                let (low, high) = (-zero as f32, (255 - zero) as f32);
+                for i in 0..len {
+                    value::<L, A, B>(from, affine, i).mul(inverse).store_u8(low, high, zero, to.add(i * 16));
+                }
+            }
+            RowOut::Dot(to, weights, None) => {
+                let weights = L::load(weights);
+                for i in 0..len {
+                    *to.add(i) += value::<L, A, B>(from, affine, i).mul(weights).sum();
+                }
+            }
+            RowOut::Dot(to, weights, Some(q)) => {
+                let (weights, inverse) = (L::load(weights), L::splat(q.inverse_scale));
+                let (low, high) = (-f32::from(q.zero_point), 255.0 - f32::from(q.zero_point));
+                for i in 0..len {
+                    let v = value::<L, A, B>(from, affine, i).mul(inverse).round_clamp(low, high);
+                    *to.add(i) += v.mul(weights).sum();
+                }
+            }
+        }
+    }
+}

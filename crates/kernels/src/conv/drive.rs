@@ -1,0 +1,408 @@
+//! The loops around the micro-kernels: tasks, runs of voxels, bounds, and the way out.
+
+use super::finish::{LaneStats, Out, Run, finish};
+use super::pack::{Group, by_block};
+use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, portable};
+use crate::isa::Simd;
+use crate::parallel::{Shared, for_each};
+use crate::{Blocked, CHANNEL_BLOCK, Isa};
+
+/// What one call of a micro-kernel sums: a run of output voxels along W for the blocks of one group. `X` are inputs, `W`
+/// weights, `S` sums.
+pub(crate) struct Micro<'a, X, W, S> {
+    /// The first input voxel of the run, at the first tap.
+    pub input: *const X,
+    /// Inputs that may be read from there on.
+    pub input_left: usize,
+    /// From one output voxel's input to the next one's.
+    pub in_step: usize,
+    pub in_block_stride: usize,
+    pub in_blocks: usize,
+    pub in_per_block: usize,
+    pub last_in_per_block: usize,
+    pub taps: &'a [usize],
+    /// So many successive taps lie one voxel apart.
+    pub adjacent: usize,
+    pub weights: *const W,
+    /// What the sums of each output channel start from.
+    pub start: *const S,
+    /// Room for the sums: 16 a voxel, `block_room` from block to block.
+    pub sums: *mut S,
+    pub block_room: usize,
+}
+
+impl<X, W, S> Micro<'_, X, W, S> {
+    /// Input channels of an input block.
+    #[inline(always)]
+    pub(crate) fn channels(&self, block: usize) -> usize {
+        if block + 1 == self.in_blocks { self.last_in_per_block } else { self.in_per_block }
+    }
+}
+
+/// Weights with their micro-kernels.
+pub(super) trait Core: Sync {
+    type In: Copy + Sync;
+    type Weight;
+    /// 32 bits wide.
+    type Sum;
+    const INTEGER: bool;
+    fn groups(&self) -> &[Group];
+    fn shape(&self) -> WeightShape;
+    fn in_block(&self) -> usize;
+    fn weights(&self, at: usize) -> *const Self::Weight;
+    fn weight_bytes(&self) -> usize;
+    fn start(&self, channel: usize) -> *const Self::Sum;
+    /// The longest run of voxels for a number of output blocks.
+    fn widest(&self, isa: Isa, blocks: usize) -> usize;
+    /// Called before and after the runs of a task.
+    fn prepare(&self, _isa: Isa, _adjacent: usize) {}
+    fn release(&self, _isa: Isa, _adjacent: usize) {}
+    /// Sums a run.
+    ///
+    /// # Safety
+    /// Every pointer of `micro` reaches what its fields say for `len` voxels; `prepare` was called on this thread.
+    unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, Self::In, Self::Weight, Self::Sum>);
+}
+
+impl Core for PackedConv {
+    type In = f32;
+    type Weight = f32;
+    type Sum = f32;
+    const INTEGER: bool = false;
+
+    fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+    fn shape(&self) -> WeightShape {
+        self.shape
+    }
+    fn in_block(&self) -> usize {
+        self.in_block
+    }
+    fn weights(&self, at: usize) -> *const f32 {
+        self.values[at..].as_ptr()
+    }
+    fn weight_bytes(&self) -> usize {
+        size_of_val(self.values.as_slice())
+    }
+    fn start(&self, channel: usize) -> *const f32 {
+        self.bias[channel..].as_ptr()
+    }
+    fn widest(&self, isa: Isa, blocks: usize) -> usize {
+        match (isa.simd(), blocks) {
+            #[cfg(target_arch = "x86_64")]
+            (Simd::Avx512, 2) => 14,
+            #[cfg(target_arch = "x86_64")]
+            (Simd::Avx512, _) => 28,
+            #[cfg(target_arch = "x86_64")]
+            (Simd::Avx2, _) => 6,
+            (Simd::Portable, _) => 8,
+        }
+    }
+    unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, f32, f32, f32>) {
+        // SAFETY: the token proves the instruction set; the rest is the caller's promise.
+        unsafe {
+            match isa.simd() {
+                #[cfg(target_arch = "x86_64")]
+                Simd::Avx512 => super::avx512::micro(blocks, len, micro),
+                #[cfg(target_arch = "x86_64")]
+                Simd::Avx2 => super::avx2::micro(len, micro),
+                Simd::Portable => portable::micro(blocks, len, micro),
+            }
+        }
+    }
+}
+
+impl Core for PackedConvInt8 {
+    type In = u8;
+    type Weight = i8;
+    type Sum = i32;
+    const INTEGER: bool = true;
+
+    fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+    fn shape(&self) -> WeightShape {
+        self.shape
+    }
+    fn in_block(&self) -> usize {
+        self.in_block
+    }
+    fn weights(&self, at: usize) -> *const i8 {
+        self.values[at..].as_ptr()
+    }
+    fn weight_bytes(&self) -> usize {
+        self.values.len()
+    }
+    fn start(&self, channel: usize) -> *const i32 {
+        self.start[channel..].as_ptr()
+    }
+    fn widest(&self, isa: Isa, blocks: usize) -> usize {
+        crate::int8::widest(isa, blocks)
+    }
+    fn prepare(&self, isa: Isa, adjacent: usize) {
+        crate::int8::prepare(isa, adjacent * self.in_block);
+    }
+    fn release(&self, isa: Isa, adjacent: usize) {
+        crate::int8::release(isa, adjacent * self.in_block);
+    }
+    unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, u8, i8, i32>) {
+        // SAFETY: the caller's promise.
+        unsafe { crate::int8::sums(isa, blocks, len, micro) }
+    }
+}
+
+/// Taps of a window and how it moves.
+pub(super) struct Plan {
+    pub taps: Vec<usize>,
+    /// So many successive taps lie one voxel apart along W.
+    pub adjacent: usize,
+    pub geometry: Geometry,
+}
+
+/// Where the outputs of one pass lie and what they read.
+pub(super) struct Geometry {
+    pub in_start: usize,
+    pub in_step: [usize; 3],
+    pub out_offset: [usize; 3],
+    pub out_stride: [usize; 3],
+    pub counts: [usize; 3],
+}
+
+/// Runs of output voxels: as few as the kernel's widest allows, of nearly equal length (or whole multiples of the widest,
+/// where the kernel computes that many at any rate).
+fn runs(width: usize, widest: usize) -> impl Iterator<Item = (usize, usize)> {
+    let n = width.div_ceil(widest);
+    let even = !widest.is_multiple_of(16);
+    (0..n).map(move |i| {
+        if even {
+            (i * width / n, (i + 1) * width / n - i * width / n)
+        } else {
+            (i * widest, widest.min(width - i * widest))
+        }
+    })
+}
+
+/// Sums of a run: what the widest kernel leaves.
+#[repr(align(64))]
+struct Scratch([i32; SCRATCH]);
+
+const SCRATCH: usize = 64 * CHANNEL_BLOCK;
+
+/// A run finished for an output of fewer channels than a block, before it is spread.
+#[repr(align(64))]
+struct Narrow([f32; SCRATCH]);
+
+/// The output as tasks share it.
+enum SharedTarget<'a> {
+    F32(Shared<'a, f32>),
+    F16(Shared<'a, u16>),
+    U8(Shared<'a, u8>, super::Quantizer),
+}
+
+/// About so many output voxels a task.
+const TASK_VOXELS: usize = 1024;
+/// Weights beyond this are walked group by group over the whole image, so that a group's stay in the second-level cache.
+const RESIDENT_WEIGHT_BYTES: usize = 1 << 20;
+
+/// Runs a plan over one image. Gives the statistics of each task and output block where they are asked for.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn drive<C: Core>(
+    isa: Isa,
+    input: &[C::In],
+    in_layout: &Blocked,
+    core: &C,
+    plan: &Plan,
+    end: &Finish<'_>,
+    target: &mut Target<'_>,
+    out_layout: &Blocked,
+) -> Vec<LaneStats> {
+    let geometry = &plan.geometry;
+    let [depth, height, width] = geometry.counts;
+    if depth * height * width == 0 {
+        return Vec::new();
+    }
+    let rows = (TASK_VOXELS / width).clamp(1, height);
+    let chunks = height.div_ceil(rows);
+    let groups = core.groups();
+    // Either a task walks all groups, or groups are tasks of their own and come one after the other.
+    let apart = if core.weight_bytes() > RESIDENT_WEIGHT_BYTES { groups.len() } else { 1 };
+    let out_blocks = core.shape().out_channels.div_ceil(CHANNEL_BLOCK);
+    let mut stats = if end.moments { vec![LaneStats::NEW; depth * chunks * out_blocks] } else { Vec::new() };
+    let shared_stats = Shared::new(&mut stats);
+    let shared = match target {
+        Target::F32(v) => SharedTarget::F32(Shared::new(v)),
+        Target::F16(v) => SharedTarget::F16(Shared::new(v)),
+        Target::U8(v, q) => SharedTarget::U8(Shared::new(v), *q),
+    };
+    let padded = |values: Option<&[f32]>, none: f32| -> Vec<f32> {
+        values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, core.shape().out_channels))
+    };
+    let (scale, bias) = (padded(end.scale, 1.0), padded(end.bias, 0.0));
+    let row = Row { isa, core, plan, end, input, in_layout, out_layout, scale: &scale, bias: &bias, target: &shared };
+    for_each(apart * depth * chunks, |task| {
+        let (part, place) = (task / (depth * chunks), task % (depth * chunks));
+        let (d, chunk) = (place / chunks, place % chunks);
+        core.prepare(isa, plan.adjacent);
+        let mut scratch = Scratch([0; SCRATCH]);
+        let own = if apart == 1 { groups } else { &groups[part..=part] };
+        for group in own {
+            let mut own_stats = [LaneStats::NEW; 2];
+            for h in chunk * rows..((chunk + 1) * rows).min(height) {
+                row.run(group, d, h, &mut scratch, &mut own_stats);
+            }
+            if end.moments {
+                for b in 0..group.blocks {
+                    // SAFETY: each task owns the statistics of its place and its groups' blocks.
+                    let slot = unsafe { shared_stats.slice(place * out_blocks + group.first_block + b, 1) };
+                    slot[0] = own_stats[b];
+                }
+            }
+        }
+        core.release(isa, plan.adjacent);
+    });
+    stats
+}
+
+/// What every row of one pass shares.
+struct Row<'a, C: Core> {
+    isa: Isa,
+    core: &'a C,
+    plan: &'a Plan,
+    end: &'a Finish<'a>,
+    input: &'a [C::In],
+    in_layout: &'a Blocked,
+    out_layout: &'a Blocked,
+    scale: &'a [f32],
+    bias: &'a [f32],
+    target: &'a SharedTarget<'a>,
+}
+
+impl<C: Core> Row<'_, C> {
+    /// One row of output voxels for one group.
+    fn run(&self, group: &Group, d: usize, h: usize, scratch: &mut Scratch, stats: &mut [LaneStats; 2]) {
+        let geometry = &self.plan.geometry;
+        let width = geometry.counts[2];
+        let in_blocks = self.in_layout.blocks();
+        let (od, oh) =
+            (geometry.out_offset[0] + d * geometry.out_stride[0], geometry.out_offset[1] + h * geometry.out_stride[1]);
+        let in_at = geometry.in_start
+            + group.in_first * self.in_layout.block_stride()
+            + d * geometry.in_step[0]
+            + h * geometry.in_step[1];
+        let room = (group.in_blocks - 1) * self.in_layout.block_stride()
+            + self.plan.taps.iter().max().copied().unwrap_or(0)
+            + (width - 1) * geometry.in_step[2]
+            + self.in_layout.block;
+        assert!(in_at + room <= self.input.len(), "convolution reads outside its input");
+        let last_block = in_blocks - 1;
+        let last_in_per_block = if group.in_first + group.in_blocks == in_blocks {
+            self.in_layout.channels - last_block * self.in_layout.block
+        } else {
+            self.in_layout.block
+        };
+        let block_room = SCRATCH / group.blocks;
+        for (w, len) in runs(width, self.core.widest(self.isa, group.blocks)) {
+            let from = in_at + w * geometry.in_step[2];
+            let micro = Micro {
+                input: self.input[from..].as_ptr(),
+                input_left: self.input.len() - from,
+                in_step: geometry.in_step[2],
+                in_block_stride: self.in_layout.block_stride(),
+                in_blocks: group.in_blocks,
+                in_per_block: self.in_layout.block,
+                last_in_per_block,
+                taps: &self.plan.taps,
+                adjacent: self.plan.adjacent,
+                weights: self.core.weights(group.at),
+                start: self.core.start(group.first_block * CHANNEL_BLOCK),
+                sums: scratch.0.as_mut_ptr().cast::<C::Sum>(),
+                block_room,
+            };
+            assert!(len * CHANNEL_BLOCK <= block_room, "run longer than its room");
+            // SAFETY: all reads lie in `input` (checked against `room`), weights and start were packed for this group, and
+            // the scratch holds a run of the widest kernel.
+            unsafe { C::sums(self.isa, group.blocks, len, &micro) };
+            for b in 0..group.blocks {
+                let sums = scratch.0[b * block_room..].as_ptr();
+                let place = [group.first_block + b, od, oh, geometry.out_offset[2] + w * geometry.out_stride[2]];
+                self.out(place, len, sums, &mut stats[b]);
+            }
+        }
+    }
+
+    /// Finishes a run of one output block that starts at `[block, d, h, w]`.
+    fn out(&self, [block, d, h, w]: [usize; 4], len: usize, sums: *const i32, stats: &mut LaneStats) {
+        let layout = self.out_layout;
+        let narrow = layout.block != CHANNEL_BLOCK;
+        let step = self.plan.geometry.out_stride[2];
+        let span = ((len - 1) * step + 1) * CHANNEL_BLOCK;
+        let mut held = if narrow { Some(Narrow([0.0; SCRATCH])) } else { None };
+        let at = if narrow { 0 } else { layout.row_start(block, d, h) + w * CHANNEL_BLOCK };
+        let out = match (self.target, &mut held) {
+            (SharedTarget::F32(_), Some(n)) => Out::F32(n.0.as_mut_ptr()),
+            (SharedTarget::U8(_, q), Some(n)) => Out::U8 {
+                to: n.0.as_mut_ptr().cast(),
+                inverse_scale: q.inverse_scale,
+                zero_point: q.zero_point,
+            },
+            (SharedTarget::F32(v), None) => Out::F32(v.pointer(at, span)),
+            (SharedTarget::F16(v), _) => Out::F16(v.pointer(at, span)),
+            (SharedTarget::U8(v, q), None) => {
+                Out::U8 { to: v.pointer(at, span), inverse_scale: q.inverse_scale, zero_point: q.zero_point }
+            }
+        };
+        let residual = self.end.residual.map_or(std::ptr::null(), |(values, layout)| {
+            let at = layout.row_start(block, d, h) + w * CHANNEL_BLOCK;
+            assert!(at + len * CHANNEL_BLOCK <= values.len(), "residual too short");
+            values[at..].as_ptr()
+        });
+        let mut run = Run {
+            sums,
+            integer: C::INTEGER,
+            len,
+            scale: self.scale[block * CHANNEL_BLOCK..].as_ptr(),
+            bias: self.bias[block * CHANNEL_BLOCK..].as_ptr(),
+            slope: self.end.activation.slope(),
+            residual,
+            out,
+            out_step: if narrow { CHANNEL_BLOCK } else { step * CHANNEL_BLOCK },
+            stats: self.end.moments.then_some(stats),
+        };
+        // SAFETY: the sums hold `len` voxels, scale and bias a block, the output was checked by `pointer`, and every task
+        // writes its own rows of its own blocks.
+        unsafe { finish(self.isa, &mut run) };
+        if let Some(held) = held {
+            self.spread([block, d, h, w], len, step, &held);
+        }
+    }
+
+    /// Writes a run of few channels to its planes or narrow blocks.
+    fn spread(&self, [block, d, h, w]: [usize; 4], len: usize, step: usize, held: &Narrow) {
+        let layout = self.out_layout;
+        let first = block * CHANNEL_BLOCK;
+        for c in first..(first + CHANNEL_BLOCK).min(layout.channels) {
+            let at = layout.row_start(c / layout.block, d, h) + w * layout.block + c % layout.block;
+            let span = (len - 1) * step * layout.block + 1;
+            // SAFETY: each task writes its own rows of its own channels; the values are those `finish` left.
+            unsafe {
+                match self.target {
+                    SharedTarget::F32(v) => {
+                        let to = v.pointer(at, span);
+                        for p in 0..len {
+                            *to.add(p * step * layout.block) = held.0[p * CHANNEL_BLOCK + c - first];
+                        }
+                    }
+                    SharedTarget::U8(v, _) => {
+                        let to = v.pointer(at, span);
+                        let bytes = held.0.as_ptr().cast::<u8>();
+                        for p in 0..len {
+                            *to.add(p * step * layout.block) = *bytes.add(p * CHANNEL_BLOCK + c - first);
+                        }
+                    }
+                    SharedTarget::F16(_) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What is done to a convolution's sums on their way out: scale, bias, residual, activation, statistics, number format.
+
+use crate::lanes::{Lanes, with_lanes};
+
+/// Where a run of voxels goes, and as what.
+#[derive(Clone, Copy)]
+pub(crate) enum Out {
+    F32(*mut f32),
+    F16(*mut u16),
+    U8 { to: *mut u8, inverse_scale: f32, zero_point: u8 },
+}
+
+/// Sums around a pivot, by lane.
+#[derive(Clone, Copy)]
+pub(crate) struct LaneStats {
+    pub pivot: [f32; 16],
+    pub sum: [f32; 16],
+    pub square: [f32; 16],
+    pub count: usize,
+}
+
+impl LaneStats {
+    pub(crate) const NEW: Self = Self { pivot: [0.0; 16], sum: [0.0; 16], square: [0.0; 16], count: 0 };
+}
+
+/// A run of voxels of one output block.
+pub(crate) struct Run<'a> {
+    /// Sums, 16 a voxel: `i32` if `integer`, else `f32`.
+    pub sums: *const i32,
+    pub integer: bool,
+    pub len: usize,
+    pub scale: *const f32,
+    pub bias: *const f32,
+    pub slope: f32,
+    /// 16 values a voxel to add before the activation, or null.
+    pub residual: *const f32,
+    pub out: Out,
+    /// Elements from one output voxel to the next.
+    pub out_step: usize,
+    pub stats: Option<&'a mut LaneStats>,
+}
+
+with_lanes! {
+    /// Finishes one run.
+    pub(crate) unsafe fn finish<L>(run: &mut Run<'_>) {
+        // SAFETY: the caller's promise: every pointer reaches `len` voxels.
+        unsafe {
+            match (run.integer, run.stats.is_some()) {
+                (true, true) => by_format::<L, true, true>(run),
+                (true, false) => by_format::<L, true, false>(run),
+                (false, true) => by_format::<L, false, true>(run),
+                (false, false) => by_format::<L, false, false>(run),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn by_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match run.out {
+            Out::F32(to) => {
+                let step = run.out_step;
+                voxels::<L, INTEGER, STATS>(run, |p, v: L| v.store(to.add(p * step)));
+            }
+            Out::F16(to) => {
+                let step = run.out_step;
+                voxels::<L, INTEGER, STATS>(run, |p, v: L| v.store_f16(to.add(p * step)));
+            }
+            Out::U8 { to, inverse_scale, zero_point } => {
+                let step = run.out_step;
+                let inverse = L::splat(inverse_scale);
+                let zero = i32::from(zero_point);
+                let (low, high) = (-zero as f32, (255 - zero) as f32);
+                voxels::<L, INTEGER, STATS>(run, |p, v: L| {
+                    v.mul(inverse).store_u8(low, high, zero, to.add(p * step));
+                });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn voxels<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run<'_>, mut store: impl FnMut(usize, L)) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (scale, bias, slope) = (L::load(run.scale), L::load(run.bias), L::splat(run.slope));
+        let lanes = (scale, bias, slope);
+        if !STATS {
+            for p in 0..run.len {
+                store(p, value::<L, INTEGER>(run, lanes, p));
+            }
+            return;
+        }
+        let mut none = LaneStats::NEW;
+        if let Some(stats) = run.stats.as_deref()
+            && stats.count == 0
+            && run.len > 0
+        {
+            none.pivot = value::<L, INTEGER>(run, lanes, 0).to_array();
+        } else if let Some(stats) = run.stats.as_deref() {
+            none = *stats;
+        }
+        let pivot = L::load(none.pivot.as_ptr());
+        let (mut sum, mut square) = (L::load(none.sum.as_ptr()), L::load(none.square.as_ptr()));
+        for p in 0..run.len {
+            let v = value::<L, INTEGER>(run, lanes, p);
+            let away = v.sub(pivot);
+            sum = sum.add(away);
+            square = away.fma(away, square);
+            store(p, v);
+        }
+        let count = none.count + run.len;
+        if let Some(stats) = run.stats.as_deref_mut() {
+            *stats = LaneStats { pivot: none.pivot, sum: sum.to_array(), square: square.to_array(), count };
+        }
+    }
+}
+
+// A function, as closures used twice are not inlined into code compiled for an instruction set.
+#[inline(always)]
+unsafe fn value<L: Lanes, const INTEGER: bool>(run: &Run<'_>, (scale, bias, slope): (L, L, L), p: usize) -> L {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let sums = if INTEGER { L::load_i32(run.sums.add(p * 16)) } else { L::load(run.sums.cast::<f32>().add(p * 16)) };
+        let mut v = sums.fma(scale, bias);
+        if !run.residual.is_null() {
+            v = v.add(L::load(run.residual.add(p * 16)));
+        }
+        if run.slope != 1.0 { v.leaky(slope) } else { v }
+    }
+}

@@ -1,0 +1,346 @@
+//! Direct convolution and transposed convolution (kernel = stride) on blocked buffers, in floats and in bytes.
+//!
+//! Weights are packed once ([`PackedConv`], [`PackedConvInt8`]). Micro-kernels sum a run of output voxels along W in
+//! registers and leave the sums in the first-level cache; one epilogue scales them, adds bias and residual, rectifies, gathers
+//! statistics and stores them as [`Target`] says. Padding is the input layout's border.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod drive;
+mod few;
+mod finish;
+mod pack;
+mod portable;
+
+pub use pack::{PackedConv, PackedConvInt8, WeightShape};
+
+pub(crate) use drive::Micro;
+pub(crate) use finish::LaneStats;
+
+use crate::norm::{Moments, combine};
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
+use drive::{Core, Geometry, Plan, drive};
+
+/// What is done to each value, after bias and residual.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// `x` where `x > 0`, else `slope · x`; slope 0 is ReLU.
+    Leaky {
+        /// Slope of the negative side.
+        slope: f32,
+    },
+}
+
+impl Activation {
+    /// The slope of the negative side: 1 for no activation.
+    pub(crate) fn slope(self) -> f32 {
+        match self {
+            Activation::None => 1.0,
+            Activation::Leaky { slope } => slope,
+        }
+    }
+}
+
+/// Shape of a convolution's kernel and its steps along D, H, W.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvShape {
+    /// Kernel extent.
+    pub kernel: [usize; 3],
+    /// Stride.
+    pub stride: [usize; 3],
+    /// Dilation.
+    pub dilation: [usize; 3],
+    /// Zeros before the first voxel.
+    pub pad_before: [usize; 3],
+}
+
+/// The residual of a convolution: a tensor of the output's layout added before the activation.
+pub type Residual<'a> = Option<(&'a [f32], &'a Blocked)>;
+
+/// How real values become bytes: `clamp(round_half_even(x · inverse_scale) + zero_point, 0, 255)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quantizer {
+    /// 1 / scale.
+    pub inverse_scale: f32,
+    /// The byte that stands for 0.
+    pub zero_point: u8,
+}
+
+impl Quantizer {
+    /// Of a scale and a zero point.
+    pub fn new(scale: f32, zero_point: u8) -> Self {
+        Self { inverse_scale: 1.0 / scale, zero_point }
+    }
+}
+
+/// Where results go, and in which number format. Borders are left as they are: see [`crate::reorder::clear_border`].
+pub enum Target<'a> {
+    /// 32-bit floats.
+    F32(&'a mut [f32]),
+    /// 16-bit floats as their bits; layouts of whole blocks only.
+    F16(&'a mut [u16]),
+    /// Bytes.
+    U8(&'a mut [u8], Quantizer),
+}
+
+impl Target<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Target::F32(v) => v.len(),
+            Target::F16(v) => v.len(),
+            Target::U8(v, _) => v.len(),
+        }
+    }
+}
+
+/// What is done to the sums: `activation(sums · scale + bias + residual)`.
+#[derive(Clone, Copy, Default)]
+pub struct Finish<'a> {
+    /// One factor an output channel; none stands for 1.
+    pub scale: Option<&'a [f32]>,
+    /// One summand an output channel, after the factor; none stands for 0. (Float weights carry a bias of their own,
+    /// which counts before the factor.)
+    pub bias: Option<&'a [f32]>,
+    /// Added before the activation.
+    pub residual: Residual<'a>,
+    /// Done last.
+    pub activation: Activation,
+    /// Whether mean and variance of the results are wanted.
+    pub moments: bool,
+}
+
+/// Float convolution of one image. Gives mean and variance of each channel where `finish` asks for them.
+///
+/// # Errors
+/// [`KernelError`] if the buffers, layouts and weights do not fit, or the input's border is narrower than the padding.
+#[allow(clippy::too_many_arguments)]
+pub fn conv(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    weights: &PackedConv,
+    shape: &ConvShape,
+    finish: &Finish<'_>,
+    mut target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<Moments>, KernelError> {
+    check_window(in_layout, out_layout, shape, weights.shape.taps)?;
+    if let Target::F32(output) = &mut target
+        && out_layout.block == 1
+        && !weights.plain.is_empty()
+        && shape.stride[2] == 1
+        && finish.residual.is_none()
+        && finish.scale.is_none()
+        && finish.bias.is_none()
+        && !finish.moments
+    {
+        check_io(input.len(), in_layout, weights.shape, weights.in_block, finish, &Target::F32(output), out_layout)?;
+        let plan = window_plan(in_layout, out_layout, shape);
+        few::few_channels(isa, input, in_layout, weights, &plan, finish.activation, output, out_layout);
+        return Ok(None);
+    }
+    windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
+}
+
+/// Convolution of bytes with [`PackedConvInt8`] weights; sums are exact.
+///
+/// The input's border and spare channels hold its zero point.
+///
+/// # Errors
+/// As [`conv`].
+#[allow(clippy::too_many_arguments)]
+pub fn conv_int8(
+    isa: Isa,
+    input: &[u8],
+    in_layout: &Blocked,
+    weights: &PackedConvInt8,
+    shape: &ConvShape,
+    finish: &Finish<'_>,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<Moments>, KernelError> {
+    check_window(in_layout, out_layout, shape, weights.shape.taps)?;
+    windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn windows<C: Core>(
+    isa: Isa,
+    input: &[C::In],
+    in_layout: &Blocked,
+    weights: &C,
+    shape: &ConvShape,
+    finish: &Finish<'_>,
+    mut target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<Moments>, KernelError> {
+    check_io(input.len(), in_layout, weights.shape(), weights.in_block(), finish, &target, out_layout)?;
+    let plan = window_plan(in_layout, out_layout, shape);
+    let partial = drive(isa, input, in_layout, weights, &plan, finish, &mut target, out_layout);
+    Ok(finish.moments.then(|| combine(&partial, out_layout)))
+}
+
+fn check_window(
+    in_layout: &Blocked,
+    out_layout: &Blocked,
+    shape: &ConvShape,
+    taps: usize,
+) -> Result<(), KernelError> {
+    check_that(taps == shape.kernel.iter().product::<usize>(), "kernel taps", taps, format!("{:?}", shape.kernel))?;
+    for axis in 0..3 {
+        let reach =
+            (out_layout.dims[axis].max(1) - 1) * shape.stride[axis] + (shape.kernel[axis] - 1) * shape.dilation[axis];
+        let before = in_layout.halo[axis];
+        check_that(
+            shape.stride[axis] > 0
+                && shape.pad_before[axis] <= before
+                && before - shape.pad_before[axis] + reach < in_layout.padded()[axis],
+            "border of the convolution's input",
+            format!("at least {} before and {} voxels in all", shape.pad_before[axis], reach + 1),
+            format!("{before} before, {} in all", in_layout.padded()[axis]),
+        )?;
+    }
+    Ok(())
+}
+
+/// Where a convolution's taps lie and how it steps.
+fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> Plan {
+    let (row, slice, block) = (in_layout.row_stride(), in_layout.slice_stride(), in_layout.block);
+    let mut taps = Vec::with_capacity(shape.kernel.iter().product());
+    for kd in 0..shape.kernel[0] {
+        for kh in 0..shape.kernel[1] {
+            for kw in 0..shape.kernel[2] {
+                taps.push(
+                    kd * shape.dilation[0] * slice + kh * shape.dilation[1] * row + kw * shape.dilation[2] * block,
+                );
+            }
+        }
+    }
+    let origin = [0, 1, 2].map(|i| in_layout.halo[i] - shape.pad_before[i]);
+    Plan {
+        taps,
+        adjacent: if shape.dilation[2] == 1 { shape.kernel[2] } else { 1 },
+        geometry: Geometry {
+            in_start: origin[0] * slice + origin[1] * row + origin[2] * block,
+            in_step: [shape.stride[0] * slice, shape.stride[1] * row, shape.stride[2] * block],
+            out_offset: [0; 3],
+            out_stride: [1; 3],
+            counts: out_layout.dims,
+        },
+    }
+}
+
+/// `output = activation(conv_transpose(input) + bias)` for a kernel equal to its stride: each tap is a 1×1×1 convolution
+/// whose results land `kernel` voxels apart. `taps[t]` holds the weights of tap `t` in D, H, W order, each packed with one tap.
+///
+/// # Errors
+/// [`KernelError`] if the buffers, layouts and weights do not fit, or `finish` asks for moments.
+#[allow(clippy::too_many_arguments)]
+pub fn conv_transpose_exact(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    taps: &[PackedConv],
+    kernel: [usize; 3],
+    finish: &Finish<'_>,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    spread(isa, input, in_layout, taps, kernel, finish, target, out_layout)
+}
+
+/// [`conv_transpose_exact`] of bytes.
+///
+/// # Errors
+/// As [`conv_transpose_exact`].
+#[allow(clippy::too_many_arguments)]
+pub fn conv_transpose_exact_int8(
+    isa: Isa,
+    input: &[u8],
+    in_layout: &Blocked,
+    taps: &[PackedConvInt8],
+    kernel: [usize; 3],
+    finish: &Finish<'_>,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    spread(isa, input, in_layout, taps, kernel, finish, target, out_layout)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn spread<C: Core>(
+    isa: Isa,
+    input: &[C::In],
+    in_layout: &Blocked,
+    taps: &[C],
+    kernel: [usize; 3],
+    finish: &Finish<'_>,
+    mut target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_that(taps.len() == kernel.iter().product::<usize>(), "taps", format!("{kernel:?}"), taps.len())?;
+    check_that(!finish.moments, "moments", "none of a transposed convolution", "some")?;
+    check_that(finish.residual.is_none(), "residual", "none of a transposed convolution", "one")?;
+    for axis in 0..3 {
+        let expected = in_layout.dims[axis] * kernel[axis];
+        check_that(out_layout.dims[axis] == expected, "output extent", expected, out_layout.dims[axis])?;
+    }
+    for weights in taps {
+        check_io(input.len(), in_layout, weights.shape(), weights.in_block(), finish, &target, out_layout)?;
+        check_that(weights.shape().taps == 1, "taps a weight set", 1, weights.shape().taps)?;
+    }
+    for (t, weights) in taps.iter().enumerate() {
+        let plan = Plan {
+            taps: vec![0],
+            adjacent: 1,
+            geometry: Geometry {
+                in_start: in_layout.row_start(0, 0, 0),
+                in_step: [in_layout.slice_stride(), in_layout.row_stride(), in_layout.block],
+                out_offset: [t / (kernel[1] * kernel[2]), t / kernel[2] % kernel[1], t % kernel[2]],
+                out_stride: kernel,
+                counts: in_layout.dims,
+            },
+        };
+        drive(isa, input, in_layout, weights, &plan, finish, &mut target, out_layout);
+    }
+    Ok(())
+}
+
+fn check_io(
+    input: usize,
+    in_layout: &Blocked,
+    weights: WeightShape,
+    in_block: usize,
+    finish: &Finish<'_>,
+    target: &Target<'_>,
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("input", input, in_layout.len())?;
+    check_len("output", target.len(), out_layout.len())?;
+    check_that(in_layout.channels == weights.in_channels, "input channels", weights.in_channels, in_layout.channels)?;
+    check_that(in_layout.block == in_block, "input block", in_block, in_layout.block)?;
+    let channels = out_layout.channels;
+    check_that(channels == weights.out_channels, "output channels", weights.out_channels, channels)?;
+    for (what, values) in [("scale", finish.scale), ("bias", finish.bias)] {
+        if let Some(v) = values {
+            check_len(what, v.len(), channels)?;
+        }
+    }
+    let whole_blocks = !matches!(target, Target::F16(_)) && finish.residual.is_none() && !finish.moments;
+    check_that(whole_blocks || out_layout.block == CHANNEL_BLOCK, "output block", CHANNEL_BLOCK, out_layout.block)?;
+    if let Some((values, layout)) = finish.residual {
+        check_len("residual", values.len(), layout.len())?;
+        check_that(
+            (layout.channels, layout.dims, layout.block) == (out_layout.channels, out_layout.dims, out_layout.block),
+            "residual layout",
+            format!("{out_layout:?}"),
+            format!("{layout:?}"),
+        )?;
+    }
+    Ok(())
+}

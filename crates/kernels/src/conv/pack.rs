@@ -1,0 +1,244 @@
+//! Weights in the order the kernels read them.
+
+use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, isa::Simd};
+
+/// Up to so many output channels a planar input has a kernel of its own.
+pub(super) const FEW_CHANNELS: usize = 4;
+
+/// Output blocks computed together, and the input blocks they read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Group {
+    pub first_block: usize,
+    pub blocks: usize,
+    pub in_first: usize,
+    pub in_blocks: usize,
+    /// Where its weights start.
+    pub at: usize,
+}
+
+/// Channels, taps and groups of a convolution's weights `[O][I / groups][kd·kh·kw]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightShape {
+    /// Output channels.
+    pub out_channels: usize,
+    /// Input channels, of all groups.
+    pub in_channels: usize,
+    /// Product of the kernel's lengths.
+    pub taps: usize,
+    /// Groups of channels that do not see one another.
+    pub groups: usize,
+}
+
+impl WeightShape {
+    /// A shape without groups.
+    pub fn dense(out_channels: usize, in_channels: usize, taps: usize) -> Self {
+        Self { out_channels, in_channels, taps, groups: 1 }
+    }
+
+    /// Number of weights.
+    pub fn count(&self) -> usize {
+        self.out_channels.saturating_mul(self.in_channels / self.groups.max(1)).saturating_mul(self.taps)
+    }
+
+    fn check(&self, weights: usize, bias: Option<usize>) -> Result<(), KernelError> {
+        let whole = self.groups > 0
+            && self.out_channels.is_multiple_of(self.groups)
+            && self.in_channels.is_multiple_of(self.groups);
+        check_that(whole, "groups", "a divisor of the input and output channels", self.groups)?;
+        check_len("weights", weights, self.count())?;
+        if let Some(b) = bias {
+            check_len("bias", b, self.out_channels)?;
+        }
+        check_that(self.count() > 0, "convolution", "channels and taps", "none")
+    }
+
+    /// Index of the weight between two channels, if they are of one group.
+    fn index(&self, o: usize, i: usize, tap: usize) -> Option<usize> {
+        let (per_in, per_out) = (self.in_channels / self.groups, self.out_channels / self.groups);
+        (o < self.out_channels && i < self.in_channels && o / per_out == i / per_in)
+            .then(|| (o * per_in + i % per_in) * self.taps + tap)
+    }
+
+    /// Input blocks of `block` channels that output channels `first..last` read.
+    fn input_blocks(&self, first: usize, last: usize, block: usize) -> (usize, usize) {
+        let (per_in, per_out) = (self.in_channels / self.groups, self.out_channels / self.groups);
+        let last = last.min(self.out_channels).max(first + 1) - 1;
+        let (from, to) = (first / per_out * per_in / block, ((last / per_out + 1) * per_in).div_ceil(block));
+        (from, to - from)
+    }
+}
+
+/// Runs of `together` output blocks that read the same input blocks.
+fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iterator<Item = Group> {
+    let blocks = shape.out_channels.div_ceil(CHANNEL_BLOCK);
+    let shape = *shape;
+    let mut first_block = 0;
+    std::iter::from_fn(move || {
+        if first_block >= blocks {
+            return None;
+        }
+        let n = together.min(blocks - first_block);
+        let (in_first, in_blocks) =
+            shape.input_blocks(first_block * CHANNEL_BLOCK, (first_block + n) * CHANNEL_BLOCK, block);
+        let group = Group { first_block, blocks: n, in_first, in_blocks, at: 0 };
+        first_block += n;
+        Some(group)
+    })
+}
+
+/// Float weights of a convolution.
+#[derive(Debug, Clone)]
+pub struct PackedConv {
+    pub(super) values: Vec<f32>,
+    /// `[O][I][taps]` as given, for the kernel of few channels.
+    pub(super) plain: Vec<f32>,
+    pub(super) bias: Vec<f32>,
+    pub(super) groups: Vec<Group>,
+    pub(super) shape: WeightShape,
+    pub(super) in_block: usize,
+}
+
+impl PackedConv {
+    /// Packs `weights` and an optional bias `[O]` for inputs whose layout has `in_block` (1 or 16).
+    ///
+    /// # Errors
+    /// [`KernelError`] if the weights or the bias do not fit.
+    pub fn new(
+        isa: Isa,
+        weights: &[f32],
+        bias: Option<&[f32]>,
+        shape: WeightShape,
+        in_block: usize,
+    ) -> Result<Self, KernelError> {
+        shape.check(weights.len(), bias.map(<[f32]>::len))?;
+        let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
+        let together = if isa.simd() == Simd::Portable || !two_blocks(isa) { 1 } else { 2 };
+        let mut values = Vec::with_capacity(shape.count());
+        let mut groups: Vec<Group> = group_blocks(&shape, together, in_block).collect();
+        for group in &mut groups {
+            group.at = values.len();
+            let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
+            for ib in group.in_first..group.in_first + group.in_blocks {
+                for tap in 0..shape.taps {
+                    for i in (ib * in_block)..((ib + 1) * in_block).min(shape.in_channels) {
+                        values.extend(
+                            outputs
+                                .clone()
+                                .map(|o| shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0.0)),
+                        );
+                    }
+                }
+            }
+        }
+        let few = in_block == 1 && shape.out_channels <= FEW_CHANNELS && shape.groups == 1;
+        let plain = if few { weights.to_vec() } else { Vec::new() };
+        Ok(Self { values, plain, bias: by_block(bias.unwrap_or(&[]), shape.out_channels), groups, shape, in_block })
+    }
+
+    /// Output channels.
+    pub fn out_channels(&self) -> usize {
+        self.shape.out_channels
+    }
+
+    /// Bytes held.
+    pub fn size_bytes(&self) -> usize {
+        (self.values.len() + self.plain.len() + self.bias.len()) * size_of::<f32>()
+    }
+}
+
+/// Whether the float kernels compute two output blocks at once.
+fn two_blocks(isa: Isa) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return isa.simd() == Simd::Avx512;
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        false
+    }
+}
+
+/// `values` with zeros up to whole channel blocks.
+pub(super) fn by_block<T: Copy + Default>(values: &[T], channels: usize) -> Vec<T> {
+    let mut padded = values.to_vec();
+    padded.resize(channels.next_multiple_of(CHANNEL_BLOCK), T::default());
+    padded
+}
+
+/// Signed 8-bit weights of a convolution over unsigned 8-bit inputs.
+///
+/// Order: groups of output blocks, input blocks, taps, quads of input channels, output channels, the quad's four bytes.
+#[derive(Debug, Clone)]
+pub struct PackedConvInt8 {
+    pub(super) values: Vec<i8>,
+    /// −(zero point of the input) · Σ weights, by output channel: what the sums start from.
+    pub(super) start: Vec<i32>,
+    /// The greatest distance from 0 that sums can have, by output channel.
+    spread: Vec<i32>,
+    pub(super) groups: Vec<Group>,
+    pub(super) shape: WeightShape,
+    pub(super) in_block: usize,
+}
+
+impl PackedConvInt8 {
+    /// Packs `weights` for inputs whose layout has `in_block` (4 or 16) and whose zero is stored as `zero_point`.
+    ///
+    /// # Errors
+    /// [`KernelError`] if the weights do not fit, or so many of them are summed that 32 bits could overflow.
+    pub fn new(
+        isa: Isa,
+        weights: &[i8],
+        zero_point: u8,
+        shape: WeightShape,
+        in_block: usize,
+    ) -> Result<Self, KernelError> {
+        shape.check(weights.len(), None)?;
+        let in_block = if in_block == 4 { 4 } else { CHANNEL_BLOCK };
+        let sums: Vec<(i64, i64)> = weights
+            .chunks_exact((weights.len() / shape.out_channels).max(1))
+            .map(|w| w.iter().fold((0, 0), |(s, a), v| (s + i64::from(*v), a + i64::from(*v).abs())))
+            .collect();
+        let most = sums.iter().map(|(_, a)| a * 2 * 255).max().unwrap_or(0);
+        check_that(most <= i64::from(i32::MAX), "integer sums", "within 32 bits", format!("up to {most}"))?;
+        let together = if crate::int8::two_blocks(isa) { 2 } else { 1 };
+        let mut values = Vec::with_capacity(shape.count());
+        let mut groups: Vec<Group> = group_blocks(&shape, together, in_block).collect();
+        for group in &mut groups {
+            group.at = values.len();
+            let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
+            for ib in group.in_first..group.in_first + group.in_blocks {
+                for tap in 0..shape.taps {
+                    for quad in 0..in_block / 4 {
+                        for o in outputs.clone() {
+                            let first = ib * in_block + quad * 4;
+                            values.extend(
+                                (first..first + 4).map(|i| {
+                                    shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0)
+                                }),
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        let start: Vec<i32> = sums.iter().map(|(s, _)| (-i64::from(zero_point) * s) as i32).collect();
+        // Inputs less their zero lie between −zero and 255 − zero.
+        let farthest = i64::from(zero_point.max(255 - zero_point));
+        let spread = sums.iter().map(|(_, a)| (a * farthest) as i32).collect();
+        Ok(Self { values, start: by_block(&start, shape.out_channels), spread, groups, shape, in_block })
+    }
+
+    /// The greatest distance from 0 that the sums of each output channel can have.
+    pub fn spread(&self) -> &[i32] {
+        &self.spread
+    }
+
+    /// Output channels.
+    pub fn out_channels(&self) -> usize {
+        self.shape.out_channels
+    }
+
+    /// Bytes held.
+    pub fn size_bytes(&self) -> usize {
+        self.values.len() + self.start.len() * size_of::<i32>()
+    }
+}

@@ -1,0 +1,213 @@
+//! The matrix unit (AMX-INT8): 16 voxels × 16 output channels a tile, four result tiles in flight.
+//!
+//! A tile of inputs is 16 rows, one an output voxel, of the bytes of its adjacent taps: with 16 channels a block and a
+//! kernel 3 wide, 48 bytes that overlap the next row's. A tile of weights is the packed quads of those taps, 64 bytes (16
+//! output channels) a row. The instructions have no stable intrinsics, so they are written out; nothing else uses tiles.
+#![cfg(target_arch = "x86_64")]
+
+use super::Bytes;
+use std::arch::asm;
+use std::sync::OnceLock;
+
+/// Bytes of a tile's row.
+const ROW_BYTES: usize = 64;
+
+/// Whether the machine has the unit and the system lets this process use it (asked for once).
+pub(crate) fn permitted() -> bool {
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+    *PERMITTED.get_or_init(|| machine_has_it() && ask())
+}
+
+fn machine_has_it() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    if __cpuid(0).eax < 0x1d || __cpuid(1).ecx >> 27 & 1 == 0 {
+        return false;
+    }
+    // Leaf 7: bit 24 AMX-TILE, bit 25 AMX-INT8. Leaf 0x1d, palette 1: 8 tiles of 16 rows of 64 bytes.
+    let (features, palette) = (__cpuid_count(7, 0).edx, __cpuid_count(0x1d, 1));
+    let tiles = features >> 24 & 3 == 3 && palette.ebx >> 16 >= 8 && palette.ebx & 0xffff >= 64 && palette.ecx & 0xffff >= 16;
+    // SAFETY: the operating system offers XGETBV (leaf 1, bit 27).
+    tiles && unsafe { _xgetbv(0) } >> 17 & 3 == 3
+}
+
+/// On Linux tiles must be asked for (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18).
+#[cfg(target_os = "linux")]
+fn ask() -> bool {
+    let (mut result, request, feature): (i64, i64, i64) = (158, 0x1023, 18);
+    // SAFETY: a system call that reads and writes no memory of ours.
+    unsafe {
+        asm!("syscall", inlateout("rax") result, in("rdi") request, in("rsi") feature, lateout("rcx") _, lateout("r11") _,
+            options(nostack));
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask() -> bool {
+    false
+}
+
+/// Whether adjacent taps of `depth` bytes in all fit one row of a tile.
+pub(crate) fn takes(depth: usize) -> bool {
+    depth > 0 && depth <= ROW_BYTES && depth.is_multiple_of(4)
+}
+
+/// Sets this thread's tiles: 0 to 3 results, 4 and 5 inputs of `depth` bytes a row, 6 and 7 weights of `depth / 4` rows.
+pub(crate) fn configure(depth: usize) {
+    #[repr(align(64))]
+    struct Config([u8; 64]);
+    let mut config = Config([0; 64]);
+    config.0[0] = 1;
+    for tile in 0..8 {
+        let (rows, row_bytes) = match tile {
+            0..=3 => (16, 64),
+            4 | 5 => (16, depth),
+            _ => (depth / 4, 64),
+        };
+        config.0[16 + 2 * tile] = row_bytes as u8;
+        config.0[48 + tile] = rows as u8;
+    }
+    // SAFETY: only reached with an AMX token; the configuration is 64 bytes of palette 1 within its limits.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) config.0.as_ptr(), options(nostack)) };
+}
+
+/// Frees this thread's tiles.
+pub(crate) fn release() {
+    // SAFETY: only reached with an AMX token.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// Whether whole tiles of a run of `len` voxels can be read.
+pub(super) fn reaches(len: usize, m: &Bytes<'_>) -> bool {
+    let farthest = (len.next_multiple_of(16) - 1) * m.in_step
+        + (m.in_blocks - 1) * m.in_block_stride
+        + m.taps.last().copied().unwrap_or(0)
+        + m.in_per_block;
+    farthest <= m.input_left
+}
+
+macro_rules! load {
+    ($tile:literal, $from:expr, $stride:expr) => {
+        asm!(concat!("tileloadd tmm", $tile, ", [{}+{}*1]"), in(reg) $from, in(reg) $stride, options(nostack, readonly))
+    };
+}
+macro_rules! store {
+    ($tile:literal, $to:expr) => {
+        asm!(concat!("tilestored [{}+{}*1], tmm", $tile), in(reg) $to, in(reg) 64usize, options(nostack))
+    };
+}
+macro_rules! dot {
+    ($sum:literal, $input:literal, $weights:literal) => {
+        asm!(concat!("tdpbusd tmm", $sum, ", tmm", $input, ", tmm", $weights), options(nostack, nomem))
+    };
+}
+
+/// Sums one run of `len` voxels: up to 64 for one block, up to 32 for two. Whole tiles are computed; sums past `len` are
+/// meaningless.
+///
+/// # Safety
+/// The machine has AMX-INT8, [`configure`] was called on this thread, [`reaches`] holds, the sums have room for whole tiles,
+/// and every other pointer of `m` reaches what its fields say.
+pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (blocks, len.div_ceil(16)) {
+            (2, 1) => two_blocks::<1>(m),
+            (2, _) => two_blocks::<2>(m),
+            (_, 1) => one_block::<1>(m),
+            (_, 2) => one_block::<2>(m),
+            (_, 3) => one_block::<3>(m),
+            (_, _) => one_block::<4>(m),
+        }
+    }
+}
+
+/// `T` tiles of voxels × one output block.
+unsafe fn one_block<const T: usize>(m: &Bytes<'_>) {
+    let (tile_step, tap_bytes) = (16 * m.in_step, m.adjacent * m.in_per_block * 16);
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Every row of a result starts from the same 16 values: a row distance of 0.
+        load!("0", m.start, 0usize);
+        if T > 1 {
+            load!("1", m.start, 0usize);
+        }
+        if T > 2 {
+            load!("2", m.start, 0usize);
+        }
+        if T > 3 {
+            load!("3", m.start, 0usize);
+        }
+        let mut weights = m.weights;
+        for block in 0..m.in_blocks {
+            let plane = m.input.add(block * m.in_block_stride);
+            for tap in m.taps.iter().step_by(m.adjacent) {
+                let from = plane.add(*tap);
+                load!("6", weights, 64usize);
+                load!("4", from, m.in_step);
+                dot!("0", "4", "6");
+                if T > 1 {
+                    load!("5", from.add(tile_step), m.in_step);
+                    dot!("1", "5", "6");
+                }
+                if T > 2 {
+                    load!("4", from.add(2 * tile_step), m.in_step);
+                    dot!("2", "4", "6");
+                }
+                if T > 3 {
+                    load!("5", from.add(3 * tile_step), m.in_step);
+                    dot!("3", "5", "6");
+                }
+                weights = weights.add(tap_bytes);
+            }
+        }
+        store!("0", m.sums);
+        if T > 1 {
+            store!("1", m.sums.add(256));
+        }
+        if T > 2 {
+            store!("2", m.sums.add(512));
+        }
+        if T > 3 {
+            store!("3", m.sums.add(768));
+        }
+    }
+}
+
+/// `T` tiles of voxels × two output blocks.
+unsafe fn two_blocks<const T: usize>(m: &Bytes<'_>) {
+    let (tile_step, tap_bytes) = (16 * m.in_step, m.adjacent * m.in_per_block * 32);
+    // SAFETY: the caller's promise.
+    unsafe {
+        load!("0", m.start, 0usize);
+        load!("1", m.start.add(16), 0usize);
+        if T > 1 {
+            load!("2", m.start, 0usize);
+            load!("3", m.start.add(16), 0usize);
+        }
+        let mut weights = m.weights;
+        for block in 0..m.in_blocks {
+            let plane = m.input.add(block * m.in_block_stride);
+            for tap in m.taps.iter().step_by(m.adjacent) {
+                let from = plane.add(*tap);
+                load!("6", weights, 128usize);
+                load!("4", from, m.in_step);
+                dot!("0", "4", "6");
+                load!("7", weights.add(64), 128usize);
+                dot!("1", "4", "7");
+                if T > 1 {
+                    load!("5", from.add(tile_step), m.in_step);
+                    dot!("2", "5", "6");
+                    dot!("3", "5", "7");
+                }
+                weights = weights.add(tap_bytes);
+            }
+        }
+        store!("0", m.sums);
+        store!("1", m.sums.add(m.block_room));
+        if T > 1 {
+            store!("2", m.sums.add(256));
+            store!("3", m.sums.add(m.block_room + 256));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Micro-kernels of bytes: unsigned inputs times signed weights, summed exactly in 32 bits.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_vnni;
+#[cfg(target_arch = "x86_64")]
+mod avx512_vnni;
+mod portable;
+
+use crate::conv::Micro;
+use crate::{Isa, IsaName};
+
+/// What the kernels of bytes read and write.
+pub(crate) type Bytes<'a> = Micro<'a, u8, i8, i32>;
+
+/// Whether two output blocks are computed at once.
+pub(crate) fn two_blocks(isa: Isa) -> bool {
+    isa.name() >= IsaName::Avx512Vnni
+}
+
+/// The longest run of voxels for a number of output blocks.
+pub(crate) fn widest(isa: Isa, blocks: usize) -> usize {
+    match (isa.name(), blocks) {
+        (IsaName::Amx, 2) => 32,
+        (IsaName::Amx, _) => 64,
+        (IsaName::Avx512Vnni, 2) => 14,
+        (IsaName::Avx512Vnni, _) => 28,
+        (IsaName::Avx2Vnni, _) => 6,
+        (IsaName::Avx2 | IsaName::Avx512, _) => 3,
+        (IsaName::Portable, _) => 8,
+    }
+}
+
+/// Sets this thread's matrix unit up for inputs of `depth` adjacent bytes a voxel.
+pub(crate) fn prepare(isa: Isa, depth: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.name() == IsaName::Amx && amx::takes(depth) {
+        amx::configure(depth);
+    }
+    let _ = (isa, depth);
+}
+
+/// Lets go of the matrix unit.
+pub(crate) fn release(isa: Isa, depth: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.name() == IsaName::Amx && amx::takes(depth) {
+        amx::release();
+    }
+    let _ = (isa, depth);
+}
+
+/// Sums one run of `len` voxels.
+///
+/// # Safety
+/// Every pointer of `m` reaches what its fields say for `len` voxels, and [`prepare`] was called on this thread for
+/// `adjacent · in_per_block` bytes.
+pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Bytes<'_>) {
+    // SAFETY: the token proves the instruction set; the rest is the caller's promise.
+    unsafe {
+        match isa.name() {
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Amx if amx::takes(m.adjacent * m.in_per_block) && amx::reaches(len, m) => {
+                amx::micro(blocks, len, m);
+            }
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Amx | IsaName::Avx512Vnni => in_runs(blocks, len, m, if blocks == 2 { 14 } else { 28 }, |l, m| {
+                avx512_vnni::micro(blocks, l, m);
+            }),
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Avx2Vnni => avx2_vnni::micro(len, m),
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Avx2 | IsaName::Avx512 => avx2::micro(len, m),
+            _ => portable::micro(blocks, len, m),
+        }
+    }
+}
+
+/// A run in pieces of at most `widest` voxels.
+///
+/// # Safety
+/// As [`sums`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn in_runs(_blocks: usize, len: usize, m: &Bytes<'_>, widest: usize, f: impl Fn(usize, &Bytes<'_>)) {
+    let mut at = 0;
+    while at < len {
+        let part = widest.min(len - at);
+        // SAFETY: a part of the run the caller promised.
+        let (input, sums) = unsafe { (m.input.add(at * m.in_step), m.sums.add(at * 16)) };
+        f(part, &Bytes { input, input_left: m.input_left - at * m.in_step, sums, ..*m });
+        at += part;
+    }
+}

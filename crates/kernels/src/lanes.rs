@@ -1,0 +1,392 @@
+//! Sixteen `f32` lanes: one channel block of one voxel. Row loops are written once over [`Lanes`] and compiled once for each
+//! width of float arithmetic by [`with_lanes`].
+
+use half::f16;
+
+/// Sixteen `f32` values in registers.
+///
+/// # Safety
+/// Every function may only be called (after inlining) inside a function compiled for the implementing type's instruction
+/// set, on a machine that has it; pointers reach sixteen elements.
+pub(crate) trait Lanes: Copy {
+    unsafe fn splat(value: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn load_i32(from: *const i32) -> Self;
+    unsafe fn load_f16(from: *const u16) -> Self;
+    unsafe fn load_u8(from: *const u8) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    unsafe fn store_f16(self, to: *mut u16);
+    /// Stores `clamp(round_half_even(self), low, high) + offset` as bytes; NaN counts as `low`.
+    unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8);
+    /// `clamp(round_half_even(self), low, high)`; NaN counts as `low`.
+    unsafe fn round_clamp(self, low: f32, high: f32) -> Self;
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    /// `self · a + b`, rounded once where the machine can.
+    unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// `self` where it is not negative, else `self · slope`.
+    unsafe fn leaky(self, slope: Self) -> Self;
+    /// The sum of the lanes.
+    unsafe fn sum(self) -> f32;
+    /// The lanes.
+    unsafe fn to_array(self) -> [f32; 16];
+}
+
+/// Sixteen lanes in plain Rust.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain([f32; 16]);
+
+// SAFETY: plain loads and stores of sixteen elements, as the trait's contract promises.
+impl Lanes for Plain {
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 16])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { from.cast::<[f32; 16]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn load_i32(from: *const i32) -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { from.cast::<[i32; 16]>().read_unaligned() }.map(|v| v as f32))
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { from.cast::<[u16; 16]>().read_unaligned() }.map(|v| f16::from_bits(v).to_f32()))
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { from.cast::<[u8; 16]>().read_unaligned() }.map(f32::from))
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe { to.cast::<[f32; 16]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { to.cast::<[u16; 16]>().write_unaligned(self.0.map(|v| f16::from_f32(v).to_bits())) }
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let rounded = self.round_clamp(low, high).0;
+            to.cast::<[u8; 16]>().write_unaligned(rounded.map(|v| (v as i32 + offset) as u8));
+        }
+    }
+    #[inline(always)]
+    unsafe fn round_clamp(self, low: f32, high: f32) -> Self {
+        Self(self.0.map(|v| if v > low { v.min(high).round_ties_even() } else { low }))
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] - other.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * other.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i].mul_add(a.0[i], b.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn leaky(self, slope: Self) -> Self {
+        Self(std::array::from_fn(|i| if self.0[i] < 0.0 { self.0[i] * slope.0[i] } else { self.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        self.0.iter().sum()
+    }
+    #[inline(always)]
+    unsafe fn to_array(self) -> [f32; 16] {
+        self.0
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Lanes;
+    use std::arch::x86_64::*;
+
+    /// Two 256-bit registers.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2(__m256, __m256);
+
+    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+    // SAFETY: the intrinsics are AVX2, FMA and F16C, which the trait's contract demands of the machine.
+    impl Lanes for Avx2 {
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the trait's contract, here and below.
+            unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+        }
+        #[inline(always)]
+        unsafe fn load_i32(from: *const i32) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let (a, b) = (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(8).cast()));
+                Self(_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(from: *const u16) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_u8(from: *const u8) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let (a, b) = (_mm_loadl_epi64(from.cast()), _mm_loadl_epi64(from.add(8).cast()));
+                Self(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as above.
+            unsafe {
+                _mm256_storeu_ps(to, self.0);
+                _mm256_storeu_ps(to.add(8), self.1);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_f16(self, to: *mut u16) {
+            // SAFETY: as above.
+            unsafe {
+                _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
+                _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1));
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8) {
+            // SAFETY: as above.
+            unsafe {
+                let (low, high, offset) = (_mm256_set1_ps(low), _mm256_set1_ps(high), _mm256_set1_epi32(offset));
+                let whole = |v| {
+                    let v = _mm256_min_ps(_mm256_max_ps(v, low), high);
+                    _mm256_add_epi32(_mm256_cvtps_epi32(v), offset)
+                };
+                // 0 1 2 3 | 4 5 6 7 and 8 … 15 -> words 0 1 2 3 8 9 10 11 | 4 5 6 7 12 13 14 15 -> bytes in order.
+                let words = _mm256_packus_epi32(whole(self.0), whole(self.1));
+                let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+                let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+                _mm_storeu_si128(to.cast(), bytes);
+            }
+        }
+        #[inline(always)]
+        unsafe fn round_clamp(self, low: f32, high: f32) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
+                let clamp = |v| _mm256_round_ps::<NEAREST>(_mm256_min_ps(_mm256_max_ps(v, low), high));
+                Self(clamp(self.0), clamp(self.1))
+            }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm256_fmadd_ps(self.0, a.0, b.0), _mm256_fmadd_ps(self.1, a.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn leaky(self, slope: Self) -> Self {
+            // SAFETY: as above. The sign bit selects; −0 becomes −0 · slope, which is 0 all the same.
+            unsafe {
+                Self(
+                    _mm256_blendv_ps(self.0, _mm256_mul_ps(self.0, slope.0), self.0),
+                    _mm256_blendv_ps(self.1, _mm256_mul_ps(self.1, slope.1), self.1),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            // SAFETY: as above.
+            unsafe { self.to_array() }.iter().sum()
+        }
+        #[inline(always)]
+        unsafe fn to_array(self) -> [f32; 16] {
+            let mut out = [0.0; 16];
+            // SAFETY: the array holds sixteen.
+            unsafe { self.store(out.as_mut_ptr()) };
+            out
+        }
+    }
+
+    /// One 512-bit register.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx512(__m512);
+
+    // SAFETY: the intrinsics are AVX-512 F, which the trait's contract demands of the machine.
+    impl Lanes for Avx512 {
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the trait's contract, here and below.
+            unsafe { Self(_mm512_set1_ps(value)) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_loadu_ps(from)) }
+        }
+        #[inline(always)]
+        unsafe fn load_i32(from: *const i32) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_cvtepi32_ps(_mm512_loadu_si512(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(from: *const u16) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn load_u8(from: *const u8) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn store_f16(self, to: *mut u16) {
+            // SAFETY: as above.
+            unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+        }
+        #[inline(always)]
+        unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8) {
+            // SAFETY: as above.
+            unsafe {
+                let v = _mm512_min_ps(_mm512_max_ps(self.0, _mm512_set1_ps(low)), _mm512_set1_ps(high));
+                let whole = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(offset));
+                _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(whole));
+            }
+        }
+        #[inline(always)]
+        unsafe fn round_clamp(self, low: f32, high: f32) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let v = _mm512_min_ps(_mm512_max_ps(self.0, _mm512_set1_ps(low)), _mm512_set1_ps(high));
+                Self(_mm512_roundscale_ps::<NEAREST>(v))
+            }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_add_ps(self.0, other.0)) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_sub_ps(self.0, other.0)) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_mul_ps(self.0, other.0)) }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_fmadd_ps(self.0, a.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn leaky(self, slope: Self) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let negative = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_ps());
+                Self(_mm512_mask_mul_ps(self.0, negative, self.0, slope.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            // SAFETY: as above.
+            unsafe { _mm512_reduce_add_ps(self.0) }
+        }
+        #[inline(always)]
+        unsafe fn to_array(self) -> [f32; 16] {
+            let mut out = [0.0; 16];
+            // SAFETY: the array holds sixteen.
+            unsafe { self.store(out.as_mut_ptr()) };
+            out
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+/// Defines a function that runs `$body` with `$L` bound to the lanes of the token's instruction set. The body is compiled once
+/// for each.
+macro_rules! with_lanes {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident<$L:ident>($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        ///
+        /// # Safety
+        /// Pointers reach what the arguments say.
+        $vis unsafe fn $name(isa: crate::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn imp<$L: crate::lanes::Lanes>($($arg: $ty),*) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller's promise; the machine has the instruction set.
+                unsafe { imp::<crate::lanes::Avx512>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { imp::<crate::lanes::Avx2>($($arg),*) }
+            }
+            // SAFETY: holding the token proves that the machine has the instruction set; the rest is the caller's promise.
+            unsafe {
+                match isa.simd() {
+                    #[cfg(target_arch = "x86_64")]
+                    crate::isa::Simd::Avx512 => avx512($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    crate::isa::Simd::Avx2 => avx2($($arg),*),
+                    crate::isa::Simd::Portable => imp::<crate::lanes::Plain>($($arg),*),
+                }
+            }
+        }
+    };
+}
+pub(crate) use with_lanes;

@@ -1,0 +1,106 @@
+//! What the suites share: instruction sets, noise, layouts, plain loops.
+#![allow(dead_code)]
+
+use cytoscope_kernels::conv::{ConvShape, WeightShape};
+use cytoscope_kernels::{Blocked, Isa, IsaName, reorder};
+
+/// Every instruction set of this machine; the others are named aloud.
+pub fn isas() -> Vec<Isa> {
+    IsaName::ALL
+        .into_iter()
+        .filter_map(|name| {
+            let isa = Isa::available(name);
+            if isa.is_none() {
+                {
+                    use std::io::Write;
+                    let _ = writeln!(std::io::stderr(), "SKIPPED: this machine has no {}", name.as_str());
+                }
+            }
+            isa
+        })
+        .collect()
+}
+
+/// Reproducible values in -1..1.
+pub fn noise(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+pub fn blocked(dense: &[f32], layout: &Blocked) -> Vec<f32> {
+    let mut out = vec![f32::NAN; layout.len()];
+    reorder::pack(dense, layout, 0.0, &mut out).unwrap();
+    out
+}
+
+pub fn dense(values: &[f32], layout: &Blocked) -> Vec<f32> {
+    let mut out = vec![0.0; layout.channels * layout.voxels()];
+    reorder::unpack(values, layout, &mut out).unwrap();
+    out
+}
+
+/// The length of a convolution's output along each axis, if it has any.
+pub fn out_dims(dims: [usize; 3], s: &ConvShape) -> Option<[usize; 3]> {
+    let out: Vec<usize> = (0..3)
+        .map(|a| (dims[a] + 2 * s.pad_before[a]).checked_sub((s.kernel[a] - 1) * s.dilation[a] + 1).map(|n| n / s.stride[a] + 1))
+        .collect::<Option<_>>()?;
+    out.try_into().ok()
+}
+
+/// Plain loops over `[C][D][H][W]` and `[O][I / groups][taps]`; what lies outside the image is 0.
+pub fn naive_conv<T: Copy + Into<f64>, W: Copy + Into<f64>>(
+    x: &[T],
+    dims: [usize; 3],
+    w: &[W],
+    of: WeightShape,
+    s: &ConvShape,
+    out: [usize; 3],
+) -> Vec<f64> {
+    let (per_in, per_out) = (of.in_channels / of.groups, of.out_channels / of.groups);
+    let mut y = Vec::new();
+    for o in 0..of.out_channels {
+        for d in 0..out[0] {
+            for h in 0..out[1] {
+                for ww in 0..out[2] {
+                    let mut sum = 0.0;
+                    for i in 0..per_in {
+                        for t in 0..of.taps {
+                            let k = [t / (s.kernel[1] * s.kernel[2]), t / s.kernel[2] % s.kernel[1], t % s.kernel[2]];
+                            let at: Option<Vec<usize>> = [d, h, ww]
+                                .iter()
+                                .enumerate()
+                                .map(|(a, p)| {
+                                    (p * s.stride[a] + k[a] * s.dilation[a])
+                                        .checked_sub(s.pad_before[a])
+                                        .filter(|v| *v < dims[a])
+                                })
+                                .collect();
+                            if let Some(at) = at {
+                                let channel = o / per_out * per_in + i;
+                                let x: f64 = x[((channel * dims[0] + at[0]) * dims[1] + at[1]) * dims[2] + at[2]].into();
+                                let w: f64 = w[(o * per_in + i) * of.taps + t].into();
+                                sum += x * w;
+                            }
+                        }
+                    }
+                    y.push(sum);
+                }
+            }
+        }
+    }
+    y
+}
+
+pub fn close(got: &[f32], want: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((g - w).abs() <= tolerance * (1.0 + w.abs()), "value {i}: {g}, not {w}");
+    }
+}
