@@ -4,7 +4,7 @@ use crate::lower::Program;
 use crate::session::internal;
 use crate::step::{Affine, Elem, End, Kind, Slot, Step, Term};
 use cytoscope_engine::EngineError;
-use cytoscope_graph::{ElementType, Tensor, ValueId, reference};
+use cytoscope_graph::{Tensor, ValueId, reference};
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{self, Finish, Quantizer, Target};
 use cytoscope_kernels::norm::Moments;
@@ -207,23 +207,22 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
             keep(moments, end.moments, found);
             Ok(())
         }
-        Kind::ConvTranspose { input, taps, kernel: size, end, output } => {
+        Kind::ConvTranspose { input, weights, end, output } => {
             let (from, to) = (slot(*input)?, slot(*output)?);
             each(to, &mut |image, words, split| {
                 let x = split.read(from.range(image)).ok_or_else(overlap)?;
                 let to_what = target(words, &to, end.quantizer).ok_or_else(overlap)?;
                 let end = finish(end, None);
-                conv::conv_transpose_exact(isa, x, &from.layout, taps, *size, &end, to_what, &to.layout).map_err(kernel)
+                conv::conv_transpose(isa, x, &from.layout, weights, &end, to_what, &to.layout).map_err(kernel)
             })
         }
-        Kind::ConvTransposeInt8 { input, taps, kernel: size, end, output } => {
+        Kind::ConvTransposeInt8 { input, weights, end, output } => {
             let (from, to) = (slot(*input)?, slot(*output)?);
             each(to, &mut |image, words, split| {
                 let x = bytes(split.read(from.range(image)).ok_or_else(overlap)?, from.layout.len());
                 let to_what = target(words, &to, end.quantizer).ok_or_else(overlap)?;
                 let end = finish(end, None);
-                conv::conv_transpose_exact_int8(isa, x, &from.layout, taps, *size, &end, to_what, &to.layout)
-                    .map_err(kernel)
+                conv::conv_transpose_int8(isa, x, &from.layout, weights, &end, to_what, &to.layout).map_err(kernel)
             })
         }
         Kind::Moments { input, moments: at } => {
@@ -358,7 +357,7 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
             each(to, &mut |image, target, split| {
                 let x = split.read(from.range(image)).ok_or_else(overlap)?;
                 let y = bytes_mut(target, to.layout.len());
-                reorder::quantize_planes(x, &from.layout, *quantizer, y, &to.layout).map_err(kernel)
+                reorder::quantize_planes(isa, x, &from.layout, *quantizer, y, &to.layout).map_err(kernel)
             })
         }
         Kind::DequantizePlanes { input, scale, output } => {
@@ -402,9 +401,6 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
                         id.and_then(|id| dense.get(&id).or_else(|| program.graph.constant(id).map(|t| t.as_ref())))
                     })
                     .collect();
-                let types: Vec<Option<ElementType>> =
-                    node.outputs.iter().map(|id| id.and_then(|id| program.graph.value(id).dtype)).collect();
-                let _ = types;
                 reference::eval(&node.op, &inputs, node.outputs.len())?
             };
             for (id, tensor) in node.outputs.iter().zip(results) {

@@ -2,7 +2,7 @@
 
 use cytoscope_graph::ValueId;
 use cytoscope_kernels::Blocked;
-use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer};
+use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -141,9 +141,9 @@ pub(crate) enum Kind {
     /// Convolution of bytes.
     ConvInt8 { input: usize, weights: PackedConvInt8, shape: ConvShape, end: End, output: usize },
     /// Transposed convolution whose kernel is its stride.
-    ConvTranspose { input: usize, taps: Vec<PackedConv>, kernel: [usize; 3], end: End, output: usize },
+    ConvTranspose { input: usize, weights: Transposed<PackedConv>, end: End, output: usize },
     /// Transposed convolution of bytes whose kernel is its stride.
-    ConvTransposeInt8 { input: usize, taps: Vec<PackedConvInt8>, kernel: [usize; 3], end: End, output: usize },
+    ConvTransposeInt8 { input: usize, weights: Transposed<PackedConvInt8>, end: End, output: usize },
     /// Mean and variance of a slot's channels.
     Moments { input: usize, moments: usize },
     /// Sum of terms, activation, number format.

@@ -28,6 +28,7 @@ mod lanes;
 mod layout;
 pub mod norm;
 mod parallel;
+pub mod peak;
 pub mod pointwise;
 pub mod pool;
 pub mod reorder;

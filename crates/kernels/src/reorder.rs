@@ -1,8 +1,8 @@
 //! Between dense `[C][D][H][W]` and blocked buffers.
 
 use crate::conv::Quantizer;
-use crate::parallel::{Shared, for_each};
-use crate::{Blocked, KernelError, check_len, check_that};
+use crate::parallel::{Shared, for_each, multiversion};
+use crate::{Blocked, Isa, KernelError, check_len, check_that};
 
 /// Fills a blocked buffer, border and spare channels included (with `zero`), from a dense `[C][D][H][W]` image.
 ///
@@ -104,6 +104,7 @@ pub fn clear_border<T: Copy + Send + Sync>(layout: &Blocked, zero: T, blocked: &
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
 pub fn quantize_planes(
+    isa: Isa,
     planes: &[f32],
     from: &Blocked,
     quantizer: Quantizer,
@@ -111,13 +112,6 @@ pub fn quantize_planes(
     to: &Blocked,
 ) -> Result<(), KernelError> {
     check_planes(planes.len(), from, bytes.len(), to)?;
-    let zero = f32::from(quantizer.zero_point);
-    let quantize = |v: f32| {
-        let v = v * quantizer.inverse_scale;
-        // NaN counts as the least.
-        let v = if v > -zero { v.min(255.0 - zero) } else { -zero };
-        (v.round_ties_even() + zero) as u8
-    };
     let [depth, height, width] = to.dims;
     let shared = Shared::new(bytes);
     for_each(to.blocks() * depth, |task| {
@@ -125,19 +119,33 @@ pub fn quantize_planes(
         for h in 0..height {
             // SAFETY: each task owns the rows of one slice of one block.
             let row = unsafe { shared.slice(to.row_start(b, d, h), to.row_len()) };
-            for c in 0..to.block {
-                let spread = row[c..].iter_mut().step_by(to.block);
-                let channel = b * to.block + c;
-                if channel < to.channels {
-                    let at = from.row_start(channel, d, h);
-                    spread.zip(&planes[at..at + width]).for_each(|(q, v)| *q = quantize(*v));
+            row.fill(quantizer.zero_point);
+            for c in 0..to.block.min(to.channels - b * to.block) {
+                let at = from.row_start(b * to.block + c, d, h);
+                let plane = &planes[at..at + width];
+                if to.block == 4 {
+                    quantize_row(isa, plane, quantizer, c, row);
                 } else {
-                    spread.for_each(|q| *q = quantizer.zero_point);
+                    for (q, v) in row[c..].iter_mut().step_by(to.block).zip(plane) {
+                        *q = quantizer.byte(*v);
+                    }
                 }
             }
         }
     });
     Ok(())
+}
+
+multiversion! {
+    fn quantize_row(plane: &[f32], quantizer: Quantizer, channel: usize, row: &mut [u8]) {
+        // Whole quads, so that the compiler can work on vectors of them.
+        let keep = !(0xffu32 << (8 * channel));
+        for (quad, v) in row.chunks_exact_mut(4).zip(plane) {
+            let bits = u32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]) & keep;
+            let bits = bits | u32::from(quantizer.byte(*v)) << (8 * channel);
+            quad.copy_from_slice(&bits.to_le_bytes());
+        }
+    }
 }
 
 /// Blocks of bytes as planes of floats: `(byte − zero_point) · scale`.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{blocked, close, dense, isas, naive_conv, noise, out_dims};
-use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, WeightShape};
+use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, Transposed, WeightShape};
 use cytoscope_kernels::{Blocked, Isa, norm, pool};
 use proptest::prelude::*;
 
@@ -61,7 +61,9 @@ proptest! {
         let x = noise(ci * d * h * w, seed);
         let weights = noise(ci * co * taps, seed ^ 1);
         let out = [d * kd, h * khw, w * khw];
-        let mut want = vec![0.0f32; co * out.iter().product::<usize>()];
+        let bias = noise(co, seed ^ 2);
+        let voxels: usize = out.iter().product();
+        let mut want: Vec<f32> = (0..co * voxels).map(|i| bias[i / voxels]).collect();
         for o in 0..co { for i in 0..ci { for z in 0..out[0] { for y in 0..out[1] { for xx in 0..out[2] {
             let t = ((z % kd) * khw + y % khw) * khw + xx % khw;
             want[((o * out[0] + z) * out[1] + y) * out[2] + xx] +=
@@ -69,15 +71,12 @@ proptest! {
         }}}}}
         let block = if ci < 5 { 1 } else { 16 };
         let in_layout = Blocked::new(ci, [d, h, w], [1, 0, 1], block);
-        let out_layout = Blocked::new(co, out, [1, 1, 1], 16);
+        let out_layout = Blocked::new(co, out, [1, 1, 1], if seed % 3 == 0 { 1 } else { 16 });
         let input = blocked(&x, &in_layout);
         for isa in isas() {
-            let sets: Vec<_> = (0..taps).map(|t| {
-                let slice: Vec<f32> = (0..co * ci).map(|oi| weights[((oi % ci) * co + oi / ci) * taps + t]).collect();
-                PackedConv::new(isa, &slice, None, WeightShape::dense(co, ci, 1), block).unwrap()
-            }).collect();
+            let packed = Transposed::new(isa, &weights, Some(&bias), [ci, co], kernel, block).unwrap();
             let mut y = vec![0.0; out_layout.len()];
-            conv::conv_transpose_exact(isa, &input, &in_layout, &sets, kernel, &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
+            conv::conv_transpose(isa, &input, &in_layout, &packed, &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
             close(&dense(&y, &out_layout), &want, 2e-5);
         }
     }

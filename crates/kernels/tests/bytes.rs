@@ -4,7 +4,7 @@ mod common;
 
 use common::{close, dense, isas, naive_conv, noise, out_dims};
 use cytoscope_kernels::apply::{self, Head, Source, Term};
-use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConvInt8, Quantizer, Target, WeightShape};
+use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConvInt8, Quantizer, Target, Transposed, WeightShape};
 use cytoscope_kernels::{Blocked, norm, pointwise, pool, reorder, resize};
 use half::f16;
 use proptest::prelude::*;
@@ -122,12 +122,9 @@ proptest! {
         let out_layout = Blocked::new(co, out, [1, 1, 1], 16);
         let input = packed(&x, &in_layout, zero);
         for isa in isas() {
-            let sets: Vec<_> = (0..taps).map(|t| {
-                let tap: Vec<i8> = (0..co * ci).map(|oi| weights[((oi % ci) * co + oi / ci) * taps + t]).collect();
-                PackedConvInt8::new(isa, &tap, zero, WeightShape::dense(co, ci, 1), in_layout.block).unwrap()
-            }).collect();
+            let packed = Transposed::new_int8(isa, &weights, zero, [ci, co], kernel, in_layout.block).unwrap();
             let mut y = vec![0.0; out_layout.len()];
-            conv::conv_transpose_exact_int8(isa, &input, &in_layout, &sets, kernel, &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
+            conv::conv_transpose_int8(isa, &input, &in_layout, &packed, &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
             prop_assert_eq!(dense(&y, &out_layout), want.clone(), "{}", isa);
         }
     }
@@ -268,8 +265,14 @@ proptest! {
         let planes = Blocked::new(c, [1, h, w], [1, 0, 2], 1);
         let blocks = Blocked::new(c, [1, h, w], [0, 1, 1], 4);
         let q = Quantizer::new(1.0 / 128.0, zero);
+        for isa in isas() {
+            let mut small = packed(&vec![zero; c * h * w], &blocks, zero);
+            reorder::quantize_planes(isa, &common::blocked(&x, &planes), &planes, q, &mut small, &blocks).unwrap();
+            prop_assert_eq!(unpacked(&small, &blocks), x.iter().map(|v| quantized(*v, q)).collect::<Vec<_>>());
+        }
+        let isa = cytoscope_kernels::Isa::detect();
         let mut small = packed(&vec![zero; c * h * w], &blocks, zero);
-        reorder::quantize_planes(&common::blocked(&x, &planes), &planes, q, &mut small, &blocks).unwrap();
+        reorder::quantize_planes(isa, &common::blocked(&x, &planes), &planes, q, &mut small, &blocks).unwrap();
         let got = unpacked(&small, &blocks);
         prop_assert_eq!(&got, &x.iter().map(|v| quantized(*v, q)).collect::<Vec<_>>());
         let mut back = vec![0.0; planes.len()];

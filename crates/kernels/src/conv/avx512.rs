@@ -1,4 +1,5 @@
-//! AVX-512 micro-kernels: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers.
+//! AVX-512 micro-kernels: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers. Where three adjacent taps meet
+//! voxels one step apart, each input is read once for all three.
 #![cfg(target_arch = "x86_64")]
 
 use super::Micro;
@@ -16,6 +17,23 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f3
                 $($p => unsafe { kernel::<$ob, $p, $step>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }
+        };
+    }
+    if m.three_in_a_row() {
+        macro_rules! pick_three {
+            ($ob:literal, $step:literal, $($p:literal)*) => {
+                match len {
+                    // SAFETY: passed on from this function's contract.
+                    $($p => unsafe { three::<$ob, $p, $step>(m) },)*
+                    _ => unreachable!("run of {len} voxels"),
+                }
+            };
+        }
+        return match (blocks, m.in_step) {
+            (2, 1) => pick_three!(2, 1, 1 2 3 4 5 6 7 8 9 10 11 12),
+            (2, _) => pick_three!(2, 16, 1 2 3 4 5 6 7 8 9 10 11 12),
+            (_, 1) => pick_three!(1, 1, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28),
+            (_, _) => pick_three!(1, 16, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28),
         };
     }
     match (blocks, m.in_step) {
@@ -57,6 +75,58 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'
                         }
                     }
                 }
+            }
+        }
+        for o in 0..OB {
+            for p in 0..P {
+                _mm512_storeu_ps(m.sums.add(o * m.block_room + p * 16), acc[o][p]);
+            }
+        }
+    }
+}
+
+/// Three adjacent taps at a time, over voxels `STEP` values apart: each input meets its three weights at once.
+#[target_feature(enable = "avx512f")]
+unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_, f32, f32, f32>) {
+    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); P]; OB];
+        for (o, row) in acc.iter_mut().enumerate() {
+            *row = [_mm512_loadu_ps(m.start.add(o * 16)); P];
+        }
+        let mut weights = m.weights;
+        for block in 0..m.in_blocks {
+            let channels = m.channels(block);
+            let plane = m.input.add(block * m.in_block_stride);
+            let tap_weights = channels * OB * 16;
+            for tap in m.taps.iter().step_by(3) {
+                let start = plane.add(*tap);
+                for c in 0..channels {
+                    let mut w = [[_mm512_setzero_ps(); 3]; OB];
+                    for (o, row) in w.iter_mut().enumerate() {
+                        for (k, v) in row.iter_mut().enumerate() {
+                            *v = _mm512_loadu_ps(weights.add(k * tap_weights + o * 16));
+                        }
+                    }
+                    weights = weights.add(OB * 16);
+                    // Written out, as a loop this long would not be unrolled and its sums not kept in registers.
+                    macro_rules! inputs {
+                        ($($i:literal)*) => { $(
+                            if $i < P + 2 {
+                                let x = _mm512_set1_ps(*start.add($i * STEP + c));
+                                for k in 0..3 {
+                                    if $i >= k && $i - k < P {
+                                        for o in 0..OB {
+                                            acc[o][$i - k] = _mm512_fmadd_ps(x, w[o][k], acc[o][$i - k]);
+                                        }
+                                    }
+                                }
+                            }
+                        )* };
+                    }
+                    inputs!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29);
+                }
+                weights = weights.add(2 * tap_weights);
             }
         }
         for o in 0..OB {

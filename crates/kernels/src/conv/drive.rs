@@ -32,6 +32,12 @@ pub(crate) struct Micro<'a, X, W, S> {
 }
 
 impl<X, W, S> Micro<'_, X, W, S> {
+    /// Whether taps come in threes one voxel apart, and voxels too.
+    #[inline(always)]
+    pub(crate) fn three_in_a_row(&self) -> bool {
+        self.adjacent == 3 && self.in_step == self.in_per_block
+    }
+
     /// Input channels of an input block.
     #[inline(always)]
     pub(crate) fn channels(&self, block: usize) -> usize {
@@ -52,8 +58,9 @@ pub(super) trait Core: Sync {
     fn weights(&self, at: usize) -> *const Self::Weight;
     fn weight_bytes(&self) -> usize;
     fn start(&self, channel: usize) -> *const Self::Sum;
-    /// The longest run of voxels for a number of output blocks.
-    fn widest(&self, isa: Isa, blocks: usize) -> usize;
+    /// The longest run of voxels for a number of output blocks; `three` if taps come in threes one voxel apart, and voxels
+    /// too.
+    fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize;
     /// Called before and after the runs of a task.
     fn prepare(&self, _isa: Isa, _adjacent: usize) {}
     fn release(&self, _isa: Isa, _adjacent: usize) {}
@@ -88,8 +95,10 @@ impl Core for PackedConv {
     fn start(&self, channel: usize) -> *const f32 {
         self.bias[channel..].as_ptr()
     }
-    fn widest(&self, isa: Isa, blocks: usize) -> usize {
+    fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
         match (isa.simd(), blocks) {
+            #[cfg(target_arch = "x86_64")]
+            (Simd::Avx512, 2) if three => 12,
             #[cfg(target_arch = "x86_64")]
             (Simd::Avx512, 2) => 14,
             #[cfg(target_arch = "x86_64")]
@@ -137,8 +146,8 @@ impl Core for PackedConvInt8 {
     fn start(&self, channel: usize) -> *const i32 {
         self.start[channel..].as_ptr()
     }
-    fn widest(&self, isa: Isa, blocks: usize) -> usize {
-        crate::int8::widest(isa, blocks)
+    fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
+        crate::int8::widest(isa, blocks, three)
     }
     fn prepare(&self, isa: Isa, adjacent: usize) {
         crate::int8::prepare(isa, adjacent * self.in_block);
@@ -158,6 +167,9 @@ pub(super) struct Plan {
     /// So many successive taps lie one voxel apart along W.
     pub adjacent: usize,
     pub geometry: Geometry,
+    /// Output blocks of one tap along W, where the weights of several are output blocks one after the other (transposed
+    /// convolutions): block `b` is block `b % fold` of the voxel `b / fold` further on.
+    pub fold: Option<usize>,
 }
 
 /// Where the outputs of one pass lie and what they read.
@@ -227,7 +239,7 @@ pub(super) fn drive<C: Core>(
     let groups = core.groups();
     // Either a task walks all groups, or groups are tasks of their own and come one after the other.
     let apart = if core.weight_bytes() > RESIDENT_WEIGHT_BYTES { groups.len() } else { 1 };
-    let out_blocks = core.shape().out_channels.div_ceil(CHANNEL_BLOCK);
+    let out_blocks = out_layout.channels.div_ceil(CHANNEL_BLOCK);
     let mut stats = if end.moments { vec![LaneStats::NEW; depth * chunks * out_blocks] } else { Vec::new() };
     let shared_stats = Shared::new(&mut stats);
     let shared = match target {
@@ -236,7 +248,7 @@ pub(super) fn drive<C: Core>(
         Target::U8(v, q) => SharedTarget::U8(Shared::new(v), *q),
     };
     let padded = |values: Option<&[f32]>, none: f32| -> Vec<f32> {
-        values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, core.shape().out_channels))
+        values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, out_layout.channels))
     };
     let (scale, bias) = (padded(end.scale, 1.0), padded(end.bias, 0.0));
     let row = Row { isa, core, plan, end, input, in_layout, out_layout, scale: &scale, bias: &bias, target: &shared };
@@ -302,7 +314,8 @@ impl<C: Core> Row<'_, C> {
             self.in_layout.block
         };
         let block_room = SCRATCH / group.blocks;
-        for (w, len) in runs(width, self.core.widest(self.isa, group.blocks)) {
+        let three = self.plan.adjacent == 3 && geometry.in_step[2] == self.in_layout.block;
+        for (w, len) in runs(width, self.core.widest(self.isa, group.blocks, three)) {
             let from = in_at + w * geometry.in_step[2];
             let micro = Micro {
                 input: self.input[from..].as_ptr(),
@@ -333,6 +346,10 @@ impl<C: Core> Row<'_, C> {
 
     /// Finishes a run of one output block that starts at `[block, d, h, w]`.
     fn out(&self, [block, d, h, w]: [usize; 4], len: usize, sums: *const i32, stats: &mut LaneStats) {
+        let (block, w) = match self.plan.fold {
+            Some(blocks) => (block % blocks, w + block / blocks),
+            None => (block, w),
+        };
         let layout = self.out_layout;
         let narrow = layout.block != CHANNEL_BLOCK;
         let step = self.plan.geometry.out_stride[2];

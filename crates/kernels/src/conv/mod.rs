@@ -14,7 +14,7 @@ mod finish;
 mod pack;
 mod portable;
 
-pub use pack::{PackedConv, PackedConvInt8, WeightShape};
+pub use pack::{PackedConv, PackedConvInt8, Transposed, WeightShape};
 
 pub(crate) use drive::Micro;
 pub(crate) use finish::LaneStats;
@@ -75,6 +75,16 @@ impl Quantizer {
     /// Of a scale and a zero point.
     pub fn new(scale: f32, zero_point: u8) -> Self {
         Self { inverse_scale: 1.0 / scale, zero_point }
+    }
+
+    /// The byte of a value; NaN counts as the least.
+    #[inline(always)]
+    pub(crate) fn byte(self, v: f32) -> u8 {
+        let (v, zero) = (v * self.inverse_scale, f32::from(self.zero_point));
+        let v = if v > -zero { v.min(255.0 - zero) } else { -zero };
+        // Within 0..=255 now; adding and taking off 1.5 · 2^23 rounds to whole numbers, halves to even.
+        let whole = (v + 12_582_912.0) - 12_582_912.0;
+        (whole + zero) as i32 as u8
     }
 }
 
@@ -232,81 +242,76 @@ fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> 
             out_stride: [1; 3],
             counts: out_layout.dims,
         },
+        fold: None,
     }
 }
 
-/// `output = activation(conv_transpose(input) + bias)` for a kernel equal to its stride: each tap is a 1×1×1 convolution
-/// whose results land `kernel` voxels apart. `taps[t]` holds the weights of tap `t` in D, H, W order, each packed with one tap.
+/// `output = activation(conv_transpose(input) · scale + bias)` for a kernel equal to its stride: each input voxel makes voxels of
+/// its own.
 ///
 /// # Errors
-/// [`KernelError`] if the buffers, layouts and weights do not fit, or `finish` asks for moments.
-#[allow(clippy::too_many_arguments)]
-pub fn conv_transpose_exact(
+/// [`KernelError`] if the buffers, layouts and weights do not fit, or `finish` asks for moments or a residual.
+pub fn conv_transpose(
     isa: Isa,
     input: &[f32],
     in_layout: &Blocked,
-    taps: &[PackedConv],
-    kernel: [usize; 3],
+    weights: &Transposed<PackedConv>,
     finish: &Finish<'_>,
     target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<(), KernelError> {
-    spread(isa, input, in_layout, taps, kernel, finish, target, out_layout)
+    spread(isa, input, in_layout, weights, finish, target, out_layout)
 }
 
-/// [`conv_transpose_exact`] of bytes.
+/// [`conv_transpose`] of bytes.
 ///
 /// # Errors
-/// As [`conv_transpose_exact`].
-#[allow(clippy::too_many_arguments)]
-pub fn conv_transpose_exact_int8(
+/// As [`conv_transpose`].
+pub fn conv_transpose_int8(
     isa: Isa,
     input: &[u8],
     in_layout: &Blocked,
-    taps: &[PackedConvInt8],
-    kernel: [usize; 3],
+    weights: &Transposed<PackedConvInt8>,
     finish: &Finish<'_>,
     target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<(), KernelError> {
-    spread(isa, input, in_layout, taps, kernel, finish, target, out_layout)
+    spread(isa, input, in_layout, weights, finish, target, out_layout)
 }
 
-#[allow(clippy::too_many_arguments)]
 fn spread<C: Core>(
     isa: Isa,
     input: &[C::In],
     in_layout: &Blocked,
-    taps: &[C],
-    kernel: [usize; 3],
+    weights: &Transposed<C>,
     finish: &Finish<'_>,
     mut target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<(), KernelError> {
-    check_that(taps.len() == kernel.iter().product::<usize>(), "taps", format!("{kernel:?}"), taps.len())?;
     check_that(!finish.moments, "moments", "none of a transposed convolution", "some")?;
     check_that(finish.residual.is_none(), "residual", "none of a transposed convolution", "one")?;
+    let kernel = weights.kernel;
     for axis in 0..3 {
         let expected = in_layout.dims[axis] * kernel[axis];
         check_that(out_layout.dims[axis] == expected, "output extent", expected, out_layout.dims[axis])?;
     }
-    for weights in taps {
-        check_io(input.len(), in_layout, weights.shape(), weights.in_block(), finish, &target, out_layout)?;
-        check_that(weights.shape().taps == 1, "taps a weight set", 1, weights.shape().taps)?;
-    }
-    for (t, weights) in taps.iter().enumerate() {
+    let of = WeightShape::dense(weights.out_channels, in_layout.channels, 1);
+    for (at, row) in weights.rows.iter().enumerate() {
+        check_that(row.shape().in_channels == of.in_channels, "input channels", row.shape().in_channels, of.in_channels)?;
+        check_io(input.len(), in_layout, of, row.in_block(), finish, &target, out_layout)?;
         let plan = Plan {
             taps: vec![0],
             adjacent: 1,
             geometry: Geometry {
                 in_start: in_layout.row_start(0, 0, 0),
                 in_step: [in_layout.slice_stride(), in_layout.row_stride(), in_layout.block],
-                out_offset: [t / (kernel[1] * kernel[2]), t / kernel[2] % kernel[1], t % kernel[2]],
+                out_offset: [at / kernel[1], at % kernel[1], 0],
                 out_stride: kernel,
                 counts: in_layout.dims,
             },
+            fold: Some(weights.out_channels.div_ceil(CHANNEL_BLOCK)),
         };
-        drive(isa, input, in_layout, weights, &plan, finish, &mut target, out_layout);
+        drive(isa, input, in_layout, row, &plan, finish, &mut target, out_layout);
     }
     Ok(())
 }

@@ -242,3 +242,96 @@ impl PackedConvInt8 {
         self.values.len() + self.start.len() * size_of::<i32>()
     }
 }
+
+/// Weights of a transposed convolution whose kernel is its stride: for each tap along D and H a 1×1×1 convolution whose
+/// output blocks are those of the taps along W, one after the other.
+#[derive(Debug, Clone)]
+pub struct Transposed<P> {
+    pub(super) rows: Vec<P>,
+    pub(super) kernel: [usize; 3],
+    pub(super) out_channels: usize,
+}
+
+impl<P> Transposed<P> {
+    fn of<T: Copy + Default>(
+        weights: &[T],
+        [in_channels, out_channels]: [usize; 2],
+        kernel: [usize; 3],
+        mut pack: impl FnMut(&[T], WeightShape) -> Result<P, KernelError>,
+    ) -> Result<Self, KernelError> {
+        let taps: usize = kernel.iter().product();
+        let shape = WeightShape::dense(out_channels, in_channels, taps);
+        shape.check(weights.len(), None)?;
+        let padded = out_channels.next_multiple_of(CHANNEL_BLOCK);
+        let of = WeightShape::dense(kernel[2] * padded, in_channels, 1);
+        let rows = (0..kernel[0] * kernel[1])
+            .map(|row| {
+                let mut values = Vec::with_capacity(of.count());
+                for tap in row * kernel[2]..(row + 1) * kernel[2] {
+                    for o in 0..padded {
+                        values.extend((0..in_channels).map(|i| {
+                            let at = (i * out_channels + o) * taps + tap;
+                            if o < out_channels { weights.get(at).copied().unwrap_or_default() } else { T::default() }
+                        }));
+                    }
+                }
+                pack(&values, of)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { rows, kernel, out_channels })
+    }
+
+    /// Output channels.
+    pub fn out_channels(&self) -> usize {
+        self.out_channels
+    }
+}
+
+impl Transposed<PackedConv> {
+    /// Packs `weights` `[I][O][kd·kh·kw]` and an optional bias `[O]` for inputs whose layout has `in_block` (1 or 16).
+    ///
+    /// # Errors
+    /// As [`PackedConv::new`].
+    pub fn new(
+        isa: Isa,
+        weights: &[f32],
+        bias: Option<&[f32]>,
+        channels: [usize; 2],
+        kernel: [usize; 3],
+        in_block: usize,
+    ) -> Result<Self, KernelError> {
+        if let Some(b) = bias {
+            check_len("bias", b.len(), channels[1])?;
+        }
+        let bias = bias.map(|b| by_block(b, channels[1]).repeat(kernel[2]));
+        Self::of(weights, channels, kernel, |row, of| PackedConv::new(isa, row, bias.as_deref(), of, in_block))
+    }
+
+    /// Bytes held.
+    pub fn size_bytes(&self) -> usize {
+        self.rows.iter().map(PackedConv::size_bytes).sum()
+    }
+}
+
+impl Transposed<PackedConvInt8> {
+    /// Packs `weights` `[I][O][kd·kh·kw]` for inputs whose layout has `in_block` (4 or 16) and whose zero is stored as
+    /// `zero_point`.
+    ///
+    /// # Errors
+    /// As [`PackedConvInt8::new`].
+    pub fn new_int8(
+        isa: Isa,
+        weights: &[i8],
+        zero_point: u8,
+        channels: [usize; 2],
+        kernel: [usize; 3],
+        in_block: usize,
+    ) -> Result<Self, KernelError> {
+        Self::of(weights, channels, kernel, |row, of| PackedConvInt8::new(isa, row, zero_point, of, in_block))
+    }
+
+    /// Bytes held.
+    pub fn size_bytes(&self) -> usize {
+        self.rows.iter().map(PackedConvInt8::size_bytes).sum()
+    }
+}

@@ -211,3 +211,22 @@ unsafe fn two_blocks<const T: usize>(m: &Bytes<'_>) {
         }
     }
 }
+
+/// `rounds` times four products of whole tiles, for measuring the unit.
+///
+/// # Safety
+/// The machine has AMX-INT8.
+pub(crate) unsafe fn spin(rounds: usize) {
+    configure(ROW_BYTES);
+    // SAFETY: the tiles are configured; products of whatever they hold.
+    unsafe {
+        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", "tilezero tmm4", "tilezero tmm6", options(nostack, nomem));
+        for _ in 0..rounds {
+            dot!("0", "4", "6");
+            dot!("1", "4", "6");
+            dot!("2", "4", "6");
+            dot!("3", "4", "6");
+        }
+    }
+    release();
+}

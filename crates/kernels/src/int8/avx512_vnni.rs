@@ -1,4 +1,5 @@
-//! AVX-512 VNNI: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers.
+//! AVX-512 VNNI: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers. Where three adjacent taps meet voxels one
+//! step apart, each input is read once for all three.
 #![cfg(target_arch = "x86_64")]
 
 use super::Bytes;
@@ -16,6 +17,23 @@ pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
                 $($p => unsafe { kernel::<$ob, $p, $step>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }
+        };
+    }
+    if m.three_in_a_row() {
+        macro_rules! pick_three {
+            ($ob:literal, $step:literal, $($p:literal)*) => {
+                match len {
+                    // SAFETY: passed on from this function's contract.
+                    $($p => unsafe { three::<$ob, $p, $step>(m) },)*
+                    _ => unreachable!("run of {len} voxels"),
+                }
+            };
+        }
+        return match (blocks, m.in_step) {
+            (2, 16) => pick_three!(2, 16, 1 2 3 4 5 6 7 8 9 10 11 12),
+            (2, _) => pick_three!(2, 4, 1 2 3 4 5 6 7 8 9 10 11 12),
+            (_, 16) => pick_three!(1, 16, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28),
+            (_, _) => pick_three!(1, 4, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28),
         };
     }
     match (blocks, m.in_step) {
@@ -55,6 +73,58 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'
                         }
                     }
                 }
+            }
+        }
+        for o in 0..OB {
+            for p in 0..P {
+                _mm512_storeu_si512(m.sums.add(o * m.block_room + p * 16).cast(), acc[o][p]);
+            }
+        }
+    }
+}
+
+/// Three adjacent taps at a time, over voxels `STEP` bytes apart: each input meets its three weights at once.
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'_>) {
+    let quads = STEP / 4;
+    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    unsafe {
+        let mut acc = [[_mm512_setzero_si512(); P]; OB];
+        for (o, row) in acc.iter_mut().enumerate() {
+            *row = [_mm512_loadu_si512(m.start.add(o * 16).cast()); P];
+        }
+        let mut weights = m.weights;
+        let tap_weights = quads * OB * 64;
+        for block in 0..m.in_blocks {
+            let plane = m.input.add(block * m.in_block_stride);
+            for tap in m.taps.iter().step_by(3) {
+                let start = plane.add(*tap);
+                for q in 0..quads {
+                    let mut w = [[_mm512_setzero_si512(); 3]; OB];
+                    for (o, row) in w.iter_mut().enumerate() {
+                        for (k, v) in row.iter_mut().enumerate() {
+                            *v = _mm512_loadu_si512(weights.add(k * tap_weights + o * 64).cast());
+                        }
+                    }
+                    weights = weights.add(OB * 64);
+                    // Written out, as a loop this long would not be unrolled and its sums not kept in registers.
+                    macro_rules! inputs {
+                        ($($i:literal)*) => { $(
+                            if $i < P + 2 {
+                                let x = _mm512_set1_epi32(start.add($i * STEP + q * 4).cast::<i32>().read_unaligned());
+                                for k in 0..3 {
+                                    if $i >= k && $i - k < P {
+                                        for o in 0..OB {
+                                            acc[o][$i - k] = _mm512_dpbusd_epi32(acc[o][$i - k], x, w[o][k]);
+                                        }
+                                    }
+                                }
+                            }
+                        )* };
+                    }
+                    inputs!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29);
+                }
+                weights = weights.add(2 * tap_weights);
             }
         }
         for o in 0..OB {

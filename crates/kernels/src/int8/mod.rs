@@ -21,16 +21,24 @@ pub(crate) fn two_blocks(isa: Isa) -> bool {
     isa.name() >= IsaName::Avx512Vnni
 }
 
-/// The longest run of voxels for a number of output blocks.
-pub(crate) fn widest(isa: Isa, blocks: usize) -> usize {
+/// The longest run of voxels for a number of output blocks; `three` if taps come in threes one voxel apart, and voxels too.
+pub(crate) fn widest(isa: Isa, blocks: usize, three: bool) -> usize {
     match (isa.name(), blocks) {
         (IsaName::Amx, 2) => 32,
         (IsaName::Amx, _) => 64,
-        (IsaName::Avx512Vnni, 2) => 14,
-        (IsaName::Avx512Vnni, _) => 28,
+        (IsaName::Avx512Vnni, _) => widest_vnni(blocks, three),
         (IsaName::Avx2Vnni, _) => 6,
         (IsaName::Avx2 | IsaName::Avx512, _) => 3,
         (IsaName::Portable, _) => 8,
+    }
+}
+
+/// The longest run of the AVX-512 VNNI kernels.
+fn widest_vnni(blocks: usize, three: bool) -> usize {
+    match (blocks, three) {
+        (2, true) => 12,
+        (2, false) => 14,
+        _ => 28,
     }
 }
 
@@ -66,7 +74,7 @@ pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Bytes<'_>) {
                 amx::micro(blocks, len, m);
             }
             #[cfg(target_arch = "x86_64")]
-            IsaName::Amx | IsaName::Avx512Vnni => in_runs(blocks, len, m, if blocks == 2 { 14 } else { 28 }, |l, m| {
+            IsaName::Amx | IsaName::Avx512Vnni => in_runs(len, m, widest_vnni(blocks, m.three_in_a_row()), |l, m| {
                 avx512_vnni::micro(blocks, l, m);
             }),
             #[cfg(target_arch = "x86_64")]
@@ -83,7 +91,7 @@ pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Bytes<'_>) {
 /// # Safety
 /// As [`sums`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn in_runs(_blocks: usize, len: usize, m: &Bytes<'_>, widest: usize, f: impl Fn(usize, &Bytes<'_>)) {
+unsafe fn in_runs(len: usize, m: &Bytes<'_>, widest: usize, f: impl Fn(usize, &Bytes<'_>)) {
     let mut at = 0;
     while at < len {
         let part = widest.min(len - at);

@@ -1,6 +1,6 @@
 //! Quantized tensors: which stay bytes, and which convolutions run on them.
 
-use super::float::{exact_transpose, transposed_taps, weight_shape};
+use super::float::{exact_transpose, weight_shape};
 use super::{Dequantized, PlanKind, Planned, Planner};
 use crate::prepare::StoredWeight;
 use crate::step::{Affine, End, Term};
@@ -8,7 +8,7 @@ use crate::window::{border, conv_shape, pool_shape, three};
 use cytoscope_graph::{
     Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name, reference,
 };
-use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, WeightShape};
+use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{CHANNEL_BLOCK, KernelError};
 
@@ -197,15 +197,12 @@ impl Planner<'_> {
             return Ok(None);
         }
         let Some(scale) = output_scales(stored, 1, from.scale, co) else { return Ok(None) };
-        let taps = transposed_taps(&weights, ci, co)
-            .iter()
-            .map(|tap| {
-                let of = WeightShape::dense(co, ci, 1);
-                PackedConvInt8::new(self.isa, tap, from.zero_point, of, in_layout.block)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let kernel = three(&attrs.kernel, 1);
+        let block = in_layout.block;
+        let weights =
+            Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, [ci, co], kernel, block)?;
         let end = End { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..End::default() };
-        let kind = PlanKind::ConvTransposeInt8 { taps, kernel: three(&attrs.kernel, 1), end };
+        let kind = PlanKind::ConvTransposeInt8 { weights, end };
         self.integer_convolutions += 1;
         let planned = self.on_bytes(node, kind, vec![from.bytes], output);
         Ok(Some((Planned { label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))

@@ -183,8 +183,10 @@ impl Planner<'_> {
         self.sole_consumer(value)?;
         let at = *self.made_by.get(&value)?;
         let Some(Plan::Kernel(planned)) = self.plans.get(at)?.as_ref() else { return None };
-        let PlanKind::Conv { shape, end, .. } = &planned.kind else { return None };
-        let plane = *planned.inputs.first()?;
+        let (PlanKind::Conv { shape, end, .. } | PlanKind::ConvInt8 { shape, end, .. }) = &planned.kind else {
+            return None;
+        };
+        let plane = self.graph.nodes[at].input(0)?;
         let (layout, _) = self.layout(plane)?;
         let plain = shape.kernel == [1; 3]
             && shape.stride == [1; 3]

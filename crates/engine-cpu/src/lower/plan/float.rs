@@ -7,7 +7,7 @@ use cytoscope_graph::{
     Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor, ValueId,
 };
 use cytoscope_kernels::CHANNEL_BLOCK;
-use cytoscope_kernels::conv::{Activation, PackedConv, WeightShape};
+use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, WeightShape};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::resize::Tap;
 
@@ -76,12 +76,9 @@ impl Planner<'_> {
         if !exact_transpose(attrs, w) || ci != in_layout.channels || co != out_layout.channels {
             return Ok(None);
         }
-        let taps = transposed_taps(weights, ci, co)
-            .iter()
-            .map(|tap| PackedConv::new(self.isa, tap, bias, WeightShape::dense(co, ci, 1), in_layout.block))
-            .collect::<Result<Vec<_>, _>>()?;
         let kernel = three(&attrs.kernel, 1);
-        Ok(Some(whole(PlanKind::ConvTranspose { taps, kernel, end: End::default() })))
+        let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, [ci, co], kernel, in_layout.block)?;
+        Ok(Some(whole(PlanKind::ConvTranspose { weights, end: End::default() })))
     }
 
     pub(super) fn batch_norm(&self, node: &Node, epsilon: f32) -> Option<PlanKind> {
@@ -221,14 +218,6 @@ pub(super) fn exact_transpose(attrs: &ConvTransposeAttrs, weight: &Tensor) -> bo
         && attrs.output_shape.is_none()
         && attrs.padding == Padding::none(axes)
         && weight.shape().len() == axes + 2
-}
-
-/// `[I][O][taps]` as one `[O][I]` a tap.
-pub(super) fn transposed_taps<T: Copy>(weights: &[T], ci: usize, co: usize) -> Vec<Vec<T>> {
-    let count = weights.len() / (ci * co).max(1);
-    (0..count)
-        .map(|t| (0..co * ci).filter_map(|oi| weights.get(((oi % ci) * co + oi / ci) * count + t)).copied().collect())
-        .collect()
 }
 
 /// A constant as one number a channel: a scalar, or a shape of ones but for the channel axis.

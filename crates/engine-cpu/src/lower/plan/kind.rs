@@ -3,7 +3,7 @@
 
 use crate::step::{End, Kind, Term};
 use cytoscope_graph::ValueId;
-use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer};
+use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -53,13 +53,11 @@ pub(crate) enum PlanKind {
         post: Option<Unary>,
     },
     ConvTranspose {
-        taps: Vec<PackedConv>,
-        kernel: [usize; 3],
+        weights: Transposed<PackedConv>,
         end: End,
     },
     ConvTransposeInt8 {
-        taps: Vec<PackedConvInt8>,
-        kernel: [usize; 3],
+        weights: Transposed<PackedConvInt8>,
         end: End,
     },
     /// Moments of inputs (position, where they are kept), then one pass.
@@ -158,11 +156,11 @@ impl PlanKind {
                 steps.extend(post.map(|f| Kind::Unary { f, input: output, output }));
                 steps
             }
-            Self::ConvTranspose { taps, kernel, end } => {
-                vec![Kind::ConvTranspose { input, taps, kernel, end: placed(end), output }]
+            Self::ConvTranspose { weights, end } => {
+                vec![Kind::ConvTranspose { input, weights, end: placed(end), output }]
             }
-            Self::ConvTransposeInt8 { taps, kernel, end } => {
-                vec![Kind::ConvTransposeInt8 { input, taps, kernel, end: placed(end), output }]
+            Self::ConvTransposeInt8 { weights, end } => {
+                vec![Kind::ConvTransposeInt8 { input, weights, end: placed(end), output }]
             }
             Self::Chain { moments, terms, activation, quantizer, head } => {
                 let slot = |position: usize| inputs.get(position).copied().unwrap_or(input);
@@ -201,8 +199,8 @@ impl Planned {
         let bytes = match &self.kind {
             PlanKind::Conv { weights, .. } => weights.size_bytes(),
             PlanKind::ConvInt8 { weights, .. } => weights.size_bytes(),
-            PlanKind::ConvTranspose { taps, .. } => taps.iter().map(PackedConv::size_bytes).sum(),
-            PlanKind::ConvTransposeInt8 { taps, .. } => taps.iter().map(PackedConvInt8::size_bytes).sum(),
+            PlanKind::ConvTranspose { weights, .. } => weights.size_bytes(),
+            PlanKind::ConvTransposeInt8 { weights, .. } => weights.size_bytes(),
             _ => 0,
         };
         bytes as u64
