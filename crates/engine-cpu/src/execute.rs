@@ -21,6 +21,8 @@ pub(crate) struct Memory<'a> {
     pub dense: &'a mut BTreeMap<ValueId, Tensor>,
     /// Moments by number and image.
     pub moments: Vec<Vec<Moments>>,
+    /// Scale and zero point of run-time quantizations.
+    pub ranges: Vec<Option<(f32, u8)>>,
 }
 
 /// Splits the arena into the range written and what lies before and after it.
@@ -85,8 +87,17 @@ fn target<'a>(words: &'a mut [f32], slot: &Slot, quantizer: Option<Quantizer>) -
 type PerImage<'a> = dyn FnMut(usize, &mut [f32], &Split<'_>) -> Result<(), EngineError> + 'a;
 
 /// Factors and summands of a term for one image.
-fn lanes(affine: &Affine, moments: &[Vec<Moments>], image: usize) -> Option<(Vec<f32>, Vec<f32>)> {
+fn lanes(
+    affine: &Affine,
+    moments: &[Vec<Moments>],
+    ranges: &[Option<(f32, u8)>],
+    image: usize,
+) -> Option<(Vec<f32>, Vec<f32>)> {
     Some(match affine {
+        Affine::Dynamic { ranges: at, channels } => {
+            let (scale, zero) = (*ranges.get(*at)?)?;
+            (vec![scale; *channels], vec![-scale * f32::from(zero); *channels])
+        }
         Affine::Fixed { scale, shift } => (scale.clone(), shift.clone()),
         Affine::Norm { moments: at, gamma, beta, epsilon, factor } => {
             let moments = moments.get(*at)?.get(image)?;
@@ -112,7 +123,7 @@ fn lanes(affine: &Affine, moments: &[Vec<Moments>], image: usize) -> Option<(Vec
 }
 
 pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Memory<'_>) -> Result<(), EngineError> {
-    let Memory { arena, dense, moments } = memory;
+    let Memory { arena, dense, moments, ranges } = memory;
     let slot = |i: usize| program.slots.get(i).copied().ok_or_else(|| internal(&step.name, "no such slot".to_owned()));
     let overlap = || internal(&step.name, "buffers overlap".to_owned());
     let kernel = |e: KernelError| internal(&step.name, e.to_string());
@@ -185,6 +196,8 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
         Kind::Conv { input, end, output, .. } | Kind::ConvInt8 { input, end, output, .. } => {
             let (from, to) = (slot(*input)?, slot(*output)?);
             let extra = end.residual.map(slot).transpose()?;
+            let known = at_run_time(end, ranges).ok_or_else(overlap)?;
+            let end = known.as_ref().unwrap_or(end);
             let mut found = Vec::new();
             each(to, &mut |image, words, split| {
                 let x = split.read(from.range(image)).ok_or_else(overlap)?;
@@ -247,7 +260,7 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
         Kind::Apply { terms, activation, quantizer, output } => {
             let (to, from) = (slot(*output)?, slots_of(terms)?);
             each(to, &mut |image, words, split| {
-                let tables = tables(terms, moments, image).ok_or_else(overlap)?;
+                let tables = tables(terms, moments, ranges, image).ok_or_else(overlap)?;
                 let mut sums = Vec::with_capacity(terms.len());
                 for ((term, slot), (scale, shift)) in terms.iter().zip(&from).zip(&tables) {
                     let in_place = slot.range(image) == to.range(image) && slot.elem == to.elem;
@@ -261,7 +274,7 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
         Kind::Head { terms, channels, activation, weights, bias, quantizer, output } => {
             let (to, from) = (slot(*output)?, slots_of(terms)?);
             each(to, &mut |image, words, split| {
-                let tables = tables(terms, moments, image).ok_or_else(overlap)?;
+                let tables = tables(terms, moments, ranges, image).ok_or_else(overlap)?;
                 let mut sums = Vec::with_capacity(terms.len());
                 for ((term, slot), (scale, shift)) in terms.iter().zip(&from).zip(&tables) {
                     let source = source(term, slot, split, image, false).ok_or_else(overlap)?;
@@ -284,7 +297,7 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
                     epsilon: *epsilon,
                     factor: vec![1.0; scale.len()],
                 };
-                let (gain, shift) = lanes(&affine, &[vec![moments]], 0).ok_or_else(overlap)?;
+                let (gain, shift) = lanes(&affine, &[vec![moments]], &[], 0).ok_or_else(overlap)?;
                 match source {
                     None => norm::affine_in_place(isa, target, &to.layout, &gain, &shift, None, *activation),
                     Some(x) => {
@@ -352,6 +365,31 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
                 resize::resize(isa, tables, x, &from.layout, target, &to.layout).map_err(kernel)
             })
         }
+        Kind::DynamicQuantize { input, ranges: at, output } => {
+            let (from, to) = (slot(*input)?, slot(*output)?);
+            let (mut low, mut high) = (0.0f32, 0.0f32);
+            each(to, &mut |image, _, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                let (l, h) = norm::range(isa, x, &from.layout).map_err(kernel)?;
+                (low, high) = (low.min(l), high.max(h));
+                Ok(())
+            })?;
+            // As ONNX defines it: 0 is in the range, and an empty range has scale 1 here (every byte is the zero point).
+            let scale = if high > low { (high - low) / 255.0 } else { 1.0 };
+            let zero = (-low / scale).round_ties_even().clamp(0.0, 255.0) as u8;
+            if let Some(place) = ranges.get_mut(*at) {
+                *place = Some((scale, zero));
+            }
+            let (ones, zeros) = (vec![1.0; to.layout.channels], vec![0.0; to.layout.channels]);
+            each(to, &mut |image, words, split| {
+                let x = split.read(from.range(image)).ok_or_else(overlap)?;
+                let term = apply::Term { source: Source::F32(x, &from.layout), scale: &ones, shift: &zeros };
+                let bytes = bytes_mut(words, to.layout.len());
+                let target = Target::U8(bytes, Quantizer::new(scale, zero));
+                apply::apply(isa, &[term], conv::Activation::None, target, &to.layout).map_err(kernel)?;
+                reorder::clear_border(&to.layout, zero, bytes_mut(words, to.layout.len())).map_err(kernel)
+            })
+        }
         Kind::QuantizePlanes { input, quantizer, output } => {
             let (from, to) = (slot(*input)?, slot(*output)?);
             each(to, &mut |image, target, split| {
@@ -413,6 +451,21 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
     }
 }
 
+/// The end of a convolution whose input's scale and zero point are known now: `Some(None)` if they always were.
+#[allow(clippy::option_option)]
+fn at_run_time(end: &End, ranges: &[Option<(f32, u8)>]) -> Option<Option<End>> {
+    let Some(dynamic) = &end.dynamic else { return Some(None) };
+    let (input_scale, zero) = (*ranges.get(dynamic.ranges)?)?;
+    let scale: Vec<f32> = end.scale.iter().flatten().map(|s| s * input_scale).collect();
+    // Sums count bytes from 0: what the zero point adds to them is taken off with the bias.
+    let extra = scale.iter().zip(&dynamic.weight_sums).map(|(s, sum)| -f32::from(zero) * sum * s);
+    let bias = match &end.bias {
+        Some(bias) => extra.zip(bias).map(|(e, b)| e + b).collect(),
+        None => extra.collect(),
+    };
+    Some(Some(End { scale: Some(scale), bias: Some(bias), dynamic: None, ..end.clone() }))
+}
+
 /// What the kernels do to sums.
 fn finish<'a>(end: &'a End, residual: Option<(&'a [f32], &'a Blocked)>) -> Finish<'a> {
     Finish {
@@ -431,8 +484,13 @@ fn keep(moments: &mut [Vec<Moments>], at: Option<usize>, found: Vec<Moments>) {
 }
 
 /// Factors and summands of every term for one image.
-fn tables(terms: &[Term], moments: &[Vec<Moments>], image: usize) -> Option<Vec<(Vec<f32>, Vec<f32>)>> {
-    terms.iter().map(|t| lanes(&t.affine, moments, image)).collect()
+fn tables(
+    terms: &[Term],
+    moments: &[Vec<Moments>],
+    ranges: &[Option<(f32, u8)>],
+    image: usize,
+) -> Option<Vec<(Vec<f32>, Vec<f32>)>> {
+    terms.iter().map(|t| lanes(&t.affine, moments, ranges, image)).collect()
 }
 
 /// What a term reads.

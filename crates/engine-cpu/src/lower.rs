@@ -10,7 +10,7 @@ use cytoscope_engine::{CompileReport, EngineError, OpFallback};
 use cytoscope_graph::{ElementType, Graph, ValueId, analysis, op_name};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::{CHANNEL_BLOCK, Isa};
-use plan::{Dequantized, Plan, PlanKind, Plans};
+use plan::{Dequantized, Plan, PlanKind, Plans, Ranged};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A lowered graph.
@@ -25,6 +25,8 @@ pub(crate) struct Program {
     pub arena_len: usize,
     /// Moments kept while running.
     pub moments: usize,
+    /// Run-time quantizations.
+    pub ranges: usize,
     /// Dense values that nothing reads after a step.
     pub dead_after: Vec<Vec<ValueId>>,
     /// What is said to the caller.
@@ -33,7 +35,7 @@ pub(crate) struct Program {
 
 /// Lowers a prepared graph; `integers` runs quantized convolutions on bytes.
 pub(crate) fn lower(prepared: Prepared, isa: Isa, integers: bool) -> Result<Program, EngineError> {
-    let Plans { nodes: plans, dequantized, zero_points, halves, moments, integer_convolutions } =
+    let Plans { nodes: plans, dequantized, ranged, ranges, zero_points, halves, moments, integer_convolutions } =
         plan::plan(&prepared, isa, integers)?;
     let Prepared { mut graph, .. } = prepared;
     if integers && integer_convolutions == 0 {
@@ -43,7 +45,7 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, integers: bool) -> Result<Prog
     zero_points.iter().for_each(|(value, zero)| places.keep_bytes(*value, *zero));
     halves.iter().for_each(|value| places.keep_half(*value));
     share_buffers(&graph, &plans, &mut places);
-    let mut emitter = Emitter::new(&graph, &places, &dequantized);
+    let mut emitter = Emitter::new(&graph, &places, &dequantized, &ranged);
     let mut weight_bytes = 0;
     for (index, plan) in plans.into_iter().enumerate() {
         match plan {
@@ -78,7 +80,7 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, integers: bool) -> Result<Prog
         macs: steps.iter().map(|s| s.macs).sum(),
         backend: isa.to_string(),
     };
-    Ok(Program { steps, slots, arena_len, moments, dead_after, report, graph })
+    Ok(Program { steps, slots, arena_len, moments, ranges, dead_after, report, graph })
 }
 
 /// Lets go of the constants that were packed: only those a step or the caller reads stay.
@@ -154,6 +156,7 @@ struct Emitter<'a> {
     graph: &'a Graph,
     places: &'a Places<'a>,
     dequantized: &'a BTreeMap<ValueId, Dequantized>,
+    ranged: &'a BTreeMap<ValueId, Ranged>,
     steps: Vec<Step>,
     slots: Vec<Slot>,
     slot_roots: Vec<ValueId>,
@@ -169,12 +172,14 @@ impl<'a> Emitter<'a> {
         graph: &'a Graph,
         places: &'a Places<'a>,
         dequantized: &'a BTreeMap<ValueId, Dequantized>,
+        ranged: &'a BTreeMap<ValueId, Ranged>,
     ) -> Self {
         let dense = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
         Self {
             graph,
             places,
             dequantized,
+            ranged,
             steps: Vec::new(),
             slots: Vec::new(),
             slot_roots: Vec::new(),
@@ -233,8 +238,13 @@ impl<'a> Emitter<'a> {
     fn need_blocked(&mut self, value: ValueId) -> Result<usize, EngineError> {
         let slot = self.slot(value)?;
         if !self.blocked.contains(&value) {
-            if let Some(from) = self.dequantized.get(&value).filter(|_| !self.dense.contains(&value)) {
-                return self.real(value, *from);
+            if !self.dense.contains(&value) {
+                if let Some(from) = self.dequantized.get(&value) {
+                    return self.real(value, *from);
+                }
+                if let Some(from) = self.ranged.get(&value) {
+                    return self.real_of_range(value, *from);
+                }
             }
             if !self.dense.contains(&value) {
                 return Err(self.internal("order of steps", value));
@@ -250,8 +260,8 @@ impl<'a> Emitter<'a> {
     fn real(&mut self, value: ValueId, from: Dequantized) -> Result<usize, EngineError> {
         let bytes = self.need_blocked(from.bytes)?;
         let output = self.slot(value)?;
-        self.touch(from.bytes)?;
         self.touch(value)?;
+        self.touch(from.bytes)?;
         let layout = self.slots[output].layout;
         let kind = if layout.block == CHANNEL_BLOCK {
             let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
@@ -261,8 +271,20 @@ impl<'a> Emitter<'a> {
         } else {
             Kind::DequantizePlanes { input: bytes, scale: from.scale, output }
         };
-        self.touch(from.bytes)?;
+        self.push(kind, "DequantizeLinear".to_owned(), 0);
+        self.blocked.insert(value);
+        Ok(output)
+    }
+
+    /// Makes floats of bytes of run-time scale.
+    fn real_of_range(&mut self, value: ValueId, from: Ranged) -> Result<usize, EngineError> {
+        let bytes = self.need_blocked(from.bytes)?;
+        let output = self.slot(value)?;
         self.touch(value)?;
+        self.touch(from.bytes)?;
+        let affine = Affine::Dynamic { ranges: from.ranges, channels: self.slots[output].layout.channels };
+        let terms = vec![Term { slot: bytes, plane: false, affine }];
+        let kind = Kind::Apply { terms, activation: Activation::None, quantizer: None, output };
         self.push(kind, "DequantizeLinear".to_owned(), 0);
         self.blocked.insert(value);
         Ok(output)
@@ -272,7 +294,7 @@ impl<'a> Emitter<'a> {
         if self.dense.contains(&value) {
             return Ok(());
         }
-        if self.dequantized.contains_key(&value) {
+        if self.dequantized.contains_key(&value) || self.ranged.contains_key(&value) {
             self.need_blocked(value)?;
         }
         if !self.blocked.contains(&value) {

@@ -81,7 +81,12 @@ impl Session for CpuSession {
         let graph = &self.program.graph;
         let mut dense: BTreeMap<ValueId, Tensor> = graph.inputs.iter().copied().zip(inputs.iter().cloned()).collect();
         let arena = self.arena.get_mut(self.arena_shift..).unwrap_or_default();
-        let mut memory = Memory { arena, dense: &mut dense, moments: vec![Vec::new(); self.program.moments] };
+        let mut memory = Memory {
+            arena,
+            dense: &mut dense,
+            moments: vec![Vec::new(); self.program.moments],
+            ranges: vec![None; self.program.ranges],
+        };
         let pool = Arc::clone(&self.pool);
         pool.install(|| -> Result<(), EngineError> {
             for (step, dead) in self.program.steps.iter().zip(&self.program.dead_after) {

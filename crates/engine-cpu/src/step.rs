@@ -75,6 +75,17 @@ pub(crate) struct End {
     pub moments: Option<usize>,
     /// How results become bytes, where they do.
     pub quantizer: Option<Quantizer>,
+    /// The input's scale and zero point are found at run time: factors are of the weights alone.
+    pub dynamic: Option<DynamicEnd>,
+}
+
+/// What a convolution of bytes with run-time scale needs to know of its weights.
+#[derive(Debug, Clone)]
+pub(crate) struct DynamicEnd {
+    /// Which quantization.
+    pub ranges: usize,
+    /// Sum of the weights of each output channel.
+    pub weight_sums: Vec<f32>,
 }
 
 /// Factor and summand of each channel of a term.
@@ -100,6 +111,13 @@ pub(crate) enum Affine {
         epsilon: f32,
         /// Stored values are `factor[c] · true value`.
         factor: Vec<f32>,
+    },
+    /// What a run-time quantization made of bytes.
+    Dynamic {
+        /// Which quantization.
+        ranges: usize,
+        /// Channels.
+        channels: usize,
     },
     /// A normalised 1×1×1 convolution of one plane, whose moments follow from the plane's.
     PlaneNorm {
@@ -177,6 +195,8 @@ pub(crate) enum Kind {
     Pool { kind: Pool, shape: ConvShape, input: usize, output: usize },
     /// Resampling, or padding by existing voxels.
     Resize { tables: Box<[Vec<Tap>; 3]>, input: usize, output: usize },
+    /// Floats to bytes by the range they have (all images together), as `DynamicQuantizeLinear` says.
+    DynamicQuantize { input: usize, ranges: usize, output: usize },
     /// Planes of floats to narrow blocks of bytes.
     QuantizePlanes { input: usize, quantizer: Quantizer, output: usize },
     /// Narrow blocks of bytes to planes of floats.

@@ -128,6 +128,45 @@ pub fn moments(isa: Isa, source: &Source<'_>) -> Result<Moments, KernelError> {
     Ok(combine(&stats, layout))
 }
 
+/// The least and the greatest value of an image; NaN counts as neither.
+///
+/// # Errors
+/// [`KernelError::Length`] if the buffer does not fit the layout.
+pub fn range(isa: Isa, input: &[f32], layout: &Blocked) -> Result<(f32, f32), KernelError> {
+    check_len("input", input.len(), layout.len())?;
+    let [depth, height, _] = layout.dims;
+    let mut ends = vec![[f32::INFINITY, f32::NEG_INFINITY]; layout.blocks() * depth];
+    let shared = Shared::new(&mut ends);
+    for_each(layout.blocks() * depth, |task| {
+        // SAFETY: each task owns its own pair.
+        let own = unsafe { shared.slice(task, 1) };
+        for h in 0..height {
+            let at = layout.row_start(task / depth, task % depth, h);
+            let (low, high) = row_range(isa, &input[at..at + layout.row_len()]);
+            own[0] = [own[0][0].min(low), own[0][1].max(high)];
+        }
+    });
+    Ok(ends.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), [a, b]| (l.min(*a), h.max(*b))))
+}
+
+multiversion! {
+    fn row_range(row: &[f32]) -> (f32, f32) {
+        let (mut low, mut high) = ([f32::INFINITY; 16], [f32::NEG_INFINITY; 16]);
+        let mut voxels = row.chunks_exact(16);
+        for voxel in &mut voxels {
+            for i in 0..16 {
+                low[i] = low[i].min(voxel[i]);
+                high[i] = high[i].max(voxel[i]);
+            }
+        }
+        for v in voxels.remainder() {
+            low[0] = low[0].min(*v);
+            high[0] = high[0].max(*v);
+        }
+        (low.into_iter().fold(f32::INFINITY, f32::min), high.into_iter().fold(f32::NEG_INFINITY, f32::max))
+    }
+}
+
 /// A row of voxels of 16 channels.
 #[derive(Clone, Copy)]
 enum RowOf {

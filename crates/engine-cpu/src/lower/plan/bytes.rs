@@ -1,9 +1,9 @@
 //! Quantized tensors: which stay bytes, and which convolutions run on them.
 
 use super::float::{exact_transpose, weight_shape};
-use super::{Dequantized, PlanKind, Planned, Planner};
+use super::{Dequantized, PlanKind, Planned, Planner, Ranged};
 use crate::prepare::StoredWeight;
-use crate::step::{Affine, End, Term};
+use crate::step::{Affine, DynamicEnd, End, Term};
 use crate::window::{border, conv_shape, pool_shape, three};
 use cytoscope_graph::{
     Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name, reference,
@@ -44,6 +44,13 @@ impl Planner<'_> {
     pub(super) fn dequantize(&mut self, node: &Node) -> bool {
         let Op::DequantizeLinear { block_size: 0, .. } = node.op else { return false };
         let (Some(bytes), Some(output)) = (node.input(0), node.output(0)) else { return false };
+        if let Some(ranged) = node.input(1).and_then(|scale| self.range_of.get(&scale)).copied() {
+            let own = ranged.bytes == bytes && self.layout(output).is_some();
+            if own {
+                self.ranged.insert(output, ranged);
+            }
+            return own;
+        }
         let known = self.blocked.contains(&bytes) || self.graph.inputs.contains(&bytes);
         let fits = self.layout(bytes).is_some() && self.layout(output).is_some() && known;
         let Some((scale, zero_point)) =
@@ -58,9 +65,40 @@ impl Planner<'_> {
         true
     }
 
+    /// A quantization by the range at run time, where only dequantize nodes of its own read it.
+    fn dynamic(&mut self, node: &Node, input: ValueId, output: ValueId) -> Option<Planned> {
+        let (scale, zero) = (node.output(1)?, node.output(2)?);
+        let readers = [output, scale, zero].map(|v| self.consumers.get(&v).cloned().unwrap_or_default());
+        let own = |i: &usize| {
+            let reader = &self.graph.nodes[*i];
+            matches!(reader.op, Op::DequantizeLinear { .. })
+                && [reader.input(0), reader.input(1), reader.input(2)] == [Some(output), Some(scale), Some(zero)]
+        };
+        let kept = [output, scale, zero].iter().any(|v| self.graph.outputs.contains(v));
+        let (layout, _) = self.layout(input)?;
+        let fits = self.integers
+            && !kept
+            && readers.iter().flatten().all(own)
+            && layout.block == CHANNEL_BLOCK
+            && self.graph.value(input).dtype == Some(ElementType::F32)
+            && self.graph.constant(input).is_none()
+            && self.layout(output).is_some();
+        if !fits {
+            return None;
+        }
+        let ranges = self.ranges;
+        self.ranges += 1;
+        self.range_of.insert(scale, Ranged { bytes: output, ranges });
+        self.zero_points.insert(output, 0);
+        Some(self.on_bytes(node, PlanKind::DynamicQuantize(ranges), vec![input], output))
+    }
+
     /// A step on bytes for a node, if its inputs are bytes.
     pub(super) fn bytes(&mut self, index: usize, node: &Node) -> Taken {
         let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
+        if node.op == Op::DynamicQuantizeLinear {
+            return Ok(self.dynamic(node, input, output).map(|p| (p, Vec::new())));
+        }
         if node.outputs.iter().skip(1).any(Option::is_some) || self.layout(output).is_none() {
             return Ok(None);
         }
@@ -129,11 +167,18 @@ impl Planner<'_> {
     }
 
     /// Bytes and stored weight of a convolution's first two inputs, the weight as signed bytes.
-    fn integers(&self, node: &Node) -> Option<(Dequantized, Vec<i8>, &StoredWeight)> {
+    fn integers(&self, node: &Node) -> Option<(Dequantized, Option<usize>, Vec<i8>, &StoredWeight)> {
         if !self.integers {
             return None;
         }
-        let from = self.dequantized.get(&node.input(0)?).copied()?;
+        let input = node.input(0)?;
+        // Bytes of run-time scale count in steps of 1 from 0 here; the rest is done at run time.
+        let ranged = self.ranged.get(&input).map(|r| (Dequantized { bytes: r.bytes, scale: 1.0, zero_point: 0 }, r.ranges));
+        let (from, ranges) = match (self.dequantized.get(&input), ranged) {
+            (Some(from), _) => (*from, None),
+            (None, Some((from, ranges))) => (from, Some(ranges)),
+            (None, None) => return None,
+        };
         let stored = self.stored.get(&node.input(1)?)?;
         let signed = |v: i32| i8::try_from(v - stored.zero).ok();
         let weights: Option<Vec<i8>> = match (stored.values.as_i8(), stored.values.as_u8()) {
@@ -141,11 +186,11 @@ impl Planner<'_> {
             (_, Some(v)) => v.iter().map(|v| signed(i32::from(*v))).collect(),
             _ => None,
         };
-        Some((from, weights?, stored))
+        Some((from, ranges, weights?, stored))
     }
 
     fn conv_int8(&mut self, node: &Node, attrs: &ConvAttrs, activation: Option<Act>, residual: bool) -> Taken {
-        let Some((from, weights, stored)) = self.integers(node) else { return Ok(None) };
+        let Some((from, ranges, weights, stored)) = self.integers(node) else { return Ok(None) };
         let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
         let (Some((in_layout, _)), Some((out_layout, _))) = (self.layout(from.bytes), self.layout(output)) else {
             return Ok(None);
@@ -166,6 +211,11 @@ impl Planner<'_> {
             inputs.push(extra);
         }
         let shape = conv_shape(attrs, &lengths);
+        let dynamic = ranges.map(|ranges| {
+            let per_output = weights.len() / of.out_channels.max(1);
+            let sum = |w: &[i8]| w.iter().map(|v| i32::from(*v)).sum::<i32>() as f32;
+            DynamicEnd { ranges, weight_sums: weights.chunks_exact(per_output.max(1)).map(sum).collect() }
+        });
         let weights = PackedConvInt8::new(self.isa, &weights, from.zero_point, of, in_layout.block)?;
         let width = border(&shape, in_layout.dims, out_layout.dims);
         let end = End {
@@ -173,6 +223,7 @@ impl Planner<'_> {
             bias: bias.map(<[f32]>::to_vec),
             residual: residual.then_some(1),
             activation,
+            dynamic,
             ..End::default()
         };
         let bytes = from.bytes;
@@ -183,7 +234,7 @@ impl Planner<'_> {
 
     fn conv_transpose_int8(&mut self, node: &Node) -> Taken {
         let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
-        let Some((from, weights, stored)) = self.integers(node) else { return Ok(None) };
+        let Some((from, ranges, weights, stored)) = self.integers(node) else { return Ok(None) };
         let Some(output) = node.output(0) else { return Ok(None) };
         let (Some((in_layout, _)), Some((out_layout, _)), Some(bias)) =
             (self.layout(from.bytes), self.layout(output), self.optional_floats(node, 2))
@@ -198,6 +249,10 @@ impl Planner<'_> {
         }
         let Some(scale) = output_scales(stored, 1, from.scale, co) else { return Ok(None) };
         let kernel = three(&attrs.kernel, 1);
+        if ranges.is_some() {
+            // The sum of the weights differs from tap to tap: computed in floats.
+            return Ok(None);
+        }
         let block = in_layout.block;
         let weights =
             Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, [ci, co], kernel, block)?;

@@ -217,7 +217,7 @@ impl Planner<'_> {
             return None;
         }
         let range = match &planned.kind {
-            PlanKind::ConvInt8 { weights, end, .. } if alone && end.residual.is_none() => {
+            PlanKind::ConvInt8 { weights, end, .. } if alone && end.residual.is_none() && end.dynamic.is_none() => {
                 let scale = end.scale.as_deref().unwrap_or_default();
                 let bias = end.bias.as_deref().unwrap_or_default();
                 let spread = weights.spread();

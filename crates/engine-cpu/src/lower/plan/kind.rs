@@ -83,6 +83,7 @@ pub(crate) enum PlanKind {
     Pool(Pool, ConvShape),
     Resize(Box<[Vec<Tap>; 3]>),
     QuantizePlanes(Quantizer),
+    DynamicQuantize(usize),
     Translate(Box<[u8; 256]>),
     /// First block of each part; bytes that must be translated on the way have a table.
     Concat {
@@ -188,6 +189,7 @@ impl PlanKind {
             Self::Pool(kind, shape) => vec![Kind::Pool { kind, shape, input, output }],
             Self::Resize(tables) => vec![Kind::Resize { tables, input, output }],
             Self::QuantizePlanes(quantizer) => vec![Kind::QuantizePlanes { input, quantizer, output }],
+            Self::DynamicQuantize(ranges) => vec![Kind::DynamicQuantize { input, ranges, output }],
             Self::Translate(table) => vec![Kind::Translate { input, table, output }],
             Self::Concat { .. } => Vec::new(),
         }

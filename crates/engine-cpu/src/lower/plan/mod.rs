@@ -29,11 +29,24 @@ pub(crate) struct Dequantized {
     pub zero_point: u8,
 }
 
+/// A float value that is bytes with a scale found at run time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Ranged {
+    /// The bytes.
+    pub bytes: ValueId,
+    /// Which quantization.
+    pub ranges: usize,
+}
+
 /// Plans for every node, and what was found out on the way.
 pub(crate) struct Plans {
     pub nodes: Vec<Plan>,
     /// Float values that exist as bytes.
     pub dequantized: BTreeMap<ValueId, Dequantized>,
+    /// Float values that exist as bytes of run-time scale.
+    pub ranged: BTreeMap<ValueId, Ranged>,
+    /// Run-time quantizations.
+    pub ranges: usize,
     /// The byte of 0 of every value kept as bytes.
     pub zero_points: BTreeMap<ValueId, u8>,
     /// Values kept as 16-bit floats.
@@ -56,6 +69,9 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool) -> Result<Plan
         producers: graph.producers(),
         blocked: BTreeSet::new(),
         dequantized: BTreeMap::new(),
+        ranged: BTreeMap::new(),
+        range_of: BTreeMap::new(),
+        ranges: 0,
         zero_points: BTreeMap::new(),
         halves: BTreeSet::new(),
         plans: graph.nodes.iter().map(|_| None).collect(),
@@ -73,6 +89,8 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool) -> Result<Plan
     Ok(Plans {
         nodes: planner.plans.into_iter().map(|p| p.unwrap_or(Plan::Reference)).collect(),
         dequantized: planner.dequantized,
+        ranged: planner.ranged,
+        ranges: planner.ranges,
         zero_points: planner.zero_points,
         halves: planner.halves,
         moments: planner.moments,
@@ -121,6 +139,10 @@ struct Planner<'a> {
     producers: BTreeMap<ValueId, usize>,
     blocked: BTreeSet<ValueId>,
     dequantized: BTreeMap<ValueId, Dequantized>,
+    ranged: BTreeMap<ValueId, Ranged>,
+    /// Scale values of run-time quantizations.
+    range_of: BTreeMap<ValueId, Ranged>,
+    ranges: usize,
     zero_points: BTreeMap<ValueId, u8>,
     halves: BTreeSet<ValueId>,
     plans: Vec<Option<Plan>>,
@@ -159,7 +181,7 @@ impl<'a> Planner<'a> {
 
     /// Whether a value is, or can cheaply be, in blocks.
     fn near(&self, value: ValueId) -> bool {
-        self.blocked.contains(&value) || self.dequantized.contains_key(&value)
+        self.blocked.contains(&value) || self.dequantized.contains_key(&value) || self.ranged.contains_key(&value)
     }
 
     /// The only consumer of a value that is no graph output.
