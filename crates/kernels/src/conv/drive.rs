@@ -212,8 +212,13 @@ enum SharedTarget<'a> {
     U8(Shared<'a, u8>, super::Quantizer),
 }
 
-/// About so many output voxels a task.
-const TASK_VOXELS: usize = 1024;
+/// Rows of a task, and the most slices.
+const TASK_ROWS: usize = 16;
+const TASK_SLICES: usize = 8;
+/// Tasks a thread, so that none waits long for the last.
+const TASKS_A_THREAD: usize = 4;
+/// The inputs of so many bytes stay in the first-level cache from one row of outputs to the next.
+const NEAR_BYTES: usize = 40 << 10;
 /// Weights beyond this are walked group by group over the whole image, so that a group's stay in the second-level cache.
 const RESIDENT_WEIGHT_BYTES: usize = 1 << 20;
 
@@ -234,11 +239,15 @@ pub(super) fn drive<C: Core>(
     if depth * height * width == 0 {
         return Vec::new();
     }
-    let rows = (TASK_VOXELS / width).clamp(1, height);
+    let rows = TASK_ROWS.min(height);
     let chunks = height.div_ceil(rows);
     let groups = core.groups();
     // Either a task walks all groups, or groups are tasks of their own and come one after the other.
     let apart = if core.weight_bytes() > RESIDENT_WEIGHT_BYTES { groups.len() } else { 1 };
+    // Slices of one task share inputs. How many they are does not change what is computed.
+    let wanted = TASKS_A_THREAD * rayon::current_num_threads();
+    let slices = (depth * chunks * apart / wanted.max(1)).clamp(1, TASK_SLICES);
+    let thick = depth.div_ceil(slices);
     let out_blocks = out_layout.channels.div_ceil(CHANNEL_BLOCK);
     let mut stats = if end.moments { vec![LaneStats::NEW; depth * chunks * out_blocks] } else { Vec::new() };
     let shared_stats = Shared::new(&mut stats);
@@ -252,22 +261,30 @@ pub(super) fn drive<C: Core>(
     };
     let (scale, bias) = (padded(end.scale, 1.0), padded(end.bias, 0.0));
     let row = Row { isa, core, plan, end, input, in_layout, out_layout, scale: &scale, bias: &bias, target: &shared };
-    for_each(apart * depth * chunks, |task| {
-        let (part, place) = (task / (depth * chunks), task % (depth * chunks));
-        let (d, chunk) = (place / chunks, place % chunks);
+    for_each(apart * thick * chunks, |task| {
+        let (part, place) = (task / (thick * chunks), task % (thick * chunks));
+        let (first, chunk) = (place / chunks * slices, place % chunks);
         core.prepare(isa, plan.adjacent);
         let mut scratch = Scratch([0; SCRATCH]);
         let own = if apart == 1 { groups } else { &groups[part..=part] };
         for group in own {
-            let mut own_stats = [LaneStats::NEW; 2];
-            for h in chunk * rows..((chunk + 1) * rows).min(height) {
-                row.run(group, d, h, &mut scratch, &mut own_stats);
+            let mut own_stats = [[LaneStats::NEW; 2]; TASK_SLICES];
+            let runs = row.runs(group);
+            for strip in runs.chunks(row.runs_near(group, &runs)) {
+                for d in first..(first + slices).min(depth) {
+                    for h in chunk * rows..((chunk + 1) * rows).min(height) {
+                        row.run(group, d, h, strip, &mut scratch, &mut own_stats[d - first]);
+                    }
+                }
             }
             if end.moments {
-                for b in 0..group.blocks {
-                    // SAFETY: each task owns the statistics of its place and its groups' blocks.
-                    let slot = unsafe { shared_stats.slice(place * out_blocks + group.first_block + b, 1) };
-                    slot[0] = own_stats[b];
+                for d in first..(first + slices).min(depth) {
+                    for b in 0..group.blocks {
+                        let at = (d * chunks + chunk) * out_blocks + group.first_block + b;
+                        // SAFETY: each task owns the statistics of its slices' rows and its groups' blocks.
+                        let slot = unsafe { shared_stats.slice(at, 1) };
+                        slot[0] = own_stats[d - first][b];
+                    }
                 }
             }
         }
@@ -291,8 +308,30 @@ struct Row<'a, C: Core> {
 }
 
 impl<C: Core> Row<'_, C> {
-    /// One row of output voxels for one group.
-    fn run(&self, group: &Group, d: usize, h: usize, scratch: &mut Scratch, stats: &mut [LaneStats; 2]) {
+    /// The runs of a row, first voxel and length.
+    fn runs(&self, group: &Group) -> Vec<(usize, usize)> {
+        let geometry = &self.plan.geometry;
+        let three = self.plan.adjacent == 3 && geometry.in_step[2] == self.in_layout.block;
+        runs(geometry.counts[2], self.core.widest(self.isa, group.blocks, three)).collect()
+    }
+
+    /// So many runs read inputs that stay near from one row to the next.
+    fn runs_near(&self, group: &Group, runs: &[(usize, usize)]) -> usize {
+        let rows = self.plan.taps.len() / self.plan.adjacent.max(1);
+        let run_bytes = runs.first().map_or(1, |(_, len)| len * self.plan.geometry.in_step[2]) * size_of::<C::In>();
+        (NEAR_BYTES / (rows * run_bytes * group.in_blocks).max(1)).max(1)
+    }
+
+    /// Runs of one row of output voxels for one group.
+    fn run(
+        &self,
+        group: &Group,
+        d: usize,
+        h: usize,
+        strip: &[(usize, usize)],
+        scratch: &mut Scratch,
+        stats: &mut [LaneStats; 2],
+    ) {
         let geometry = &self.plan.geometry;
         let width = geometry.counts[2];
         let in_blocks = self.in_layout.blocks();
@@ -314,8 +353,7 @@ impl<C: Core> Row<'_, C> {
             self.in_layout.block
         };
         let block_room = SCRATCH / group.blocks;
-        let three = self.plan.adjacent == 3 && geometry.in_step[2] == self.in_layout.block;
-        for (w, len) in runs(width, self.core.widest(self.isa, group.blocks, three)) {
+        for &(w, len) in strip {
             let from = in_at + w * geometry.in_step[2];
             let micro = Micro {
                 input: self.input[from..].as_ptr(),
@@ -333,6 +371,11 @@ impl<C: Core> Row<'_, C> {
                 block_room,
             };
             assert!(len * CHANNEL_BLOCK <= block_room, "run longer than its room");
+            if geometry.out_stride[2] == 1 && self.out_layout.block == CHANNEL_BLOCK {
+                for b in 0..group.blocks {
+                    self.fetch(self.out_layout.row_start(group.first_block + b, od, oh) + w * CHANNEL_BLOCK, len);
+                }
+            }
             // SAFETY: all reads lie in `input` (checked against `room`), weights and start were packed for this group, and
             // the scratch holds a run of the widest kernel.
             unsafe { C::sums(self.isa, group.blocks, len, &micro) };
@@ -342,6 +385,26 @@ impl<C: Core> Row<'_, C> {
                 self.out(place, len, sums, &mut stats[b]);
             }
         }
+    }
+
+    /// Asks for the cache lines that a run will be stored to, while it is computed.
+    fn fetch(&self, at: usize, len: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let span = len * CHANNEL_BLOCK;
+            let (from, bytes) = match self.target {
+                SharedTarget::F32(v) => (v.pointer(at, span).cast::<i8>(), span * 4),
+                SharedTarget::F16(v) => (v.pointer(at, span).cast::<i8>(), span * 2),
+                SharedTarget::U8(v, _) => (v.pointer(at, span).cast::<i8>(), span),
+            };
+            for line in (0..bytes).step_by(64) {
+                // SAFETY: a hint, within what `pointer` checked.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(from.add(line).cast_const()) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (at, len);
     }
 
     /// Finishes a run of one output block that starts at `[block, d, h, w]`.
