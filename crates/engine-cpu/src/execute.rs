@@ -300,9 +300,7 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
                 let (gain, shift) = lanes(&affine, &[vec![moments]], &[], 0).ok_or_else(overlap)?;
                 match source {
                     None => norm::affine_in_place(isa, target, &to.layout, &gain, &shift, None, *activation),
-                    Some(x) => {
-                        norm::affine(isa, x, &from.layout, &gain, &shift, None, *activation, target, &to.layout)
-                    }
+                    Some(x) => norm::affine(isa, x, &from.layout, &gain, &shift, None, *activation, target, &to.layout),
                 }
                 .map_err(kernel)
             })
@@ -494,13 +492,7 @@ fn tables(
 }
 
 /// What a term reads.
-fn source<'a>(
-    term: &Term,
-    slot: &'a Slot,
-    split: &Split<'a>,
-    image: usize,
-    in_place: bool,
-) -> Option<Source<'a>> {
+fn source<'a>(term: &Term, slot: &'a Slot, split: &Split<'a>, image: usize, in_place: bool) -> Option<Source<'a>> {
     if in_place {
         return Some(Source::InPlace);
     }

@@ -5,8 +5,8 @@
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
-    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Op, Padding, PoolAttrs, ResizeAttrs, Tensor,
-    ValueId, reference,
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Op, Padding, PoolAttrs, ResizeAttrs,
+    Tensor, ValueId, reference,
 };
 use cytoscope_kernels::{Isa, IsaName};
 use std::io::Write;
@@ -152,7 +152,10 @@ fn check(name: &str, graph: &Graph, shape: &[usize], most: f64) {
     for isa in isas() {
         for precision in [Precision::Int8, Precision::F32] {
             let far = distance(graph, &x, isa, precision);
-            assert!(far <= most, "{name}, {isa}, {precision}: relative distance {far:.2e}, at most {most:.0e} expected");
+            assert!(
+                far <= most,
+                "{name}, {isa}, {precision}: relative distance {far:.2e}, at most {most:.0e} expected"
+            );
         }
     }
 }
@@ -171,7 +174,16 @@ fn single_convolutions_of_every_kind() {
         ("wide kernel", 16, 16, same(&[1, 5, 5])),
         ("groups", 32, 32, ConvAttrs { group: 2, ..same(&[3, 3, 3]) }),
         ("depthwise", 24, 24, ConvAttrs { group: 24, ..same(&[3, 3, 3]) }),
-        ("dilated", 16, 16, ConvAttrs { dilations: vec![1, 2, 2], padding: Padding::Explicit { before: vec![1, 2, 2], after: vec![1, 2, 2] }, ..same(&[3, 3, 3]) }),
+        (
+            "dilated",
+            16,
+            16,
+            ConvAttrs {
+                dilations: vec![1, 2, 2],
+                padding: Padding::Explicit { before: vec![1, 2, 2], after: vec![1, 2, 2] },
+                ..same(&[3, 3, 3])
+            },
+        ),
     ];
     for (name, ci, co, attrs) in cases {
         let (mut m, x) = Maker::new(ci, 3);
@@ -247,7 +259,15 @@ fn a_static_network_moves_bytes_only() {
     let a = m.conv(x, 3, 16, ConvAttrs::same(&[3, 3, 3]));
     let a = m.leaky(a);
     let a = m.u8(a, 0.01, 3);
-    let p = PoolAttrs { kernel: vec![1, 2, 2], strides: vec![1, 2, 2], dilations: vec![1; 3], padding: Padding::none(3), ceil_mode: false, count_include_pad: false, column_major_indices: false };
+    let p = PoolAttrs {
+        kernel: vec![1, 2, 2],
+        strides: vec![1, 2, 2],
+        dilations: vec![1; 3],
+        padding: Padding::none(3),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
     let pooled = m.graph.push("pool", Op::MaxPool(p), &[Some(a)]);
     let pooled = m.u8(pooled, 0.01, 3);
     let b = m.conv(pooled, 16, 16, ConvAttrs::same(&[3, 3, 3]));
@@ -295,7 +315,11 @@ fn ranges_can_be_taken_at_run_time() {
 #[test]
 fn integers_of_a_model_of_floats_are_refused() {
     let mut graph = Graph::new("floats");
-    let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(1), Dim::Fixed(16), Dim::Fixed(2), Dim::Fixed(4), Dim::Fixed(4)]);
+    let x = graph.add_input(
+        "x",
+        ElementType::F32,
+        vec![Dim::Fixed(1), Dim::Fixed(16), Dim::Fixed(2), Dim::Fixed(4), Dim::Fixed(4)],
+    );
     let y = graph.push("y", Op::Activation(Activation::Relu), &[Some(x)]);
     graph.outputs.push(y);
     let options = CompileOptions { precision: Precision::Int8, ..CompileOptions::default() };

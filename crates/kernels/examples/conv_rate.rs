@@ -66,7 +66,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let rate = |s: f64| format!("{:6.2} ms {:7.1}/s", s * 1e3, flop / s / 1e9);
             println!(
                 "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³: f32 {} GFLOP, int8 to u8 {} GOP, to f16 with moments {} GOP",
-                rate(float), rate(bytes), rate(halves)
+                rate(float),
+                rate(bytes),
+                rate(halves)
             );
         }
     }

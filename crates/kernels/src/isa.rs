@@ -31,14 +31,8 @@ pub(crate) enum Simd {
 
 impl IsaName {
     /// Every instruction set there are kernels for, lowest first.
-    pub const ALL: [IsaName; 6] = [
-        IsaName::Portable,
-        IsaName::Avx2,
-        IsaName::Avx2Vnni,
-        IsaName::Avx512,
-        IsaName::Avx512Vnni,
-        IsaName::Amx,
-    ];
+    pub const ALL: [IsaName; 6] =
+        [IsaName::Portable, IsaName::Avx2, IsaName::Avx2Vnni, IsaName::Avx512, IsaName::Avx512Vnni, IsaName::Amx];
 
     /// The name used by `CYTOSCOPE_ISA`.
     pub fn as_str(self) -> &'static str {
@@ -85,9 +79,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             IsaName::Avx512Vnni => has_avx512() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "x86_64")]
-            IsaName::Amx => {
-                has_avx512() && is_x86_feature_detected!("avx512vnni") && crate::int8::amx::permitted()
-            }
+            IsaName::Amx => has_avx512() && is_x86_feature_detected!("avx512vnni") && crate::int8::amx::permitted(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         };

@@ -150,7 +150,10 @@ mod x86 {
         unsafe fn load_f16(from: *const u16) -> Self {
             // SAFETY: as above.
             unsafe {
-                Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())))
+                Self(
+                    _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                    _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
+                )
             }
         }
         #[inline(always)]

@@ -4,7 +4,9 @@ mod common;
 
 use common::{close, dense, isas, naive_conv, noise, out_dims};
 use cytoscope_kernels::apply::{self, Head, Source, Term};
-use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConvInt8, Quantizer, Target, Transposed, WeightShape};
+use cytoscope_kernels::conv::{
+    self, Activation, ConvShape, Finish, PackedConvInt8, Quantizer, Target, Transposed, WeightShape,
+};
 use cytoscope_kernels::{Blocked, norm, pointwise, pool, reorder, resize};
 use half::f16;
 use proptest::prelude::*;

@@ -159,9 +159,7 @@ impl JobError {
                 | EngineError::NotQuantized { .. }
                 | EngineError::Input { .. }
                 | EngineError::UnsupportedOp { .. },
-            ) => {
-                JobErrorKind::BadInput
-            }
+            ) => JobErrorKind::BadInput,
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,
             Self::Io { error, .. } if error.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
             Self::WrongUse(_) => JobErrorKind::WrongUse,

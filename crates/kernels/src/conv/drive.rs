@@ -421,11 +421,9 @@ impl<C: Core> Row<'_, C> {
         let at = if narrow { 0 } else { layout.row_start(block, d, h) + w * CHANNEL_BLOCK };
         let out = match (self.target, &mut held) {
             (SharedTarget::F32(_), Some(n)) => Out::F32(n.0.as_mut_ptr()),
-            (SharedTarget::U8(_, q), Some(n)) => Out::U8 {
-                to: n.0.as_mut_ptr().cast(),
-                inverse_scale: q.inverse_scale,
-                zero_point: q.zero_point,
-            },
+            (SharedTarget::U8(_, q), Some(n)) => {
+                Out::U8 { to: n.0.as_mut_ptr().cast(), inverse_scale: q.inverse_scale, zero_point: q.zero_point }
+            }
             (SharedTarget::F32(v), None) => Out::F32(v.pointer(at, span)),
             (SharedTarget::F16(v), _) => Out::F16(v.pointer(at, span)),
             (SharedTarget::U8(v, q), None) => {

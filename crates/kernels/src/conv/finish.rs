@@ -123,7 +123,8 @@ unsafe fn voxels<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run
 unsafe fn value<L: Lanes, const INTEGER: bool>(run: &Run<'_>, (scale, bias, slope): (L, L, L), p: usize) -> L {
     // SAFETY: the caller's promise.
     unsafe {
-        let sums = if INTEGER { L::load_i32(run.sums.add(p * 16)) } else { L::load(run.sums.cast::<f32>().add(p * 16)) };
+        let sums =
+            if INTEGER { L::load_i32(run.sums.add(p * 16)) } else { L::load(run.sums.cast::<f32>().add(p * 16)) };
         let mut v = sums.fma(scale, bias);
         if !run.residual.is_null() {
             v = v.add(L::load(run.residual.add(p * 16)));

@@ -195,12 +195,7 @@ fn windows<C: Core>(
     Ok(finish.moments.then(|| combine(&partial, out_layout)))
 }
 
-fn check_window(
-    in_layout: &Blocked,
-    out_layout: &Blocked,
-    shape: &ConvShape,
-    taps: usize,
-) -> Result<(), KernelError> {
+fn check_window(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape, taps: usize) -> Result<(), KernelError> {
     check_that(taps == shape.kernel.iter().product::<usize>(), "kernel taps", taps, format!("{:?}", shape.kernel))?;
     for axis in 0..3 {
         let reach =
@@ -297,7 +292,12 @@ fn spread<C: Core>(
     }
     let of = WeightShape::dense(weights.out_channels, in_layout.channels, 1);
     for (at, row) in weights.rows.iter().enumerate() {
-        check_that(row.shape().in_channels == of.in_channels, "input channels", row.shape().in_channels, of.in_channels)?;
+        check_that(
+            row.shape().in_channels == of.in_channels,
+            "input channels",
+            row.shape().in_channels,
+            of.in_channels,
+        )?;
         check_io(input.len(), in_layout, of, row.in_block(), finish, &target, out_layout)?;
         let plan = Plan {
             taps: vec![0],

@@ -25,7 +25,8 @@ fn machine_has_it() -> bool {
     }
     // Leaf 7: bit 24 AMX-TILE, bit 25 AMX-INT8. Leaf 0x1d, palette 1: 8 tiles of 16 rows of 64 bytes.
     let (features, palette) = (__cpuid_count(7, 0).edx, __cpuid_count(0x1d, 1));
-    let tiles = features >> 24 & 3 == 3 && palette.ebx >> 16 >= 8 && palette.ebx & 0xffff >= 64 && palette.ecx & 0xffff >= 16;
+    let tiles =
+        features >> 24 & 3 == 3 && palette.ebx >> 16 >= 8 && palette.ebx & 0xffff >= 64 && palette.ecx & 0xffff >= 16;
     // SAFETY: the operating system offers XGETBV (leaf 1, bit 27).
     tiles && unsafe { _xgetbv(0) } >> 17 & 3 == 3
 }
@@ -220,7 +221,15 @@ pub(crate) unsafe fn spin(rounds: usize) {
     configure(ROW_BYTES);
     // SAFETY: the tiles are configured; products of whatever they hold.
     unsafe {
-        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", "tilezero tmm4", "tilezero tmm6", options(nostack, nomem));
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "tilezero tmm4",
+            "tilezero tmm6",
+            options(nostack, nomem)
+        );
         for _ in 0..rounds {
             dot!("0", "4", "6");
             dot!("1", "4", "6");

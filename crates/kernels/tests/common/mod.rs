@@ -49,7 +49,11 @@ pub fn dense(values: &[f32], layout: &Blocked) -> Vec<f32> {
 /// The length of a convolution's output along each axis, if it has any.
 pub fn out_dims(dims: [usize; 3], s: &ConvShape) -> Option<[usize; 3]> {
     let out: Vec<usize> = (0..3)
-        .map(|a| (dims[a] + 2 * s.pad_before[a]).checked_sub((s.kernel[a] - 1) * s.dilation[a] + 1).map(|n| n / s.stride[a] + 1))
+        .map(|a| {
+            (dims[a] + 2 * s.pad_before[a])
+                .checked_sub((s.kernel[a] - 1) * s.dilation[a] + 1)
+                .map(|n| n / s.stride[a] + 1)
+        })
         .collect::<Option<_>>()?;
     out.try_into().ok()
 }
@@ -84,7 +88,8 @@ pub fn naive_conv<T: Copy + Into<f64>, W: Copy + Into<f64>>(
                                 .collect();
                             if let Some(at) = at {
                                 let channel = o / per_out * per_in + i;
-                                let x: f64 = x[((channel * dims[0] + at[0]) * dims[1] + at[1]) * dims[2] + at[2]].into();
+                                let x: f64 =
+                                    x[((channel * dims[0] + at[0]) * dims[1] + at[1]) * dims[2] + at[2]].into();
                                 let w: f64 = w[(o * per_in + i) * of.taps + t].into();
                                 sum += x * w;
                             }

@@ -78,6 +78,41 @@ impl Part {
     }
 }
 
+/// Weights of a volume's voxels, summed over the windows that cover them: row by row when they are asked for, as all of them
+/// would take as much memory as the sums they divide.
+struct Weights<'a> {
+    starts: &'a [Vec<usize>],
+    size: [usize; 3],
+    map: &'a [f32],
+    width: usize,
+}
+
+impl Weights<'_> {
+    /// The weights of row `(z, y)` by the windows, given by their numbers along Z, Y, X, that `counts` admits.
+    fn row(&self, z: usize, y: usize, counts: impl Fn([usize; 3]) -> bool) -> Vec<f32> {
+        let mut row = vec![0.0f32; self.width];
+        let covering = |axis: usize, at: usize| {
+            let starts = self.starts[axis].iter().enumerate();
+            starts.filter(move |(_, s)| (**s..**s + self.size[axis]).contains(&at))
+        };
+        for (iz, sz) in covering(0, z) {
+            for (iy, sy) in covering(1, y) {
+                let at = ((z - sz) * self.size[1] + y - sy) * self.size[2];
+                for (ix, sx) in self.starts[2].iter().enumerate() {
+                    if counts([iz, iy, ix]) {
+                        let share = &self.map[at..at + self.size[2].min(self.width - sx)];
+                        row[*sx..].iter_mut().zip(share).for_each(|(w, s)| *w += s);
+                    }
+                }
+            }
+        }
+        row
+    }
+}
+
+/// Slices divided and handed on at once.
+const EMITTED_SLICES: usize = 4;
+
 /// Everything [`run`] works with.
 pub(crate) struct Run<'a> {
     pub context: &'a Context,
@@ -159,24 +194,24 @@ impl Run<'_> {
         let map = gaussian_map(size);
         let channels = self.model.output_channels;
         let plane = shape[1] * shape[2];
-        // Weighted sums and weights of slices base..base + depth; slices below `base` are finished.
+        // Weighted sums of slices base..base + depth; slices below `base` are finished.
         let depth = size[0];
         let mut base = 0;
         let mut sums = vec![0.0f32; channels * depth * plane];
-        let mut weights = vec![0.0f32; depth * plane];
+        let weights = Weights { starts: &starts, size, map: &map, width: shape[2] };
         let tiles = (starts[1].len() * starts[2].len()) as u64;
         let voxels_in_all = shape.iter().product::<usize>() as u64;
         let rows = starts[0].len() as u64;
         for (i, &z) in starts[0].iter().enumerate() {
             if z > base {
-                self.emit(&mut sums, &mut weights, base, z - base, depth, shape, &borders, sink)?;
+                self.emit(&mut sums, &weights, base, z - base, depth, shape, &borders, sink)?;
                 base = z;
             }
             let slab = view.read(self.context, z..z + size[0])?;
-            for &y in &starts[1] {
+            for (j, &y) in starts[1].iter().enumerate() {
                 // The first column of the windows that were not told yet.
                 let mut untold = None;
-                for &x in &starts[2] {
+                for (k, &x) in starts[2].iter().enumerate() {
                     let result = self.tile(&slab, size[0], shape, [0, y, x], size)?;
                     let _span = self.context.recorder.span(Stage::Blend, "gaussian").voxels(size.iter().product());
                     let (ny, nx) = (size[1].min(shape[1] - y), size[2].min(shape[2] - x));
@@ -185,7 +220,6 @@ impl Run<'_> {
                             let at = (tz * size[1] + ty) * size[2];
                             let to = (tz * shape[1] + y + ty) * shape[2] + x;
                             let share = &map[at..at + nx];
-                            weights[to..to + nx].iter_mut().zip(share).for_each(|(w, s)| *w += s);
                             for c in 0..channels {
                                 let from = &result[c * map.len() + at..][..nx];
                                 let sum = &mut sums[c * depth * plane + to..][..nx];
@@ -199,10 +233,12 @@ impl Run<'_> {
                         let held = [depth, shape[1], shape[2]];
                         let seen = [size[0].min(shape[0] - z), ny, x + nx - from];
                         let part = Part { shape: held, start: [0, y, from], size: seen };
-                        let volume = depth * plane;
                         let means = part.of(channels, |at, to| {
-                            let weights = &weights[at.start % volume..][..at.len()];
-                            to.extend(sums[at].iter().zip(weights).map(|(s, w)| s / w));
+                            let (row, column) = (at.start / shape[2], at.start % shape[2]);
+                            let (sz, sy) = (base + row / shape[1] % depth, row % shape[1]);
+                            let done = |[iz, iy, ix]: [usize; 3]| iz < i || iz == i && (iy < j || iy == j && ix <= k);
+                            let weights = weights.row(sz, sy, done);
+                            to.extend(sums[at].iter().zip(&weights[column..]).map(|(s, w)| s / w));
                         });
                         live.tile([z, y, from], seen, means);
                     } else {
@@ -215,7 +251,7 @@ impl Run<'_> {
                 }
             }
         }
-        self.emit(&mut sums, &mut weights, base, shape[0] - base, depth, shape, &borders, sink)
+        self.emit(&mut sums, &weights, base, shape[0] - base, depth, shape, &borders, sink)
     }
 
     /// Divides and hands on the first `count` slices held, and moves the rest to the front.
@@ -223,7 +259,7 @@ impl Run<'_> {
     fn emit(
         &mut self,
         sums: &mut [f32],
-        weights: &mut [f32],
+        weights: &Weights<'_>,
         base: usize,
         count: usize,
         depth: usize,
@@ -233,20 +269,29 @@ impl Run<'_> {
     ) -> Result<(), JobError> {
         let plane = shape[1] * shape[2];
         let channels = sums.len() / (depth * plane);
-        let mut out = Vec::with_capacity(channels * count * plane);
-        for c in 0..channels {
-            let held = &sums[c * depth * plane..][..count * plane];
-            out.extend(held.iter().zip(&*weights).map(|(s, w)| s / w));
+        for first in (0..count).step_by(EMITTED_SLICES) {
+            let slices = EMITTED_SLICES.min(count - first);
+            let mut out = vec![0.0f32; channels * slices * plane];
+            for z in 0..slices {
+                for y in 0..shape[1] {
+                    let weights = weights.row(base + first + z, y, |_| true);
+                    for c in 0..channels {
+                        let from = (c * depth + first + z) * plane + y * shape[2];
+                        let to = (c * slices + z) * plane + y * shape[2];
+                        let pairs = sums[from..from + shape[2]].iter().zip(&weights);
+                        out[to..to + shape[2]].iter_mut().zip(pairs).for_each(|(o, (s, w))| *o = s / w);
+                    }
+                }
+            }
+            self.look(&out, slices, shape, borders);
+            sink(base + first..base + first + slices, &out)?;
         }
         for c in 0..channels {
             let held = &mut sums[c * depth * plane..(c + 1) * depth * plane];
             held.copy_within(count * plane.., 0);
             held[(depth - count) * plane..].fill(0.0);
         }
-        weights.copy_within(count * plane.., 0);
-        weights[(depth - count) * plane..].fill(0.0);
-        self.look(&out, count, shape, borders);
-        sink(base..base + count, &out)
+        Ok(())
     }
 
     fn look(&mut self, out: &[f32], slices: usize, shape: [usize; 3], borders: &[usize]) {

@@ -4,6 +4,7 @@ use crate::model::Model;
 use crate::{Context, JobError};
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_profile::Stage;
+use cytoscope_volume::tile::window_starts;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -60,8 +61,8 @@ pub struct TileRequest {
 
 /// Tile edges tried, largest first.
 const EDGES: [usize; 10] = [512, 384, 320, 256, 192, 160, 128, 96, 64, 32];
-/// Edge of Gaussian tiles where memory allows.
-const GAUSSIAN_EDGE: usize = 96;
+/// Edge of Gaussian tiles where memory allows: larger ones gain little and keep less near the processor.
+const GAUSSIAN_EDGE: usize = 192;
 /// Bytes a session may take where no budget is given by name.
 const SESSION_BYTES: u64 = 192 << 20;
 /// What a process holds before any volume.
@@ -131,8 +132,8 @@ pub(crate) fn plan(
         let channels_out = model.output_channels as u64;
         let sums = match blend {
             Blend::Crop => slab * channels_out,
-            // Sums, weights, and the slices being handed on.
-            Blend::Gaussian => 2 * slab * channels_out + slab,
+            // Sums, and the few slices being handed on.
+            Blend::Gaussian => slab * channels_out + 8 * plane * 4 * channels_out,
         };
         let tile_bytes = tile.iter().product::<usize>() as u64 * 4 * (channels_in + channels_out) * 2;
         let during =
@@ -181,27 +182,27 @@ pub(crate) fn plan(
             }
         }
     }
-    // A tile's voxels over those it keeps: the least work first, of equals the smaller.
+    // Voxels computed over those of the volume: the least work first, of equals the smaller.
     let work = |tile: &[usize; 3]| -> f64 {
         (0..3)
             .map(|a| {
-                let n = tile[a] as f64;
-                let kept = if tile[a] >= volume.shape[a] {
-                    volume.shape[a] as f64
+                let (n, extent) = (tile[a], volume.shape[a].max(1));
+                let count = if n >= extent {
+                    1
                 } else if blend == Blend::Crop {
-                    n - 2.0 * halo[a] as f64
+                    extent.div_ceil(n.saturating_sub(2 * halo[a]).max(1))
                 } else {
-                    (n * (1.0 - overlap)).max(1.0)
+                    window_starts(extent, n, overlap).map_or(extent, |starts| starts.len())
                 };
-                n / kept.max(1.0)
+                (count * n) as f64 / extent as f64
             })
             .product()
     };
     let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>();
     candidates.sort_by(|a, b| match blend {
         Blend::Crop => work(a).total_cmp(&work(b)).then(voxels(a).cmp(&voxels(b))),
-        // Overlap costs the same share at any size; statistics over larger tiles are nearer to those of the whole.
-        Blend::Gaussian => voxels(b).cmp(&voxels(a)).then(work(a).total_cmp(&work(b))),
+        // Statistics over larger tiles are nearer to those of the whole.
+        Blend::Gaussian => work(a).total_cmp(&work(b)).then(voxels(b).cmp(&voxels(a))),
     });
     candidates.dedup();
     for tile in candidates {

@@ -53,9 +53,7 @@ impl Planner<'_> {
         }
         let known = self.blocked.contains(&bytes) || self.graph.inputs.contains(&bytes);
         let fits = self.layout(bytes).is_some() && self.layout(output).is_some() && known;
-        let Some((scale, zero_point)) =
-            self.parameters(node, self.graph.value(bytes).dtype).filter(|_| fits)
-        else {
+        let Some((scale, zero_point)) = self.parameters(node, self.graph.value(bytes).dtype).filter(|_| fits) else {
             return false;
         };
         if *self.zero_points.entry(bytes).or_insert(zero_point) != zero_point {
@@ -173,7 +171,8 @@ impl Planner<'_> {
         }
         let input = node.input(0)?;
         // Bytes of run-time scale count in steps of 1 from 0 here; the rest is done at run time.
-        let ranged = self.ranged.get(&input).map(|r| (Dequantized { bytes: r.bytes, scale: 1.0, zero_point: 0 }, r.ranges));
+        let ranged =
+            self.ranged.get(&input).map(|r| (Dequantized { bytes: r.bytes, scale: 1.0, zero_point: 0 }, r.ranges));
         let (from, ranges) = match (self.dequantized.get(&input), ranged) {
             (Some(from), _) => (*from, None),
             (None, Some((from, ranges))) => (from, Some(ranges)),

@@ -125,8 +125,7 @@ impl Planner<'_> {
     /// The term of a normalisation: where its input comes from, and how its moments are got.
     fn norm_term(&mut self, node: &Node) -> Option<Waiting> {
         let Op::InstanceNormalization { epsilon } = node.op else { return None };
-        let (input, gamma, beta) =
-            (node.input(0)?, self.floats(node, 1)?.to_vec(), self.floats(node, 2)?.to_vec());
+        let (input, gamma, beta) = (node.input(0)?, self.floats(node, 1)?.to_vec(), self.floats(node, 2)?.to_vec());
         let label = op_name(&node.op).to_owned();
         let channels = gamma.len();
         let waiting = |input: ValueId, moments: usize, own: bool, plane: bool, affine: Affine| Waiting {
@@ -222,7 +221,8 @@ impl Planner<'_> {
                 let bias = end.bias.as_deref().unwrap_or_default();
                 let spread = weights.spread();
                 let greatest = spread.iter().zip(scale).map(|(s, m)| f64::from(*s) * f64::from(*m));
-                let greatest = greatest.enumerate().map(|(c, g)| g + f64::from(bias.get(c).copied().unwrap_or(0.0).abs()));
+                let greatest =
+                    greatest.enumerate().map(|(c, g)| g + f64::from(bias.get(c).copied().unwrap_or(0.0).abs()));
                 Some(greatest.collect::<Vec<f64>>())
             }
             PlanKind::ConvInt8 { .. } | PlanKind::Conv { .. } => None,

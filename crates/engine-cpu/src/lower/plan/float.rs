@@ -4,7 +4,8 @@ use super::{PlanKind, Planned, Planner, Tried, leaky, unary};
 use crate::step::End;
 use crate::window::{border, conv_shape, pad_table, resize_table, three};
 use cytoscope_graph::{
-    Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor, ValueId,
+    Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor,
+    ValueId,
 };
 use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, WeightShape};
@@ -175,8 +176,7 @@ impl Planner<'_> {
             return None;
         }
         let inputs: Vec<ValueId> = node.inputs.iter().copied().collect::<Option<_>>()?;
-        if !inputs.iter().any(|v| self.near(*v)) || inputs.iter().any(|v| self.graph.constant(*v).is_some())
-        {
+        if !inputs.iter().any(|v| self.near(*v)) || inputs.iter().any(|v| self.graph.constant(*v).is_some()) {
             return None;
         }
         let mut channels = 0;
