@@ -1,5 +1,6 @@
 //! The quantized form of a network that is nearest to it on tiles it was not calibrated with.
 
+use super::QuantizeMode;
 use super::histogram::{Histogram, Method};
 use super::measure::{Comparison, OutputError};
 use super::observe::{Observed, Runner, Tile, observe};
@@ -169,10 +170,15 @@ impl Search<'_> {
         Ok(work)
     }
 
-    /// Runs of the network that [`Search::statically`] makes at most, for its meter.
-    pub(crate) fn steps(&self) -> u64 {
-        let (strengths, layers) = (STRENGTHS.len() as u64, self.layers().len() as u64);
-        1 + strengths * (1 + SCOUTS.len() as u64) + Method::ALL.len() as u64 + 3 * layers + 2
+    /// Runs of the network that a search makes without a layer left in floats, for its meter.
+    pub(crate) fn steps(&self, mode: QuantizeMode) -> u64 {
+        match mode {
+            QuantizeMode::Static => {
+                let (strengths, scouts) = (STRENGTHS.len() as u64, SCOUTS.len() as u64);
+                1 + strengths * (1 + scouts) + Method::ALL.len() as u64 - scouts + 1
+            }
+            QuantizeMode::Dynamic => 2,
+        }
     }
 
     /// Ranges known beforehand: tries strengths and methods, leaves layers in floats until the budget is met.
