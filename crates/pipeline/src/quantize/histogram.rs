@@ -140,11 +140,6 @@ impl Histogram {
         }
     }
 
-    /// Least and greatest value; `None` before any was counted.
-    pub fn ends(&self) -> Option<(f32, f32)> {
-        self.ends
-    }
-
     /// The range a method finds, which always holds 0; `(0, 0)` before any value was counted.
     pub fn range(&self, method: Method) -> (f32, f32) {
         let Some((low, high)) = self.ends else { return (0.0, 0.0) };
@@ -260,7 +255,7 @@ mod tests {
         assert_eq!(histogram.range(Method::Mse), (0.0, 0.0));
         assert!(histogram.add(&ramp(0.0, 0.01, 100)));
         assert!(histogram.add(&ramp(-3.0, 500.0, 1000)));
-        assert_eq!(histogram.ends(), Some((-3.0, 500.0)));
+        assert_eq!(histogram.ends, Some((-3.0, 500.0)));
         assert_eq!(histogram.bins.values().sum::<u64>(), 1100);
         assert!(histogram.bins.len() <= BINS as usize);
         assert_eq!(histogram.range(Method::MinMax), (-3.0, 500.0));
@@ -271,7 +266,7 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut histogram = Histogram::default();
             assert!(!histogram.add(&[0.0, bad, 1.0]));
-            assert_eq!(histogram.ends(), None);
+            assert_eq!(histogram.ends, None);
         }
     }
 
@@ -285,7 +280,7 @@ mod tests {
         x.add(&a);
         y.add(&b);
         x.join(&y);
-        assert_eq!(x.ends(), both.ends());
+        assert_eq!(x.ends, both.ends);
         assert_eq!(x.bins.values().sum::<u64>(), both.bins.values().sum::<u64>());
         for method in Method::ALL {
             let (p, q) = (x.range(method), both.range(method));

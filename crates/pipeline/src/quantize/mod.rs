@@ -1,5 +1,6 @@
 //! Quantizing a model: calibration, search, and the package that comes of it.
 
+mod bias;
 mod histogram;
 mod measure;
 mod observe;
@@ -14,6 +15,7 @@ pub use speed::TileTime;
 
 use crate::packages::{self, Quantized};
 use crate::{Context, JobError, Model, Task, find_model};
+use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::package::{Package, Processing, Tolerance};
 use cytoscope_graph::passes::quantize;
@@ -188,6 +190,12 @@ impl QuantizeJob {
             return Err(JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned()));
         };
         let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
+        if !engine.device().precisions.contains(&Precision::Int8) {
+            notes.push(
+                "this processor's engine has no integers yet: the int8 time is that of the same values in floats"
+                    .to_owned(),
+            );
+        }
         let bytes = |graph: &Graph| graph.to_bytes().map(|b| b.len() as u64).map_err(|e| JobError::model(&*shown, e));
         let mut report = self.report(&package, &search, &found, notes);
         report.float_bytes = bytes(&source)?;
@@ -312,7 +320,7 @@ impl QuantizeJob {
             candidates: found.candidates.clone(),
             bias_corrected: found.bias_corrected.clone(),
             quantized_layers: all.iter().filter(|l| !left.contains(l.name.as_str())).count(),
-            float_share_of_work: found.left_float.iter().map(|l| l.share_of_work).sum(),
+            float_share_of_work: found.left_float.iter().fold(0.0, |sum, l| sum + l.share_of_work),
             left_float: found.left_float.clone(),
             accuracy_budget: self.accuracy_budget,
             budget_met: worst <= self.accuracy_budget,

@@ -1,9 +1,9 @@
 //! The quantized form of a network that is nearest to it on tiles it was not calibrated with.
 
-use super::QuantizeMode;
 use super::histogram::{Histogram, Method};
 use super::measure::{Comparison, OutputError};
 use super::observe::{Observed, Runner, Tile, observe};
+use super::{QuantizeMode, bias};
 use crate::{JobError, Meter, Task};
 use cytoscope_graph::passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
 use cytoscope_graph::{Graph, Tensor, ValueId, analysis, infer_shapes};
@@ -30,6 +30,13 @@ pub struct FloatLayer {
     pub why: String,
     /// Its share of the network's multiply-accumulates.
     pub share_of_work: f64,
+}
+
+/// A quantized graph and the layers whose bias was corrected.
+struct Corrected {
+    graph: Graph,
+    names: Vec<String>,
+    error: f64,
 }
 
 /// What was found.
@@ -71,8 +78,6 @@ struct Variant {
     graph: Graph,
     strength: Option<f64>,
     groups: Vec<(Group, Histogram)>,
-    /// Ranges that were found better than the method's own, by a group's first tensor.
-    ranges: BTreeMap<ValueId, (f32, f32)>,
 }
 
 impl Variant {
@@ -82,16 +87,9 @@ impl Variant {
             return Ok(quantize::quantize(&self.graph, &Activations::Dynamic, keep)?);
         };
         let range = |group: &Group| {
-            let key = |g: &Group| g.sources.first().copied();
-            let known = key(group).and_then(|id| self.ranges.get(&id));
-            let found = match known {
-                Some(range) => *range,
-                None => {
-                    let held = self.groups.iter().find(|(g, _)| g.sources.iter().any(|id| group.sources.contains(id)));
-                    held.map_or((0.0, 0.0), |(_, histogram)| histogram.range(method))
-                }
-            };
-            QuantRange::of(found.0, found.1)
+            let held = self.groups.iter().find(|(g, _)| g.sources.iter().any(|id| group.sources.contains(id)));
+            let (low, high) = held.map_or((0.0, 0.0), |(_, histogram)| histogram.range(method));
+            QuantRange::of(low, high)
         };
         Ok(quantize::quantize(&self.graph, &Activations::Static(&range), keep)?)
     }
@@ -150,7 +148,7 @@ impl Search<'_> {
             group.sources.iter().filter_map(|id| observed.spread.get(id)).for_each(|h| all.join(h));
             (group, all)
         });
-        Ok(Some(Variant { graph, strength, groups: joined.collect(), ranges: BTreeMap::new() }))
+        Ok(Some(Variant { graph, strength, groups: joined.collect() }))
     }
 
     /// Each layer's share of the multiply-accumulates.
@@ -177,7 +175,7 @@ impl Search<'_> {
                 let (strengths, scouts) = (STRENGTHS.len() as u64, SCOUTS.len() as u64);
                 1 + strengths * (1 + scouts) + Method::ALL.len() as u64 - scouts + 1
             }
-            QuantizeMode::Dynamic => 2,
+            QuantizeMode::Dynamic => STRENGTHS.len() as u64 + 1,
         }
     }
 
@@ -210,7 +208,7 @@ impl Search<'_> {
             }
         }
         let Some((mut error, variant, mut method)) = best else {
-            return Err(JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned()));
+            return Err(no_data());
         };
         for other in Method::ALL.into_iter().filter(|m| !SCOUTS.contains(m)) {
             let tried = self.worst(&variant.quantized(Some(other), &self.keep_float)?, usize::MAX)?;
@@ -223,13 +221,22 @@ impl Search<'_> {
         self.finish(variant, Some(method), error, candidates, meter)
     }
 
-    /// Ranges found while the model runs.
+    /// Ranges found while the model runs: tries strengths of equalization.
     pub(crate) fn dynamically(&self, meter: &mut Meter<'_>) -> Result<Found, JobError> {
-        let variant =
-            Variant { graph: self.graph.clone(), strength: None, groups: Vec::new(), ranges: BTreeMap::new() };
-        let error = self.worst(&variant.quantized(None, &self.keep_float)?, usize::MAX)?;
-        meter.add(1)?;
-        let candidates = vec![Candidate { method: None, equalized: None, relative_l2: error }];
+        let plain = observe(&self.runner, &self.graph, &self.sources(), &self.calibration)?;
+        let mut candidates: Vec<Candidate> = Vec::new();
+        let mut best: Option<(f64, Variant)> = None;
+        for strength in STRENGTHS {
+            if let Some(variant) = self.variant(strength, &plain)? {
+                let error = self.worst(&variant.quantized(None, &self.keep_float)?, usize::MAX)?;
+                candidates.push(Candidate { method: None, equalized: strength, relative_l2: error });
+                if best.as_ref().is_none_or(|(e, _)| error < *e) {
+                    best = Some((error, variant));
+                }
+            }
+            meter.add(1)?;
+        }
+        let Some((error, variant)) = best else { return Err(no_data()) };
         self.finish(variant, None, error, candidates, meter)
     }
 
@@ -248,25 +255,47 @@ impl Search<'_> {
             .iter()
             .map(|name| FloatLayer { name: name.clone(), why: "asked for".to_owned(), share_of_work: share(name) })
             .collect();
-        if error > self.budget {
+        let mut made = self.corrected(&variant, method, &keep, meter)?;
+        if error > self.budget && made.error > self.budget {
             let kept = self.leave_float(&variant, method, error, &work, meter)?;
             keep.extend(kept.iter().map(|k| k.name.clone()));
             left_float.extend(kept);
+            made = self.corrected(&variant, method, &keep, meter)?;
         }
-        let graph = variant.quantized(method, &keep)?;
-        let errors = self.errors(&graph, usize::MAX)?;
         for (name, why) in quantize::survey(&self.graph).left {
             left_float.push(FloatLayer { name, why, share_of_work: 0.0 });
         }
         Ok(Found {
-            graph,
+            errors: self.errors(&made.graph, usize::MAX)?,
+            graph: made.graph,
             method,
             equalized: variant.strength,
-            bias_corrected: Vec::new(),
+            bias_corrected: made.names,
             candidates,
             left_float,
-            errors,
         })
+    }
+
+    /// The quantized graph with its biases corrected, where that brings it nearer on the held-out tiles.
+    fn corrected(
+        &self,
+        variant: &Variant,
+        method: Option<Method>,
+        keep: &BTreeSet<String>,
+        meter: &mut Meter<'_>,
+    ) -> Result<Corrected, JobError> {
+        let graph = variant.quantized(method, keep)?;
+        let error = self.worst(&graph, usize::MAX)?;
+        let layers: Vec<Layer> = self.layers().into_iter().filter(|l| !keep.contains(&l.name)).collect();
+        let tried = bias::corrected(&self.runner, &variant.graph, &graph, &layers, &self.calibration)?;
+        meter.add(1)?;
+        if let Some((graph, names)) = tried {
+            let after = self.worst(&graph, usize::MAX)?;
+            if after < error {
+                return Ok(Corrected { graph, names, error: after });
+            }
+        }
+        Ok(Corrected { graph, names: Vec::new(), error })
     }
 
     /// Leaves layers in floats, those first whose quantization costs most accuracy for the work they are, until the whole meets the
@@ -325,6 +354,10 @@ impl Search<'_> {
             })
             .collect())
     }
+}
+
+fn no_data() -> JobError {
+    JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned())
 }
 
 /// The factor of each channel: w^(1 − s) / r^s with r the channel's largest value, w its largest share of the weights that read it.

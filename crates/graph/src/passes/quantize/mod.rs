@@ -22,7 +22,7 @@ use crate::passes;
 pub use equalize::{Domain, domains};
 pub use groups::{Group, groups};
 pub use layers::{Layer, Survey, survey};
-pub use write::{QuantizedWeight, quantize_weight};
+pub use write::{QuantizedWeight, quantize_weight, shift_bias};
 
 /// The values that a quantized tensor holds: 255 steps between the two ends, one of which is exactly 0.
 #[derive(Debug, Clone, Copy, PartialEq)]

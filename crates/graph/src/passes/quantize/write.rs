@@ -208,3 +208,31 @@ pub(super) fn dynamically(graph: &Graph, layers: &[Layer]) -> Result<Graph> {
     }
     Ok(writer.finish())
 }
+
+/// Adds `shift` to the bias of a layer, one number an output channel; a layer without bias gets one.
+///
+/// # Errors
+/// [`GraphError::Misused`] if no convolution has this name or it has another number of output channels.
+pub fn shift_bias(graph: &mut Graph, layer: &str, shift: &[f32]) -> Result<()> {
+    let found = graph.nodes.iter().position(|n| n.name == layer && matches!(n.op, Op::Conv(_) | Op::ConvTranspose(_)));
+    let wrong = |got: String| GraphError::misused(format!("bias of \"{layer}\""), got, "one number an output channel");
+    let index = found.ok_or_else(|| wrong("no such layer".to_owned()))?;
+    let old = graph.nodes.get(index).and_then(|n| n.input(2));
+    let bias: Vec<f32> = match old {
+        None => shift.to_vec(),
+        Some(id) => {
+            let held = graph.constant(id).and_then(|t| t.as_f32()).filter(|b| b.len() == shift.len());
+            let held = held.ok_or_else(|| wrong(format!("{} numbers", shift.len())))?;
+            held.iter().zip(shift).map(|(b, s)| b + s).collect()
+        }
+    };
+    let made = graph.add_initializer(format!("{layer}_corrected_bias"), Tensor::vector(bias));
+    if let Some(node) = graph.nodes.get_mut(index) {
+        node.inputs.resize(node.inputs.len().max(3), None);
+        if let Some(slot) = node.inputs.get_mut(2) {
+            *slot = Some(made);
+        }
+    }
+    super::passes::eliminate_dead(graph);
+    Ok(())
+}
