@@ -78,6 +78,9 @@ pub fn fingerprint(model: &[u8]) -> String {
     Sha256::digest(model).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
+/// Compiles a model for an engine.
+pub type CompileFor<'a> = dyn Fn(&dyn Engine) -> Result<Box<dyn Session>, EngineError> + 'a;
+
 /// What [`fastest`] measures.
 pub struct Probe<'a> {
     /// The model's fingerprint, for the cache.
@@ -89,7 +92,7 @@ pub struct Probe<'a> {
     /// The precision it has on a device.
     pub precision: &'a dyn Fn(DeviceId) -> Precision,
     /// Compiles the model for an engine, in that precision.
-    pub compile: &'a dyn Fn(&dyn Engine) -> Result<Box<dyn Session>, EngineError>,
+    pub compile: &'a CompileFor<'a>,
 }
 
 /// Measures the probe on each engine (one warm-up, then the best of three) and takes the fastest.

@@ -201,7 +201,9 @@ impl QuantizeJob {
         report.float_bytes = bytes(&source)?;
         report.int8_bytes = bytes(&found.graph)?;
         if report.int8_bytes >= report.float_bytes {
-            report.notes.push("the int8 network is no smaller than the float one: its few weights are not worth it".to_owned());
+            report
+                .notes
+                .push("the int8 network is no smaller than the float one: its few weights are not worth it".to_owned());
         }
         report.tile_times = tile_times;
         report.tile_shape = timed.shape().to_vec();
