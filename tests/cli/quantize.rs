@@ -272,6 +272,8 @@ fn wrong_use_is_told_before_anything_is_computed() {
     std::fs::write(desk.path("mine/notes.txt"), b"keep").unwrap();
     desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "mine"], &["mine", "other files"]);
     assert_eq!(desk.bytes("mine/notes.txt"), b"keep");
+    std::fs::write(desk.path("photos.zip"), b"mine").unwrap();
+    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "photos.zip"], &["photos.zip", "no package"]);
     // A network in integers has nothing left to quantize.
     desk.run(&["quantize", "net.onnx", "--mode", "dynamic", "--accuracy-budget", "1", "--without-float", "--out", "q"])
         .ok();

@@ -83,7 +83,7 @@ impl Histogram {
             let width = ((high - low).max(high.abs().max(low.abs()) * 1e-6) / FIRST_BINS).max(f32::MIN_POSITIVE);
             self.exponent = width.log2().ceil().max(-120.0) as i32;
         }
-        while self.number(high) - self.number(low) >= BINS {
+        while self.number(high).saturating_sub(self.number(low)) >= BINS {
             self.coarsen();
         }
         let step = values.len().div_ceil(COUNTED);
@@ -259,6 +259,21 @@ mod tests {
         assert_eq!(histogram.bins.values().sum::<u64>(), 1100);
         assert!(histogram.bins.len() <= BINS as usize);
         assert_eq!(histogram.range(Method::MinMax), (-3.0, 500.0));
+    }
+
+    #[test]
+    fn any_magnitude_fits() {
+        let mut histogram = Histogram::default();
+        for values in [[0.0f32, 0.0], [-1e-30, 1e-38], [-3e38, 1e30], [5.0, 3e38]] {
+            assert!(histogram.add(&values));
+            assert!(histogram.bins.len() <= BINS as usize);
+        }
+        assert_eq!(histogram.range(Method::MinMax), (-3e38, 3e38));
+        assert_eq!(histogram.bins.values().sum::<u64>(), 8);
+        for method in Method::ALL {
+            let (low, high) = histogram.range(method);
+            assert!(low <= 0.0 && high >= 0.0 && low.is_finite() && high.is_finite(), "{method}: {low} to {high}");
+        }
     }
 
     #[test]

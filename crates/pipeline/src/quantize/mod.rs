@@ -222,10 +222,11 @@ impl QuantizeJob {
                 self.out.display()
             )));
         }
-        let is_package = self.out.join("rdf.yaml").is_file() || self.out.extension().is_some_and(|e| e == "zip");
+        let is_zip = self.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"));
+        let is_package = self.out.join("rdf.yaml").is_file() || (is_zip && Package::open(&self.out).is_ok());
         if self.out.is_file() && !is_package {
             return Err(JobError::WrongUse(format!(
-                "{} is a file: give a folder, or a path that ends in .zip, with --out",
+                "{} is a file and no package: give another folder, or a path that ends in .zip, with --out",
                 self.out.display()
             )));
         }

@@ -256,8 +256,8 @@ impl Search<'_> {
             .map(|name| FloatLayer { name: name.clone(), why: "asked for".to_owned(), share_of_work: share(name) })
             .collect();
         let mut made = self.corrected(&variant, method, &keep, meter)?;
-        if error > self.budget && made.error > self.budget {
-            let kept = self.leave_float(&variant, method, error, &work, meter)?;
+        if made.error > self.budget {
+            let kept = self.leave_float(&variant, method, error, &work)?;
             keep.extend(kept.iter().map(|k| k.name.clone()));
             left_float.extend(kept);
             made = self.corrected(&variant, method, &keep, meter)?;
@@ -306,10 +306,10 @@ impl Search<'_> {
         method: Option<Method>,
         error: f64,
         work: &BTreeMap<String, f64>,
-        meter: &mut Meter<'_>,
     ) -> Result<Vec<FloatLayer>, JobError> {
         let names: Vec<String> =
             self.layers().into_iter().map(|l| l.name).filter(|n| !self.keep_float.contains(n)).collect();
+        let mut meter = self.runner.context.meter("layers", 2 * names.len() as u64, "runs");
         let mut alone: Vec<(String, f64)> = Vec::new();
         for name in &names {
             let others: BTreeSet<String> =

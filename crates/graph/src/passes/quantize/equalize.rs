@@ -101,7 +101,7 @@ pub fn domains(graph: &Graph) -> Vec<Domain> {
     let mut search = Search {
         graph,
         parent: (0..graph.values.len()).collect(),
-        barred: graph.inputs.iter().chain(&graph.outputs).copied().collect(),
+        barred: graph.inputs.iter().chain(&graph.outputs).chain(graph.initializers.keys()).copied().collect(),
         parts: BTreeMap::new(),
     };
     let mut makers: Vec<(ValueId, usize)> = Vec::new();
@@ -140,6 +140,8 @@ pub fn domains(graph: &Graph) -> Vec<Domain> {
             let mut parts = Vec::new();
             search.spread(id, 0, 0, &mut parts);
             search.bar(parts.into_iter().map(|(part, _)| part));
+            // Nor can what its values go into: nothing makes them there.
+            search.bar([id]);
         }
     }
     collect(&search, &makers, &readers)
