@@ -41,9 +41,9 @@ impl std::fmt::Display for Method {
 }
 
 /// Most bins held; the range grows by joining pairs of them.
-const BINS: i64 = 4096;
+const BINS: i64 = 16384;
 /// Bins that the first values are spread over.
-const FIRST_BINS: f32 = 2048.0;
+const FIRST_BINS: f32 = 8192.0;
 /// Values counted of one tensor at a time: more are thinned out evenly (the ends are always exact).
 const COUNTED: usize = 1 << 19;
 
@@ -178,8 +178,8 @@ impl Histogram {
 
     /// The range inside `whole` that costs least: each end is moved in small steps in turn until nothing is gained.
     fn best(&self, whole: (f64, f64), cost: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
-        const STEPS: i32 = 60;
-        const FACTOR: f64 = 0.96;
+        const STEPS: i32 = 90;
+        const FACTOR: f64 = 0.95;
         let mut best = (whole, cost(whole));
         for _ in 0..3 {
             let before = best.1;

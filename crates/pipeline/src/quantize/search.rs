@@ -8,6 +8,7 @@ use crate::{JobError, Meter, Task};
 use cytoscope_graph::passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
 use cytoscope_graph::{Graph, Tensor, ValueId, analysis, infer_shapes};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One way that was tried, and how it did on the held-out tiles.
@@ -78,17 +79,32 @@ struct Variant {
     graph: Graph,
     strength: Option<f64>,
     groups: Vec<(Group, Histogram)>,
+    /// Ranges found so far, one a group.
+    ranges: RefCell<Vec<(Method, Vec<(f32, f32)>)>>,
 }
 
 impl Variant {
+    /// The range of each group by a method; worked out once.
+    fn ranges(&self, method: Method) -> Vec<(f32, f32)> {
+        let mut known = self.ranges.borrow_mut();
+        if let Some((_, ranges)) = known.iter().find(|(m, _)| *m == method) {
+            return ranges.clone();
+        }
+        let ranges: Vec<(f32, f32)> = self.groups.iter().map(|(_, histogram)| histogram.range(method)).collect();
+        known.push((method, ranges.clone()));
+        ranges
+    }
+
     /// The quantized graph.
     fn quantized(&self, method: Option<Method>, keep: &BTreeSet<String>) -> Result<Graph, JobError> {
         let Some(method) = method else {
             return Ok(quantize::quantize(&self.graph, &Activations::Dynamic, keep)?);
         };
+        let ranges = self.ranges(method);
         let range = |group: &Group| {
-            let held = self.groups.iter().find(|(g, _)| g.sources.iter().any(|id| group.sources.contains(id)));
-            let (low, high) = held.map_or((0.0, 0.0), |(_, histogram)| histogram.range(method));
+            let same = |g: &Group| g.sources.iter().any(|id| group.sources.contains(id));
+            let held = self.groups.iter().zip(&ranges).find(|((g, _), _)| same(g));
+            let (low, high) = held.map_or((0.0, 0.0), |(_, range)| *range);
             QuantRange::of(low, high)
         };
         Ok(quantize::quantize(&self.graph, &Activations::Static(&range), keep)?)
@@ -148,7 +164,7 @@ impl Search<'_> {
             group.sources.iter().filter_map(|id| observed.spread.get(id)).for_each(|h| all.join(h));
             (group, all)
         });
-        Ok(Some(Variant { graph, strength, groups: joined.collect() }))
+        Ok(Some(Variant { graph, strength, groups: joined.collect(), ranges: RefCell::default() }))
     }
 
     /// Each layer's share of the multiply-accumulates.
