@@ -74,23 +74,26 @@ pub(crate) struct Search<'a> {
     pub keep_float: BTreeSet<String>,
 }
 
+/// Least and greatest value, one pair a group.
+type Ranges = Vec<(f32, f32)>;
+
 /// A float network with channels made alike, and what its tensors hold.
 struct Variant {
     graph: Graph,
     strength: Option<f64>,
     groups: Vec<(Group, Histogram)>,
     /// Ranges found so far, one a group.
-    ranges: RefCell<Vec<(Method, Vec<(f32, f32)>)>>,
+    ranges: RefCell<Vec<(Method, Ranges)>>,
 }
 
 impl Variant {
     /// The range of each group by a method; worked out once.
-    fn ranges(&self, method: Method) -> Vec<(f32, f32)> {
+    fn ranges(&self, method: Method) -> Ranges {
         let mut known = self.ranges.borrow_mut();
         if let Some((_, ranges)) = known.iter().find(|(m, _)| *m == method) {
             return ranges.clone();
         }
-        let ranges: Vec<(f32, f32)> = self.groups.iter().map(|(_, histogram)| histogram.range(method)).collect();
+        let ranges: Ranges = self.groups.iter().map(|(_, histogram)| histogram.range(method)).collect();
         known.push((method, ranges.clone()));
         ranges
     }
