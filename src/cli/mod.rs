@@ -8,6 +8,7 @@ mod info;
 mod models;
 mod predict;
 mod progress;
+mod quantize;
 mod run;
 mod segment;
 mod simulate;
@@ -55,6 +56,8 @@ enum Command {
     Import(models::Import),
     /// Write a package as ONNX, bioimage.io zip or safetensors
     Export(models::Export),
+    /// Make a smaller, faster package of a model: 8-bit integers where that costs no accuracy
+    Quantize(quantize::Quantize),
     /// Make stacks with truth, for trying things out
     Simulate(simulate::Simulate),
     /// The engine process behind the workbench: jobs in, events out, as JSON lines
@@ -98,6 +101,7 @@ impl Command {
             Command::Evaluate(c) => c.run(),
             Command::Import(c) => c.run(),
             Command::Export(c) => c.run(),
+            Command::Quantize(c) => c.run(),
             Command::Simulate(c) => c.run(),
             Command::Worker(c) => c.run(),
             Command::ProbeDevice(c) => c.run(),

@@ -3,7 +3,9 @@
 use super::failure::{Failure, Outcome};
 use super::{print, print_json};
 use clap::{Args, ValueEnum};
+use cytoscope_graph::TensorData;
 use cytoscope_pipeline::{find_model, packages};
+use safetensors::Dtype;
 use std::path::PathBuf;
 
 /// Options of `import`.
@@ -34,7 +36,7 @@ pub(crate) struct Export {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// The network as it is run.
+    /// The network as it is run; an int8 one with quantize and dequantize nodes.
     Onnx,
     /// The whole package as a zip.
     Bioimageio,
@@ -62,14 +64,20 @@ impl Export {
             Format::Onnx => package.graph.save(&self.out)?,
             Format::Bioimageio => packages::save(&package, &self.out)?,
             Format::Safetensors => {
-                let named = package.graph.initializers.iter().filter_map(|(id, tensor)| {
-                    let values = tensor.as_f32()?;
-                    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                    Some((package.graph.value(*id).name.clone(), tensor.shape().to_vec(), bytes))
+                // Of a quantized package the float network's weights, or its bytes and scales where it has no other.
+                let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
+                let named = graph.initializers.iter().filter_map(|(id, tensor)| {
+                    let (dtype, bytes): (_, Vec<u8>) = match tensor.data() {
+                        TensorData::F32(values) => (Dtype::F32, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+                        TensorData::I8(values) => (Dtype::I8, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+                        TensorData::U8(values) => (Dtype::U8, values.clone()),
+                        _ => return None,
+                    };
+                    Some((graph.value(*id).name.clone(), dtype, tensor.shape().to_vec(), bytes))
                 });
                 let owned: Vec<_> = named.collect();
-                let views = owned.iter().map(|(name, shape, bytes)| {
-                    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
+                let views = owned.iter().map(|(name, dtype, shape, bytes)| {
+                    let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes);
                     view.map(|v| (name.clone(), v)).map_err(|e| Failure::other(format!("{name}: {e}")))
                 });
                 let views = views.collect::<Result<Vec<_>, _>>()?;

@@ -10,4 +10,5 @@ mod memory;
 mod models;
 mod odd_inputs;
 mod predict;
+mod quantize;
 mod worker;

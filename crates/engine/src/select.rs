@@ -1,7 +1,7 @@
 //! The fastest device for a model, by a short measured run, remembered.
 
-use crate::{CompileOptions, Device, DeviceId, Engine, EngineError};
-use cytoscope_graph::{Graph, Tensor};
+use crate::{Device, DeviceId, Engine, EngineError, Precision, Session};
+use cytoscope_graph::Tensor;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -78,16 +78,21 @@ pub fn fingerprint(model: &[u8]) -> String {
     Sha256::digest(model).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
+/// Compiles a model for an engine.
+pub type CompileFor<'a> = dyn Fn(&dyn Engine) -> Result<Box<dyn Session>, EngineError> + 'a;
+
 /// What [`fastest`] measures.
 pub struct Probe<'a> {
-    /// The model.
-    pub graph: &'a Graph,
-    /// Its fingerprint, for the cache.
+    /// The model's fingerprint, for the cache.
     pub fingerprint: &'a str,
     /// Inputs of one run.
     pub inputs: &'a [Tensor],
-    /// How it is compiled.
-    pub options: &'a CompileOptions,
+    /// Threads it is compiled for; 0 takes all.
+    pub threads: usize,
+    /// The precision it has on a device.
+    pub precision: &'a dyn Fn(DeviceId) -> Precision,
+    /// Compiles the model for an engine, in that precision.
+    pub compile: &'a CompileFor<'a>,
 }
 
 /// Measures the probe on each engine (one warm-up, then the best of three) and takes the fastest.
@@ -122,7 +127,12 @@ pub fn fastest(
         let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
         let key = format!(
             "{}|{}|{}|{}|{}|{shapes:?}|{}",
-            probe.fingerprint, device.id, device.name, device.driver, probe.options.precision, probe.options.threads
+            probe.fingerprint,
+            device.id,
+            device.name,
+            device.driver,
+            (probe.precision)(device.id),
+            probe.threads
         );
         let known = cache.entries.get(&key).copied();
         let measured = match known {
@@ -158,8 +168,7 @@ pub fn fastest(
 }
 
 fn measure(engine: &dyn Engine, probe: &Probe<'_>) -> Result<f64, EngineError> {
-    let shapes: Vec<Vec<usize>> = probe.inputs.iter().map(|t| t.shape().to_vec()).collect();
-    let mut session = engine.compile(probe.graph, &shapes, probe.options)?;
+    let mut session = (probe.compile)(engine)?;
     session.run(probe.inputs)?;
     let mut best = f64::INFINITY;
     for _ in 0..3 {

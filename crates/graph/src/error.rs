@@ -45,6 +45,12 @@ pub enum GraphError {
         /// What is missing.
         what: String,
     },
+    /// A graph in which quantizing would change nothing.
+    #[error("there is nothing to quantize: {why}")]
+    NothingToQuantize {
+        /// Why not.
+        why: String,
+    },
     /// A named limit was exceeded.
     #[error("{limit} is limited to {allowed}, but {what} asks for {asked}")]
     OverLimit {
@@ -92,7 +98,9 @@ impl GraphError {
     pub fn kind(&self) -> GraphErrorKind {
         match self {
             Self::Malformed { .. } => GraphErrorKind::Malformed,
-            Self::UnsupportedOp { .. } | Self::Unsupported { .. } => GraphErrorKind::Unsupported,
+            Self::UnsupportedOp { .. } | Self::Unsupported { .. } | Self::NothingToQuantize { .. } => {
+                GraphErrorKind::Unsupported
+            }
             Self::OverLimit { .. } => GraphErrorKind::OverLimit,
             Self::Misused { .. } => GraphErrorKind::Misused,
             Self::Node { source, .. } => source.kind(),

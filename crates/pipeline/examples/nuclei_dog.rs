@@ -109,6 +109,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         test_outputs,
         config: json!({"task": "segmentation", "segment_channel": 0, "seed_channel": 1, "segment": segment}),
         cover: None,
+        float_graph: None,
+        tolerance: None,
     };
     builder.save(&out)?;
     println!("wrote {}", out.display());

@@ -3,7 +3,7 @@
 use crate::predict::PredictJob;
 use crate::{Context, Event, JobError, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
-use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision};
+use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
@@ -147,12 +147,7 @@ impl Devices {
                 None => unusable.push(device.clone()),
             }
         }
-        let options = CompileOptions {
-            precision: job.precision.unwrap_or(Precision::F32),
-            threads: job.threads,
-            memory_budget_bytes: None,
-            recorder: Recorder::totals_only(),
-        };
+        let precision = |device| model.precision_on(device, job.precision);
         let edge: [usize; 3] = std::array::from_fn(|a| {
             if a == 0 && model.spatial_axes == 2 {
                 1
@@ -165,7 +160,22 @@ impl Devices {
         if engines.len() > 1 {
             context.note(format!("comparing {} devices on a tile of {edge:?} voxels", engines.len()));
         }
-        let probe = Probe { graph: &model.graph, fingerprint: &model.fingerprint, inputs: &inputs, options: &options };
+        let compile = |engine: &dyn Engine| {
+            let options = CompileOptions {
+                precision: precision(engine.device().id),
+                threads: job.threads,
+                memory_budget_bytes: None,
+                recorder: Recorder::totals_only(),
+            };
+            model.compile(engine, &shape, &options)
+        };
+        let probe = Probe {
+            fingerprint: &model.fingerprint,
+            inputs: &inputs,
+            threads: job.threads,
+            precision: &precision,
+            compile: &compile,
+        };
         let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("device-times.json")));
         let choice = select::fastest(&engines, &unusable, &probe, &mut cache)?;
         let engine = engines.into_iter().find(|e| e.device().id == choice.device);

@@ -21,6 +21,7 @@ mod ops;
 pub mod packages;
 pub mod predict;
 pub mod provenance;
+pub mod quantize;
 mod segment;
 mod spool;
 mod stack;

@@ -1,9 +1,10 @@
 //! A model as jobs use it: network, axes, processing, reach.
 
 use crate::JobError;
-use cytoscope_engine::select;
+use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, Session, select};
 use cytoscope_graph::package::{AxisKind, AxisSize, Package, Processing};
-use cytoscope_graph::{Graph, analysis};
+use cytoscope_graph::passes::quantize::is_quantized;
+use cytoscope_graph::{Graph, analysis, passes};
 use cytoscope_objects::SegmentOptions;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -27,8 +28,12 @@ pub struct Model {
     pub description: String,
     /// Where it was found.
     pub path: PathBuf,
-    /// Its network.
+    /// Its network; of a quantized model the one with quantize and dequantize nodes.
     pub graph: Graph,
+    /// The same network in floats, where a quantized model has it too.
+    pub float_graph: Option<Graph>,
+    /// Whether [`Model::graph`] computes on 8-bit integers.
+    pub has_int8: bool,
     /// Fingerprint of the network's file.
     pub fingerprint: String,
     /// Channels it takes.
@@ -229,7 +234,9 @@ impl Model {
             name: package.name,
             description: package.description,
             path: package.path,
+            has_int8: is_quantized(&package.graph),
             graph: package.graph,
+            float_graph: package.float_graph,
             input_channels,
             output_channels,
             spatial_axes,
@@ -241,6 +248,61 @@ impl Model {
             segment_channel,
             seed_channel,
         })
+    }
+
+    /// The network for a precision: a quantized model computes in floats on its float network, where it has one.
+    pub fn network(&self, precision: Precision) -> &Graph {
+        match (&self.float_graph, precision) {
+            (Some(float), Precision::F32 | Precision::Tf32 | Precision::F16 | Precision::Bf16) => float,
+            _ => &self.graph,
+        }
+    }
+
+    /// The precision the model has on a device: the one asked for, or by itself integers on the processor where the model is
+    /// quantized, else 32-bit floats.
+    pub fn precision_on(&self, device: DeviceId, asked: Option<Precision>) -> Precision {
+        match asked {
+            Some(precision) => precision,
+            None if self.has_int8 && device == DeviceId::Cpu => Precision::Int8,
+            None => Precision::F32,
+        }
+    }
+
+    /// Compiles the network for inputs of one shape.
+    ///
+    /// An engine that has no integers yet runs a quantized network with its own meaning: what is dequantized is a float.
+    ///
+    /// # Errors
+    /// The engine's; [`EngineError::UnsupportedPrecision`] if integers are asked of a model in floats.
+    pub fn compile(
+        &self,
+        engine: &dyn Engine,
+        shape: &[usize],
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Session>, EngineError> {
+        let shapes = [shape.to_vec()];
+        let graph = self.network(options.precision);
+        if options.precision == Precision::Int8 {
+            if !self.has_int8 {
+                return Err(EngineError::UnsupportedPrecision {
+                    engine: engine.name(),
+                    precision: format!("{} with {}", Precision::Int8, self.name),
+                    has: "the model in floats only; `cytoscope quantize` makes an int8 one of it".to_owned(),
+                });
+            }
+            match engine.compile(graph, &shapes, options) {
+                Err(EngineError::UnsupportedPrecision { .. }) => {}
+                done => return done,
+            }
+        }
+        if !is_quantized(graph) {
+            return engine.compile(graph, &shapes, options);
+        }
+        let mut floats = graph.clone();
+        passes::fold_dequantized(&mut floats)?;
+        passes::eliminate_dead(&mut floats);
+        let precision = if options.precision == Precision::Int8 { Precision::F32 } else { options.precision };
+        engine.compile(&floats, &shapes, &CompileOptions { precision, ..options.clone() })
     }
 
     /// The shape of the network's input for a tile.

@@ -66,14 +66,14 @@ pub fn test(package: &Package) -> Result<TestResult, JobError> {
     let Some((inputs, expected)) = package.test_tensors().map_err(|e| bad(&e))? else { return Ok(TestResult::None) };
     let got = run_reference(&package.graph, inputs).map_err(|e| bad(&e))?;
     for ((spec, e), g) in package.outputs.iter().zip(&expected).zip(&got) {
-        if let Err(how) = compare(&spec.id, e, g, Tolerance::default()) {
+        if let Err(how) = compare(&spec.id, e, g, package.tolerance()) {
             return Ok(TestResult::Differs(how));
         }
     }
     Ok(TestResult::Reproduced)
 }
 
-fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, cytoscope_graph::GraphError> {
+pub(crate) fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, cytoscope_graph::GraphError> {
     let named: Vec<(String, Tensor)> =
         graph.inputs.iter().zip(inputs).map(|(id, t)| (graph.value(*id).name.clone(), t)).collect();
     reference::run(graph, &named)
@@ -82,26 +82,70 @@ fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, cyto
 /// Voxels along a free axis of made-up test inputs.
 const TEST_EDGE: usize = 16;
 
+/// What a quantized form of a package has of its own.
+pub(crate) struct Quantized {
+    pub graph: Graph,
+    pub float_graph: Option<Graph>,
+    pub tolerance: Tolerance,
+    /// Outputs for the package's test inputs.
+    pub test_outputs: Vec<Tensor>,
+    /// `config.cytoscope.quantization`.
+    pub record: Value,
+}
+
 /// Writes a package as bioimage.io 0.5: a folder, or a zip. One without test tensors gets some from the reference executor.
 ///
 /// # Errors
 /// [`JobError::Model`] if the network does not run or the files cannot be written.
 pub fn save(package: &Package, to: &Path) -> Result<(), JobError> {
-    let bad = |e: &dyn std::fmt::Display| JobError::model(package.path.display().to_string(), e.to_string());
-    let (test_inputs, test_outputs) = match package.test_tensors().map_err(|e| bad(&e))? {
-        Some(tensors) => tensors,
-        None => {
-            let inputs: Vec<Tensor> = package
-                .inputs
-                .iter()
-                .zip(&package.graph.inputs)
-                .map(|(spec, id)| made_up(spec, &package.graph, *id))
-                .collect::<Result<_, _>>()
-                .map_err(|e| bad(&e))?;
-            let outputs = run_reference(&package.graph, inputs.clone()).map_err(|e| bad(&e))?;
-            (inputs, outputs)
+    let (test_inputs, test_outputs) = test_or_made_up(package)?;
+    write(builder(package, test_inputs, test_outputs), to)
+}
+
+/// Writes the quantized form of a package.
+///
+/// # Errors
+/// As [`save`].
+pub(crate) fn save_quantized(
+    package: &Package,
+    test_inputs: Vec<Tensor>,
+    quantized: Quantized,
+    to: &Path,
+) -> Result<(), JobError> {
+    let mut made = builder(package, test_inputs, quantized.test_outputs);
+    made.graph = quantized.graph;
+    made.float_graph = quantized.float_graph;
+    made.tolerance = Some(quantized.tolerance);
+    match made.config.as_object_mut() {
+        Some(section) => {
+            section.insert("quantization".to_owned(), quantized.record);
         }
-    };
+        None => made.config = serde_json::json!({"quantization": quantized.record}),
+    }
+    write(made, to)
+}
+
+/// A package's test tensors, inputs and outputs; where it has none, made-up inputs and what the reference executor makes of them.
+///
+/// # Errors
+/// [`JobError::Model`] if a test tensor is at fault or the network does not run.
+pub(crate) fn test_or_made_up(package: &Package) -> Result<(Vec<Tensor>, Vec<Tensor>), JobError> {
+    let bad = |e: &dyn std::fmt::Display| JobError::model(package.path.display().to_string(), e.to_string());
+    if let Some(tensors) = package.test_tensors().map_err(|e| bad(&e))? {
+        return Ok(tensors);
+    }
+    let inputs: Vec<Tensor> = package
+        .inputs
+        .iter()
+        .zip(&package.graph.inputs)
+        .map(|(spec, id)| made_up(spec, &package.graph, *id))
+        .collect::<Result<_, _>>()
+        .map_err(|e| bad(&e))?;
+    let outputs = run_reference(&package.graph, inputs.clone()).map_err(|e| bad(&e))?;
+    Ok((inputs, outputs))
+}
+
+fn builder(package: &Package, test_inputs: Vec<Tensor>, test_outputs: Vec<Tensor>) -> PackageBuilder {
     let text = |key: &str| package.rdf.get(key).and_then(Value::as_str);
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let documentation = text("documentation")
@@ -130,7 +174,8 @@ pub fn save(package: &Package, to: &Path) -> Result<(), JobError> {
         let bytes = package.files().read(file).ok()?;
         Some((file.rsplit('/').next().unwrap_or(file).to_owned(), bytes))
     });
-    let builder = PackageBuilder {
+    let declared = package.tolerance();
+    PackageBuilder {
         name,
         description: package.description.clone(),
         documentation,
@@ -145,7 +190,12 @@ pub fn save(package: &Package, to: &Path) -> Result<(), JobError> {
         test_outputs,
         config: package.config().clone(),
         cover,
-    };
+        float_graph: package.float_graph.clone(),
+        tolerance: (declared != Tolerance::default()).then_some(declared),
+    }
+}
+
+fn write(builder: PackageBuilder, to: &Path) -> Result<(), JobError> {
     builder.save(to).map_err(|e| match e {
         PackageError::Io { path, error } => JobError::Io { path, error },
         other => JobError::model(to.display().to_string(), other),

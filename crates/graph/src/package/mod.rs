@@ -16,6 +16,7 @@ pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, TensorSpec};
 pub use test_run::{Tolerance, compare};
 pub use write::PackageBuilder;
 
+use crate::passes::quantize::is_quantized;
 use crate::{Graph, GraphLimits, Tensor, npy};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,25 @@ pub const MAX_RDF_BYTES: u64 = 4 << 20;
 pub const MAX_FILE_BYTES: u64 = 4 << 30;
 /// Most files in a zip.
 pub const MAX_FILES: usize = 4096;
+
+/// The file of a quantized package's network in floats.
+pub const FLOAT_WEIGHTS: &str = "model_f32.onnx";
+
+/// The network in floats that a quantized package keeps, as `config.cytoscope.float_weights` names it.
+fn float_graph(files: &Files, rdf: &Value) -> Result<Option<Graph>, PackageError> {
+    let path = files.path();
+    let Some(entry) = rdf.pointer("/config/cytoscope/float_weights").filter(|v| !v.is_null()) else { return Ok(None) };
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+    let source = text("source")
+        .ok_or_else(|| PackageError::bad(path, "config.cytoscope.float_weights", "names no source file"))?;
+    let file = FileRef { source, sha256: text("sha256") };
+    let bytes = files.read(&file.source)?;
+    files.verify(&file, &bytes)?;
+    let folder = files.folder().map(|f| f.join(&file.source)).and_then(|p| p.parent().map(Path::to_owned));
+    let graph = Graph::from_bytes(&bytes, folder.as_deref(), &GraphLimits::default())
+        .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
+    Ok(Some(graph))
+}
 
 /// A model with what is needed to run it on images.
 #[derive(Debug)]
@@ -42,8 +62,10 @@ pub struct Package {
     pub inputs: Vec<TensorSpec>,
     /// Outputs.
     pub outputs: Vec<TensorSpec>,
-    /// The network.
+    /// The network; of a quantized package the one with quantize and dequantize nodes.
     pub graph: Graph,
+    /// The same network in floats, where a quantized package keeps it.
+    pub float_graph: Option<Graph>,
     /// Bytes of the network's file.
     pub model_bytes: Vec<u8>,
     /// The whole description as read.
@@ -74,6 +96,7 @@ impl Package {
             files.folder().map(|f| f.join(&parsed.weights.source)).and_then(|p| p.parent().map(Path::to_owned));
         let graph = Graph::from_bytes(&model_bytes, folder.as_deref(), &GraphLimits::default())
             .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
+        let float_graph = float_graph(&files, &rdf)?;
         let package = Self {
             path: path.to_owned(),
             name: parsed.name,
@@ -82,6 +105,7 @@ impl Package {
             inputs: parsed.inputs,
             outputs: parsed.outputs,
             graph,
+            float_graph,
             model_bytes,
             rdf,
             files,
@@ -123,21 +147,36 @@ impl Package {
             inputs,
             outputs,
             graph,
+            float_graph: None,
             model_bytes,
         })
     }
 
     fn check_arity(&self) -> Result<(), PackageError> {
-        let (graph, spec) =
-            ((self.graph.inputs.len(), self.graph.outputs.len()), (self.inputs.len(), self.outputs.len()));
-        if graph == spec {
-            return Ok(());
+        let spec = (self.inputs.len(), self.outputs.len());
+        for (graph, which) in
+            std::iter::once((&self.graph, "network")).chain(self.float_graph.iter().map(|g| (g, "float network")))
+        {
+            let has = (graph.inputs.len(), graph.outputs.len());
+            if has != spec {
+                return Err(PackageError::bad(
+                    &self.path,
+                    "inputs and outputs",
+                    format!("are {} and {} in the description, {} and {} in the {which}", spec.0, spec.1, has.0, has.1),
+                ));
+            }
         }
-        Err(PackageError::bad(
-            &self.path,
-            "inputs and outputs",
-            format!("are {} and {} in the description, {} and {} in the network", spec.0, spec.1, graph.0, graph.1),
-        ))
+        Ok(())
+    }
+
+    /// Whether the network computes on quantized values.
+    pub fn is_int8(&self) -> bool {
+        is_quantized(&self.graph)
+    }
+
+    /// How far a reproduced output may be off, as the description declares it.
+    pub fn tolerance(&self) -> Tolerance {
+        Tolerance::declared(&self.rdf)
     }
 
     /// The package's own `config.cytoscope` section, or null.

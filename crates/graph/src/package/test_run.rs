@@ -1,6 +1,7 @@
 //! A package's own test: its test inputs must give its test outputs.
 
 use crate::Tensor;
+use serde_json::{Value, json};
 
 /// How far a reproduced output may be off.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,6 +18,42 @@ impl Default for Tolerance {
     /// bioimage.io's: rtol 1e-3, atol 1e-3, 100 ppm.
     fn default() -> Self {
         Self { relative: 1e-3, absolute: 1e-3, outside_ppm: 100.0 }
+    }
+}
+
+impl Tolerance {
+    /// Greatest relative tolerance and greatest share of outliers that bioimage.io allows to be declared.
+    const GREATEST: (f64, f64) = (1e-2, 1000.0);
+
+    /// What the description declares for ONNX weights (`config.bioimageio.reproducibility_tolerance`), the last fitting entry;
+    /// bioimage.io's default where there is none.
+    pub(crate) fn declared(rdf: &Value) -> Self {
+        let entries = rdf.pointer("/config/bioimageio/reproducibility_tolerance").and_then(Value::as_array);
+        let fits = |entry: &&Value| {
+            let formats = entry.get("weights_formats").and_then(Value::as_array);
+            formats.is_none_or(|f| f.is_empty() || f.iter().any(|f| f == "onnx"))
+        };
+        let usual = Self::default();
+        entries.into_iter().flatten().rfind(fits).map_or(usual, |entry| {
+            let number = |key: &str, none: f64, most: f64| {
+                entry.get(key).and_then(Value::as_f64).filter(|v| *v >= 0.0).map_or(none, |v| v.min(most))
+            };
+            Self {
+                relative: number("relative_tolerance", usual.relative, Self::GREATEST.0),
+                absolute: number("absolute_tolerance", usual.absolute, f64::INFINITY),
+                outside_ppm: number("mismatched_elements_per_million", usual.outside_ppm, Self::GREATEST.1),
+            }
+        })
+    }
+
+    /// The declaration of it, for ONNX weights.
+    pub(crate) fn declaration(&self) -> Value {
+        json!([{
+            "relative_tolerance": self.relative.clamp(0.0, Self::GREATEST.0),
+            "absolute_tolerance": self.absolute.max(0.0),
+            "mismatched_elements_per_million": self.outside_ppm.clamp(0.0, Self::GREATEST.1).round() as u64,
+            "weights_formats": ["onnx"],
+        }])
     }
 }
 

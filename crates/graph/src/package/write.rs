@@ -1,7 +1,7 @@
 //! Writing a bioimage.io 0.5 package.
 
 use super::files::sha256;
-use super::{AxisKind, AxisSize, PackageError, Processing, TensorSpec};
+use super::{AxisKind, AxisSize, FLOAT_WEIGHTS, PackageError, Processing, TensorSpec, Tolerance};
 use crate::{EXPORT_OPSET, Graph, Tensor, npy};
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -38,6 +38,10 @@ pub struct PackageBuilder {
     pub config: Value,
     /// A cover picture: name and bytes.
     pub cover: Option<(String, Vec<u8>)>,
+    /// The network in floats, where [`PackageBuilder::graph`] is its quantized form and both are kept.
+    pub float_graph: Option<Graph>,
+    /// How far reproduced outputs may be off, where that is not bioimage.io's default.
+    pub tolerance: Option<Tolerance>,
 }
 
 impl PackageBuilder {
@@ -82,8 +86,24 @@ impl PackageBuilder {
         if !fits {
             return Err(PackageError::bad(path, &self.name, "is no package name: 5 to 128 letters, digits or _+- ()"));
         }
-        let model = self.graph.to_bytes().map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
-        let mut files = vec![("model.onnx".to_owned(), model)];
+        let bytes =
+            |graph: &Graph| graph.to_bytes().map_err(|error| PackageError::Graph { path: path.to_owned(), error });
+        let mut files = vec![("model.onnx".to_owned(), bytes(&self.graph)?)];
+        let mut config = self.config.clone();
+        let float = self.float_graph.as_ref().map(bytes).transpose()?;
+        // An entry of an earlier package would point at a file that is not written.
+        if let Some(section) = config.as_object_mut() {
+            section.remove("float_weights");
+        }
+        let attachment = float.as_ref().map(|f| json!({"source": FLOAT_WEIGHTS, "sha256": sha256(f)}));
+        if let Some(entry) = &attachment {
+            match config.as_object_mut() {
+                Some(section) => {
+                    section.insert("float_weights".to_owned(), entry.clone());
+                }
+                None => config = json!({"float_weights": entry}),
+            }
+        }
         let mut sections = Vec::new();
         for (kind, specs, tensors) in
             [("input", &self.inputs, &self.test_inputs), ("output", &self.outputs, &self.test_outputs)]
@@ -124,8 +144,18 @@ impl PackageBuilder {
             "inputs": inputs,
             "outputs": outputs,
             "weights": {"onnx": {"source": "model.onnx", "sha256": sha256(&files[0].1), "opset_version": EXPORT_OPSET}},
-            "config": {"cytoscope": self.config},
+            "config": {"cytoscope": config},
         });
+        if let Some(section) =
+            self.tolerance.as_ref().and_then(|_| rdf.get_mut("config")).and_then(Value::as_object_mut)
+        {
+            let declaration = self.tolerance.unwrap_or_default().declaration();
+            section.insert("bioimageio".to_owned(), json!({"reproducibility_tolerance": declaration}));
+        }
+        if let (Some(entry), Some(bytes), Some(map)) = (attachment, float, rdf.as_object_mut()) {
+            map.insert("attachments".to_owned(), json!([entry]));
+            files.push((FLOAT_WEIGHTS.to_owned(), bytes));
+        }
         if let (Some((name, bytes)), Some(map)) = (&self.cover, rdf.as_object_mut()) {
             map.insert("covers".to_owned(), json!([name]));
             files.push((name.clone(), bytes.clone()));

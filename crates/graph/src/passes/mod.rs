@@ -4,6 +4,7 @@
 
 mod fold;
 mod fuse;
+pub mod quantize;
 
 use std::collections::BTreeSet;
 

@@ -54,6 +54,11 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             let to = call.types.first().copied().flatten().unwrap_or(ElementType::U8);
             let map = ScaleMap::new(x.shape(), scale, *axis, *block_size)?;
             let (low, high) = bounds(to)?;
+            if let (Some(values), Some(&[s]), ElementType::U8) = (x.as_f32(), scale.as_f32(), to) {
+                let zero = zeros(call.get(2), 1).first().copied().unwrap_or(0.0) as f32;
+                let q = values.iter().map(|v| ((v / s).round_ties_even() + zero).clamp(0.0, 255.0) as u8);
+                return Ok(vec![Tensor::new(x.shape(), q.collect::<Vec<u8>>())?]);
+            }
             let (scales, zeros) = (scale.to_f64_vec(), zeros(call.get(2), scale.len()));
             let single = x.dtype() != ElementType::F64;
             let values: Vec<f64> = x
@@ -71,6 +76,13 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         }
         Op::DequantizeLinear { axis, block_size } => {
             let scale = call.need(1)?;
+            if let (Some(values), Some(&[s])) = (x.as_u8(), scale.as_f32()) {
+                // 256 values at most: each is worked out once.
+                let zero = zeros(call.get(2), 1).first().copied().unwrap_or(0.0);
+                let table: [f32; 256] = std::array::from_fn(|q| ((q as f64 - zero) * f64::from(s)) as f32);
+                let made = values.iter().map(|q| table[usize::from(*q)]);
+                return Ok(vec![Tensor::new(x.shape(), made.collect::<Vec<f32>>())?]);
+            }
             let map = ScaleMap::new(x.shape(), scale, *axis, *block_size)?;
             let (scales, zeros) = (scale.to_f64_vec(), zeros(call.get(2), scale.len()));
             let values: Vec<f64> = x

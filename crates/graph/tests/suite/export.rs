@@ -24,7 +24,7 @@ s.run(None, {i.name: x})[0].tofile(folder + "/y.bin")
 "#;
 
 /// A Python that has onnxruntime, or `None`, said aloud.
-fn python() -> Option<String> {
+pub fn python() -> Option<String> {
     let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
     let probe = Command::new(&python).args(["-c", "import onnx, onnxruntime, numpy"]).output();
     if probe.is_ok_and(|o| o.status.success()) {
@@ -35,6 +35,20 @@ fn python() -> Option<String> {
         let _ = writeln!(std::io::stderr(), "SKIPPED: {python} has no onnxruntime (set CYTOSCOPE_PYTHON)");
     }
     None
+}
+
+/// What onnxruntime makes of the written graph, which has the shape of `like`.
+pub fn onnxruntime(python: &str, graph: &Graph, x: &Tensor, like: &Tensor) -> Tensor {
+    let folder = tempfile::tempdir().unwrap();
+    graph.save(&folder.path().join("m.onnx")).unwrap();
+    let bytes: Vec<u8> = x.as_f32().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect();
+    std::fs::write(folder.path().join("x.bin"), bytes).unwrap();
+    let shape: Vec<String> = x.shape().iter().map(usize::to_string).collect();
+    let out = Command::new(python).args(["-c", SCRIPT]).arg(folder.path()).arg(shape.join(",")).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let theirs = std::fs::read(folder.path().join("y.bin")).unwrap();
+    let theirs: Vec<f32> = theirs.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    Tensor::new(like.shape(), theirs).unwrap()
 }
 
 fn nets() -> Vec<(&'static str, Graph)> {
@@ -78,20 +92,10 @@ fn exports_come_back_the_same() {
 #[test]
 fn onnx_runtime_agrees_with_what_we_write() {
     let Some(python) = python() else { return };
-    let folder = tempfile::tempdir().unwrap();
     for (name, graph) in nets() {
-        let shape = [1, 1, 8, 16, 24];
-        let x = common::noise_tensor(6, &shape);
-        graph.save(&folder.path().join("m.onnx")).unwrap();
-        let bytes: Vec<u8> = x.as_f32().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect();
-        std::fs::write(folder.path().join("x.bin"), bytes).unwrap();
-        let shape = shape.map(|n| n.to_string()).join(",");
-        let out = Command::new(&python).args(["-c", SCRIPT]).arg(folder.path()).arg(shape).output().unwrap();
-        assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
-        let theirs = std::fs::read(folder.path().join("y.bin")).unwrap();
-        let theirs: Vec<f32> = theirs.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-        let ours = reference::run(&graph, &[("x".into(), x)]).unwrap().remove(0);
-        let theirs = Tensor::new(ours.shape(), theirs).unwrap();
+        let x = common::noise_tensor(6, &[1, 1, 8, 16, 24]);
+        let ours = reference::run(&graph, &[("x".into(), x.clone())]).unwrap().remove(0);
+        let theirs = onnxruntime(&python, &graph, &x, &ours);
         let range = ours.to_f64_vec().into_iter().fold(0.0, |m: f64, v| m.max(v.abs()));
         let distance = common::distance(&ours, &theirs) / range;
         let square = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();

@@ -8,3 +8,4 @@ mod documents;
 mod export;
 mod files;
 mod passes;
+mod quantize;

@@ -1,7 +1,7 @@
 //! Predicting: stack in, labels, maps and tables out.
 
 pub(crate) mod files;
-mod grid;
+pub(crate) mod grid;
 mod infer;
 pub(crate) mod label;
 mod live;
@@ -204,7 +204,7 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
 }
 
 /// The stacks of a folder to predict: neither label images beside the stack they belong to nor results of earlier predictions.
-fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
+pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_result = |file: &Path| {
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         ["_raw.tif", "_labels.tif", "_labels.ome.tif"]

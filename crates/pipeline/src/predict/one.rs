@@ -74,7 +74,8 @@ pub(super) fn predict(
         && let Some(report) = provenance::finished(&paths.provenance, &fingerprint)
     {
         context.note(format!("{}: its results are there already", input.display()));
-        return Ok(report_of_resumed(&report, input, &engine.chosen, model));
+        let precision = model.precision_on(engine.chosen.id, job.precision);
+        return Ok(report_of_resumed(&report, input, &engine.chosen, model, precision));
     }
     paths.refuse_foreign(&wanted)?;
     for &time in &times {
@@ -86,7 +87,7 @@ pub(super) fn predict(
     if grid != extents.zyx {
         notes.push(format!("resampled from {:?} to the model's voxel size: {grid:?} voxels", extents.zyx));
     }
-    let precision = job.precision.unwrap_or(Precision::F32);
+    let precision = model.precision_on(engine.chosen.id, job.precision);
     let options = CompileOptions {
         precision,
         threads: job.threads,
@@ -271,15 +272,15 @@ pub(super) fn predict(
 }
 
 /// Voxel sizes Z, Y, X in µm.
-struct Voxel {
+pub(crate) struct Voxel {
     /// All sizes that matter are known.
-    known: Option<[f64; 3]>,
+    pub known: Option<[f64; 3]>,
     /// With the model's own size (or 1 µm) where one is not.
     assumed: [f64; 3],
 }
 
 /// The voxel size to work with: the job's, the file's, the model's, 1 µm, in that order.
-fn voxel_size(job: &PredictJob, meta: &mut ImageMeta, model: &Model, notes: &mut Vec<String>) -> Voxel {
+pub(crate) fn voxel_size(job: &PredictJob, meta: &mut ImageMeta, model: &Model, notes: &mut Vec<String>) -> Voxel {
     if let Some([z, y, x]) = job.voxel_um {
         meta.voxel_size_um = cytoscope_volume::VoxelSize::new_um(z, y, x);
     }
@@ -311,7 +312,7 @@ pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
 const MAX_LIKELY_CHANNELS: usize = 4;
 
 /// The channels the model sees.
-fn channels(
+pub(crate) fn channels(
     job: &PredictJob,
     model: &Model,
     meta: &ImageMeta,
@@ -391,7 +392,13 @@ fn postprocess(
     Ok(())
 }
 
-fn report_of_resumed(outputs: &[PathBuf], input: &Path, engine: &Chosen, model: &Model) -> InputReport {
+fn report_of_resumed(
+    outputs: &[PathBuf],
+    input: &Path,
+    engine: &Chosen,
+    model: &Model,
+    precision: Precision,
+) -> InputReport {
     InputReport {
         input: input.to_owned(),
         outputs: outputs.to_vec(),
@@ -400,7 +407,7 @@ fn report_of_resumed(outputs: &[PathBuf], input: &Path, engine: &Chosen, model: 
         times: 0,
         objects: Vec::new(),
         device: engine.clone(),
-        precision: Precision::F32.to_string(),
+        precision: precision.to_string(),
         plan: super::TilePlan {
             tile: [0; 3],
             halo: model.reach.unwrap_or_default(),

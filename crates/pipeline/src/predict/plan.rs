@@ -121,7 +121,7 @@ pub(crate) fn plan(
     let compile = |tile: [usize; 3]| -> Result<Box<dyn Session>, JobError> {
         let _span = context.recorder.span(Stage::Compile, format!("tile {tile:?}"));
         let channels = model.input_channels;
-        Ok(engine.compile(&model.graph, &[model.tensor_shape(channels, tile)], options)?)
+        Ok(model.compile(engine, &model.tensor_shape(channels, tile), options)?)
     };
     let Budget { bytes: budget_bytes, is_given } = budget;
     let cap = if is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(SESSION_BYTES) };

@@ -119,6 +119,8 @@ pub fn save_package(graph: &Graph, path: &Path) {
         test_outputs: Vec::new(),
         config: json!({"task": "labelfree"}),
         cover: None,
+        float_graph: None,
+        tolerance: None,
     }
     .save(path)
     .unwrap();

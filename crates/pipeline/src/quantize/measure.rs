@@ -1,0 +1,68 @@
+//! How far a quantized network's outputs are from the float one's.
+
+use crate::Task;
+use cytoscope_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Distance of two outputs over all held-out tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OutputError {
+    /// ‖quantized − float‖₂ / ‖float‖₂
+    pub relative_l2: f64,
+    /// Largest |quantized − float|.
+    pub max_abs: f64,
+    /// How alike the two are as they are used: Dice of the thresholded maps for segmentation, Pearson's r for a predicted stain.
+    pub agreement: f64,
+}
+
+/// Sums for [`OutputError`], tile by tile.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Comparison {
+    squared: f64,
+    reference: f64,
+    max_abs: f64,
+    both: u64,
+    either: u64,
+    n: f64,
+    sums: [f64; 5],
+}
+
+impl Comparison {
+    /// Adds a tile; a value above `threshold` counts as foreground.
+    pub(crate) fn add(&mut self, expected: &Tensor, got: &Tensor, threshold: f32) {
+        let (Some(expected), Some(got)) = (expected.as_f32(), got.as_f32()) else { return };
+        for (&e, &g) in expected.iter().zip(got) {
+            let (a, b) = (f64::from(e), f64::from(g));
+            let off = b - a;
+            self.squared += off * off;
+            self.reference += a * a;
+            // A value that is not a number is infinitely far off.
+            self.max_abs = self.max_abs.max(if off.is_nan() { f64::INFINITY } else { off.abs() });
+            let (p, q) = (e > threshold, g > threshold);
+            self.both += u64::from(p && q);
+            self.either += u64::from(p) + u64::from(q);
+            self.n += 1.0;
+            for (sum, term) in self.sums.iter_mut().zip([a, b, a * a, b * b, a * b]) {
+                *sum += term;
+            }
+        }
+    }
+
+    pub(crate) fn finish(&self, task: Task) -> OutputError {
+        let relative_l2 = match (self.squared, self.reference) {
+            (0.0, _) => 0.0,
+            (s, r) => (s / r.max(f64::MIN_POSITIVE)).sqrt(),
+        };
+        let relative_l2 = if relative_l2.is_nan() { f64::INFINITY } else { relative_l2 };
+        let agreement = match task {
+            Task::Segmentation if self.either == 0 => 1.0,
+            Task::Segmentation => 2.0 * self.both as f64 / self.either as f64,
+            Task::LabelFree => {
+                let [a, b, aa, bb, ab] = self.sums.map(|s| s / self.n.max(1.0));
+                let spread = ((aa - a * a) * (bb - b * b)).sqrt();
+                if spread > 0.0 { (ab - a * b) / spread } else { f64::from(u8::from(self.squared == 0.0)) }
+            }
+        };
+        OutputError { relative_l2, max_abs: self.max_abs, agreement }
+    }
+}

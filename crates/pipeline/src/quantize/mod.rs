@@ -1,0 +1,408 @@
+//! Quantizing a model: calibration, search, and the package that comes of it.
+
+mod bias;
+mod histogram;
+mod measure;
+mod observe;
+mod search;
+mod speed;
+mod tiles;
+
+pub use histogram::Method;
+pub use measure::OutputError;
+pub use search::{Candidate, FloatLayer};
+pub use speed::TileTime;
+
+use crate::packages::{self, Quantized};
+use crate::{Context, JobError, Model, Task, find_model};
+use cytoscope_engine::{Engine, Precision};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::package::{Package, Processing, Tolerance};
+use cytoscope_graph::passes::quantize;
+use cytoscope_graph::{Graph, Tensor};
+use observe::{Runner, Tile};
+use search::{Found, Search};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// When ranges of activations are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QuantizeMode {
+    /// While the model runs, tile by tile: needs no data, costs time at each run.
+    Dynamic,
+    /// Once, from calibration data.
+    Static,
+}
+
+/// Most tiles that are calibrated and measured with.
+pub const MAX_TILES: usize = 16;
+/// Greatest relative L2 error of an output where none is asked for.
+pub const ACCURACY_BUDGET: f64 = 0.02;
+
+/// A model to be quantized.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QuantizeJob {
+    /// Package by path or name.
+    pub model: String,
+    /// The package to write.
+    pub out: PathBuf,
+    /// When ranges are found.
+    pub mode: QuantizeMode,
+    /// Stacks, and folders of them; empty: the package's own test tensors.
+    #[serde(default)]
+    pub calibrate: Vec<PathBuf>,
+    /// Greatest relative L2 error of an output against the float network.
+    pub accuracy_budget: f64,
+    /// Layers that stay in floats whatever they cost.
+    #[serde(default)]
+    pub keep_float: BTreeSet<String>,
+    /// Leave the float network out of the package.
+    #[serde(default)]
+    pub without_float: bool,
+}
+
+/// One output of the network, quantized against float.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutputReport {
+    /// Its name.
+    pub name: String,
+    /// How far it is off.
+    #[serde(flatten)]
+    pub error: OutputError,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QuantizeReport {
+    /// The package written.
+    pub out: PathBuf,
+    /// Of the package.
+    pub name: String,
+    /// When ranges are found.
+    pub mode: QuantizeMode,
+    /// Bytes of the network's file before.
+    pub float_bytes: u64,
+    /// Bytes of the quantized network's file.
+    pub int8_bytes: u64,
+    /// Times of a tile on this machine.
+    pub tile_times: Vec<TileTime>,
+    /// Lengths of the tile that was timed, in the network's order.
+    pub tile_shape: Vec<usize>,
+    /// Error of each output on the held-out tiles.
+    pub outputs: Vec<OutputReport>,
+    /// What `agreement` of the outputs is: `dice` (of the maps above the threshold) or `pearson`. The float network's own is 1.
+    pub agreement_metric: String,
+    /// Tiles that ranges were found with.
+    pub calibration_tiles: usize,
+    /// Tiles that errors were measured on.
+    pub held_out_tiles: usize,
+    /// How ranges were found in the end; absent for dynamic ones.
+    pub method: Option<Method>,
+    /// How far channels were made alike; absent where they were left.
+    pub equalized: Option<f64>,
+    /// Everything that was tried.
+    pub candidates: Vec<Candidate>,
+    /// Layers whose bias was corrected.
+    pub bias_corrected: Vec<String>,
+    /// Layers that compute in integers.
+    pub quantized_layers: usize,
+    /// Layers that stay in floats, and why.
+    pub left_float: Vec<FloatLayer>,
+    /// Share of the multiply-accumulates that stays in floats.
+    pub float_share_of_work: f64,
+    /// Greatest relative L2 error allowed.
+    pub accuracy_budget: f64,
+    /// Whether it was kept.
+    pub budget_met: bool,
+    /// Things worth knowing.
+    pub notes: Vec<String>,
+    /// Wall seconds.
+    pub seconds: f64,
+}
+
+impl QuantizeJob {
+    /// Runs the job.
+    ///
+    /// # Errors
+    /// [`JobError`]: the model cannot be quantized, calibration data is missing or at fault, the package cannot be written, or on
+    /// cancelling; nothing half-written is left.
+    pub fn run(&self, context: &Context) -> Result<QuantizeReport, JobError> {
+        let start = Instant::now();
+        if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {
+            return Err(JobError::WrongUse(format!(
+                "an accuracy budget of {} is none: give a relative error above 0, such as {ACCURACY_BUDGET}",
+                self.accuracy_budget
+            )));
+        }
+        let path = find_model(&self.model)?;
+        self.spare(&path)?;
+        let shown = path.display().to_string();
+        let open = || Package::open(&path).map_err(|e| JobError::model(&*shown, e));
+        let package = open()?;
+        let mut notes = Vec::new();
+        let source = match (package.is_int8(), &package.float_graph) {
+            (true, Some(float)) => {
+                notes.push("the package is quantized already: its float network is quantized anew".to_owned());
+                float.clone()
+            }
+            _ => package.graph.clone(),
+        };
+        let graph = quantize::prepare(&source).map_err(|e| JobError::model(&*shown, e))?;
+        self.check_names(&graph)?;
+        let float =
+            Model { graph: source.clone(), float_graph: None, has_int8: false, ..Model::from_package(open()?)? };
+        let tiles = self.tiles(context, &package, &float, &mut notes)?;
+        let (calibration, held_out) = split(tiles, &mut notes);
+        let engine = CpuEngine::new();
+        let runner = Runner { context, engine: &engine, threads: 0 };
+        let expected = runner.outputs(&graph, &held_out)?;
+        if expected.iter().flatten().any(|t| t.as_f32().is_none_or(|v| v.iter().any(|x| !x.is_finite()))) {
+            let from = held_out.first().map(|t| t.from.clone()).unwrap_or_default();
+            return Err(JobError::Mismatch {
+                path: from.into(),
+                problem: "what the float network makes of it is not finite (NaN or infinite)".to_owned(),
+                next_step: "check the stack, or leave it out of the calibration".to_owned(),
+            });
+        }
+        let search = Search {
+            threshold: threshold(&float, &expected),
+            runner,
+            calibration,
+            held_out,
+            expected,
+            task: float.task,
+            budget: self.accuracy_budget,
+            keep_float: self.keep_float.clone(),
+            graph,
+        };
+        let found = {
+            let mut meter = context.meter("calibrate", search.steps(self.mode), "runs");
+            match self.mode {
+                QuantizeMode::Static => search.statically(&mut meter)?,
+                QuantizeMode::Dynamic => search.dynamically(&mut meter)?,
+            }
+        };
+        let int8 = Model { graph: found.graph.clone(), has_int8: true, ..float.clone() };
+        let Some(timed) = search.held_out.first().map(|t| t.values.clone()) else {
+            return Err(JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned()));
+        };
+        let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
+        if !engine.device().precisions.contains(&Precision::Int8) {
+            notes.push(
+                "this processor's engine has no integers yet: the int8 time is that of the same values in floats"
+                    .to_owned(),
+            );
+        }
+        let bytes = |graph: &Graph| graph.to_bytes().map(|b| b.len() as u64).map_err(|e| JobError::model(&*shown, e));
+        let mut report = self.report(&package, &search, &found, notes);
+        report.float_bytes = bytes(&source)?;
+        report.int8_bytes = bytes(&found.graph)?;
+        if report.int8_bytes >= report.float_bytes {
+            report
+                .notes
+                .push("the int8 network is no smaller than the float one: its few weights are not worth it".to_owned());
+        }
+        report.tile_times = tile_times;
+        report.tile_shape = timed.shape().to_vec();
+        context.check()?;
+        self.write(context, &package, source, found.graph, &mut report)?;
+        report.seconds = start.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Refuses to write over the model that is read.
+    fn spare(&self, model: &Path) -> Result<(), JobError> {
+        let same = matches!((self.out.canonicalize(), model.canonicalize()), (Ok(a), Ok(b)) if a == b);
+        if same {
+            return Err(JobError::WrongUse(format!(
+                "{} is the model that is quantized: give another path with --out",
+                self.out.display()
+            )));
+        }
+        let is_zip = self.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"));
+        let is_package = self.out.join("rdf.yaml").is_file() || (is_zip && Package::open(&self.out).is_ok());
+        if self.out.is_file() && !is_package {
+            return Err(JobError::WrongUse(format!(
+                "{} is a file and no package: give another folder, or a path that ends in .zip, with --out",
+                self.out.display()
+            )));
+        }
+        let mut inside = std::fs::read_dir(&self.out).into_iter().flatten();
+        if self.out.is_dir() && !is_package && inside.next().is_some() {
+            return Err(JobError::WrongUse(format!(
+                "{} holds other files: give a new folder with --out",
+                self.out.display()
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_names(&self, graph: &Graph) -> Result<(), JobError> {
+        let layers = quantize::survey(graph).layers;
+        match self.keep_float.iter().find(|k| layers.iter().all(|l| l.name != **k)) {
+            None => Ok(()),
+            Some(unknown) => {
+                let names: Vec<&str> = layers.iter().map(|l| l.name.as_str()).collect();
+                Err(JobError::WrongUse(format!(
+                    "the model has no layer \"{unknown}\" to keep in floats: its layers are {}",
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// The tiles of the calibration data, or the package's own test tensors.
+    fn tiles(
+        &self,
+        context: &Context,
+        package: &Package,
+        float: &Model,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Tile>, JobError> {
+        if !self.calibrate.is_empty() {
+            return tiles::cut(context, float, &self.calibrate, MAX_TILES);
+        }
+        let path = &package.path;
+        let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
+        let (inputs, from) = match (own, self.mode) {
+            (Some((inputs, _)), _) => {
+                notes.push(
+                    "measured on the package's test tensor alone: give stacks like those it will see with --calibrate"
+                        .to_owned(),
+                );
+                (inputs, "its test tensor")
+            }
+            (None, QuantizeMode::Dynamic) => {
+                notes.push("errors and times are those of a made-up tile: give stacks with --calibrate".to_owned());
+                (packages::test_or_made_up(package)?.0, "a made-up tile")
+            }
+            (None, QuantizeMode::Static) => {
+                return Err(JobError::Mismatch {
+                    path: path.clone(),
+                    problem: "it has no test tensors to calibrate with".to_owned(),
+                    next_step: "give some stacks like those it will see with --calibrate DIR".to_owned(),
+                });
+            }
+        };
+        let from = format!("{}: {from}", path.display());
+        let tile = |values: Tensor| {
+            if values.as_f32().is_none_or(|v| v.is_empty() || v.iter().any(|x| !x.is_finite())) {
+                return Err(JobError::Mismatch {
+                    path: path.clone(),
+                    problem: "its test tensor holds values that are not finite 32-bit floats".to_owned(),
+                    next_step: "give some stacks with --calibrate DIR".to_owned(),
+                });
+            }
+            Ok(Tile { values, from: from.clone() })
+        };
+        inputs.into_iter().take(1).map(tile).collect()
+    }
+
+    fn report(&self, package: &Package, search: &Search<'_>, found: &Found, notes: Vec<String>) -> QuantizeReport {
+        let names = search.graph.outputs.iter().map(|id| search.graph.value(*id).name.clone());
+        let worst = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
+        let left: BTreeSet<&str> = found.left_float.iter().map(|l| l.name.as_str()).collect();
+        let all = quantize::survey(&search.graph).layers;
+        QuantizeReport {
+            out: self.out.clone(),
+            name: package.name.clone(),
+            mode: self.mode,
+            float_bytes: 0,
+            int8_bytes: 0,
+            tile_times: Vec::new(),
+            tile_shape: Vec::new(),
+            outputs: names.zip(&found.errors).map(|(name, error)| OutputReport { name, error: *error }).collect(),
+            agreement_metric: match search.task {
+                Task::Segmentation => "dice".to_owned(),
+                Task::LabelFree => "pearson".to_owned(),
+            },
+            calibration_tiles: if self.mode == QuantizeMode::Static { search.calibration.len() } else { 0 },
+            held_out_tiles: search.held_out.len(),
+            method: found.method,
+            equalized: found.equalized,
+            candidates: found.candidates.clone(),
+            bias_corrected: found.bias_corrected.clone(),
+            quantized_layers: all.iter().filter(|l| !left.contains(l.name.as_str())).count(),
+            float_share_of_work: found.left_float.iter().fold(0.0, |sum, l| sum + l.share_of_work),
+            left_float: found.left_float.clone(),
+            accuracy_budget: self.accuracy_budget,
+            budget_met: worst <= self.accuracy_budget,
+            notes,
+            seconds: 0.0,
+        }
+    }
+
+    fn write(
+        &self,
+        context: &Context,
+        package: &Package,
+        source: Graph,
+        graph: Graph,
+        report: &mut QuantizeReport,
+    ) -> Result<(), JobError> {
+        let bad = |e: &dyn std::fmt::Display| JobError::model(package.path.display().to_string(), e.to_string());
+        let (inputs, before) = packages::test_or_made_up(package)?;
+        let mut meter = context.meter("write", 2, "steps");
+        // Other programs test the package with these: what the written network itself makes of the test inputs.
+        let after = packages::run_reference(&graph, inputs.clone()).map_err(|e| bad(&e))?;
+        meter.add(1)?;
+        let record = serde_json::json!({
+            "mode": report.mode,
+            "method": report.method.map(|m| m.to_string()),
+            "equalized": report.equalized,
+            "outputs": report.outputs,
+            "agreement_metric": report.agreement_metric,
+            "accuracy_budget": report.accuracy_budget,
+            "budget_met": report.budget_met,
+            "left_float": report.left_float,
+            "bias_corrected": report.bias_corrected,
+            "calibration_tiles": report.calibration_tiles,
+            "held_out_tiles": report.held_out_tiles,
+        });
+        let quantized = Quantized {
+            tolerance: tolerance(&before, &after),
+            graph,
+            float_graph: (!self.without_float).then_some(source),
+            test_outputs: after,
+            record,
+        };
+        packages::save_quantized(package, inputs, quantized, &self.out)?;
+        meter.add(1)
+    }
+}
+
+/// How far another program's result may be off: sums in another order move values to the next step of a quantized tensor, which
+/// together stays below what quantizing itself does to the outputs.
+fn tolerance(float: &[Tensor], quantized: &[Tensor]) -> Tolerance {
+    let usual = Tolerance::default();
+    let pairs = float.iter().zip(quantized).filter_map(|(a, b)| Some((a.as_f32()?, b.as_f32()?)));
+    let largest = pairs.flat_map(|(a, b)| a.iter().zip(b)).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+    let absolute = if largest.is_finite() { usual.absolute.max(largest) } else { usual.absolute };
+    Tolerance { absolute, outside_ppm: 1000.0, ..usual }
+}
+
+/// Every fourth tile is held out; a single one has to serve for both.
+fn split(tiles: Vec<Tile>, notes: &mut Vec<String>) -> (Vec<Tile>, Vec<Tile>) {
+    if tiles.len() < 2 {
+        notes.push("errors are those of the tile the model was calibrated with: there is only one".to_owned());
+        return (tiles.clone(), tiles);
+    }
+    let every = tiles.len().min(4);
+    let (mut calibration, mut held_out) = (Vec::new(), Vec::new());
+    for (i, tile) in tiles.into_iter().enumerate() {
+        if i % every == every - 1 { held_out.push(tile) } else { calibration.push(tile) }
+    }
+    (calibration, held_out)
+}
+
+/// The value of the network's output that stands for a probability of one half.
+fn threshold(model: &Model, expected: &[Vec<Tensor>]) -> f32 {
+    if model.postprocessing.contains(&Processing::Sigmoid) {
+        return 0.0;
+    }
+    let in_unit = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| (0.0..=1.0).contains(x)));
+    if expected.iter().flatten().all(in_unit) { 0.5 } else { 0.0 }
+}

@@ -1,0 +1,157 @@
+//! Running graphs on calibration tiles, and what their tensors hold there.
+
+use super::histogram::Histogram;
+use crate::{Context, JobError};
+use cytoscope_engine::{CompileOptions, Engine, Session};
+use cytoscope_graph::{Graph, Tensor, ValueId, infer_shapes, passes};
+use cytoscope_profile::Recorder;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tile as the network takes it, and the stack it was cut from.
+#[derive(Debug, Clone)]
+pub(crate) struct Tile {
+    pub values: Tensor,
+    /// What it is told by in messages.
+    pub from: String,
+}
+
+/// Bytes of tensors that are looked at in one run of the network.
+const LOOKED_AT_BYTES: usize = 256 << 20;
+
+/// Runs graphs tile by tile.
+pub(crate) struct Runner<'a> {
+    pub context: &'a Context,
+    pub engine: &'a dyn Engine,
+    pub threads: usize,
+}
+
+impl Runner<'_> {
+    /// Compiles for tiles of this shape. Quantized graphs run with their own meaning: what is dequantized is a float.
+    pub(crate) fn compile(&self, graph: &Graph, shape: &[usize]) -> Result<Box<dyn Session>, JobError> {
+        let mut graph = graph.clone();
+        passes::fold_dequantized(&mut graph)?;
+        passes::eliminate_dead(&mut graph);
+        let options =
+            CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
+        Ok(self.engine.compile(&graph, &[shape.to_vec()], &options)?)
+    }
+
+    /// Runs every tile, and hands its outputs on.
+    pub(crate) fn each(
+        &self,
+        graph: &Graph,
+        tiles: &[Tile],
+        mut then: impl FnMut(usize, Vec<Tensor>) -> Result<(), JobError>,
+    ) -> Result<(), JobError> {
+        let mut session: Option<(Vec<usize>, Box<dyn Session>)> = None;
+        for (index, tile) in tiles.iter().enumerate() {
+            self.context.check()?;
+            let shape = tile.values.shape();
+            let mut held = match session.take().filter(|(of, _)| of == shape) {
+                Some(held) => held,
+                None => (shape.to_vec(), self.compile(graph, shape)?),
+            };
+            let outputs = held.1.run(std::slice::from_ref(&tile.values))?;
+            session = Some(held);
+            then(index, outputs)?;
+        }
+        Ok(())
+    }
+
+    /// The outputs of every tile.
+    pub(crate) fn outputs(&self, graph: &Graph, tiles: &[Tile]) -> Result<Vec<Vec<Tensor>>, JobError> {
+        let mut all = Vec::with_capacity(tiles.len());
+        self.each(graph, tiles, |_, outputs| {
+            all.push(outputs);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Looks at tensors while the graph runs on the tiles: `look` is given each with its tile, a few at a time so that memory
+    /// stays bounded.
+    pub(crate) fn look(
+        &self,
+        graph: &Graph,
+        wanted: &BTreeSet<ValueId>,
+        tiles: &[Tile],
+        mut look: impl FnMut(ValueId, &Tile, &Tensor) -> Result<(), JobError>,
+    ) -> Result<(), JobError> {
+        let Some(first) = tiles.first() else { return Ok(()) };
+        let inside: Vec<ValueId> = wanted.iter().copied().filter(|id| !graph.inputs.contains(id)).collect();
+        for tile in tiles {
+            if let Some(input) = graph.inputs.first().filter(|id| wanted.contains(id)) {
+                look(*input, tile, &tile.values)?;
+            }
+        }
+        for some in self.portions(graph, &inside, first.values.shape())? {
+            let mut part = graph.clone();
+            part.outputs.clone_from(&some);
+            passes::eliminate_dead(&mut part);
+            self.each(&part, tiles, |index, outputs| {
+                let Some(tile) = tiles.get(index) else { return Ok(()) };
+                some.iter().zip(&outputs).try_for_each(|(id, tensor)| look(*id, tile, tensor))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Tensors in portions of at most [`LOOKED_AT_BYTES`], in order.
+    fn portions(&self, graph: &Graph, ids: &[ValueId], shape: &[usize]) -> Result<Vec<Vec<ValueId>>, JobError> {
+        let mut shaped = graph.clone();
+        let inputs: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().map(|id| (*id, shape.to_vec())).collect();
+        infer_shapes(&mut shaped, &inputs)?;
+        let mut portions: Vec<Vec<ValueId>> = Vec::new();
+        let mut left = 0;
+        for &id in ids {
+            let bytes = shaped.value(id).fixed_shape().map_or(LOOKED_AT_BYTES, |s| s.iter().product::<usize>() * 4);
+            match portions.last_mut().filter(|_| bytes <= left) {
+                Some(portion) => portion.push(id),
+                None => {
+                    left = LOOKED_AT_BYTES;
+                    portions.push(vec![id]);
+                }
+            }
+            left = left.saturating_sub(bytes);
+        }
+        Ok(portions)
+    }
+}
+
+/// What tensors held on the calibration tiles.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Observed {
+    pub spread: BTreeMap<ValueId, Histogram>,
+    /// Largest |x| of each channel.
+    pub largest: BTreeMap<ValueId, Vec<f32>>,
+}
+
+/// Runs the graph on the tiles and keeps the spread of these tensors, and their channels' largest values.
+pub(crate) fn observe(
+    runner: &Runner<'_>,
+    graph: &Graph,
+    wanted: &BTreeSet<ValueId>,
+    tiles: &[Tile],
+) -> Result<Observed, JobError> {
+    let mut observed = Observed::default();
+    runner.look(graph, wanted, tiles, |id, tile, tensor| {
+        let values = tensor.as_f32().unwrap_or_default();
+        if !observed.spread.entry(id).or_default().add(values) {
+            return Err(JobError::Mismatch {
+                path: (&tile.from).into(),
+                problem: format!("on it, \"{}\" of the network is not finite (NaN or infinite)", graph.value(id).name),
+                next_step: "leave this stack out of the calibration".to_owned(),
+            });
+        }
+        let channels = tensor.shape().get(1).copied().unwrap_or(1).max(1);
+        let largest = observed.largest.entry(id).or_insert_with(|| vec![0.0; channels]);
+        let plane = tensor.shape().iter().skip(2).product::<usize>().max(1);
+        for (i, voxels) in values.chunks(plane).enumerate() {
+            if let Some(held) = largest.get_mut(i % channels) {
+                *held = voxels.iter().fold(*held, |m, v| m.max(v.abs()));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(observed)
+}

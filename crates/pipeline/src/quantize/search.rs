@@ -1,0 +1,405 @@
+//! The quantized form of a network that is nearest to it on tiles it was not calibrated with.
+
+use super::histogram::{Histogram, Method};
+use super::measure::{Comparison, OutputError};
+use super::observe::{Observed, Runner, Tile, observe};
+use super::{QuantizeMode, bias};
+use crate::{JobError, Meter, Task};
+use cytoscope_graph::passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
+use cytoscope_graph::{Graph, Tensor, ValueId, analysis, infer_shapes};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One way that was tried, and how it did on the held-out tiles.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// How ranges were found; `None`: while the model runs.
+    pub method: Option<Method>,
+    /// How far channels were made alike before, from 0 (by the weights alone) to 1 (by the activations alone); `None`: not at all.
+    pub equalized: Option<f64>,
+    /// Relative L2 error, the worst output's.
+    pub relative_l2: f64,
+}
+
+/// A layer that stays in floats.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FloatLayer {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub why: String,
+    /// Its share of the network's multiply-accumulates.
+    pub share_of_work: f64,
+}
+
+/// A quantized graph and the layers whose bias was corrected.
+struct Corrected {
+    graph: Graph,
+    names: Vec<String>,
+    error: f64,
+}
+
+/// What was found.
+pub(crate) struct Found {
+    pub graph: Graph,
+    pub method: Option<Method>,
+    pub equalized: Option<f64>,
+    pub bias_corrected: Vec<String>,
+    pub candidates: Vec<Candidate>,
+    pub left_float: Vec<FloatLayer>,
+    pub errors: Vec<OutputError>,
+}
+
+/// Strengths of equalization that are tried.
+const STRENGTHS: [Option<f64>; 4] = [None, Some(0.5), Some(0.75), Some(1.0)];
+/// Ways of finding ranges by which strengths are compared.
+const SCOUTS: [Method; 2] = [Method::Percentile(99.99), Method::Mse];
+/// Factors of equalization stay between this and its inverse.
+const LARGEST_FACTOR: f32 = 256.0;
+
+/// What is searched for and on what.
+pub(crate) struct Search<'a> {
+    pub runner: Runner<'a>,
+    /// The float network, prepared.
+    pub graph: Graph,
+    pub calibration: Vec<Tile>,
+    pub held_out: Vec<Tile>,
+    /// What the float network makes of the held-out tiles.
+    pub expected: Vec<Vec<Tensor>>,
+    pub task: Task,
+    /// Above it an output is foreground.
+    pub threshold: f32,
+    pub budget: f64,
+    pub keep_float: BTreeSet<String>,
+}
+
+/// Least and greatest value, one pair a group.
+type Ranges = Vec<(f32, f32)>;
+
+/// A float network with channels made alike, and what its tensors hold.
+struct Variant {
+    graph: Graph,
+    strength: Option<f64>,
+    groups: Vec<(Group, Histogram)>,
+    /// Ranges found so far, one a group.
+    ranges: RefCell<Vec<(Method, Ranges)>>,
+}
+
+impl Variant {
+    /// The range of each group by a method; worked out once.
+    fn ranges(&self, method: Method) -> Ranges {
+        let mut known = self.ranges.borrow_mut();
+        if let Some((_, ranges)) = known.iter().find(|(m, _)| *m == method) {
+            return ranges.clone();
+        }
+        let ranges: Ranges = self.groups.iter().map(|(_, histogram)| histogram.range(method)).collect();
+        known.push((method, ranges.clone()));
+        ranges
+    }
+
+    /// The quantized graph.
+    fn quantized(&self, method: Option<Method>, keep: &BTreeSet<String>) -> Result<Graph, JobError> {
+        let Some(method) = method else {
+            return Ok(quantize::quantize(&self.graph, &Activations::Dynamic, keep)?);
+        };
+        let ranges = self.ranges(method);
+        let range = |group: &Group| {
+            let same = |g: &Group| g.sources.iter().any(|id| group.sources.contains(id));
+            let held = self.groups.iter().zip(&ranges).find(|((g, _), _)| same(g));
+            let (low, high) = held.map_or((0.0, 0.0), |(_, range)| *range);
+            QuantRange::of(low, high)
+        };
+        Ok(quantize::quantize(&self.graph, &Activations::Static(&range), keep)?)
+    }
+}
+
+impl Search<'_> {
+    fn layers(&self) -> Vec<Layer> {
+        quantize::survey(&self.graph).layers
+    }
+
+    /// The tensors that decide the ranges when these layers are quantized.
+    fn sources(&self) -> BTreeSet<ValueId> {
+        quantize::groups(&self.graph, &self.layers()).iter().flat_map(|g| g.sources.clone()).collect()
+    }
+
+    /// How far a quantized graph is off on the first `tiles` held-out tiles, an output at a time.
+    pub(crate) fn errors(&self, graph: &Graph, tiles: usize) -> Result<Vec<OutputError>, JobError> {
+        let tiles = self.held_out.get(..tiles.min(self.held_out.len())).unwrap_or_default();
+        let mut sums: Vec<Comparison> = vec![Comparison::default(); graph.outputs.len()];
+        self.runner.each(graph, tiles, |index, outputs| {
+            let expected = self.expected.get(index).map(Vec::as_slice).unwrap_or_default();
+            for ((sum, e), g) in sums.iter_mut().zip(expected).zip(&outputs) {
+                sum.add(e, g, self.threshold);
+            }
+            Ok(())
+        })?;
+        Ok(sums.iter().map(|s| s.finish(self.task)).collect())
+    }
+
+    fn worst(&self, graph: &Graph, tiles: usize) -> Result<f64, JobError> {
+        Ok(self.errors(graph, tiles)?.iter().map(|e| e.relative_l2).fold(0.0, f64::max))
+    }
+
+    /// The network with channels made alike by `strength`, and its tensors' spread.
+    fn variant(&self, strength: Option<f64>, plain: &Observed) -> Result<Option<Variant>, JobError> {
+        let mut graph = self.graph.clone();
+        let observed = match strength {
+            None => plain.clone(),
+            Some(strength) => {
+                let mut changed = false;
+                for domain in quantize::domains(&self.graph) {
+                    if let Some(factors) = factors(&domain, &graph, plain, strength) {
+                        domain.multiply(&mut graph, &factors)?;
+                        changed = true;
+                    }
+                }
+                if !changed {
+                    return Ok(None);
+                }
+                observe(&self.runner, &graph, &self.sources(), &self.calibration)?
+            }
+        };
+        let groups = quantize::groups(&graph, &self.layers());
+        let joined = groups.into_iter().map(|group| {
+            let mut all = Histogram::default();
+            group.sources.iter().filter_map(|id| observed.spread.get(id)).for_each(|h| all.join(h));
+            (group, all)
+        });
+        Ok(Some(Variant { graph, strength, groups: joined.collect(), ranges: RefCell::default() }))
+    }
+
+    /// Each layer's share of the multiply-accumulates.
+    fn work(&self) -> Result<BTreeMap<String, f64>, JobError> {
+        let mut shaped = self.graph.clone();
+        let shape = self.held_out.first().map(|t| t.values.shape().to_vec()).unwrap_or_default();
+        let inputs: Vec<(ValueId, Vec<usize>)> = shaped.inputs.iter().map(|id| (*id, shape.clone())).collect();
+        infer_shapes(&mut shaped, &inputs)?;
+        let mut work = BTreeMap::new();
+        for layer in self.layers() {
+            if let Some(node) = shaped.nodes.get(layer.node) {
+                work.insert(layer.name, analysis::node_macs(&shaped, node)? as f64);
+            }
+        }
+        let total: f64 = work.values().sum();
+        work.values_mut().for_each(|w| *w /= total.max(1.0));
+        Ok(work)
+    }
+
+    /// Runs of the network that a search makes without a layer left in floats, for its meter.
+    pub(crate) fn steps(&self, mode: QuantizeMode) -> u64 {
+        match mode {
+            QuantizeMode::Static => {
+                let (strengths, scouts) = (STRENGTHS.len() as u64, SCOUTS.len() as u64);
+                1 + strengths * (1 + scouts) + Method::ALL.len() as u64 - scouts + 1
+            }
+            QuantizeMode::Dynamic => STRENGTHS.len() as u64 + 1,
+        }
+    }
+
+    /// Ranges known beforehand: tries strengths and methods, leaves layers in floats until the budget is met.
+    pub(crate) fn statically(&self, meter: &mut Meter<'_>) -> Result<Found, JobError> {
+        let plain = observe(&self.runner, &self.graph, &self.sources(), &self.calibration)?;
+        meter.add(1)?;
+        let mut candidates: Vec<Candidate> = Vec::new();
+        let mut best: Option<(f64, Variant, Method)> = None;
+        for strength in STRENGTHS {
+            let variant = self.variant(strength, &plain)?;
+            meter.add(1)?;
+            let Some(variant) = variant else {
+                meter.add(SCOUTS.len() as u64)?;
+                continue;
+            };
+            let mut least: Option<(f64, Method)> = None;
+            for method in SCOUTS {
+                let error = self.worst(&variant.quantized(Some(method), &self.keep_float)?, usize::MAX)?;
+                candidates.push(Candidate { method: Some(method), equalized: strength, relative_l2: error });
+                if least.is_none_or(|(e, _)| error < e) {
+                    least = Some((error, method));
+                }
+                meter.add(1)?;
+            }
+            if let Some((error, method)) = least
+                && best.as_ref().is_none_or(|(e, ..)| error < *e)
+            {
+                best = Some((error, variant, method));
+            }
+        }
+        let Some((mut error, variant, mut method)) = best else {
+            return Err(no_data());
+        };
+        for other in Method::ALL.into_iter().filter(|m| !SCOUTS.contains(m)) {
+            let tried = self.worst(&variant.quantized(Some(other), &self.keep_float)?, usize::MAX)?;
+            candidates.push(Candidate { method: Some(other), equalized: variant.strength, relative_l2: tried });
+            if tried < error {
+                (error, method) = (tried, other);
+            }
+            meter.add(1)?;
+        }
+        self.finish(variant, Some(method), error, candidates, meter)
+    }
+
+    /// Ranges found while the model runs: tries strengths of equalization.
+    pub(crate) fn dynamically(&self, meter: &mut Meter<'_>) -> Result<Found, JobError> {
+        let plain = observe(&self.runner, &self.graph, &self.sources(), &self.calibration)?;
+        let mut candidates: Vec<Candidate> = Vec::new();
+        let mut best: Option<(f64, Variant)> = None;
+        for strength in STRENGTHS {
+            if let Some(variant) = self.variant(strength, &plain)? {
+                let error = self.worst(&variant.quantized(None, &self.keep_float)?, usize::MAX)?;
+                candidates.push(Candidate { method: None, equalized: strength, relative_l2: error });
+                if best.as_ref().is_none_or(|(e, _)| error < *e) {
+                    best = Some((error, variant));
+                }
+            }
+            meter.add(1)?;
+        }
+        let Some((error, variant)) = best else { return Err(no_data()) };
+        self.finish(variant, None, error, candidates, meter)
+    }
+
+    fn finish(
+        &self,
+        variant: Variant,
+        method: Option<Method>,
+        error: f64,
+        candidates: Vec<Candidate>,
+        meter: &mut Meter<'_>,
+    ) -> Result<Found, JobError> {
+        let work = self.work()?;
+        let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
+        let mut keep = self.keep_float.clone();
+        let mut left_float: Vec<FloatLayer> = keep
+            .iter()
+            .map(|name| FloatLayer { name: name.clone(), why: "asked for".to_owned(), share_of_work: share(name) })
+            .collect();
+        let mut made = self.corrected(&variant, method, &keep, meter)?;
+        if made.error > self.budget {
+            let kept = self.leave_float(&variant, method, error, &work)?;
+            keep.extend(kept.iter().map(|k| k.name.clone()));
+            left_float.extend(kept);
+            made = self.corrected(&variant, method, &keep, meter)?;
+        }
+        for (name, why) in quantize::survey(&self.graph).left {
+            left_float.push(FloatLayer { name, why, share_of_work: 0.0 });
+        }
+        Ok(Found {
+            errors: self.errors(&made.graph, usize::MAX)?,
+            graph: made.graph,
+            method,
+            equalized: variant.strength,
+            bias_corrected: made.names,
+            candidates,
+            left_float,
+        })
+    }
+
+    /// The quantized graph with its biases corrected, where that brings it nearer on the held-out tiles.
+    fn corrected(
+        &self,
+        variant: &Variant,
+        method: Option<Method>,
+        keep: &BTreeSet<String>,
+        meter: &mut Meter<'_>,
+    ) -> Result<Corrected, JobError> {
+        let graph = variant.quantized(method, keep)?;
+        let error = self.worst(&graph, usize::MAX)?;
+        let layers: Vec<Layer> = self.layers().into_iter().filter(|l| !keep.contains(&l.name)).collect();
+        let tried = bias::corrected(&self.runner, &variant.graph, &graph, &layers, &self.calibration)?;
+        meter.add(1)?;
+        if let Some((graph, names)) = tried {
+            let after = self.worst(&graph, usize::MAX)?;
+            if after < error {
+                return Ok(Corrected { graph, names, error: after });
+            }
+        }
+        Ok(Corrected { graph, names: Vec::new(), error })
+    }
+
+    /// Leaves layers in floats, those first whose quantization costs most accuracy for the work they are, until the whole meets the
+    /// budget; then takes those back that are not needed for it.
+    fn leave_float(
+        &self,
+        variant: &Variant,
+        method: Option<Method>,
+        error: f64,
+        work: &BTreeMap<String, f64>,
+    ) -> Result<Vec<FloatLayer>, JobError> {
+        let names: Vec<String> =
+            self.layers().into_iter().map(|l| l.name).filter(|n| !self.keep_float.contains(n)).collect();
+        let mut meter = self.runner.context.meter("layers", 2 * names.len() as u64, "runs");
+        let mut alone: Vec<(String, f64)> = Vec::new();
+        for name in &names {
+            let others: BTreeSet<String> =
+                self.keep_float.iter().chain(names.iter().filter(|n| *n != name)).cloned().collect();
+            alone.push((name.clone(), self.worst(&variant.quantized(method, &others)?, 1)?));
+            meter.add(1)?;
+        }
+        let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
+        let worth = |(name, error): &(String, f64)| error * error / (share(name) + 0.01);
+        alone.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+        let mut kept: Vec<(String, f64)> = Vec::new();
+        let mut now = error;
+        let with = |kept: &[(String, f64)]| -> BTreeSet<String> {
+            self.keep_float.iter().cloned().chain(kept.iter().map(|(n, _)| n.clone())).collect()
+        };
+        for layer in alone.iter().take(names.len().saturating_sub(1)) {
+            kept.push(layer.clone());
+            now = self.worst(&variant.quantized(method, &with(&kept))?, usize::MAX)?;
+            meter.add(1)?;
+            if now <= self.budget {
+                break;
+            }
+        }
+        if now <= self.budget {
+            let mut by_work = kept.clone();
+            by_work.sort_by(|a, b| share(&b.0).total_cmp(&share(&a.0)));
+            for (name, _) in by_work {
+                let fewer: Vec<_> = kept.iter().filter(|(n, _)| *n != name).cloned().collect();
+                let tried = self.worst(&variant.quantized(method, &with(&fewer))?, usize::MAX)?;
+                meter.add(1)?;
+                if tried <= self.budget {
+                    kept = fewer;
+                }
+            }
+        }
+        Ok(kept
+            .into_iter()
+            .map(|(name, error)| FloatLayer {
+                why: format!("quantized alone it puts the output off by {error:.4} (relative L2)"),
+                share_of_work: share(&name),
+                name,
+            })
+            .collect())
+    }
+}
+
+fn no_data() -> JobError {
+    JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned())
+}
+
+/// The factor of each channel: w^(1 − s) / r^s with r the channel's largest value, w its largest share of the weights that read it.
+/// With s = 1 all channels come to the same largest value. `None` where nothing of the domain is quantized.
+fn factors(domain: &Domain, graph: &Graph, observed: &Observed, strength: f64) -> Option<Vec<f32>> {
+    let mut largest = vec![0.0f32; domain.channels];
+    let mut seen = false;
+    for held in domain.values.iter().filter_map(|id| observed.largest.get(id)) {
+        seen = true;
+        for (l, h) in largest.iter_mut().zip(held) {
+            *l = l.max(*h);
+        }
+    }
+    if !seen {
+        return None;
+    }
+    let shares = domain.weight_shares(graph);
+    let factors = largest.iter().zip(&shares).map(|(&r, &w)| {
+        if !(r.is_normal() && w.is_normal()) {
+            return 1.0;
+        }
+        let factor = f64::from(w).powf(1.0 - strength) / f64::from(r).powf(strength);
+        (factor as f32).clamp(LARGEST_FACTOR.recip(), LARGEST_FACTOR)
+    });
+    Some(factors.collect())
+}

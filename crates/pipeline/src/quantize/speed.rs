@@ -1,0 +1,80 @@
+//! Milliseconds a tile, float and int8 side by side.
+
+use crate::{Context, JobError, Model};
+use cpu_time::ProcessTime;
+use cytoscope_engine::{CompileOptions, Engine, Precision};
+use cytoscope_graph::Tensor;
+use cytoscope_profile::Recorder;
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// Timed runs of each; the median is told.
+const RUNS: usize = 5;
+
+/// How long a tile takes with some number of threads: medians of interleaved runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TileTime {
+    /// Threads.
+    pub threads: usize,
+    /// Milliseconds of processor time (all threads together), float network.
+    pub f32_cpu_ms: f64,
+    /// The same, int8 network.
+    pub int8_cpu_ms: f64,
+    /// Milliseconds on the clock, float network.
+    pub f32_wall_ms: f64,
+    /// The same, int8 network.
+    pub int8_wall_ms: f64,
+}
+
+/// Times the tile with one thread and with all.
+pub(super) fn time(
+    context: &Context,
+    float: &Model,
+    int8: &Model,
+    engine: &dyn Engine,
+    tile: &Tensor,
+) -> Result<Vec<TileTime>, JobError> {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let counts = if all > 1 { vec![1, all] } else { vec![1] };
+    let mut meter = context.meter("time", (counts.len() * (RUNS + 1)) as u64, "runs");
+    let mut times = Vec::new();
+    for threads in counts {
+        let options = |precision| CompileOptions {
+            precision,
+            threads,
+            memory_budget_bytes: None,
+            recorder: Recorder::totals_only(),
+        };
+        let mut sessions = [
+            float.compile(engine, tile.shape(), &options(Precision::F32))?,
+            int8.compile(engine, tile.shape(), &options(Precision::Int8))?,
+        ];
+        let mut taken: [(Vec<f64>, Vec<f64>); 2] = Default::default();
+        for run in 0..=RUNS {
+            for (session, (cpu, wall)) in sessions.iter_mut().zip(&mut taken) {
+                let (clock, processor) = (Instant::now(), ProcessTime::now());
+                session.run(std::slice::from_ref(tile))?;
+                // The first run warms up.
+                if run > 0 {
+                    cpu.push(processor.elapsed().as_secs_f64() * 1e3);
+                    wall.push(clock.elapsed().as_secs_f64() * 1e3);
+                }
+            }
+            meter.add(1)?;
+        }
+        let [(f32_cpu, f32_wall), (int8_cpu, int8_wall)] = taken;
+        times.push(TileTime {
+            threads,
+            f32_cpu_ms: median(f32_cpu),
+            int8_cpu_ms: median(int8_cpu),
+            f32_wall_ms: median(f32_wall),
+            int8_wall_ms: median(int8_wall),
+        });
+    }
+    Ok(times)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,185 @@
+//! Tiles to calibrate with, cut from stacks as a prediction sees them.
+
+use super::observe::Tile;
+use crate::predict::grid::{ModelView, model_shape};
+use crate::predict::one::{channels, voxel_size};
+use crate::predict::{PredictJob, expand_inputs, only_stacks};
+use crate::stack::{ChannelStream, Stack};
+use crate::{Context, JobError, Model, ops};
+use cytoscope_graph::Tensor;
+use std::path::{Path, PathBuf};
+
+/// Voxels along each axis of a tile, where the stack and the network allow it.
+const EDGE: usize = 64;
+/// The same for a network that sees single slices.
+const FLAT_EDGE: usize = 256;
+/// Most stacks that are opened.
+const MAX_STACKS: usize = 64;
+
+/// At most `most` tiles, spread evenly over the stacks and inside each; a stack is read a slab at a time.
+pub(super) fn cut(context: &Context, model: &Model, inputs: &[PathBuf], most: usize) -> Result<Vec<Tile>, JobError> {
+    let files = only_stacks(inputs, expand_inputs(inputs)?);
+    let Some(first) = files.first() else {
+        return Err(JobError::Mismatch {
+            path: inputs.first().cloned().unwrap_or_default(),
+            problem: "the folder holds no stacks to calibrate with, only results of predictions".to_owned(),
+            next_step: "give the folder of the stacks themselves".to_owned(),
+        });
+    };
+    // Of very many stacks some, evenly.
+    let step = files.len().div_ceil(most.min(MAX_STACKS)).max(1);
+    let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
+    let each = most.div_ceil(chosen.len().max(1));
+    let mut meter = context.meter("read", chosen.len() as u64, "stacks");
+    let mut tiles: Vec<Tile> = Vec::new();
+    for file in chosen {
+        tiles.extend(of_stack(context, model, file, each)?);
+        meter.add(1)?;
+    }
+    tiles.truncate(most);
+    if tiles.is_empty() {
+        return Err(bad(first, "no tile could be cut from it", "give a larger stack"));
+    }
+    Ok(tiles)
+}
+
+fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
+    JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
+}
+
+fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Result<Vec<Tile>, JobError> {
+    // What a prediction of this stack would do is taken from there.
+    let job = PredictJob {
+        inputs: vec![file.to_owned()],
+        model: model.name.clone(),
+        out: PathBuf::new(),
+        device: "cpu".to_owned(),
+        precision: None,
+        tiles: Default::default(),
+        outputs: Default::default(),
+        channel: None,
+        time: None,
+        series: 0,
+        axes: None,
+        voxel_um: None,
+        memory_budget_bytes: None,
+        resume: false,
+        threads: 0,
+    };
+    let image = cytoscope_formats::open(file, &job.open_options())?;
+    let mut meta = image.meta().clone();
+    let stack = Stack::new(&image, 0);
+    let zyx = stack.extents.zyx;
+    if zyx.contains(&0) {
+        return Err(bad(file, "it holds no voxel", "leave it out of the calibration"));
+    }
+    if model.spatial_axes == 3 && zyx[0] == 1 {
+        return Err(bad(file, "it is a single picture, the model takes stacks", "calibrate with stacks (axes ZYX)"));
+    }
+    stack.check_ends()?;
+    let mut notes = Vec::new();
+    let channels = channels(&job, model, &meta, &stack, file, &mut notes)?;
+    let voxel = voxel_size(&job, &mut meta, model, &mut Vec::new());
+    let grid = model_shape(zyx, voxel.known, model.voxel_um);
+    notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
+    let chains = channels
+        .iter()
+        .enumerate()
+        .map(|(of_model, &channel)| {
+            let mut stream = ChannelStream { stack: &stack, context, channel };
+            ops::fix(&model.preprocessing, of_model, None, &mut stream)?.map_err(|step| {
+                JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
+            })
+        })
+        .collect::<Result<Vec<_>, JobError>>()?;
+    let edge = if model.spatial_axes == 2 { FLAT_EDGE } else { EDGE };
+    let size: [usize; 3] = std::array::from_fn(|a| {
+        if a == 0 && model.spatial_axes == 2 {
+            return 1;
+        }
+        let step = model.step[a].max(1);
+        // Whole steps inside the stack where it is long enough, else one that reaches past its end.
+        let inside = edge.min(grid[a]) / step * step;
+        inside.max(model.min_size[a]).next_multiple_of(step)
+    });
+    let mut view = ModelView::new(&stack, &channels, chains, grid);
+    let mut tiles = Vec::new();
+    for start in places(grid, size, most) {
+        context.check()?;
+        let slab = view.read(context, start[0]..start[0] + size[0])?;
+        let values = part(&slab, channels.len(), grid, start, size);
+        if view.not_finite || values.iter().any(|v| !v.is_finite()) {
+            return Err(bad(
+                file,
+                "it holds values that are not numbers (NaN or infinite), by which no range can be told",
+                "leave it out of the calibration",
+            ));
+        }
+        let values = Tensor::new(model.tensor_shape(channels.len(), size), values)?;
+        tiles.push(Tile { values, from: file.display().to_string() });
+    }
+    Ok(tiles)
+}
+
+/// Where tiles start: at most `most`, spread over the stack, in order of depth, without repeats.
+fn places(grid: [usize; 3], size: [usize; 3], most: usize) -> Vec<[usize; 3]> {
+    // Multiples of the inverse powers of the real root of x⁴ = x + 1 fill the unit cube evenly.
+    const SHARES: [f64; 3] = [0.819_172_513_396_164_4, 0.671_043_606_703_789_3, 0.549_700_477_901_970_3];
+    let mut found: Vec<[usize; 3]> = Vec::new();
+    for i in 0..most {
+        let start = std::array::from_fn(|a| {
+            let room = grid[a].saturating_sub(size[a]);
+            let share = (0.5 + SHARES[a] * i as f64).fract();
+            ((room + 1) as f64 * share) as usize
+        });
+        if !found.contains(&start) {
+            found.push(start);
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// A box of a slab `[C][size z][Y][X]`; past the slab's end its last values are repeated.
+fn part(slab: &[f32], channels: usize, grid: [usize; 3], start: [usize; 3], size: [usize; 3]) -> Vec<f32> {
+    let mut values = Vec::with_capacity(channels * size.iter().product::<usize>());
+    for c in 0..channels {
+        for z in 0..size[0] {
+            for y in 0..size[1] {
+                let row = ((c * size[0] + z) * grid[1] + (start[1] + y).min(grid[1] - 1)) * grid[2];
+                values.extend(
+                    (0..size[2]).map(|x| slab.get(row + (start[2] + x).min(grid[2] - 1)).copied().unwrap_or_default()),
+                );
+            }
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_lie_inside_and_differ() {
+        for grid in [[64, 512, 512], [64, 64, 64], [10, 100, 70]] {
+            let size = grid.map(|n: usize| n.min(64));
+            let found = places(grid, size, 16);
+            assert!(!found.is_empty() && found.len() <= 16);
+            assert!(found.windows(2).all(|w| w[0] < w[1]), "{found:?}");
+            assert!(found.iter().all(|s| (0..3).all(|a| s[a] + size[a] <= grid[a])), "{found:?}");
+        }
+        assert_eq!(places([64; 3], [64; 3], 16), [[0; 3]]);
+        assert_eq!(places([4; 3], [8; 3], 3), [[0; 3]]);
+    }
+
+    #[test]
+    fn a_part_repeats_the_last_voxel_past_the_end() {
+        // One channel, two slices of two rows and three columns.
+        let slab: Vec<f32> = (0..12).map(|v| v as f32).collect();
+        assert_eq!(
+            part(&slab, 1, [2, 2, 3], [0, 1, 1], [2, 2, 3]),
+            [4.0, 5.0, 5.0, 4.0, 5.0, 5.0, 10.0, 11.0, 11.0, 10.0, 11.0, 11.0]
+        );
+    }
+}

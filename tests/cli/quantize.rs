@@ -1,0 +1,281 @@
+//! `quantize`, and what is done with its packages.
+
+use crate::common::{Desk, floats, missing, npy_f32, parse_npy, python, uniform};
+use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
+use serde_json::Value;
+use std::path::Path;
+
+/// A small network of static normalization as `net.onnx`.
+fn network(desk: &Desk) {
+    let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
+    unet3d(&config, &Weights::Random { seed: 3 }).unwrap().save(&desk.path("net.onnx")).unwrap();
+}
+
+/// Two simulated stacks in `sim/`.
+fn stacks(desk: &Desk) {
+    desk.nuclei("16,64,64", 1);
+    desk.nuclei("16,64,64", 2);
+}
+
+fn rdf(desk: &Desk, package: &str) -> String {
+    String::from_utf8(desk.bytes(&format!("{package}/rdf.yaml"))).unwrap()
+}
+
+fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(b).map(|(x, y)| f64::from(x - y))) / norm(&mut b.iter().map(|v| f64::from(*v)))
+}
+
+#[test]
+fn a_network_is_quantized_within_its_budget_and_the_report_says_how() {
+    let desk = Desk::new();
+    network(&desk);
+    stacks(&desk);
+    let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q", "--json"];
+    let report = desk.run(&[&arguments[..], &["--accuracy-budget", "0.3"]].concat()).json();
+    let promised = [
+        "out",
+        "mode",
+        "float_bytes",
+        "int8_bytes",
+        "tile_times",
+        "outputs",
+        "method",
+        "candidates",
+        "left_float",
+        "accuracy_budget",
+        "budget_met",
+        "agreement_metric",
+        "calibration_tiles",
+        "held_out_tiles",
+        "seconds",
+    ];
+    assert_eq!(missing(&report, &promised), Vec::<&str>::new());
+    assert_eq!((report["mode"].as_str(), report["budget_met"].as_bool()), (Some("static"), Some(true)), "{report:#}");
+    let [before, after] = ["float_bytes", "int8_bytes"].map(|k| report[k].as_u64().unwrap());
+    assert_eq!(after, desk.bytes("q/model.onnx").len() as u64);
+    assert!(after < before, "{after} of {before}");
+    let output = &report["outputs"][0];
+    let error = output["relative_l2"].as_f64().unwrap();
+    assert!(error > 0.0 && error <= 0.3, "{output}");
+    assert!((0.8..=1.0).contains(&output["agreement"].as_f64().unwrap()), "{output}");
+    // What was taken is in the table, and nothing in the table is better.
+    let candidates = report["candidates"].as_array().unwrap();
+    let least = candidates.iter().map(|c| c["relative_l2"].as_f64().unwrap()).fold(f64::INFINITY, f64::min);
+    let taken = candidates.iter().find(|c| c["method"] == report["method"] && c["equalized"] == report["equalized"]);
+    assert_eq!(taken.unwrap()["relative_l2"].as_f64(), Some(least));
+    assert!(candidates.len() >= 6, "{candidates:?}");
+    for time in report["tile_times"].as_array().unwrap() {
+        for key in ["f32_cpu_ms", "int8_cpu_ms", "f32_wall_ms", "int8_wall_ms"] {
+            assert!(time[key].as_f64().unwrap() > 0.0, "{time}");
+        }
+    }
+    // The package tells the same, and says how far reproduced outputs may be off.
+    let text = rdf(&desk, "q");
+    for part in ["reproducibility_tolerance", "absolute_tolerance", "model_f32.onnx", "attachments", "quantization"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let text = desk.run(&[&arguments[..8], &["--accuracy-budget", "0.3"]].concat()).ok().stdout;
+    for word in ["int8", "relative L2", "Dice", "<- taken", "budget 0.3: met", "thread"] {
+        assert!(text.contains(word), "no \"{word}\" in {text}");
+    }
+}
+
+#[test]
+fn a_tight_budget_leaves_layers_in_floats_and_says_which() {
+    let desk = Desk::new();
+    network(&desk);
+    stacks(&desk);
+    let run = |budget: &str, out: &str, more: &[&str]| {
+        let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--json"];
+        desk.run(&[&arguments[..], &["--accuracy-budget", budget, "--out", out], more].concat()).json()
+    };
+    let loose = run("1", "loose", &["--keep-float", "head.out"]);
+    let error = |report: &Value| report["outputs"][0]["relative_l2"].as_f64().unwrap();
+    let left = loose["left_float"].as_array().unwrap();
+    assert_eq!(
+        (left.len(), left[0]["name"].as_str(), left[0]["why"].as_str()),
+        (1, Some("head.out"), Some("asked for"))
+    );
+    let tight = run(&format!("{}", error(&loose) / 2.0), "tight", &[]);
+    let left = tight["left_float"].as_array().unwrap();
+    assert!(!left.is_empty() && left.iter().all(|l| l["why"].as_str().unwrap().contains("relative L2")), "{left:?}");
+    assert_eq!(tight["budget_met"].as_bool(), Some(error(&tight) <= error(&loose) / 2.0));
+    assert!(error(&tight) < error(&loose));
+    let share = tight["float_share_of_work"].as_f64().unwrap();
+    assert!(share > 0.0 && share < 1.0, "{share}");
+    let layers = tight["quantized_layers"].as_u64().unwrap();
+    assert_eq!(layers + left.len() as u64, 5, "every layer is told of once");
+}
+
+#[test]
+fn quantized_packages_predict_import_and_export_with_both_networks() {
+    let desk = Desk::new();
+    stacks(&desk);
+    network(&desk);
+    desk.run(&["import", "net.onnx", "--out", "float"]).ok();
+    desk.run(&[
+        "quantize",
+        "float",
+        "--mode",
+        "static",
+        "--calibrate",
+        "sim",
+        "--accuracy-budget",
+        "0.1",
+        "--out",
+        "q.zip",
+    ])
+    .ok();
+    desk.run(&["import", "q.zip", "--out", "q"]).ok();
+    let report = desk.run(&["import", "q", "--out", "again.zip", "--json"]).json();
+    assert_eq!(report["test"], "its test outputs are reproduced");
+    assert_eq!(
+        desk.names("q"),
+        ["README.md", "model.onnx", "model_f32.onnx", "rdf.yaml", "test_input_0.npy", "test_output_0.npy"]
+    );
+    assert!(rdf(&desk, "q").contains("quantization") && rdf(&desk, "q").contains("reproducibility_tolerance"));
+    let predict = |model: &str, precision: &str, out: &str| {
+        let stack = "sim/nuclei_1_raw.tif";
+        let arguments = ["predict", stack, "--model", model, "--device", "cpu", "--outputs", "raw", "--json"];
+        let report = desk.run(&[&arguments[..], &["--precision", precision, "--out", out]].concat()).json();
+        let image = desk.image(&format!("{out}/nuclei_1_raw_raw.tif"));
+        (report["inputs"][0]["precision"].as_str().unwrap().to_owned(), image.samples().to_f32())
+    };
+    let (_, float) = predict("float", "auto", "a");
+    let (precision, int8) = predict("q", "auto", "b");
+    assert_eq!(precision, "int8");
+    let error = relative_l2(&int8, &float);
+    assert!(error > 0.0 && error < 0.15, "{error}");
+    assert_eq!(predict("q", "f32", "c"), ("f32".to_owned(), float), "the float network is the one that was quantized");
+    desk.fails(2, &["predict", "sim", "--model", "float", "--precision", "int8", "--out", "d"], &["quantize"]);
+    // Exports: quantized as ONNX, floats by name.
+    desk.run(&["export", "q", "--format", "onnx", "--out", "q.onnx"]).ok();
+    let names = |file: &str, name: &str| desk.bytes(file).windows(name.len()).any(|w| w == name.as_bytes());
+    assert!(names("q.onnx", "QuantizeLinear") && names("q.onnx", "DequantizeLinear"));
+    assert_eq!(predict("q.onnx", "auto", "e"), ("int8".to_owned(), int8));
+    desk.run(&["export", "q", "--format", "safetensors", "--out", "q.safetensors"]).ok();
+    assert!(names("q.safetensors", "F32") && !names("q.safetensors", "\"I8\""));
+    // Without its float network a package is smaller, and still runs.
+    desk.run(&["quantize", "float", "--mode", "static", "--accuracy-budget", "1", "--without-float", "--out", "small"])
+        .ok();
+    assert!(!desk.path("small/model_f32.onnx").exists() && !rdf(&desk, "small").contains("float_weights"));
+    assert_eq!(predict("small", "auto", "f").0, "int8");
+    desk.run(&["export", "small", "--format", "safetensors", "--out", "small.safetensors"]).ok();
+    assert!(names("small.safetensors", "\"I8\""));
+    // Quantized again, a package starts from its floats.
+    desk.run(&["quantize", "q", "--mode", "dynamic", "--accuracy-budget", "1", "--out", "again"]).ok();
+    assert_eq!(desk.bytes("again/model_f32.onnx"), desk.bytes("q/model_f32.onnx"));
+    // A damaged float network is found out.
+    std::fs::write(desk.path("q/model_f32.onnx"), b"other").unwrap();
+    desk.fails(3, &["predict", "sim", "--model", "q", "--out", "g"], &["model_f32.onnx", "checksum"]);
+}
+
+#[test]
+fn the_bundled_model_is_quantized_without_data() {
+    let desk = Desk::new();
+    let arguments = ["quantize", "nuclei", "--mode", "dynamic", "--out", "q", "--accuracy-budget", "0.1", "--json"];
+    let report = desk.run(&arguments).json();
+    assert_eq!(report["mode"], "dynamic");
+    assert!(report["method"].is_null());
+    assert!(report["notes"][0].as_str().unwrap().contains("test tensor"), "{}", report["notes"]);
+    assert_eq!(report["budget_met"], true, "{}", report["outputs"]);
+    let bytes = desk.bytes("q/model.onnx");
+    assert!(bytes.windows(21).any(|w| w == b"DynamicQuantizeLinear"));
+}
+
+#[test]
+fn quantized_files_run_in_onnx_runtime() {
+    let desk = Desk::new();
+    network(&desk);
+    stacks(&desk);
+    desk.run(&[
+        "quantize",
+        "net.onnx",
+        "--mode",
+        "static",
+        "--calibrate",
+        "sim",
+        "--accuracy-budget",
+        "1",
+        "--out",
+        "q",
+    ])
+    .ok();
+    let shape = [1, 1, 8, 24, 16];
+    std::fs::write(desk.path("x.npy"), npy_f32(&shape, &uniform(5, shape.iter().product()))).unwrap();
+    desk.run(&["run", "q/model.onnx", "--engine", "reference", "--input", "x.npy", "--output", "ours.npy"]).ok();
+    let script = "import sys, numpy as np, onnxruntime as ort\n\
+        s = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n\
+        np.save(sys.argv[3], s.run(None, {s.get_inputs()[0].name: np.load(sys.argv[2])})[0])\n";
+    let files: Vec<_> = ["q/model.onnx", "x.npy", "theirs.npy"].iter().map(|f| desk.path(f)).collect();
+    let files: Vec<&Path> = files.iter().map(|f| f.as_path()).collect();
+    if python("numpy, onnxruntime", script, &files).is_none() {
+        return;
+    }
+    let values = |file: &str| floats(&parse_npy(&desk.bytes(file)).2);
+    let error = relative_l2(&values("theirs.npy"), &values("ours.npy"));
+    assert!(error < 0.02, "{error}");
+}
+
+#[test]
+fn calibration_data_at_fault_is_refused_by_name() {
+    let desk = Desk::new();
+    network(&desk);
+    stacks(&desk);
+    let with = |data: &str| {
+        ["quantize", "net.onnx", "--mode", "static", "--out", "q", "--calibrate", data].map(str::to_owned).to_vec()
+    };
+    let refuse = |data: &str, words: &[&str]| {
+        let arguments = with(data);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        desk.fails(3, &arguments, words);
+        assert!(!desk.path("q").exists(), "{data}");
+    };
+    std::fs::create_dir(desk.path("empty")).unwrap();
+    refuse("empty", &["empty", "no stacks"]);
+    refuse("nothere", &["nothere"]);
+    for (name, value) in [("nan", f32::NAN), ("inf", f32::INFINITY)] {
+        let mut values = uniform(1, 16 * 16 * 16);
+        values[777] = value;
+        let file = desk.write(&format!("{name}.tif"), "ZYX", &[16, 16, 16], values);
+        refuse(&file, &[&file, "NaN or infinite", "leave it out"]);
+    }
+    let picture = desk.write("picture.tif", "YX", &[64, 64], vec![7u16; 64 * 64]);
+    refuse(&picture, &["picture.tif", "single picture"]);
+    std::fs::write(desk.path("row.npy"), npy_f32(&[7], &[0.0; 7])).unwrap();
+    refuse("row.npy", &["row.npy"]);
+    std::fs::write(desk.path("text.tif"), b"no image").unwrap();
+    refuse("text.tif", &["text.tif"]);
+    // A network of two channels and stacks of one.
+    let config = UNet3d { in_channels: 2, filters: vec![4, 4], strides: vec![[2; 3]], ..UNet3d::default() };
+    unet3d(&config, &Weights::Random { seed: 1 }).unwrap().save(&desk.path("two.onnx")).unwrap();
+    let words = ["nuclei_1_raw.tif", "2 channel(s)"];
+    desk.fails(3, &["quantize", "two.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q"], &words);
+    // No data at all.
+    desk.fails(3, &["quantize", "net.onnx", "--mode", "static", "--out", "q"], &["net.onnx", "--calibrate"]);
+}
+
+#[test]
+fn wrong_use_is_told_before_anything_is_computed() {
+    let desk = Desk::new();
+    network(&desk);
+    desk.fails(2, &["quantize", "net.onnx", "--mode", "qat", "--out", "q"], &["not available yet", "static"]);
+    desk.fails(2, &["quantize", "net.onnx", "--out", "q"], &["--mode"]);
+    desk.fails(2, &["quantize", "nosuch", "--mode", "dynamic", "--out", "q"], &["nosuch"]);
+    let dynamic = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "q"];
+    desk.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
+    desk.fails(2, &[&dynamic[..], &["--accuracy-budget", "0"]].concat(), &["budget"]);
+    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"], &["net.onnx", "--out"]);
+    std::fs::create_dir(desk.path("mine")).unwrap();
+    std::fs::write(desk.path("mine/notes.txt"), b"keep").unwrap();
+    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "mine"], &["mine", "other files"]);
+    assert_eq!(desk.bytes("mine/notes.txt"), b"keep");
+    std::fs::write(desk.path("photos.zip"), b"mine").unwrap();
+    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "photos.zip"], &["photos.zip", "no package"]);
+    // A network in integers has nothing left to quantize.
+    desk.run(&["quantize", "net.onnx", "--mode", "dynamic", "--accuracy-budget", "1", "--without-float", "--out", "q"])
+        .ok();
+    desk.fails(3, &["quantize", "q", "--mode", "dynamic", "--out", "r"], &["already"]);
+}
