@@ -96,12 +96,12 @@ def main():
                                   f"{tmp}/out{i}", "--json"], check=True, capture_output=True, text=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            report = json.loads(run.stdout)
-            one = report[0] if isinstance(report, list) else report.get("inputs", report.get("results", [report]))[0]
+            one = json.loads(run.stdout)["inputs"][0]
+            y = tifffile.imread(one["outputs"][0])
+            tile = one["plan"]["tile"]
             ours.append(cpu)
-            print(f"round {i + 1}: ours {cpu:.2f} CPU s, tile {one.get('tile')}, precision {one.get('precision')}, "
-                  f"seam energy {one.get('seam_energy')}, peak {one.get('peak_bytes', one.get('actual_peak_bytes', 0)) / 2**20:.0f} MiB",
-                  flush=True)
+            print(f"round {i + 1}: ours {cpu:.2f} CPU s, tile {tile}, {one['precision']}, seam energy "
+                  f"{seams(y, tile[2], one['plan']['overlap']):.4f}, peak {one['actual_peak_bytes'] / 2**20:.0f} MiB", flush=True)
             for kind in kinds:
                 model = a.rival if kind == "openvino" else a.model
                 run = subprocess.run([sys.executable, "-c", RIVAL, kind, model, stack, f"{tmp}/{kind}.npy", str(a.threads)],

@@ -371,17 +371,27 @@ unsafe fn by_out<L: Lanes, const A: u8, const B: u8>(row: &Row, out: RowOut) {
                     value::<L, A, B>(from, affine, i).mul(inverse).store_u8(low, high, zero, to.add(i * 16));
                 }
             }
-            RowOut::Dot(to, weights, None) => {
+            RowOut::Dot(to, weights, quantizer) => {
                 let weights = L::load(weights);
-                for i in 0..len {
-                    *to.add(i) += value::<L, A, B>(from, affine, i).mul(weights).sum();
+                let (inverse, low, high) = match quantizer {
+                    Some(q) => (q.inverse_scale, -f32::from(q.zero_point), 255.0 - f32::from(q.zero_point)),
+                    None => (1.0, 0.0, 0.0),
+                };
+                let rounds = quantizer.is_some();
+                let inverse = L::splat(inverse);
+                let whole = len - len % 16;
+                for i in (0..whole).step_by(16) {
+                    let mut products = [weights; 16];
+                    for p in 0..16 {
+                        let v = value::<L, A, B>(from, affine, i + p);
+                        let v = if rounds { v.mul(inverse).round_clamp(low, high) } else { v };
+                        products[p] = v.mul(weights);
+                    }
+                    L::load(to.add(i)).add(L::sums(products)).store(to.add(i));
                 }
-            }
-            RowOut::Dot(to, weights, Some(q)) => {
-                let (weights, inverse) = (L::load(weights), L::splat(q.inverse_scale));
-                let (low, high) = (-f32::from(q.zero_point), 255.0 - f32::from(q.zero_point));
-                for i in 0..len {
-                    let v = value::<L, A, B>(from, affine, i).mul(inverse).round_clamp(low, high);
+                for i in whole..len {
+                    let v = value::<L, A, B>(from, affine, i);
+                    let v = if rounds { v.mul(inverse).round_clamp(low, high) } else { v };
                     *to.add(i) += v.mul(weights).sum();
                 }
             }

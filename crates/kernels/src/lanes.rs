@@ -31,6 +31,17 @@ pub(crate) trait Lanes: Copy {
     unsafe fn sum(self) -> f32;
     /// The lanes.
     unsafe fn to_array(self) -> [f32; 16];
+    /// The sums of the lanes of sixteen vectors, in their order.
+    #[inline(always)]
+    unsafe fn sums(of: [Self; 16]) -> Self {
+        let mut out = [0.0; 16];
+        for (o, v) in out.iter_mut().zip(of) {
+            // SAFETY: the trait's contract.
+            *o = unsafe { v.sum() };
+        }
+        // SAFETY: sixteen values.
+        unsafe { Self::load(out.as_ptr()) }
+    }
 }
 
 /// Sixteen lanes in plain Rust.
@@ -339,6 +350,38 @@ mod x86 {
         unsafe fn sum(self) -> f32 {
             // SAFETY: as above.
             unsafe { _mm512_reduce_add_ps(self.0) }
+        }
+        #[inline(always)]
+        unsafe fn sums(of: [Self; 16]) -> Self {
+            // Pairs are added while they are interleaved: after four rounds lane i is the sum of vector i. Macros, as closures
+            // used twice are not inlined into code compiled for an instruction set.
+            macro_rules! pair {
+                ($a:expr, $b:expr) => {
+                    _mm512_add_ps(_mm512_unpacklo_ps($a.0, $b.0), _mm512_unpackhi_ps($a.0, $b.0))
+                };
+            }
+            macro_rules! four {
+                ($i:literal) => {{
+                    // Within 128 bits: (a0+a2, b0+b2, a1+a3, b1+b3), then four vectors' sums side by side.
+                    let (x, y) = (pair!(of[$i], of[$i + 1]), pair!(of[$i + 2], of[$i + 3]));
+                    _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(x, y), _mm512_shuffle_ps::<0b11_10_11_10>(x, y))
+                }};
+            }
+            macro_rules! halves {
+                ($a:expr, $b:expr) => {
+                    _mm512_add_ps(
+                        _mm512_shuffle_f32x4::<0b01_00_01_00>($a, $b),
+                        _mm512_shuffle_f32x4::<0b11_10_11_10>($a, $b),
+                    )
+                };
+            }
+            // SAFETY: as above.
+            unsafe {
+                let q = [four!(0), four!(4), four!(8), four!(12)];
+                // Each holds, in each of its quarters, partial sums of its four vectors: quarters are added.
+                let (x, y) = (halves!(q[0], q[1]), halves!(q[2], q[3]));
+                Self(_mm512_add_ps(_mm512_shuffle_f32x4::<0b10_00_10_00>(x, y), _mm512_shuffle_f32x4::<0b11_01_11_01>(x, y)))
+            }
         }
         #[inline(always)]
         unsafe fn to_array(self) -> [f32; 16] {

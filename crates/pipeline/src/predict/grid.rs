@@ -10,6 +10,9 @@ use std::ops::Range;
 /// Voxel sizes closer than this share count as equal: no resampling.
 const SAME_VOXEL: f64 = 0.02;
 
+/// Slices read at once: what is held twice, as stored and as floats.
+const READ_SLICES: usize = 8;
+
 /// A stack seen on the model's grid, normalised.
 pub(crate) struct ModelView<'a> {
     pub stack: &'a Stack,
@@ -55,10 +58,15 @@ impl<'a> ModelView<'a> {
     pub(crate) fn read(&mut self, context: &Context, z: Range<usize>) -> Result<Vec<f32>, JobError> {
         let plane = self.shape[1] * self.shape[2];
         let inside = z.start.min(self.shape[0] - 1)..z.end.min(self.shape[0]);
-        let mut out = Vec::with_capacity(self.channels.len() * z.len() * plane);
+        let mut out = Vec::new();
         for c in 0..self.channels.len() {
             let at = out.len();
             match self.maps.clone() {
+                // One channel is handed on as it is, without a copy.
+                None if c == 0 => {
+                    out = self.fetch(context, c, inside.clone())?;
+                    out.reserve_exact((self.channels.len() - 1) * z.len() * plane + (z.end - inside.end) * plane);
+                }
                 None => out.extend(self.fetch(context, c, inside.clone())?),
                 Some(maps) => {
                     let sources = maps[0].sources(inside.clone());
@@ -86,14 +94,16 @@ impl<'a> ModelView<'a> {
         if z.start >= held.start && keep.start < keep.end {
             out.extend_from_slice(&values[(keep.start - held.start) * plane..(keep.end - held.start) * plane]);
         }
-        let from = z.start + out.len() / plane;
-        if from < z.end {
-            let samples = self.stack.read(context, self.channels[c], from..z.end)?;
+        let mut from = z.start + out.len() / plane;
+        while from < z.end {
+            let to = (from + READ_SLICES).min(z.end);
+            let samples = self.stack.read(context, self.channels[c], from..to)?;
             let _span = context.recorder.span(Stage::Normalise, "slices").voxels(samples.len());
             let mut fresh = samples.to_f32();
             self.not_finite |= samples.dtype().is_float() && fresh.iter().any(|v| !v.is_finite());
             apply(&self.chains[c], &mut fresh);
             out.append(&mut fresh);
+            from = to;
         }
         // Only what the next slab can overlap with is kept.
         let tail = (out.len() / plane).min(self.overlap());
