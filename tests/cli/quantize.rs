@@ -149,7 +149,15 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
     let error = relative_l2(&int8, &float);
     assert!(error > 0.0 && error < 0.15, "{error}");
     assert_eq!(predict("q", "f32", "c"), ("f32".to_owned(), float), "the float network is the one that was quantized");
-    desk.fails(2, &["predict", "sim", "--model", "float", "--precision", "int8", "--out", "d"], &["quantize"]);
+    desk.fails(3, &["predict", "sim", "--model", "float", "--precision", "int8", "--out", "d"], &["quantize"]);
+    // Bytes have no place for what is not a number: said, and nothing is written.
+    let mut values = vec![0.5; 8 * 16 * 16];
+    values[77] = f32::NAN;
+    std::fs::write(desk.path("nan.npy"), npy_f32(&[1, 1, 8, 16, 16], &values)).unwrap();
+    let arguments = ["run", "q/model.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
+    desk.fails(3, &arguments, &["finite", "NaN", "77"]);
+    let arguments = ["run", "q/model_f32.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
+    desk.fails(3, &arguments, &["not quantized", "cytoscope quantize"]);
     // Exports: quantized as ONNX, floats by name.
     desk.run(&["export", "q", "--format", "onnx", "--out", "q.onnx"]).ok();
     let names = |file: &str, name: &str| desk.bytes(file).windows(name.len()).any(|w| w == name.as_bytes());

@@ -36,7 +36,7 @@ pub use reference::ReferenceEngine;
 
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Graph;
-use cytoscope_kernels::Isa;
+use cytoscope_kernels::{Isa, IsaName};
 
 /// The processor.
 pub struct CpuEngine {
@@ -59,12 +59,15 @@ impl CpuEngine {
     /// The engine with one instruction set.
     pub fn with_isa(isa: Isa) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let sets: Vec<&str> =
+            IsaName::ALL.into_iter().filter(|n| Isa::available(*n).is_some()).map(IsaName::as_str).collect();
+        let sets = sets.join(", ");
         let device = Device {
             id: DeviceId::Cpu,
             name: processor_name(),
             memory_bytes: cytoscope_profile::available_bytes(),
             usable: true,
-            reason: format!("always there: {cores} cores, {isa} kernels"),
+            reason: format!("always there: {cores} cores, {isa} kernels (the machine has {sets})"),
             precisions: vec![Precision::F32, Precision::Int8],
             driver: isa.to_string(),
         };

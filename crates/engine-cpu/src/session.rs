@@ -2,7 +2,7 @@
 
 use crate::execute::{Memory, run_step};
 use crate::lower::Program;
-use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Session};
+use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Tensor, ValueId};
 use cytoscope_kernels::Isa;
 use cytoscope_profile::{Recorder, Stage};
@@ -15,6 +15,7 @@ pub(crate) struct CpuSession {
     arena: Vec<f32>,
     arena_shift: usize,
     pool: Arc<rayon::ThreadPool>,
+    integers: bool,
     recorder: Recorder,
 }
 
@@ -23,6 +24,7 @@ const CACHE_LINE: usize = 64;
 
 impl CpuSession {
     pub(crate) fn new(program: Program, isa: Isa, options: &CompileOptions) -> Result<Self, EngineError> {
+        let integers = options.precision == Precision::Int8;
         let needed_bytes = program.report.arena_bytes + program.report.weight_bytes;
         let available_bytes = options
             .memory_budget_bytes
@@ -46,7 +48,15 @@ impl CpuSession {
             device: DeviceId::Cpu,
             reason: format!("{threads} threads could not be started: {e}"),
         })?;
-        Ok(Self { program, isa, arena, arena_shift, pool: Arc::new(pool), recorder: options.recorder.clone() })
+        Ok(Self {
+            program,
+            isa,
+            arena,
+            arena_shift,
+            pool: Arc::new(pool),
+            integers,
+            recorder: options.recorder.clone(),
+        })
     }
 
     fn check(&self, inputs: &[Tensor]) -> Result<(), EngineError> {
@@ -60,6 +70,20 @@ impl CpuSession {
         }
         for (id, tensor) in graph.inputs.iter().zip(inputs) {
             let value = graph.value(*id);
+            // Bytes have no place for what is not a number.
+            if self.integers
+                && let Some(at) = tensor.as_f32().and_then(|v| v.iter().position(|x| !x.is_finite()))
+            {
+                return Err(EngineError::Input {
+                    name: value.name.clone(),
+                    expected: "finite numbers (int8 cannot hold NaN or infinity): mask them, or compute in f32"
+                        .to_owned(),
+                    got: format!(
+                        "{} at element {at}",
+                        tensor.as_f32().and_then(|v| v.get(at)).copied().unwrap_or(f32::NAN)
+                    ),
+                });
+            }
             let shape_fits = value.fixed_shape().is_none_or(|s| s == tensor.shape());
             let type_fits = value.dtype.is_none_or(|d| d == tensor.dtype());
             if !shape_fits || !type_fits {

@@ -380,7 +380,10 @@ mod x86 {
                 let q = [four!(0), four!(4), four!(8), four!(12)];
                 // Each holds, in each of its quarters, partial sums of its four vectors: quarters are added.
                 let (x, y) = (halves!(q[0], q[1]), halves!(q[2], q[3]));
-                Self(_mm512_add_ps(_mm512_shuffle_f32x4::<0b10_00_10_00>(x, y), _mm512_shuffle_f32x4::<0b11_01_11_01>(x, y)))
+                Self(_mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0b10_00_10_00>(x, y),
+                    _mm512_shuffle_f32x4::<0b11_01_11_01>(x, y),
+                ))
             }
         }
         #[inline(always)]

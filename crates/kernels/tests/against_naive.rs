@@ -14,15 +14,19 @@ proptest! {
     fn convolution_equals_plain_loops(
         ci in prop_oneof![1usize..5, 14usize..36], co in 1usize..50, d in 1usize..5, h in 1usize..6, w in 1usize..40,
         k in 0usize..4, stride in 1usize..4, dilation in 1usize..3, pad in 0usize..3, extra in 0usize..2, leaky in any::<bool>(),
-        residual in any::<bool>(), planar_out in any::<bool>(), groups in 1usize..4, seed in any::<u64>(),
+        residual in any::<bool>(), planar_out in any::<bool>(), groups in 1usize..5, seed in any::<u64>(),
     ) {
         let kernel = [[1, 1, 1], [3, 3, 3], [1, 3, 3], [1, 2, 5]][k];
         let pad_before = kernel.map(|k| pad.min(k - 1));
         let shape = ConvShape { kernel, stride: [stride.min(2), stride, stride], dilation: [1, dilation, dilation], pad_before };
         let dims = [d, h, w];
         let Some(out) = out_dims(dims, &shape) else { return Ok(()) };
-        // Groups where the channels allow them.
-        let groups = if ci % groups == 0 && co % groups == 0 { groups } else { 1 };
+        // Groups where the channels allow them; of one channel each.
+        let (co, groups) = match groups {
+            4 => (ci, ci),
+            g if ci % g == 0 && co % g == 0 => (co, g),
+            _ => (co, 1),
+        };
         let x = noise(ci * d * h * w, seed);
         let of = WeightShape { out_channels: co, in_channels: ci, taps: kernel.iter().product(), groups };
         let weights = noise(of.count(), seed ^ 1);

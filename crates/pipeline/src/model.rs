@@ -273,7 +273,7 @@ impl Model {
     /// An engine that has no integers yet runs a quantized network with its own meaning: what is dequantized is a float.
     ///
     /// # Errors
-    /// The engine's; [`EngineError::UnsupportedPrecision`] if integers are asked of a model in floats.
+    /// The engine's; [`EngineError::NotQuantized`] if integers are asked of a model in floats.
     pub fn compile(
         &self,
         engine: &dyn Engine,
@@ -284,14 +284,11 @@ impl Model {
         let graph = self.network(options.precision);
         if options.precision == Precision::Int8 {
             if !self.has_int8 {
-                return Err(EngineError::UnsupportedPrecision {
-                    engine: engine.name(),
-                    precision: format!("{} with {}", Precision::Int8, self.name),
-                    has: "the model in floats only; `cytoscope quantize` makes an int8 one of it".to_owned(),
-                });
+                return Err(EngineError::NotQuantized { engine: engine.name() });
             }
             match engine.compile(graph, &shapes, options) {
-                Err(EngineError::UnsupportedPrecision { .. }) => {}
+                // No integers on this engine, or none in this network that it could use.
+                Err(EngineError::UnsupportedPrecision { .. } | EngineError::NotQuantized { .. }) => {}
                 done => return done,
             }
         }

@@ -24,6 +24,8 @@ pub(crate) struct Micro<'a, X, W, S> {
     /// So many successive taps lie one voxel apart.
     pub adjacent: usize,
     pub weights: *const W,
+    /// Weights are 16 channels a tap.
+    pub depthwise: bool,
     /// What the sums of each output channel start from.
     pub start: *const S,
     /// Room for the sums: 16 a voxel, `block_room` from block to block.
@@ -55,6 +57,7 @@ pub(super) trait Core: Sync {
     fn groups(&self) -> &[Group];
     fn shape(&self) -> WeightShape;
     fn in_block(&self) -> usize;
+    fn depthwise(&self) -> bool;
     fn weights(&self, at: usize) -> *const Self::Weight;
     fn weight_bytes(&self) -> usize;
     fn start(&self, channel: usize) -> *const Self::Sum;
@@ -86,6 +89,9 @@ impl Core for PackedConv {
     fn in_block(&self) -> usize {
         self.in_block
     }
+    fn depthwise(&self) -> bool {
+        self.depthwise
+    }
     fn weights(&self, at: usize) -> *const f32 {
         self.values[at..].as_ptr()
     }
@@ -111,6 +117,9 @@ impl Core for PackedConv {
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, f32, f32, f32>) {
         // SAFETY: the token proves the instruction set; the rest is the caller's promise.
         unsafe {
+            if micro.depthwise {
+                return super::depthwise::floats(isa, len, micro);
+            }
             match isa.simd() {
                 #[cfg(target_arch = "x86_64")]
                 Simd::Avx512 => super::avx512::micro(blocks, len, micro),
@@ -137,6 +146,9 @@ impl Core for PackedConvInt8 {
     fn in_block(&self) -> usize {
         self.in_block
     }
+    fn depthwise(&self) -> bool {
+        self.depthwise
+    }
     fn weights(&self, at: usize) -> *const i8 {
         self.values[at..].as_ptr()
     }
@@ -157,7 +169,13 @@ impl Core for PackedConvInt8 {
     }
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, u8, i8, i32>) {
         // SAFETY: the caller's promise.
-        unsafe { crate::int8::sums(isa, blocks, len, micro) }
+        unsafe {
+            if micro.depthwise {
+                super::depthwise::bytes(isa, len, micro);
+            } else {
+                crate::int8::sums(isa, blocks, len, micro);
+            }
+        }
     }
 }
 
@@ -366,6 +384,7 @@ impl<C: Core> Row<'_, C> {
                 taps: &self.plan.taps,
                 adjacent: self.plan.adjacent,
                 weights: self.core.weights(group.at),
+                depthwise: self.core.depthwise(),
                 start: self.core.start(group.first_block * CHANNEL_BLOCK),
                 sums: scratch.0.as_mut_ptr().cast::<C::Sum>(),
                 block_room,

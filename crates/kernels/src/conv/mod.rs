@@ -8,6 +8,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod depthwise;
 mod drive;
 mod few;
 mod finish;

@@ -52,6 +52,11 @@ impl WeightShape {
         check_that(self.count() > 0, "convolution", "channels and taps", "none")
     }
 
+    /// Whether every channel is a group of its own.
+    pub(super) fn is_depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.in_channels && self.groups == self.out_channels
+    }
+
     /// Index of the weight between two channels, if they are of one group.
     fn index(&self, o: usize, i: usize, tap: usize) -> Option<usize> {
         let (per_in, per_out) = (self.in_channels / self.groups, self.out_channels / self.groups);
@@ -96,6 +101,8 @@ pub struct PackedConv {
     pub(super) groups: Vec<Group>,
     pub(super) shape: WeightShape,
     pub(super) in_block: usize,
+    /// Weights are 16 channels a tap: each channel sees itself alone.
+    pub(super) depthwise: bool,
 }
 
 impl PackedConv {
@@ -112,11 +119,16 @@ impl PackedConv {
     ) -> Result<Self, KernelError> {
         shape.check(weights.len(), bias.map(<[f32]>::len))?;
         let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
-        let together = if isa.simd() == Simd::Portable || !two_blocks(isa) { 1 } else { 2 };
+        let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
+        let together = if depthwise || isa.simd() == Simd::Portable || !two_blocks(isa) { 1 } else { 2 };
         let mut values = Vec::with_capacity(shape.count());
         let mut groups: Vec<Group> = group_blocks(&shape, together, in_block).collect();
         for group in &mut groups {
             group.at = values.len();
+            if depthwise {
+                values.extend(by_lane(weights, &shape, group.first_block));
+                continue;
+            }
             let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
             for ib in group.in_first..group.in_first + group.in_blocks {
                 for tap in 0..shape.taps {
@@ -132,7 +144,8 @@ impl PackedConv {
         }
         let few = in_block == 1 && shape.out_channels <= FEW_CHANNELS && shape.groups == 1;
         let plain = if few { weights.to_vec() } else { Vec::new() };
-        Ok(Self { values, plain, bias: by_block(bias.unwrap_or(&[]), shape.out_channels), groups, shape, in_block })
+        let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
+        Ok(Self { values, plain, bias, groups, shape, in_block, depthwise })
     }
 
     /// Output channels.
@@ -144,6 +157,15 @@ impl PackedConv {
     pub fn size_bytes(&self) -> usize {
         (self.values.len() + self.plain.len() + self.bias.len()) * size_of::<f32>()
     }
+}
+
+/// Weights of a depthwise convolution for one block: taps, then 16 channels.
+fn by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) -> Vec<T> {
+    let lane = |tap: usize, c: usize| weights.get(c * shape.taps + tap).copied().unwrap_or_default();
+    (0..shape.taps * CHANNEL_BLOCK)
+        .map(|i| (i / CHANNEL_BLOCK, block * CHANNEL_BLOCK + i % CHANNEL_BLOCK))
+        .map(|(tap, c)| if c < shape.out_channels { lane(tap, c) } else { T::default() })
+        .collect()
 }
 
 /// Whether the float kernels compute two output blocks at once.
@@ -177,6 +199,8 @@ pub struct PackedConvInt8 {
     pub(super) groups: Vec<Group>,
     pub(super) shape: WeightShape,
     pub(super) in_block: usize,
+    /// Weights are 16 channels a tap: each channel sees itself alone.
+    pub(super) depthwise: bool,
 }
 
 impl PackedConvInt8 {
@@ -199,11 +223,16 @@ impl PackedConvInt8 {
             .collect();
         let most = sums.iter().map(|(_, a)| a * 2 * 255).max().unwrap_or(0);
         check_that(most <= i64::from(i32::MAX), "integer sums", "within 32 bits", format!("up to {most}"))?;
-        let together = if crate::int8::two_blocks(isa) { 2 } else { 1 };
+        let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
+        let together = if crate::int8::two_blocks(isa) && !depthwise { 2 } else { 1 };
         let mut values = Vec::with_capacity(shape.count());
         let mut groups: Vec<Group> = group_blocks(&shape, together, in_block).collect();
         for group in &mut groups {
             group.at = values.len();
+            if depthwise {
+                values.extend(by_lane(weights, &shape, group.first_block));
+                continue;
+            }
             let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
             for ib in group.in_first..group.in_first + group.in_blocks {
                 for tap in 0..shape.taps {
@@ -224,7 +253,7 @@ impl PackedConvInt8 {
         // Inputs less their zero lie between −zero and 255 − zero.
         let farthest = i64::from(zero_point.max(255 - zero_point));
         let spread = sums.iter().map(|(_, a)| (a * farthest) as i32).collect();
-        Ok(Self { values, start: by_block(&start, shape.out_channels), spread, groups, shape, in_block })
+        Ok(Self { values, start: by_block(&start, shape.out_channels), spread, groups, shape, in_block, depthwise })
     }
 
     /// The greatest distance from 0 that the sums of each output channel can have.
