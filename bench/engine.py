@@ -59,7 +59,7 @@ def nuclei(shape, rng):
     return ((volume - volume.mean()) / volume.std()).astype(np.float32)[None, None]
 
 
-def quantize(model, volumes, folder, ours):
+def quantize(model, volumes, folder, ours, budget):
     """Both quantized models: NNCF's as OpenVINO IR, ours as ONNX."""
     import nncf
     import openvino as ov
@@ -74,7 +74,8 @@ def quantize(model, volumes, folder, ours):
         for i, v in enumerate(volumes):
             np.save(calibration / f"{i}.npy", v[0, 0])
         package = folder / "ours.zip"
-        subprocess.run([PROGRAM, "quantize", model, "--mode", "static", "--calibrate", calibration, "--out", package],
+        subprocess.run([PROGRAM, "quantize", model, "--mode", "static", "--calibrate", calibration, "--out", package,
+                        "--accuracy-budget", str(budget)],
                        check=True, capture_output=True)
         ours = folder / "ours.onnx"
         subprocess.run([PROGRAM, "export", package, "--format", "onnx", "--out", ours], check=True, capture_output=True)
@@ -105,6 +106,7 @@ def main():
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--quantized")
+    p.add_argument("--budget", type=float, default=0.05, help="accuracy budget of ours (random weights need a wide one)")
     p.add_argument("--isa")
     p.add_argument("--accuracy", action="store_true")
     a = p.parse_args()
@@ -117,7 +119,7 @@ def main():
         np.save(tmp / "x.npy", x)
         theirs, mine = a.model, a.model
         if a.precision == "int8":
-            theirs, mine = quantize(a.model, volumes, tmp, a.quantized)
+            theirs, mine = quantize(a.model, volumes, tmp, a.quantized, a.budget)
         if a.accuracy:
             run_rival(a.model, str(tmp / "x.npy"), str(tmp / "f32.npy"), a)
             run_rival(str(theirs), str(tmp / "x.npy"), str(tmp / "theirs.npy"), a)

@@ -5,6 +5,10 @@
 //! activations work in place. An operator without a kernel of ours is run by the graph room's reference executor, and
 //! [`cytoscope_engine::CompileReport::fallbacks`] names it.
 //!
+//! Quantized graphs run on their integers where the precision asks for it: what lies between a quantize and a dequantize node
+//! stays bytes, convolutions between them are summed exactly, and what a norm reads is kept in 16-bit floats. In `f32` the same
+//! graph is computed in floats as it is written.
+//!
 //! It fails with [`cytoscope_engine::EngineError`], at compile time wherever that is possible.
 //!
 //! ```

@@ -4,7 +4,7 @@ use crate::execute::{Memory, run_step};
 use crate::lower::Program;
 use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Tensor, ValueId};
-use cytoscope_kernels::Isa;
+use cytoscope_kernels::{Arena, Isa};
 use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,11 @@ use std::sync::Arc;
 pub(crate) struct CpuSession {
     program: Program,
     isa: Isa,
-    arena: Vec<f32>,
-    arena_shift: usize,
+    arena: Arena,
     pool: Arc<rayon::ThreadPool>,
     integers: bool,
     recorder: Recorder,
 }
-
-/// Bytes of a cache line, to which the arena is aligned.
-const CACHE_LINE: usize = 64;
 
 impl CpuSession {
     pub(crate) fn new(program: Program, isa: Isa, options: &CompileOptions) -> Result<Self, EngineError> {
@@ -34,11 +30,7 @@ impl CpuSession {
         if needed_bytes > available_bytes {
             return Err(out_of_memory());
         }
-        let spare = CACHE_LINE / size_of::<f32>();
-        let mut arena = Vec::new();
-        arena.try_reserve_exact(program.arena_len + spare).map_err(|_| out_of_memory())?;
-        arena.resize(program.arena_len + spare, 0.0);
-        let arena_shift = arena.as_ptr().align_offset(CACHE_LINE).min(spare);
+        let arena = Arena::new(program.arena_len).map_err(|_| out_of_memory())?;
         let threads = if options.threads == 0 {
             std::thread::available_parallelism().map_or(1, usize::from)
         } else {
@@ -48,15 +40,7 @@ impl CpuSession {
             device: DeviceId::Cpu,
             reason: format!("{threads} threads could not be started: {e}"),
         })?;
-        Ok(Self {
-            program,
-            isa,
-            arena,
-            arena_shift,
-            pool: Arc::new(pool),
-            integers,
-            recorder: options.recorder.clone(),
-        })
+        Ok(Self { program, isa, arena, pool: Arc::new(pool), integers, recorder: options.recorder.clone() })
     }
 
     fn check(&self, inputs: &[Tensor]) -> Result<(), EngineError> {
@@ -104,7 +88,7 @@ impl Session for CpuSession {
         self.check(inputs)?;
         let graph = &self.program.graph;
         let mut dense: BTreeMap<ValueId, Tensor> = graph.inputs.iter().copied().zip(inputs.iter().cloned()).collect();
-        let arena = self.arena.get_mut(self.arena_shift..).unwrap_or_default();
+        let arena = self.arena.words();
         let mut memory = Memory {
             arena,
             dense: &mut dense,

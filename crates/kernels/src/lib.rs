@@ -21,6 +21,7 @@
 //! ```
 
 pub mod apply;
+mod arena;
 pub mod conv;
 mod int8;
 mod isa;
@@ -34,6 +35,7 @@ pub mod pool;
 pub mod reorder;
 pub mod resize;
 
+pub use arena::Arena;
 pub use isa::{Isa, IsaName};
 pub use layout::{Blocked, CHANNEL_BLOCK};
 

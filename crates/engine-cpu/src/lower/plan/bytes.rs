@@ -92,7 +92,7 @@ impl Planner<'_> {
     }
 
     /// A step on bytes for a node, if its inputs are bytes.
-    pub(super) fn bytes(&mut self, index: usize, node: &Node) -> Taken {
+    pub(super) fn bytes(&mut self, node: &Node) -> Taken {
         let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
         if node.op == Op::DynamicQuantizeLinear {
             return Ok(self.dynamic(node, input, output).map(|p| (p, Vec::new())));
@@ -121,7 +121,6 @@ impl Planner<'_> {
             Op::Pad { mode } if same && *mode != PadMode::Constant => self.pad(node, *mode, input),
             _ => None,
         };
-        let _ = index;
         Ok(kind.map(|kind| {
             self.zero_points.insert(result, quantizer.zero_point);
             (self.on_bytes(node, kind, vec![from.bytes], result), vec![next])

@@ -213,7 +213,7 @@ impl<'a> Planner<'a> {
         if self.chain(index, node) {
             return Ok(());
         }
-        let (planned, mut taken) = match self.bytes(index, node)? {
+        let (planned, mut taken) = match self.bytes(node)? {
             Some((planned, taken)) => (Some(planned), taken),
             None => (self.node(node)?, Vec::new()),
         };
