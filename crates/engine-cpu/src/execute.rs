@@ -99,13 +99,26 @@ fn lanes(
             (vec![scale; *channels], vec![-scale * f32::from(zero); *channels])
         }
         Affine::Fixed { scale, shift } => (scale.clone(), shift.clone()),
-        Affine::Norm { moments: at, gamma, beta, epsilon, factor } => {
-            let moments = moments.get(*at)?.get(image)?;
-            let all = moments.iter().zip(gamma.iter().zip(beta)).zip(factor);
+        Affine::Norm { moments: at, gamma, beta, epsilon, factor, groups } => {
+            let stored = moments.get(*at)?.get(image)?;
+            // In the values' own units.
+            let own: Vec<(f64, f64)> = stored
+                .iter()
+                .zip(factor)
+                .map(|((mean, variance), f)| (mean / f64::from(*f), variance / f64::from(*f).powi(2)))
+                .collect();
+            let together = (own.len() / (*groups).max(1)).max(1);
+            let of_group = |group: &[(f64, f64)]| {
+                let count = group.len() as f64;
+                let mean = group.iter().map(|(m, _)| m).sum::<f64>() / count;
+                let square = group.iter().map(|(m, v)| v + (m - mean) * (m - mean)).sum::<f64>() / count;
+                (mean, square)
+            };
+            let grouped = own.chunks(together).flat_map(|g| std::iter::repeat_n(of_group(g), g.len()));
+            let all = grouped.zip(gamma.iter().zip(beta)).zip(factor);
             all.map(|(((mean, variance), (gamma, beta)), factor)| {
-                let factor = f64::from(*factor);
-                let gain = f64::from(*gamma) / (variance + f64::from(*epsilon) * factor * factor).sqrt();
-                (gain as f32, (f64::from(*beta) - mean * gain) as f32)
+                let gain = f64::from(*gamma) / (variance + f64::from(*epsilon)).sqrt();
+                ((gain / f64::from(*factor)) as f32, (f64::from(*beta) - mean * gain) as f32)
             })
             .unzip()
         }
@@ -296,6 +309,7 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
                     beta: bias.clone(),
                     epsilon: *epsilon,
                     factor: vec![1.0; scale.len()],
+                    groups: scale.len(),
                 };
                 let (gain, shift) = lanes(&affine, &[vec![moments]], &[], 0).ok_or_else(overlap)?;
                 match source {

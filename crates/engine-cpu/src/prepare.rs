@@ -36,6 +36,7 @@ pub(crate) fn prepare(graph: &Graph, input_shapes: &[Vec<usize>]) -> Result<Prep
     passes::fold_dequantized(&mut graph)?;
     passes::fold_batch_norm(&mut graph)?;
     passes::simplify_activations(&mut graph);
+    passes::recognise_group_norms(&mut graph);
     passes::fuse_activations(&mut graph);
     passes::eliminate_identity(&mut graph);
     passes::eliminate_dead(&mut graph);

@@ -98,8 +98,7 @@ pub(crate) enum Affine {
         /// Summands.
         shift: Vec<f32>,
     },
-    /// From the moments of what was stored, which is `raw_scale` times (and `raw_offset` away from) the normalised value's
-    /// input.
+    /// From the moments of what was stored.
     Norm {
         /// Which moments.
         moments: usize,
@@ -109,8 +108,10 @@ pub(crate) enum Affine {
         beta: Vec<f32>,
         /// Of the normalisation.
         epsilon: f32,
-        /// Stored values are `factor[c] · true value`.
+        /// Stored values are `factor[c] · true value`, plus a number all channels share.
         factor: Vec<f32>,
+        /// Groups of channels normalised together: as many as channels in an instance norm.
+        groups: usize,
     },
     /// What a run-time quantization made of bytes.
     Dynamic {

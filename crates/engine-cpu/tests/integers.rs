@@ -250,6 +250,20 @@ fn a_residual_network_with_instance_norms() {
     check("residual", &m.end(y), &[2, 1, 8, 12, 20], 2e-2);
 }
 
+#[test]
+fn group_norms_are_one_pass_too() {
+    let (mut m, x) = Maker::new(16, 3);
+    let x = m.u8(x, 0.013, 113);
+    let y = m.conv(x, 16, 32, ConvAttrs::same(&[3, 3, 3]));
+    let gamma: Vec<f32> = noise(41, 32).iter().map(|v| 1.0 + 0.3 * v).collect();
+    let g = m.graph.add_initializer("gamma", Tensor::vector(gamma));
+    let b = m.graph.add_initializer("beta", Tensor::vector(noise(42, 32)));
+    let op = Op::GroupNormalization { groups: 4, epsilon: 1e-5 };
+    let y = m.graph.push("groups", op, &[Some(y), Some(g), Some(b)]);
+    let y = m.leaky(y);
+    check("group norm", &m.end(y), &[2, 16, 3, 7, 21], 2e-3);
+}
+
 /// Static normalization: convolution, rectifier, bytes; pooling, nearest neighbour and concatenation on bytes; parts with
 /// other scales are translated.
 #[test]

@@ -4,6 +4,7 @@
 
 mod fold;
 mod fuse;
+mod norms;
 pub mod quantize;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use crate::op::Op;
 
 pub use fold::{fold_batch_norm, fold_constants, fold_dequantized};
 pub use fuse::{fuse_activations, simplify_activations};
+pub use norms::recognise_group_norms;
 
 /// Everything an engine wants done before it plans: identities out, constants and batch norms folded, activations and
 /// residuals fused, dead code out. Quantized weights stay quantized. Shapes must have been inferred for residuals to be

@@ -33,7 +33,7 @@ impl Chain {
 }
 
 impl Planner<'_> {
-    /// Plans an instance normalisation in blocks with what follows it. False if it is none.
+    /// Plans an instance or group normalisation in blocks with what follows it. False if it is none.
     pub(super) fn chain(&mut self, index: usize, node: &Node) -> bool {
         let Some(output) = self.normalises(node) else { return false };
         let Some(waiting) = self.norm_term(node) else { return false };
@@ -110,9 +110,9 @@ impl Planner<'_> {
         true
     }
 
-    /// The output of an instance normalisation in whole blocks with known parameters.
+    /// The output of an instance or group normalisation in whole blocks with known parameters.
     fn normalises(&self, node: &Node) -> Option<ValueId> {
-        let Op::InstanceNormalization { .. } = node.op else { return None };
+        norm_of(node, 1)?;
         let (input, output) = (node.input(0)?, node.output(0)?);
         let (layout, _) = self.layout(output)?;
         let fits = layout.block == CHANNEL_BLOCK
@@ -124,17 +124,19 @@ impl Planner<'_> {
 
     /// The term of a normalisation: where its input comes from, and how its moments are got.
     fn norm_term(&mut self, node: &Node) -> Option<Waiting> {
-        let Op::InstanceNormalization { epsilon } = node.op else { return None };
         let (input, gamma, beta) = (node.input(0)?, self.floats(node, 1)?.to_vec(), self.floats(node, 2)?.to_vec());
         let label = op_name(&node.op).to_owned();
         let channels = gamma.len();
+        let (epsilon, groups) = norm_of(node, channels)?;
         let waiting = |input: ValueId, moments: usize, own: bool, plane: bool, affine: Affine| Waiting {
             input,
             moments: own.then_some(moments),
             term: Term { slot: 0, plane, affine },
             label: label.clone(),
         };
-        if let Some((plane, weights)) = self.plane_convolution(input) {
+        if groups == channels
+            && let Some((plane, weights)) = self.plane_convolution(input)
+        {
             let known = self.plane_moments.get(&plane).copied();
             let moments = known.unwrap_or_else(|| self.new_moments());
             self.plane_moments.insert(plane, moments);
@@ -144,7 +146,7 @@ impl Planner<'_> {
         if let Some(d) = self.dequantized.get(&input).copied() {
             let moments = self.new_moments();
             let factor = vec![1.0 / d.scale; channels];
-            let affine = Affine::Norm { moments, gamma, beta, epsilon, factor };
+            let affine = Affine::Norm { moments, gamma, beta, epsilon, factor, groups };
             return Some(waiting(d.bytes, moments, true, false, affine));
         }
         let moments = self.new_moments();
@@ -152,7 +154,7 @@ impl Planner<'_> {
             Some(factor) => (false, factor),
             None => (true, vec![1.0; channels]),
         };
-        Some(waiting(input, moments, own, false, Affine::Norm { moments, gamma, beta, epsilon, factor }))
+        Some(waiting(input, moments, own, false, Affine::Norm { moments, gamma, beta, epsilon, factor, groups }))
     }
 
     /// A value as a term as it stands.
@@ -270,5 +272,14 @@ impl Planner<'_> {
         let next = self.next(value)?;
         let (quantizer, output) = self.quantizer(&self.graph.nodes[next])?;
         Some((next, quantizer, output))
+    }
+}
+
+/// ε and the number of groups of an instance or group normalisation of so many channels.
+fn norm_of(node: &Node, channels: usize) -> Option<(f32, usize)> {
+    match node.op {
+        Op::InstanceNormalization { epsilon } => Some((epsilon, channels)),
+        Op::GroupNormalization { epsilon, groups } => Some((epsilon, groups)),
+        _ => None,
     }
 }
