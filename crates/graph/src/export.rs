@@ -32,6 +32,12 @@ impl Graph {
     /// # Errors
     /// When the graph breaks its rules, or is larger than the 2 GiB a protobuf message may have.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        if let Some(node) = self.nodes.iter().find(|n| n.op.is_of_training()) {
+            return Err(GraphError::unsupported(format!(
+                "writing {}, which exists only while a network is taught, to a file",
+                op_name(&node.op)
+            )));
+        }
         self.validate()?;
         let infos = all_infos(self, &GraphLimits::default())?;
         let mut writer = Writer::default();

@@ -42,6 +42,7 @@ mod proto;
 pub mod reference;
 mod table;
 mod tensor;
+pub mod training;
 
 pub use error::{GraphError, GraphErrorKind, Result};
 pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry};

@@ -7,6 +7,7 @@
 
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, PoolAttrs};
 use crate::tensor::{ElementType, Tensor};
+use crate::training::{Loss, Optimizer};
 
 /// A function applied to each element, with its own parameters: what follows a convolution, alone or fused.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -493,4 +494,30 @@ pub enum Op {
     ConvInteger(ConvAttrs),
     /// `[a, b, a_zero?, b_zero?]` -> i32
     MatMulInteger,
+    /// Made by [`crate::passes::differentiate`], never in a file. Vector-Jacobian product of an operator with one output:
+    /// `[its inputs…, dy]` -> `[gradient of its inputs…]`. For activations that rise with their input, such as the (leaky)
+    /// rectifier, x may be given as y.
+    Vjp(Box<Op>),
+    /// Made for training, never in a file: `[x, scale, bias]` -> `[y, mean?, variance?]`, normalised with the statistics of the
+    /// batch by channel (variance divided by N).
+    BatchNormalizationTraining {
+        /// ε
+        epsilon: f32,
+    },
+    /// Made for training, never in a file: see [`Loss`].
+    Loss(Loss),
+    /// Made for training, never in a file: `[g…]` -> root of the sum of all squares, a scalar.
+    GlobalNorm,
+    /// Made for training, never in a file: see [`Optimizer`].
+    Update(Optimizer),
+}
+
+impl Op {
+    /// Whether the operator exists only while a network is taught.
+    pub fn is_of_training(&self) -> bool {
+        matches!(
+            self,
+            Self::Vjp(_) | Self::BatchNormalizationTraining { .. } | Self::Loss(_) | Self::GlobalNorm | Self::Update(_)
+        )
+    }
 }

@@ -24,6 +24,20 @@ pub fn activation_name(activation: &Activation) -> &'static str {
     }
 }
 
+fn gradient_name(of: &Op) -> &'static str {
+    match of {
+        Op::Conv(_) => "ConvGradient",
+        Op::Activation(_) => "ActivationGradient",
+        Op::InstanceNormalization { .. } => "InstanceNormalizationGradient",
+        Op::BatchNormalizationTraining { .. } => "BatchNormalizationGradient",
+        Op::MaxPool(_) => "MaxPoolGradient",
+        Op::AveragePool(_) => "AveragePoolGradient",
+        Op::Resize(_) => "ResizeGradient",
+        Op::Loss(_) => "LossGradient",
+        _ => "Gradient",
+    }
+}
+
 /// ONNX operator type of `op` (`FusedConv` for the one of ours).
 pub fn op_name(op: &Op) -> &'static str {
     match op {
@@ -87,6 +101,11 @@ pub fn op_name(op: &Op) -> &'static str {
         Op::QLinearMatMul => "QLinearMatMul",
         Op::ConvInteger(_) => "ConvInteger",
         Op::MatMulInteger => "MatMulInteger",
+        Op::Vjp(of) => gradient_name(of),
+        Op::BatchNormalizationTraining { .. } => "BatchNormalizationTraining",
+        Op::Loss(_) => "Loss",
+        Op::GlobalNorm => "GlobalNorm",
+        Op::Update(_) => "Update",
     }
 }
 

@@ -6,6 +6,7 @@
 mod data;
 mod elementwise;
 mod shape_ops;
+mod training;
 mod window;
 
 /// Rules that the reference executor and the analyses apply too.
@@ -181,7 +182,10 @@ pub(crate) fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limi
             Some(infos) => infos,
             None => match data::infer(op, &given)? {
                 Some(infos) => infos,
-                None => elementwise::infer(op, &given)?,
+                None => match training::infer(op, &given)? {
+                    Some(infos) => infos,
+                    None => elementwise::infer(op, &given)?,
+                },
             },
         },
     };
@@ -210,7 +214,7 @@ fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info]) -> Option<Vec
     if !infos.iter().all(small) || !inputs.iter().flatten().all(|i| i.value.is_some() && small(i)) {
         return None;
     }
-    if matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::FusedConv { .. }) {
+    if matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::FusedConv { .. }) || op.is_of_training() {
         return None;
     }
     let values: Vec<Option<&Tensor>> = inputs.iter().map(|i| i.and_then(|i| i.value.as_deref())).collect();

@@ -2,6 +2,7 @@
 //!
 //! Values keep their ids; those that nothing makes any more stay in [`Graph::values`] and are simply unused.
 
+pub(crate) mod differentiate;
 mod fold;
 mod fuse;
 mod norms;
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::graph::{Graph, ValueId};
 use crate::op::Op;
 
+pub use differentiate::differentiate;
 pub use fold::{fold_batch_norm, fold_constants, fold_dequantized};
 pub use fuse::{fuse_activations, simplify_activations};
 pub use norms::recognise_group_norms;

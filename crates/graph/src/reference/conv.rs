@@ -83,7 +83,7 @@ fn float_conv(a: &ConvAttrs, call: &Call<'_>) -> Result<Tensor> {
 }
 
 /// A convolution with three spatial axes; missing ones have length 1 in front.
-struct Geometry {
+pub(super) struct Geometry {
     batch: usize,
     in_channels: usize,
     out_channels: usize,
@@ -106,7 +106,7 @@ fn three<T: Copy>(values: &[T], fill: T) -> [T; 3] {
 }
 
 impl Geometry {
-    fn new(a: &ConvAttrs, input: &[usize], output: &[usize]) -> Self {
+    pub(super) fn new(a: &ConvAttrs, input: &[usize], output: &[usize]) -> Self {
         let spatial = input.get(2..).unwrap_or_default();
         let (before, _) = a.padding.resolve(spatial, &a.kernel, &a.strides, &a.dilations);
         let before: Vec<isize> = before.iter().map(|&b| b as isize).collect();
@@ -121,6 +121,32 @@ impl Geometry {
             stride: three(&a.strides, 1),
             dilation: three(&a.dilations, 1),
             before: three(&before, 0),
+        }
+    }
+
+    /// Calls `visit` with the flat positions in input, weight and output of every product the convolution adds up.
+    pub(super) fn visit(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        let (in_group, out_group) = (self.in_channels / self.group, (self.out_channels / self.group).max(1));
+        let axis = |a: usize| {
+            (0..self.output[a])
+                .flat_map(move |o| (0..self.kernel[a]).filter_map(move |k| Some((o, k, self.source(a, o, k)?))))
+        };
+        for n in 0..self.batch {
+            for m in 0..self.out_channels {
+                for c in 0..in_group {
+                    let channel = m / out_group * in_group + c;
+                    for (oz, kz, iz) in axis(0) {
+                        for (oy, ky, iy) in axis(1) {
+                            for (ox, kx, ix) in axis(2) {
+                                let x = ((n * self.in_channels + channel) * self.input[0] + iz) * self.input[1] + iy;
+                                let w = ((m * in_group + c) * self.kernel[0] + kz) * self.kernel[1] + ky;
+                                let y = ((n * self.out_channels + m) * self.output[0] + oz) * self.output[1] + oy;
+                                visit(x * self.input[2] + ix, w * self.kernel[2] + kx, y * self.output[2] + ox);
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 

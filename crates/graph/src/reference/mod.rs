@@ -14,6 +14,8 @@ mod quant;
 mod reduce;
 mod resize;
 mod shape_ops;
+mod training;
+mod vjp;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +120,7 @@ pub fn eval(op: &Op, inputs: &[Option<&Tensor>], outputs: usize) -> Result<Vec<T
 }
 
 /// Whether an operator only moves elements, so that any type can stay as it is.
-fn moves_only(op: &Op) -> bool {
+pub(crate) fn moves_only(op: &Op) -> bool {
     matches!(
         op,
         Op::Identity
@@ -184,6 +186,10 @@ fn eval_typed(
         Op::QuantizeLinear { .. } | Op::DequantizeLinear { .. } | Op::DynamicQuantizeLinear => quant::eval(op, &call),
         Op::Gather { .. } | Op::GatherElements { .. } | Op::GatherNd { .. } | Op::ScatterNd => {
             Ok(vec![indexing::eval(op, &call)?])
+        }
+        Op::Vjp(of) => vjp::eval(of, &call),
+        Op::BatchNormalizationTraining { .. } | Op::Loss(_) | Op::GlobalNorm | Op::Update(_) => {
+            training::eval(op, &call)
         }
         _ => shape_ops::eval(op, &call),
     }

@@ -35,7 +35,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
 }
 
 /// Visits the input positions (flat, inside one channel) of each window.
-struct Windows<'a> {
+pub(super) struct Windows<'a> {
     a: &'a PoolAttrs,
     input: &'a [usize],
     output: &'a [usize],
@@ -44,13 +44,13 @@ struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    fn new(a: &'a PoolAttrs, input: &'a [usize], output: &'a [usize]) -> Self {
+    pub(super) fn new(a: &'a PoolAttrs, input: &'a [usize], output: &'a [usize]) -> Self {
         let (before, after) = a.padding.resolve(input, &a.kernel, &a.strides, &a.dilations);
         Self { a, input, output, before, after }
     }
 
     /// Calls `visit` with each position inside the input, and gives the number of taps inside the padded input.
-    fn visit(&self, window: usize, mut visit: impl FnMut(&[usize])) -> usize {
+    pub(super) fn visit(&self, window: usize, mut visit: impl FnMut(&[usize])) -> usize {
         let rank = self.input.len();
         let mut origin = vec![0; rank];
         let mut rest = window;
@@ -81,7 +81,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-fn flat(position: &[usize], lengths: &[usize]) -> usize {
+pub(super) fn flat(position: &[usize], lengths: &[usize]) -> usize {
     position.iter().zip(lengths).fold(0, |f, (p, n)| f * n + p)
 }
 

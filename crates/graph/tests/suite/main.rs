@@ -9,3 +9,4 @@ mod export;
 mod files;
 mod passes;
 mod quantize;
+mod training;

@@ -1,0 +1,90 @@
+//! Operators that exist only in training.
+
+use super::{FLOATS, Given, Info, node_infos};
+use crate::error::{GraphError, Result};
+use crate::op::Op;
+
+pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+    Ok(Some(match op {
+        Op::Vjp(of) => {
+            let Some((dy, arguments)) = given.inputs.split_last() else {
+                return Err(GraphError::misused("inputs", "none", "an operator's and a gradient"));
+            };
+            let made = node_infos(of, arguments, 1, given.limits)?;
+            let (dy, y) = (dy.and_then(Info::fixed_shape), made.first().and_then(Info::fixed_shape));
+            if let (Some(dy), Some(y)) = (dy, y)
+                && dy != y
+            {
+                return Err(GraphError::misused("shape of the gradient", format!("{dy:?}"), format!("{y:?}")));
+            }
+            let like = |i: &Option<&Info>| i.map(|i| Info::new(i.dtype, i.shape.clone())).unwrap_or_default();
+            arguments.iter().map(like).collect()
+        }
+        Op::BatchNormalizationTraining { .. } => {
+            given.types(0, &FLOATS)?;
+            let x = given.need(0)?;
+            let channels = x.shape.as_ref().and_then(|s| s.get(1)).cloned();
+            for index in [1, 2] {
+                let parameter = given.need(index)?;
+                let fits = match (parameter.shape.as_deref(), &channels) {
+                    (Some([one]), Some(c)) => one.fixed().is_none() || c.fixed().is_none() || one == c,
+                    (Some(_), _) => false,
+                    (None, _) => true,
+                };
+                if !fits {
+                    let (got, want) = (format!("{:?}", parameter.shape), format!("[{channels:?}]"));
+                    return Err(GraphError::misused("scale or bias", got, want));
+                }
+            }
+            let by_channel = Info::new(x.dtype, channels.map(|c| vec![c]));
+            vec![Info::new(x.dtype, x.shape.clone()), by_channel.clone(), by_channel]
+        }
+        Op::Loss(loss) => {
+            given.types(0, &FLOATS)?;
+            let dtype = given.same_type([0, 1, 2])?;
+            let (x, t) = (given.need(0)?.fixed_shape(), given.need(1)?.fixed_shape());
+            if let (Some(x), Some(t)) = (&x, &t)
+                && x != t
+            {
+                return Err(GraphError::misused("shape of the target", format!("{t:?}"), format!("{x:?}")));
+            }
+            if let Some(x) = &x {
+                loss.check(x.get(1).copied().unwrap_or(0))?;
+                if let Some(w) = given.get(2).and_then(Info::fixed_shape) {
+                    let mut want = x.clone();
+                    if let Some(c) = want.get_mut(1) {
+                        *c = 1;
+                    }
+                    if w != want {
+                        return Err(GraphError::misused("shape of the weight", format!("{w:?}"), format!("{want:?}")));
+                    }
+                }
+            }
+            vec![Info::new(dtype, Some(Vec::new()))]
+        }
+        Op::GlobalNorm => {
+            given.types(0, &FLOATS)?;
+            vec![Info::new(given.same_type(0..given.inputs.len())?, Some(Vec::new()))]
+        }
+        Op::Update(optimizer) => {
+            let count = if optimizer.has_second() { 6 } else { 5 };
+            if given.need(0)?.fixed_shape().is_some_and(|s| s != [4]) {
+                return Err(GraphError::misused("hyper-parameters", "another number of them", "4"));
+            }
+            let p = given.need(2)?;
+            for index in 3..count {
+                if let (Some(a), Some(b)) = (given.need(index)?.fixed_shape(), p.fixed_shape())
+                    && a != b
+                {
+                    return Err(GraphError::misused(
+                        "shape of an optimizer's input",
+                        format!("{a:?}"),
+                        format!("{b:?}"),
+                    ));
+                }
+            }
+            vec![Info::new(p.dtype, p.shape.clone()); count - 3]
+        }
+        _ => return Ok(None),
+    }))
+}

@@ -1,0 +1,106 @@
+//! Differentiation: the gradient of a scalar by chosen values, as more nodes of the same graph.
+//!
+//! Nodes are gone through from the last to the first; each operator has one rule ([`rules`]) that says, in graph operators, what
+//! the gradient of its output is worth to its inputs. Only what lies between the chosen values and the scalar is differentiated.
+
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::{GraphError, Result};
+use crate::graph::{Graph, Node, ValueId};
+use crate::op::{BinaryOp, Op};
+use crate::tensor::Tensor;
+
+/// Appends the gradient of the scalar `of` by each of `by`, and gives the gradients' values in the order of `by` (`None` where the
+/// scalar does not depend on it). Shapes must have been inferred, all of them fixed. `seed` is what the scalar's own gradient is
+/// taken to be: a value of its shape, or 1.
+///
+/// # Errors
+/// [`GraphError::UnsupportedOp`] naming an operator between `by` and the scalar that has no derivative here;
+/// [`GraphError::Misused`] if a shape on the way is not known.
+pub fn differentiate(
+    graph: &mut Graph,
+    of: ValueId,
+    by: &[ValueId],
+    seed: Option<ValueId>,
+) -> Result<Vec<Option<ValueId>>> {
+    let mut active: BTreeSet<ValueId> = by.iter().copied().collect();
+    for node in &graph.nodes {
+        if node.inputs.iter().flatten().any(|id| active.contains(id)) {
+            active.extend(node.outputs.iter().flatten());
+        }
+    }
+    let mut needed = BTreeSet::from([of]);
+    for node in graph.nodes.iter().rev() {
+        if node.outputs.iter().flatten().any(|id| needed.contains(id)) {
+            needed.extend(node.inputs.iter().flatten());
+        }
+    }
+    active.retain(|id| needed.contains(id));
+    let dtype = graph.value(of).dtype.unwrap_or(crate::ElementType::F32);
+    let seed = match seed {
+        Some(seed) => seed,
+        None => graph.add_initializer("loss.gradient", Tensor::new(Vec::new(), vec![1.0f64])?.cast(dtype)),
+    };
+    let mut backward = Backward { graph, active, parts: BTreeMap::from([(of, vec![seed])]) };
+    for index in (0..backward.graph.nodes.len()).rev() {
+        let node = backward.graph.nodes[index].clone();
+        backward.node(&node)?;
+    }
+    Ok(by.iter().map(|id| backward.total(*id)).collect())
+}
+
+/// Gradients under construction.
+struct Backward<'g> {
+    graph: &'g mut Graph,
+    /// Values whose gradient matters.
+    active: BTreeSet<ValueId>,
+    /// What was found so far of each value's gradient: its sum.
+    parts: BTreeMap<ValueId, Vec<ValueId>>,
+}
+
+impl Backward<'_> {
+    /// The sum of what was found of a value's gradient.
+    fn total(&mut self, id: ValueId) -> Option<ValueId> {
+        let parts = self.parts.get(&id)?.clone();
+        let mut sum = *parts.first()?;
+        let name = format!("{}.gradient.sum", self.graph.value(id).name);
+        for part in parts.get(1..).unwrap_or_default() {
+            sum = self.graph.push(name.clone(), Op::Binary(BinaryOp::Add), &[Some(sum), Some(*part)]);
+        }
+        self.parts.insert(id, vec![sum]);
+        Some(sum)
+    }
+
+    fn node(&mut self, node: &Node) -> Result<()> {
+        let wanted: Vec<bool> = node.inputs.iter().map(|id| id.is_some_and(|id| self.active.contains(&id))).collect();
+        if !wanted.contains(&true) {
+            return Ok(());
+        }
+        let mut gradients = Vec::with_capacity(node.outputs.len());
+        for output in &node.outputs {
+            gradients.push(match output {
+                Some(id) if self.active.contains(id) => self.total(*id),
+                _ => None,
+            });
+        }
+        if gradients.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let found = self.rule(node, &gradients, &wanted).map_err(|e| e.at(&node.name, crate::op_name(&node.op)))?;
+        for ((input, gradient), wanted) in node.inputs.iter().zip(found).zip(wanted) {
+            if let (Some(input), Some(gradient), true) = (input, gradient, wanted) {
+                self.parts.entry(*input).or_default().push(gradient);
+            }
+        }
+        Ok(())
+    }
+
+    fn shape(&self, id: ValueId) -> Result<Vec<usize>> {
+        let value = self.graph.value(id);
+        value.fixed_shape().ok_or_else(|| {
+            GraphError::misused(format!("shape of \"{}\"", value.name), "unknown", "known lengths to differentiate by")
+        })
+    }
+}

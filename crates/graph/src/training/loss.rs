@@ -1,0 +1,307 @@
+//! Losses between a prediction and what should have come out, voxel by voxel weighted.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::error::{GraphError, Result};
+
+/// What a term of a loss compares. p is the prediction (after σ, where the term applies it), t the target, w the weight.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LossKind {
+    /// −Σw(t·ln p + (1 − t)·ln(1 − p)) / Σw; targets may lie anywhere in 0..=1.
+    BinaryCrossEntropy,
+    /// 1 − (2Σwpt + s)/(Σwp + Σwt + s), the mean over channels; sums run over batch and space.
+    Dice {
+        /// s
+        smooth: f32,
+    },
+    /// The sum of the two above.
+    DiceCrossEntropy {
+        /// s
+        smooth: f32,
+    },
+    /// 1 − (Σwpt + s)/(Σwpt + αΣwp(1 − t) + βΣw(1 − p)t + s), the mean over channels (Salehi et al. 2017).
+    Tversky {
+        /// Weight of what is predicted wrongly.
+        alpha: f32,
+        /// Weight of what is missed.
+        beta: f32,
+        /// s
+        smooth: f32,
+    },
+    /// Cross entropy times (1 − q)^γ, q the probability given to the truth (Lin et al. 2017); targets are 0 or 1.
+    Focal {
+        /// γ
+        gamma: f32,
+    },
+    /// Σw(p − t)² / Σw
+    MeanSquared,
+    /// Σw|p − t| / Σw
+    MeanAbsolute,
+    /// Σw·h(p − t) / Σw with h(d) = d²/2 for |d| ≤ δ, δ(|d| − δ/2) beyond.
+    Huber {
+        /// δ
+        delta: f32,
+    },
+}
+
+impl LossKind {
+    /// Whether p is a probability, so that the prediction is taken through σ first.
+    pub fn of_probabilities(self) -> bool {
+        !matches!(self, Self::MeanSquared | Self::MeanAbsolute | Self::Huber { .. })
+    }
+}
+
+/// One term: a kind on some channels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LossTerm {
+    /// What is compared.
+    pub kind: LossKind,
+    /// On which channels.
+    pub channels: Range<usize>,
+    /// How much it counts.
+    pub factor: f32,
+    /// σ first. Kinds of probabilities need it where the prediction is logits.
+    pub sigmoid: bool,
+    /// Counts only where this channel of the target is above ½.
+    pub within: Option<usize>,
+}
+
+/// A sum of terms. As an operator: `[prediction (n, c, …), target (n, c, …), weight (n, 1, …)?]` -> `[loss (scalar)]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loss {
+    /// The terms.
+    pub terms: Vec<LossTerm>,
+}
+
+impl Loss {
+    /// One term on `channels` channels of logits (of plain values, for regression).
+    pub fn single(kind: LossKind, channels: usize) -> Self {
+        let sigmoid = kind.of_probabilities();
+        Self { terms: vec![LossTerm { kind, channels: 0..channels, factor: 1.0, sigmoid, within: None }] }
+    }
+
+    /// Checks that every channel a term names is there.
+    ///
+    /// # Errors
+    /// [`GraphError::Misused`] naming the channel.
+    pub fn check(&self, channels: usize) -> Result<()> {
+        for term in &self.terms {
+            let last = term.channels.end.max(term.within.map_or(0, |c| c + 1));
+            if last > channels || term.channels.is_empty() {
+                return Err(GraphError::misused(
+                    "channels of a loss",
+                    format!("{:?}", term.channels),
+                    format!("some of {channels}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prediction, target and weight, with lengths known to fit.
+pub(crate) struct Compared<'a> {
+    pub prediction: &'a [f64],
+    pub target: &'a [f64],
+    pub weight: Option<&'a [f64]>,
+    pub batch: usize,
+    pub channels: usize,
+    pub voxels: usize,
+}
+
+/// Voxels one task works on: sums of tasks are added in their order, whatever the number of threads.
+const CHUNK: usize = 1 << 14;
+
+impl Compared<'_> {
+    fn weight(&self, term: &LossTerm, image: usize, voxel: usize) -> f64 {
+        let inside = term.within.is_none_or(|c| self.target[(image * self.channels + c) * self.voxels + voxel] > 0.5);
+        if !inside {
+            return 0.0;
+        }
+        self.weight.map_or(1.0, |w| w[image * self.voxels + voxel])
+    }
+
+    /// Sums of four numbers a voxel over one channel of every image.
+    fn sums(&self, term: &LossTerm, channel: usize, f: impl Fn(f64, f64, f64) -> [f64; 4] + Sync) -> [f64; 4] {
+        let per_image = self.voxels.div_ceil(CHUNK);
+        let parts: Vec<[f64; 4]> = (0..self.batch * per_image)
+            .into_par_iter()
+            .map(|task| {
+                let (image, from) = (task / per_image, task % per_image * CHUNK);
+                let mut sums = [0.0; 4];
+                for voxel in from..(from + CHUNK).min(self.voxels) {
+                    let w = self.weight(term, image, voxel);
+                    if w != 0.0 {
+                        let at = (image * self.channels + channel) * self.voxels + voxel;
+                        let found = f(self.prediction[at], self.target[at], w);
+                        sums.iter_mut().zip(found).for_each(|(s, v)| *s += v);
+                    }
+                }
+                sums
+            })
+            .collect();
+        parts.iter().fold([0.0; 4], |t, p| std::array::from_fn(|i| t[i] + p[i]))
+    }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
+}
+
+fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// Keeps logarithms of probabilities that are given as such finite.
+const LEAST: f64 = 1e-12;
+
+/// Cross entropy of one voxel and its derivative by the prediction.
+fn cross_entropy(x: f64, t: f64, from_logits: bool) -> (f64, f64) {
+    if from_logits {
+        return (softplus(x) - x * t, sigmoid(x) - t);
+    }
+    let p = x.clamp(LEAST, 1.0 - LEAST);
+    (-(t * p.ln() + (1.0 - t) * (1.0 - p).ln()), (p - t) / (p * (1.0 - p)))
+}
+
+/// (1 − q)^γ · (−ln q) of one voxel and its derivative by the prediction.
+fn focal(x: f64, t: f64, gamma: f64, from_logits: bool) -> (f64, f64) {
+    let p = if from_logits { sigmoid(x) } else { x };
+    let (q, sign) = if t > 0.5 { (p, 1.0) } else { (1.0 - p, -1.0) };
+    let q = q.clamp(LEAST, 1.0 - LEAST);
+    let value = -(1.0 - q).powf(gamma) * q.ln();
+    let by_q = gamma * (1.0 - q).powf(gamma - 1.0) * q.ln() - (1.0 - q).powf(gamma) / q;
+    let by_x = if from_logits { q * (1.0 - q) } else { 1.0 };
+    (value, by_q * sign * by_x)
+}
+
+/// Value and derivative by the prediction of a kind that is a weighted mean over voxels; `None` for the others.
+fn pointwise(term: &LossTerm, x: f64, t: f64) -> Option<(f64, f64)> {
+    let squashed = |f: fn(f64, f64) -> (f64, f64)| {
+        if !term.sigmoid {
+            return f(x, t);
+        }
+        let p = sigmoid(x);
+        let (value, slope) = f(p, t);
+        (value, slope * p * (1.0 - p))
+    };
+    Some(match term.kind {
+        LossKind::BinaryCrossEntropy | LossKind::DiceCrossEntropy { .. } => cross_entropy(x, t, term.sigmoid),
+        LossKind::Focal { gamma } => focal(x, t, gamma.into(), term.sigmoid),
+        LossKind::MeanSquared => squashed(|p, t| ((p - t).powi(2), 2.0 * (p - t))),
+        LossKind::MeanAbsolute => squashed(|p, t| ((p - t).abs(), if p == t { 0.0 } else { (p - t).signum() })),
+        LossKind::Huber { delta } => {
+            let delta = f64::from(delta);
+            let p = if term.sigmoid { sigmoid(x) } else { x };
+            let d = p - t;
+            let (value, slope) =
+                if d.abs() <= delta { (d * d / 2.0, d) } else { (delta * (d.abs() - delta / 2.0), delta * d.signum()) };
+            (value, if term.sigmoid { slope * p * (1.0 - p) } else { slope })
+        }
+        LossKind::Dice { .. } | LossKind::Tversky { .. } => return None,
+    })
+}
+
+/// α, β, s and whether the numerator is doubled, of the overlap part of a kind. Dice is Tversky with α = β = ½.
+fn overlap(kind: LossKind) -> Option<(f64, f64, f64)> {
+    match kind {
+        LossKind::Dice { smooth } | LossKind::DiceCrossEntropy { smooth } => Some((0.5, 0.5, f64::from(smooth) / 2.0)),
+        LossKind::Tversky { alpha, beta, smooth } => Some((alpha.into(), beta.into(), smooth.into())),
+        _ => None,
+    }
+}
+
+/// Σwpt, Σwp, Σwt of one channel.
+fn overlap_sums(c: &Compared<'_>, term: &LossTerm, channel: usize) -> [f64; 4] {
+    c.sums(term, channel, |x, t, w| {
+        let p = if term.sigmoid { sigmoid(x) } else { x };
+        [w * p * t, w * p, w * t, 0.0]
+    })
+}
+
+/// Numerator and denominator of the overlap: (I + s) and (I + α(P − I) + β(T − I) + s).
+fn overlap_parts(sums: [f64; 4], (alpha, beta, smooth): (f64, f64, f64)) -> (f64, f64) {
+    let [both, predicted, true_, _] = sums;
+    let below = both + alpha * (predicted - both) + beta * (true_ - both) + smooth;
+    (both + smooth, below.max(LEAST))
+}
+
+/// The loss, in f64.
+pub(crate) fn evaluate(loss: &Loss, c: &Compared<'_>) -> f64 {
+    let mut total = 0.0;
+    for term in &loss.terms {
+        let factor = f64::from(term.factor);
+        let channels = term.channels.len() as f64;
+        if pointwise(term, 0.0, 0.0).is_some() {
+            let (mut sum, mut weight) = (0.0, 0.0);
+            for channel in term.channels.clone() {
+                let found =
+                    c.sums(term, channel, |x, t, w| [w * pointwise(term, x, t).map_or(0.0, |(v, _)| v), w, 0.0, 0.0]);
+                sum += found[0];
+                weight += found[1];
+            }
+            total += factor * if weight > 0.0 { sum / weight } else { 0.0 };
+        }
+        if let Some(shape) = overlap(term.kind) {
+            for channel in term.channels.clone() {
+                let (above, below) = overlap_parts(overlap_sums(c, term, channel), shape);
+                total += factor * (1.0 - above / below) / channels;
+            }
+        }
+    }
+    total
+}
+
+/// The loss's gradient by the prediction, times `scale`.
+pub(crate) fn gradient(loss: &Loss, c: &Compared<'_>, scale: f64) -> Vec<f64> {
+    let mut out = vec![0.0; c.prediction.len()];
+    for term in &loss.terms {
+        let factor = scale * f64::from(term.factor);
+        let is_pointwise = pointwise(term, 0.0, 0.0).is_some();
+        let weights: f64 = if is_pointwise {
+            term.channels.clone().map(|channel| c.sums(term, channel, |_, _, w| [w, 0.0, 0.0, 0.0])[0]).sum()
+        } else {
+            0.0
+        };
+        for channel in term.channels.clone() {
+            let shared = overlap(term.kind).map(|shape| {
+                let (above, below) = overlap_parts(overlap_sums(c, term, channel), shape);
+                (shape, above, below)
+            });
+            for image in 0..c.batch {
+                let start = (image * c.channels + channel) * c.voxels;
+                out[start..start + c.voxels].par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, part)| {
+                    for (i, slot) in part.iter_mut().enumerate() {
+                        let voxel = chunk * CHUNK + i;
+                        let w = c.weight(term, image, voxel);
+                        if w == 0.0 {
+                            continue;
+                        }
+                        let (x, t) = (c.prediction[start + voxel], c.target[start + voxel]);
+                        if let Some((_, slope)) = pointwise(term, x, t)
+                            && weights > 0.0
+                        {
+                            *slot += factor * w * slope / weights;
+                        }
+                        if let Some(((alpha, beta, _), above, below)) = shared {
+                            // By p: I' = wt, P' = w.
+                            let inner = w * t;
+                            let outer = inner + alpha * (w - inner) - beta * inner;
+                            let by_p = -(inner * below - above * outer) / (below * below);
+                            let by_x = if term.sigmoid {
+                                let p = sigmoid(x);
+                                by_p * p * (1.0 - p)
+                            } else {
+                                by_p
+                            };
+                            *slot += factor * by_x / term.channels.len() as f64;
+                        }
+                    }
+                });
+            }
+        }
+    }
+    out
+}

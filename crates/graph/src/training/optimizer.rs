@@ -1,0 +1,136 @@
+//! Optimizers: how a parameter follows its gradient.
+
+/// The rule, with what stays the same from step to step. As an operator: `[hyper, norm, p, g, first, second?]` ->
+/// `[p′, first′, second′?]`, see [`Hyper`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Optimizer {
+    /// Adam with decoupled weight decay (Loshchilov & Hutter 2019).
+    AdamW {
+        /// Memory of the mean.
+        beta1: f32,
+        /// Memory of the square.
+        beta2: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// p shrinks by rate · this, apart from the gradient.
+        weight_decay: f32,
+    },
+    /// Adam (Kingma & Ba 2015); decay is part of the gradient.
+    Adam {
+        /// Memory of the mean.
+        beta1: f32,
+        /// Memory of the square.
+        beta2: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// Times p, added to the gradient.
+        weight_decay: f32,
+    },
+    /// Gradient descent with momentum.
+    Sgd {
+        /// Memory of the direction.
+        momentum: f32,
+        /// Look ahead (Nesterov).
+        nesterov: bool,
+        /// Times p, added to the gradient.
+        weight_decay: f32,
+    },
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 1e-4 }
+    }
+}
+
+impl Optimizer {
+    /// Whether it keeps a second state beside the first.
+    pub fn has_second(self) -> bool {
+        !matches!(self, Self::Sgd { .. })
+    }
+
+    /// The same without weight decay: for norms and biases.
+    pub fn without_decay(mut self) -> Self {
+        match &mut self {
+            Self::AdamW { weight_decay, .. } | Self::Adam { weight_decay, .. } | Self::Sgd { weight_decay, .. } => {
+                *weight_decay = 0.0;
+            }
+        }
+        self
+    }
+}
+
+/// What changes from step to step, in the order of the operator's first input: rate, step, scale, limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hyper {
+    /// Learning rate.
+    pub rate: f32,
+    /// Number of this step, from 1.
+    pub step: u32,
+    /// Gradients are multiplied by this first (1 / number of batches added up, 1 / loss scale).
+    pub scale: f32,
+    /// Largest norm of all gradients together, after `scale`; 0 for none.
+    pub limit: f32,
+}
+
+impl Hyper {
+    /// As the operator's input.
+    pub fn to_vec(self) -> Vec<f32> {
+        vec![self.rate, self.step as f32, self.scale, self.limit]
+    }
+
+    /// From the operator's input.
+    pub fn from_slice(values: &[f64]) -> Option<Self> {
+        let [rate, step, scale, limit] = values else { return None };
+        Some(Self { rate: *rate as f32, step: *step as u32, scale: *scale as f32, limit: *limit as f32 })
+    }
+
+    /// What gradients are multiplied by, clipping included, where their norm is `norm`.
+    pub fn factor(self, norm: f32) -> f32 {
+        let scaled = norm * self.scale;
+        if self.limit > 0.0 && scaled > self.limit { self.scale * self.limit / scaled } else { self.scale }
+    }
+}
+
+/// One step on one parameter, in f64.
+pub(crate) fn update(
+    optimizer: Optimizer,
+    hyper: Hyper,
+    norm: f32,
+    values: &mut [f64],
+    gradient: &[f64],
+    first: &mut [f64],
+    second: Option<&mut [f64]>,
+) {
+    let factor = f64::from(hyper.factor(norm));
+    let rate = f64::from(hyper.rate);
+    match (optimizer, second) {
+        (Optimizer::Sgd { momentum, nesterov, weight_decay }, _) => {
+            let (momentum, decay) = (f64::from(momentum), f64::from(weight_decay));
+            for ((p, g), m) in values.iter_mut().zip(gradient).zip(first) {
+                let g = g * factor + decay * *p;
+                *m = momentum * *m + g;
+                *p -= rate * if nesterov { g + momentum * *m } else { *m };
+            }
+        }
+        (Optimizer::AdamW { beta1, beta2, epsilon, weight_decay }, Some(second))
+        | (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }, Some(second)) => {
+            let decoupled = matches!(optimizer, Optimizer::AdamW { .. });
+            let (b1, b2, decay) = (f64::from(beta1), f64::from(beta2), f64::from(weight_decay));
+            let steps = f64::from(hyper.step);
+            let (c1, c2) = (1.0 - b1.powf(steps), 1.0 - b2.powf(steps));
+            for (((p, g), m), v) in values.iter_mut().zip(gradient).zip(first).zip(second) {
+                let mut g = g * factor;
+                if decoupled {
+                    *p -= rate * decay * *p;
+                } else {
+                    g += decay * *p;
+                }
+                *m = b1 * *m + (1.0 - b1) * g;
+                *v = b2 * *v + (1.0 - b2) * g * g;
+                *p -= rate * (*m / c1) / ((*v / c2).sqrt() + f64::from(epsilon));
+            }
+        }
+        (Optimizer::AdamW { .. } | Optimizer::Adam { .. }, None) => {}
+    }
+}

@@ -1,0 +1,368 @@
+//! The two graphs of a training step.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Loss, Optimizer};
+use crate::error::{GraphError, Result};
+use crate::geometry::{Padding, PoolAttrs};
+use crate::graph::{Dim, Graph, Node, ValueId};
+use crate::infer::infer_shapes;
+use crate::op::{Activation, BinaryOp, Op};
+use crate::passes;
+use crate::tensor::{ElementType, Tensor};
+
+/// A tensor that training changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// Name of the constant in the model, and of the input in the graphs of the step.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Whether it is a weight that decay makes sense for: norms' scales and biases are not.
+    pub decays: bool,
+}
+
+/// A batch norm whose statistics are gathered while training.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunningNorm {
+    /// Name of the mean's constant in the model.
+    pub mean: String,
+    /// Name of the variance's constant in the model.
+    pub variance: String,
+    /// Values a channel in one batch: the unbiased variance is the batch's times n / (n − 1).
+    pub count: usize,
+}
+
+/// How the gradient graph is made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepOptions {
+    /// What is made small, on every output that counts.
+    pub loss: Loss,
+    /// How much each output of the model counts; the first one alone if empty. Smaller outputs (deep supervision) are compared
+    /// with means of the target.
+    pub outputs: Vec<f32>,
+    /// Batch norms use the batch's statistics; else those they have (frozen).
+    pub batch_statistics: bool,
+    /// Whether a weight for each voxel is given.
+    pub weighted: bool,
+    /// Only parameters whose name holds one of these; all if empty.
+    pub only: Vec<String>,
+}
+
+impl StepOptions {
+    /// Every parameter, the first output, weighted voxels, the batch's statistics.
+    pub fn new(loss: Loss) -> Self {
+        Self { loss, outputs: Vec::new(), batch_statistics: true, weighted: true, only: Vec::new() }
+    }
+}
+
+/// Forward, loss, backward.
+///
+/// Inputs: the model's, the target, the weight (where asked for), every parameter. Outputs: the loss, every parameter's gradient,
+/// then mean and variance of every running norm.
+#[derive(Debug, Clone)]
+pub struct GradientGraph {
+    /// The graph; its shapes are fixed.
+    pub graph: Graph,
+    /// What is taught.
+    pub parameters: Vec<Parameter>,
+    /// Batch norms that gather statistics.
+    pub norms: Vec<RunningNorm>,
+}
+
+/// The optimizer on every parameter.
+///
+/// Inputs: hyper-parameters ([`super::Hyper::to_vec`]), parameters, gradients, first states, second states (where there are any).
+/// Outputs: the norm of the gradients, parameters, first states, second states.
+#[derive(Debug, Clone)]
+pub struct UpdateGraph {
+    /// The graph.
+    pub graph: Graph,
+    /// Whether there are second states.
+    pub has_second: bool,
+}
+
+/// A copy of a model in the form that is taught and exported: what is folded for speed stays apart, quantized weights become
+/// floats, what exporters spell out is recognised.
+///
+/// # Errors
+/// When constants cannot be folded.
+pub fn prepare(model: &Graph) -> Result<Graph> {
+    let mut graph = model.clone();
+    passes::fold_constants(&mut graph)?;
+    passes::fold_dequantized(&mut graph)?;
+    passes::simplify_activations(&mut graph);
+    passes::eliminate_identity(&mut graph);
+    passes::eliminate_dead(&mut graph);
+    infer_shapes::<ValueId>(&mut graph, &[])?;
+    Ok(graph)
+}
+
+/// Constants of a prepared model that can be taught, with whether decay makes sense for them.
+fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
+    let mut moving: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
+    let mut found: Vec<(ValueId, bool)> = Vec::new();
+    for node in &graph.nodes {
+        if !node.inputs.iter().flatten().any(|id| moving.contains(id)) {
+            continue;
+        }
+        moving.extend(node.outputs.iter().flatten());
+        let places: &[(usize, bool)] = match &node.op {
+            Op::Conv(_) | Op::ConvTranspose(_) | Op::Gemm { .. } => &[(1, true), (2, false)],
+            Op::MatMul => &[(0, true), (1, true)],
+            Op::BatchNormalization { .. }
+            | Op::InstanceNormalization { .. }
+            | Op::GroupNormalization { .. }
+            | Op::LayerNormalization { .. } => &[(1, false), (2, false)],
+            Op::PRelu => &[(1, false)],
+            Op::Binary(BinaryOp::Add | BinaryOp::Mul) => &[(0, false), (1, false)],
+            _ => &[],
+        };
+        for (place, decays) in places {
+            let Some(id) = node.input(*place) else { continue };
+            let fits = graph.constant(id).is_some_and(|t| t.dtype() == ElementType::F32 && t.len() > 1)
+                || graph.constant(id).is_some_and(|t| t.dtype() == ElementType::F32 && t.rank() > 0);
+            if fits && !found.iter().any(|(known, _)| *known == id) {
+                found.push((id, *decays));
+            }
+        }
+    }
+    found
+}
+
+/// The gradient graph of a prepared model ([`prepare`]) for inputs of these shapes.
+///
+/// # Errors
+/// When an operator between a parameter and the loss has no derivative, the loss does not fit the output, or nothing can be taught.
+pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &StepOptions) -> Result<GradientGraph> {
+    let mut graph = model.clone();
+    let shapes: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().copied().zip(input_shapes.iter().cloned()).collect();
+    if shapes.len() != graph.inputs.len() || shapes.len() != input_shapes.len() {
+        let got = input_shapes.len().to_string();
+        return Err(GraphError::misused("input shapes", got, graph.inputs.len().to_string()));
+    }
+    infer_shapes(&mut graph, &shapes)?;
+    passes::recognise_group_norms(&mut graph);
+    let norms = if options.batch_statistics { use_batch_statistics(&mut graph) } else { Vec::new() };
+    infer_shapes(&mut graph, &shapes)?;
+    let chosen: Vec<(ValueId, bool)> = trainable(&graph)
+        .into_iter()
+        .filter(|(id, _)| {
+            let name = &graph.value(*id).name;
+            options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
+        })
+        .collect();
+    let outputs = std::mem::take(&mut graph.outputs);
+    let loss = losses(&mut graph, &outputs, options)?;
+    infer_shapes(&mut graph, &shapes)?;
+    let ids: Vec<ValueId> = chosen.iter().map(|(id, _)| *id).collect();
+    let gradients = passes::differentiate(&mut graph, loss, &ids, None)?;
+    graph.outputs.push(loss);
+    let mut parameters = Vec::new();
+    for ((id, decays), gradient) in chosen.into_iter().zip(gradients) {
+        let Some(gradient) = gradient else { continue };
+        let Some(tensor) = graph.initializers.remove(&id) else { continue };
+        graph.inputs.push(id);
+        graph.outputs.push(gradient);
+        parameters.push(Parameter { name: graph.value(id).name.clone(), shape: tensor.shape().to_vec(), decays });
+    }
+    if parameters.is_empty() {
+        return Err(GraphError::misused("model", "no weight that its output depends on", "weights that can be taught"));
+    }
+    let mut running = Vec::new();
+    for norm in norms {
+        graph.outputs.extend([norm.0, norm.1]);
+        running.push(norm.2);
+    }
+    passes::eliminate_dead(&mut graph);
+    infer_shapes(&mut graph, &shapes)?;
+    graph.validate()?;
+    Ok(GradientGraph { graph, parameters, norms: running })
+}
+
+/// Makes batch norms use the batch's statistics; gives the values of their mean and variance.
+fn use_batch_statistics(graph: &mut Graph) -> Vec<(ValueId, ValueId, RunningNorm)> {
+    let mut found = Vec::new();
+    for index in 0..graph.nodes.len() {
+        let Some(node) = graph.nodes.get(index).cloned() else { break };
+        let (Op::BatchNormalization { epsilon }, Some(x), Some(mean), Some(variance)) =
+            (&node.op, node.input(0), node.input(3), node.input(4))
+        else {
+            continue;
+        };
+        let shape = graph.value(x).fixed_shape().unwrap_or_default();
+        let channels = shape.get(1).copied().unwrap_or(1).max(1);
+        let count = shape.iter().product::<usize>() / channels;
+        let norm =
+            RunningNorm { mean: graph.value(mean).name.clone(), variance: graph.value(variance).name.clone(), count };
+        let batch_mean = graph.add_value(format!("{}.batch", norm.mean), None, None);
+        let batch_variance = graph.add_value(format!("{}.batch", norm.variance), None, None);
+        if let Some(slot) = graph.nodes.get_mut(index) {
+            *slot = Node {
+                name: node.name.clone(),
+                op: Op::BatchNormalizationTraining { epsilon: *epsilon },
+                inputs: vec![Some(x), node.input(1), node.input(2)],
+                outputs: vec![node.output(0), Some(batch_mean), Some(batch_variance)],
+            };
+        }
+        found.push((batch_mean, batch_variance, norm));
+    }
+    found
+}
+
+/// Adds the losses of all outputs that count, with inputs for target and weight; gives their sum.
+fn losses(graph: &mut Graph, outputs: &[ValueId], options: &StepOptions) -> Result<ValueId> {
+    let factors = if options.outputs.is_empty() { vec![1.0] } else { options.outputs.clone() };
+    let first = outputs.first().copied().ok_or_else(|| GraphError::misused("outputs", "none", "one"))?;
+    let shape_of = |graph: &Graph, id: ValueId| {
+        let value = graph.value(id);
+        let wrong = || GraphError::misused(format!("shape of output \"{}\"", value.name), "unknown", "known lengths");
+        value.fixed_shape().ok_or_else(wrong)
+    };
+    let shape = shape_of(graph, first)?;
+    let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+    let dtype = ElementType::F32;
+    let target = graph.add_input("target", dtype, dims(&shape));
+    let weight = options.weighted.then(|| {
+        let mut one = shape.clone();
+        if let Some(c) = one.get_mut(1) {
+            *c = 1;
+        }
+        graph.add_input("weight", dtype, dims(&one))
+    });
+    let mut total: Option<ValueId> = None;
+    for (output, factor) in outputs.iter().zip(&factors).filter(|(_, f)| **f > 0.0) {
+        let own = shape_of(graph, *output)?;
+        let prediction = logits(graph, *output, &options.loss);
+        let (target, weight) = if own == shape {
+            (target, weight)
+        } else {
+            let target = shrink(graph, target, &shape, &own)?;
+            (target, weight.map(|w| shrink(graph, w, &shape, &own)).transpose()?)
+        };
+        let mut loss = options.loss.clone();
+        loss.terms.iter_mut().for_each(|t| t.factor *= factor);
+        let part = graph.push("loss", Op::Loss(loss), &[Some(prediction), Some(target), weight]);
+        total = Some(match total {
+            None => part,
+            Some(sum) => graph.push("loss.sum", Op::Binary(BinaryOp::Add), &[Some(sum), Some(part)]),
+        });
+    }
+    let total = total.ok_or_else(|| GraphError::misused("outputs", "none that counts", "one"))?;
+    Ok(total)
+}
+
+/// What a final σ is taken of, where the loss takes it itself.
+fn logits(graph: &Graph, output: ValueId, loss: &Loss) -> ValueId {
+    let sigmoid = loss.terms.iter().all(|t| t.sigmoid);
+    let maker = graph.nodes.iter().find(|n| n.output(0) == Some(output));
+    match maker {
+        Some(Node { op: Op::Activation(Activation::Sigmoid), inputs, .. }) if sigmoid => {
+            inputs.first().copied().flatten().unwrap_or(output)
+        }
+        _ => output,
+    }
+}
+
+/// Means of a target over the blocks that one voxel of a smaller output stands for.
+fn shrink(graph: &mut Graph, value: ValueId, from: &[usize], to: &[usize]) -> Result<ValueId> {
+    let (from, to) = (from.get(2..).unwrap_or_default(), to.get(2..).unwrap_or_default());
+    let factors: Vec<usize> = from.iter().zip(to).map(|(f, t)| f / (*t).max(1)).collect();
+    if from.len() != to.len() || from.iter().zip(to).zip(&factors).any(|((f, t), k)| t * k != *f) {
+        let expected = format!("a whole fraction of {from:?}");
+        return Err(GraphError::misused("lengths of an output that counts", format!("{to:?}"), expected));
+    }
+    let pool = PoolAttrs {
+        kernel: factors.clone(),
+        strides: factors.clone(),
+        dilations: vec![1; factors.len()],
+        padding: Padding::none(factors.len()),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let made = graph.push("target.smaller", Op::AveragePool(pool), &[Some(value)]);
+    Ok(made)
+}
+
+/// The optimizer on every parameter; those that do not decay get the rule without decay.
+pub fn update_graph(parameters: &[Parameter], optimizer: Optimizer) -> UpdateGraph {
+    let mut graph = Graph::new("update");
+    let hyper = graph.add_input("hyper", ElementType::F32, vec![Dim::Fixed(4)]);
+    let dims = |p: &Parameter| p.shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+    let has_second = optimizer.has_second();
+    let inputs = |graph: &mut Graph, suffix: &str| -> Vec<ValueId> {
+        parameters.iter().map(|p| graph.add_input(format!("{}{suffix}", p.name), ElementType::F32, dims(p))).collect()
+    };
+    let values = inputs(&mut graph, "");
+    let gradients = inputs(&mut graph, ".gradient");
+    let first = inputs(&mut graph, ".first");
+    let second = if has_second { inputs(&mut graph, ".second") } else { Vec::new() };
+    let list: Vec<Option<ValueId>> = gradients.iter().map(|g| Some(*g)).collect();
+    let norm = graph.push("norm", Op::GlobalNorm, &list);
+    let mut made: [Vec<ValueId>; 3] = Default::default();
+    for (i, p) in parameters.iter().enumerate() {
+        let rule = if p.decays { optimizer } else { optimizer.without_decay() };
+        let mut inputs = vec![Some(hyper), Some(norm)];
+        inputs.extend([&values, &gradients, &first, &second].map(|list| list.get(i).copied()));
+        let wanted = if has_second { 3 } else { 2 };
+        inputs.truncate(wanted + 3);
+        let outputs: Vec<ValueId> = ["", ".first", ".second"]
+            .iter()
+            .take(wanted)
+            .map(|s| graph.add_value(format!("{}{s}.next", p.name), Some(ElementType::F32), Some(dims(p))))
+            .collect();
+        for (list, id) in made.iter_mut().zip(&outputs) {
+            list.push(*id);
+        }
+        let outputs = outputs.into_iter().map(Some).collect();
+        graph.nodes.push(Node { name: format!("{}.update", p.name), op: Op::Update(rule), inputs, outputs });
+    }
+    graph.outputs.push(norm);
+    graph.outputs.extend(made.into_iter().flatten());
+    UpdateGraph { graph, has_second }
+}
+
+impl GradientGraph {
+    /// The parameters' present values in a prepared model.
+    ///
+    /// # Errors
+    /// [`GraphError::Misused`] naming one that is not there.
+    pub fn values(&self, model: &Graph) -> Result<Vec<Tensor>> {
+        self.parameters.iter().map(|p| constant(model, &p.name).map(|t| t.as_ref().clone())).collect()
+    }
+
+    /// Puts parameters' values into a prepared model.
+    ///
+    /// # Errors
+    /// [`GraphError::Misused`] if one is not there or has another shape.
+    pub fn put(&self, model: &mut Graph, values: &[Tensor]) -> Result<()> {
+        for (parameter, value) in self.parameters.iter().zip(values) {
+            set_constant(model, &parameter.name, value.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// A model's constant by name.
+fn constant<'g>(model: &'g Graph, name: &str) -> Result<&'g Arc<Tensor>> {
+    let missing = || GraphError::misused("weights", "none", format!("\"{name}\""));
+    model.find(name).and_then(|id| model.constant(id)).ok_or_else(missing)
+}
+
+/// Replaces a model's constant by one of the same shape.
+///
+/// # Errors
+/// [`GraphError::Misused`] if there is none of this name or its shape is another.
+pub fn set_constant(model: &mut Graph, name: &str, value: Tensor) -> Result<()> {
+    let known = constant(model, name)?;
+    if known.shape() != value.shape() || known.dtype() != value.dtype() {
+        let (got, want) = (format!("{:?}", value.shape()), format!("{:?}", known.shape()));
+        return Err(GraphError::misused(format!("weight \"{name}\""), got, want));
+    }
+    if let Some(id) = model.find(name) {
+        model.initializers.insert(id, Arc::new(value));
+    }
+    Ok(())
+}

@@ -1,0 +1,442 @@
+//! Differentiation, losses and optimizers against finite differences and formulas worked out by hand.
+
+use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
+use cytoscope_graph::training::{
+    Hyper, Loss, LossKind, LossTerm, Optimizer, StepOptions, gradient_graph, prepare, update_graph,
+};
+use cytoscope_graph::{
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Op,
+    PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId, infer_shapes, passes,
+    reference,
+};
+
+use crate::common::noise;
+
+/// A tensor of f64 noise; `low` is added, so that roots and logarithms can be taken.
+fn doubles(seed: u64, shape: &[usize], low: f64) -> Tensor {
+    let values = noise(seed, shape.iter().product()).into_iter().map(|v| f64::from(v) + low).collect::<Vec<f64>>();
+    Tensor::new(shape, values).unwrap()
+}
+
+fn fixed(shape: &[usize]) -> Vec<Dim> {
+    shape.iter().map(|n| Dim::Fixed(*n)).collect()
+}
+
+fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Vec<Tensor> {
+    reference::run(graph, inputs).unwrap()
+}
+
+/// Checks the gradient of a graph's first output by all of `inputs` against central differences, every element.
+fn check_graph(what: &str, mut graph: Graph, inputs: &[(String, Tensor)]) {
+    infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
+    let forward = graph.clone();
+    let (by, total) = (graph.inputs.clone(), graph.outputs[0]);
+    let gradients = passes::differentiate(&mut graph, total, &by, None).unwrap_or_else(|e| panic!("{what}: {e}"));
+    graph.outputs = gradients.iter().map(|g| g.unwrap_or_else(|| panic!("{what}: no gradient"))).collect();
+    infer_shapes::<ValueId>(&mut graph, &[]).unwrap_or_else(|e| panic!("{what}: {e}"));
+    graph.validate().unwrap();
+    let found = run(&graph, inputs);
+    for (which, (_, tensor)) in inputs.iter().enumerate() {
+        let analytic = found[which].to_f64_vec();
+        assert_eq!(found[which].shape(), tensor.shape(), "{what}: input {which}");
+        let scale = analytic.iter().fold(1e-2f64, |m, v| m.max(v.abs()));
+        for at in 0..tensor.len() {
+            let step = 1e-5;
+            let loss = |by: f64| {
+                let mut changed = inputs.to_vec();
+                let mut values = tensor.to_f64_vec();
+                values[at] += by;
+                changed[which].1 = Tensor::new(tensor.shape(), values).unwrap();
+                run(&forward, &changed)[0].to_f64_vec()[0]
+            };
+            let numeric = (loss(step) - loss(-step)) / (2.0 * step);
+            assert!(
+                (analytic[at] - numeric).abs() < 1e-5 * scale,
+                "{what}: input {which}, element {at}: {} against {numeric}",
+                analytic[at]
+            );
+        }
+    }
+}
+
+/// Checks one operator: its output is multiplied by noise and summed.
+fn check(what: &str, op: Op, inputs: &[Tensor], constants: &[(usize, Tensor)]) {
+    let mut graph = Graph::new(what);
+    let mut named = Vec::new();
+    let mut ids = Vec::new();
+    for (i, t) in inputs.iter().enumerate() {
+        ids.push(Some(graph.add_input(format!("in{i}"), ElementType::F64, fixed(t.shape()))));
+        named.push((format!("in{i}"), t.clone()));
+    }
+    for (place, t) in constants {
+        while ids.len() < *place {
+            ids.push(None);
+        }
+        let id = graph.add_initializer(format!("constant{place}"), t.clone());
+        if *place < ids.len() { ids[*place] = Some(id) } else { ids.push(Some(id)) }
+    }
+    let y = graph.push("y", op, &ids);
+    infer_shapes::<ValueId>(&mut graph, &[]).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let shape = graph.value(y).fixed_shape().unwrap();
+    let r = graph.add_initializer("noise", doubles(99, &shape, 0.0));
+    let product = graph.push("product", Op::Binary(BinaryOp::Mul), &[Some(y), Some(r)]);
+    let sum = Op::Reduce { kind: ReduceOp::Sum, keep_dims: false, noop_with_empty_axes: false };
+    let total = graph.push("total", sum, &[Some(product)]);
+    graph.outputs.push(total);
+    check_graph(what, graph, &named);
+}
+
+#[test]
+fn convolutions_have_the_gradients_of_finite_differences() {
+    for (stride, dilation, pad, group) in [
+        ([1, 1, 1], [1, 1, 1], 1, 1),
+        ([1, 2, 2], [1, 1, 1], 1, 1),
+        ([2, 2, 2], [1, 1, 1], 0, 2),
+        ([1, 1, 2], [1, 2, 1], 2, 1),
+    ] {
+        let attrs = ConvAttrs {
+            dilations: dilation.to_vec(),
+            padding: Padding::symmetric(vec![pad; 3]),
+            group,
+            ..ConvAttrs::same(&[3, 3, 3]).with_strides(&stride)
+        };
+        let inputs =
+            [doubles(1, &[2, 2, 4, 5, 6], 0.0), doubles(2, &[4, 2 / group, 3, 3, 3], 0.0), doubles(3, &[4], 0.0)];
+        check("conv", Op::Conv(attrs), &inputs, &[]);
+    }
+    let up = ConvTransposeAttrs::upsample(&[1, 2, 2]);
+    check(
+        "upsampling",
+        Op::ConvTranspose(up),
+        &[doubles(1, &[1, 3, 2, 2, 3], 0.0), doubles(2, &[3, 2, 1, 2, 2], 0.0), doubles(3, &[2], 0.0)],
+        &[],
+    );
+    let wide = ConvTransposeAttrs {
+        kernel: vec![3; 3],
+        padding: Padding::symmetric(vec![1; 3]),
+        output_padding: vec![1; 3],
+        strides: vec![2; 3],
+        ..ConvTransposeAttrs::upsample(&[3, 3, 3])
+    };
+    check(
+        "transposed conv",
+        Op::ConvTranspose(wide),
+        &[doubles(4, &[1, 2, 2, 3, 2], 0.0), doubles(5, &[2, 2, 3, 3, 3], 0.0)],
+        &[],
+    );
+}
+
+#[test]
+fn norms_have_the_gradients_of_finite_differences() {
+    let inputs = || [doubles(1, &[2, 4, 2, 3, 3], 0.3), doubles(2, &[4], 1.0), doubles(3, &[4], 0.0)];
+    check("instance norm", Op::InstanceNormalization { epsilon: 1e-3 }, &inputs(), &[]);
+    check("group norm", Op::GroupNormalization { groups: 2, epsilon: 1e-3 }, &inputs(), &[]);
+    check("batch norm", Op::BatchNormalizationTraining { epsilon: 1e-3 }, &inputs(), &[]);
+    let fixed = [(3, doubles(4, &[4], 0.0)), (4, doubles(5, &[4], 3.0))];
+    check("frozen batch norm", Op::BatchNormalization { epsilon: 1e-3 }, &inputs(), &fixed);
+    let layer = [doubles(1, &[2, 3, 4], 0.0), doubles(2, &[3, 4], 1.0), doubles(3, &[3, 4], 0.0)];
+    check("layer norm", Op::LayerNormalization { axis: 1, epsilon: 1e-3 }, &layer, &[]);
+}
+
+#[test]
+fn functions_of_one_element_have_the_gradients_of_finite_differences() {
+    let f = |a: Activation| Op::Activation(a);
+    let activations = [
+        Activation::Relu,
+        Activation::LeakyRelu { alpha: 0.1 },
+        Activation::Elu { alpha: 0.7 },
+        Activation::Celu { alpha: 0.7 },
+        Activation::Selu { alpha: 1.6, gamma: 1.05 },
+        Activation::Gelu { tanh: false },
+        Activation::Gelu { tanh: true },
+        Activation::Silu,
+        Activation::Sigmoid,
+        Activation::HardSigmoid { alpha: 0.25, beta: 0.5 },
+        Activation::HardSwish,
+        Activation::Mish,
+        Activation::Tanh,
+        Activation::Softplus,
+        Activation::Softsign,
+        Activation::ThresholdedRelu { alpha: 0.3 },
+        Activation::Clip { min: -0.4, max: 0.5 },
+    ];
+    for a in activations {
+        check(&format!("{a:?}"), f(a), &[doubles(7, &[2, 3, 5], 0.0)], &[]);
+    }
+    use UnaryOp::{Abs, Cos, Erf, Exp, Log, Neg, Reciprocal, Sin, Sqrt};
+    for kind in [Abs, Neg, Reciprocal, Sqrt, Exp, Log, Erf, Sin, Cos] {
+        check(&format!("{kind:?}"), Op::Unary(kind), &[doubles(8, &[3, 4], 2.5)], &[]);
+    }
+}
+
+#[test]
+fn functions_of_two_tensors_have_the_gradients_of_finite_differences() {
+    use BinaryOp::{Add, Div, Max, Min, Mul, Pow, Sub};
+    for kind in [Add, Sub, Mul, Div, Max, Min, Pow] {
+        check(&format!("{kind:?}"), Op::Binary(kind), &[doubles(1, &[2, 3, 4], 2.5), doubles(2, &[3, 1], 2.2)], &[]);
+    }
+    check("MatMul", Op::MatMul, &[doubles(1, &[2, 3, 4], 0.0), doubles(2, &[4, 2], 0.0)], &[]);
+    for (trans_a, trans_b) in [(false, false), (true, false), (false, true), (true, true)] {
+        let a = if trans_a { [4, 3] } else { [3, 4] };
+        let b = if trans_b { [2, 4] } else { [4, 2] };
+        let op = Op::Gemm { alpha: 0.5, beta: 1.5, trans_a, trans_b };
+        check("Gemm", op, &[doubles(1, &a, 0.0), doubles(2, &b, 0.0), doubles(3, &[2], 0.0)], &[]);
+    }
+}
+
+#[test]
+fn pools_and_resizes_have_the_gradients_of_finite_differences() {
+    let pool = |ceil_mode, count_include_pad| PoolAttrs {
+        kernel: vec![2, 3, 3],
+        strides: vec![1, 2, 2],
+        dilations: vec![1; 3],
+        padding: Padding::symmetric(vec![0, 1, 1]),
+        ceil_mode,
+        count_include_pad,
+        column_major_indices: false,
+    };
+    let x = || [doubles(1, &[1, 2, 3, 5, 6], 0.0)];
+    check("max pool", Op::MaxPool(pool(true, false)), &x(), &[]);
+    check("average pool", Op::AveragePool(pool(false, true)), &x(), &[]);
+    check("average pool without padding", Op::AveragePool(pool(true, false)), &x(), &[]);
+    check("global average pool", Op::GlobalAveragePool, &x(), &[]);
+    let scales = Tensor::vector(vec![1.0f32, 1.0, 1.0, 2.0, 2.0]);
+    check("nearest", Op::Resize(ResizeAttrs::nearest()), &x(), &[(2, scales.clone())]);
+    let linear = ResizeAttrs {
+        mode: ResizeMode::Linear,
+        coordinates: CoordinateMode::HalfPixel,
+        nearest: NearestMode::RoundPreferFloor,
+        ..ResizeAttrs::nearest()
+    };
+    check("linear", Op::Resize(linear), &x(), &[(2, scales)]);
+}
+
+#[test]
+fn moves_have_the_gradients_of_finite_differences() {
+    let ints = |v: &[i64]| Tensor::vector(v.to_vec());
+    let x = || doubles(1, &[2, 4, 3], 0.0);
+    check("concat", Op::Concat { axis: 1 }, &[x(), doubles(2, &[2, 2, 3], 0.0)], &[]);
+    check("slice", Op::Slice, &[x()], &[(1, ints(&[3])), (2, ints(&[-9])), (3, ints(&[1])), (4, ints(&[-2]))]);
+    check("pad", Op::Pad { mode: PadMode::Constant }, &[x()], &[(1, ints(&[0, 1, 0, 0, 0, 2]))]);
+    check("reflect", Op::Pad { mode: PadMode::Reflect }, &[x()], &[(1, ints(&[0, 1, 0, 0, 2, 2]))]);
+    check("reshape", Op::Reshape { allow_zero: false }, &[x()], &[(1, ints(&[4, -1]))]);
+    check("transpose", Op::Transpose { perm: vec![2, 0, 1] }, &[x()], &[]);
+    check("expand", Op::Expand, &[doubles(1, &[4, 1], 0.0)], &[(1, ints(&[2, 4, 3]))]);
+    check("tile", Op::Tile, &[x()], &[(1, ints(&[1, 2, 1]))]);
+    check("gather", Op::Gather { axis: 1 }, &[x()], &[(1, ints(&[3, 0, 3]))]);
+    let d2s = Op::DepthToSpace { block: 2, order: cytoscope_graph::DepthOrder::Crd };
+    check("depth to space", d2s, &[doubles(1, &[1, 4, 2, 3], 0.0)], &[]);
+    for (kind, name) in
+        [(ReduceOp::Sum, "sum"), (ReduceOp::Mean, "mean"), (ReduceOp::SumSquare, "squares"), (ReduceOp::L1, "l1")]
+    {
+        for keep_dims in [true, false] {
+            check(name, Op::Reduce { kind, keep_dims, noop_with_empty_axes: false }, &[x()], &[(1, ints(&[0, 2]))]);
+        }
+    }
+    check("softmax", Op::Softmax { axis: 1 }, &[x()], &[]);
+    check("log softmax", Op::LogSoftmax { axis: -1 }, &[x()], &[]);
+}
+
+fn kinds() -> Vec<LossKind> {
+    vec![
+        LossKind::BinaryCrossEntropy,
+        LossKind::Dice { smooth: 1.0 },
+        LossKind::DiceCrossEntropy { smooth: 1e-3 },
+        LossKind::Tversky { alpha: 0.3, beta: 0.7, smooth: 0.1 },
+        LossKind::Focal { gamma: 2.0 },
+        LossKind::MeanSquared,
+        LossKind::MeanAbsolute,
+        LossKind::Huber { delta: 0.4 },
+    ]
+}
+
+fn loss_graph(loss: &Loss, target: &Tensor, weight: &Tensor) -> Graph {
+    let mut graph = Graph::new("loss");
+    let x = graph.add_input("x", ElementType::F64, fixed(target.shape()));
+    let t = graph.add_initializer("t", target.clone());
+    let w = graph.add_initializer("w", weight.clone());
+    let y = graph.push("y", Op::Loss(loss.clone()), &[Some(x), Some(t), Some(w)]);
+    graph.outputs.push(y);
+    graph
+}
+
+/// 0 and 1, and weights of which some are 0.
+fn truth(shape: &[usize]) -> (Tensor, Tensor) {
+    let whole: Vec<f64> = noise(5, shape.iter().product()).iter().map(|v| f64::from(u8::from(*v > 0.0))).collect();
+    let mut one = shape.to_vec();
+    one[1] = 1;
+    let weight: Vec<f64> = noise(6, one.iter().product()).iter().map(|v| f64::from(v.max(0.0))).collect();
+    (Tensor::new(shape, whole).unwrap(), Tensor::new(one, weight).unwrap())
+}
+
+#[test]
+fn losses_have_the_gradients_of_finite_differences() {
+    let shape = [2, 3, 2, 3, 4];
+    let (target, weight) = truth(&shape);
+    for kind in kinds() {
+        for sigmoid in [true, false] {
+            let low = if sigmoid || !kind.of_probabilities() { 0.0 } else { 0.5 };
+            let squeeze = if low > 0.0 { 0.25 } else { 1.0 };
+            let x = doubles(4, &shape, 0.0).to_f64_vec().iter().map(|v| v * squeeze + low).collect::<Vec<_>>();
+            let x = Tensor::new(shape, x).unwrap();
+            let term = LossTerm { kind, channels: 0..3, factor: 0.7, sigmoid, within: None };
+            let masked = LossTerm { channels: 1..2, within: Some(0), ..term.clone() };
+            let loss = Loss { terms: vec![term, masked] };
+            check_graph(&format!("{kind:?} {sigmoid}"), loss_graph(&loss, &target, &weight), &[("x".into(), x)]);
+        }
+    }
+}
+
+#[test]
+fn losses_have_the_values_of_their_formulas() {
+    // Two voxels: p = σ(0) = ½ and σ(ln 3) = ¾, truths 1 and 0, weights 2 and 1.
+    let target = Tensor::new([1, 1, 2], vec![1.0f64, 0.0]).unwrap();
+    let weight = Tensor::new([1, 1, 2], vec![2.0f64, 1.0]).unwrap();
+    let x = Tensor::new([1, 1, 2], vec![0.0, 3.0f64.ln()]).unwrap();
+    let value = |kind: LossKind, sigmoid: bool| {
+        let loss = Loss { terms: vec![LossTerm { kind, channels: 0..1, factor: 1.0, sigmoid, within: None }] };
+        run(&loss_graph(&loss, &target, &weight), &[("x".into(), x.clone())])[0].to_f64_vec()[0]
+    };
+    let entropy = (2.0 * 2.0f64.ln() + 4.0f64.ln()) / 3.0;
+    // Σwpt = 1, Σwp = 1.75, Σwt = 2.
+    let dice = 1.0 - (2.0 + 1.0) / (1.75 + 2.0 + 1.0);
+    let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} against {b}");
+    near(value(LossKind::BinaryCrossEntropy, true), entropy);
+    near(value(LossKind::Dice { smooth: 1.0 }, true), dice);
+    near(value(LossKind::DiceCrossEntropy { smooth: 1.0 }, true), entropy + dice);
+    near(value(LossKind::Tversky { alpha: 0.3, beta: 0.7, smooth: 0.0 }, true), 1.0 - 1.0 / (1.0 + 0.3 * 0.75 + 0.7));
+    near(value(LossKind::Focal { gamma: 2.0 }, true), (2.0 * 0.25 * 2.0f64.ln() + 0.5625 * 4.0f64.ln()) / 3.0);
+    near(value(LossKind::MeanSquared, true), (2.0 * 0.25 + 0.5625) / 3.0);
+    near(value(LossKind::MeanAbsolute, true), (2.0 * 0.5 + 0.75) / 3.0);
+    near(value(LossKind::Huber { delta: 0.6 }, true), (2.0 * 0.125 + 0.6 * (0.75 - 0.3)) / 3.0);
+}
+
+fn tensors(graph: &Graph, seed: u64) -> Vec<(String, Tensor)> {
+    let inputs = graph.inputs.iter().enumerate();
+    inputs
+        .map(|(i, id)| {
+            let shape = graph.value(*id).fixed_shape().unwrap();
+            (graph.value(*id).name.clone(), doubles(seed + i as u64, &shape, 0.2))
+        })
+        .collect()
+}
+
+/// The same graph in f64.
+fn widened(mut graph: Graph) -> Graph {
+    for value in &mut graph.values {
+        if value.dtype == Some(ElementType::F32) {
+            value.dtype = Some(ElementType::F64);
+        }
+    }
+    for tensor in graph.initializers.values_mut() {
+        if tensor.dtype() == ElementType::F32 && tensor.rank() != 1 {
+            *tensor = std::sync::Arc::new(tensor.cast(ElementType::F64));
+        }
+    }
+    graph
+}
+
+#[test]
+fn a_whole_network_has_the_gradient_of_finite_differences() {
+    let nets = [
+        unet3d(
+            &UNet3d {
+                filters: vec![3, 4],
+                strides: vec![[1, 2, 2]],
+                out_channels: 2,
+                head: Some(Activation::Sigmoid),
+                ..UNet3d::default()
+            },
+            &Weights::Random { seed: 3 },
+        ),
+        unet3d(
+            &UNet3d {
+                filters: vec![2, 3],
+                strides: vec![[2, 2, 2]],
+                out_channels: 2,
+                upsampling: Upsampling::Nearest,
+                ..UNet3d::default()
+            },
+            &Weights::Random { seed: 4 },
+        ),
+        dynunet(
+            &DynUNet { filters: vec![2, 3, 4], strides: vec![1, 2, 2], out_channels: 2, ..DynUNet::default() },
+            &Weights::Random { seed: 5 },
+        ),
+    ];
+    for net in nets {
+        let net = prepare(&net.unwrap()).unwrap();
+        let options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, 2));
+        let made = gradient_graph(&net, &[vec![2, 1, 4, 8, 8]], &options).unwrap();
+        let graph = widened(made.graph.clone());
+        let inputs = tensors(&graph, 11);
+        let found = reference::run(&graph, &inputs).unwrap();
+        let loss = |inputs: &[(String, Tensor)]| reference::run(&graph, inputs).unwrap()[0].to_f64_vec()[0];
+        // Along a random direction in the space of all parameters.
+        let (step, first) = (1e-6, inputs.len() - made.parameters.len());
+        let mut slope = 0.0;
+        let mut moved = [inputs.clone(), inputs.clone()];
+        for (i, _) in made.parameters.iter().enumerate() {
+            let direction = noise(100 + i as u64, inputs[first + i].1.len());
+            slope += found[1 + i].to_f64_vec().iter().zip(&direction).map(|(g, d)| g * f64::from(*d)).sum::<f64>();
+            for (side, sign) in moved.iter_mut().zip([1.0, -1.0]) {
+                let t = &mut side[first + i].1;
+                let values = t.to_f64_vec();
+                let values: Vec<f64> =
+                    values.iter().zip(&direction).map(|(v, d)| v + sign * step * f64::from(*d)).collect();
+                *t = Tensor::new(t.shape(), values).unwrap();
+            }
+        }
+        let numeric = (loss(&moved[0]) - loss(&moved[1])) / (2.0 * step);
+        assert!((slope - numeric).abs() < 1e-4 * numeric.abs().max(1e-3), "{}: {slope} against {numeric}", net.name);
+    }
+}
+
+#[test]
+fn optimizers_take_the_steps_of_their_papers() {
+    let parameters = [cytoscope_graph::training::Parameter { name: "w".into(), shape: vec![2], decays: true }];
+    let step = |optimizer: Optimizer, hyper: Hyper, state: &[f32; 2]| {
+        let update = update_graph(&parameters, optimizer);
+        let mut inputs = vec![
+            ("hyper".to_owned(), Tensor::vector(hyper.to_vec())),
+            ("w".to_owned(), Tensor::vector(vec![1.0f32, -2.0])),
+            ("w.gradient".to_owned(), Tensor::vector(vec![3.0f32, 4.0])),
+            ("w.first".to_owned(), Tensor::vector(vec![state[0]; 2])),
+        ];
+        if update.has_second {
+            inputs.push(("w.second".to_owned(), Tensor::vector(vec![state[1]; 2])));
+        }
+        run(&update.graph, &inputs).iter().map(Tensor::to_f64_vec).collect::<Vec<_>>()
+    };
+    let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-5, "{a} against {b}");
+    let plain = Hyper { rate: 0.1, step: 1, scale: 1.0, limit: 0.0 };
+    let found = step(Optimizer::default(), plain, &[0.0, 0.0]);
+    near(found[0][0], 5.0);
+    // The first step of Adam is the rate in the gradient's direction; decay takes rate · decay · w off.
+    near(found[1][0], 1.0 - 0.1 * 1e-4 - 0.1);
+    near(found[1][1], -2.0 + 2.0 * 0.1 * 1e-4 - 0.1);
+    near(found[2][1], 0.4);
+    near(found[3][1], 0.016);
+    let sgd = Optimizer::Sgd { momentum: 0.5, nesterov: false, weight_decay: 0.1 };
+    near(step(sgd, plain, &[1.0, 0.0])[1][0], 1.0 - 0.1 * (0.5 + 3.0 + 0.1));
+    let nesterov = Optimizer::Sgd { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
+    near(step(nesterov, plain, &[1.0, 0.0])[1][0], 1.0 - 0.1 * (3.0 + 0.5 * 3.5));
+    // A norm of 5 · 0.5 is cut to 1.
+    let clipped = Hyper { scale: 0.5, limit: 1.0, ..plain };
+    let sgd = Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    near(step(sgd, clipped, &[0.0, 0.0])[1][0], 1.0 - 0.1 * 3.0 / 5.0);
+}
+
+#[test]
+fn what_has_no_derivative_is_named() {
+    let mut graph = Graph::new("none");
+    let x = graph.add_input("x", ElementType::F32, fixed(&[2, 3]));
+    let y = graph.push("prefix", Op::CumSum { exclusive: false, reverse: false }, &[Some(x), None]);
+    let sum = Op::Reduce { kind: ReduceOp::Sum, keep_dims: false, noop_with_empty_axes: false };
+    let total = graph.push("total", sum, &[Some(y)]);
+    graph.values[y.index()].shape = Some(fixed(&[2, 3]));
+    graph.values[y.index()].dtype = Some(ElementType::F32);
+    graph.values[total.index()].shape = Some(Vec::new());
+    let error = passes::differentiate(&mut graph, total, &[x], None).unwrap_err().to_string();
+    assert!(error.contains("CumSum"), "{error}");
+}
