@@ -25,6 +25,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// `self · a + b`, rounded once where the machine can.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// `self · a + b`, rounded once or twice, whichever is quicker.
+    unsafe fn mul_then_add(self, a: Self, b: Self) -> Self;
     /// `self` where it is not negative, else `self · slope`.
     unsafe fn leaky(self, slope: Self) -> Self;
     /// The sum of the lanes.
@@ -111,6 +113,10 @@ impl Lanes for Plain {
     #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i].mul_add(a.0[i], b.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * a.0[i] + b.0[i]))
     }
     #[inline(always)]
     unsafe fn leaky(self, slope: Self) -> Self {
@@ -237,6 +243,11 @@ mod x86 {
             unsafe { Self(_mm256_fmadd_ps(self.0, a.0, b.0), _mm256_fmadd_ps(self.1, a.1, b.1)) }
         }
         #[inline(always)]
+        unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { self.fma(a, b) }
+        }
+        #[inline(always)]
         unsafe fn leaky(self, slope: Self) -> Self {
             // SAFETY: as above. The sign bit selects; −0 becomes −0 · slope, which is 0 all the same.
             unsafe {
@@ -337,6 +348,11 @@ mod x86 {
         unsafe fn fma(self, a: Self, b: Self) -> Self {
             // SAFETY: as above.
             unsafe { Self(_mm512_fmadd_ps(self.0, a.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { self.fma(a, b) }
         }
         #[inline(always)]
         unsafe fn leaky(self, slope: Self) -> Self {

@@ -180,7 +180,7 @@ impl Core for PackedConvInt8 {
 }
 
 /// Taps of a window and how it moves.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub taps: Vec<usize>,
     /// So many successive taps lie one voxel apart along W.
     pub adjacent: usize,
@@ -191,7 +191,7 @@ pub(super) struct Plan {
 }
 
 /// Where the outputs of one pass lie and what they read.
-pub(super) struct Geometry {
+pub(crate) struct Geometry {
     pub in_start: usize,
     pub in_step: [usize; 3],
     pub out_offset: [usize; 3],

@@ -1,0 +1,10 @@
+//! What training adds to the forward kernels: gradients of convolutions with respect to weights.
+//!
+//! One image at a time, in the same [`crate::Blocked`] layouts; weights and their gradients are dense in ONNX order. Sums over
+//! voxels are cut into the same parts and added in the same order whatever the number of threads, so that a run can be
+//! repeated bit by bit.
+
+mod outer;
+mod weight;
+
+pub use weight::conv_weight_gradient;
