@@ -2,7 +2,8 @@
 //! `cargo run --release -p cytoscope-kernels --example train_rate [ISA]`.
 
 use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, WeightShape};
-use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError, train};
+use cytoscope_kernels::train::{self, InputGradient};
+use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
 use std::time::Instant;
 
 /// The shortest of several runs, in seconds.
@@ -58,14 +59,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             })?;
             let by_weight = pool
                 .install(|| best(|| train::conv_weight_gradient(isa, &x, &input, &y, &output, &shape, &mut weights)))?;
-            let pack = best(|| PackedConv::new(isa, &weights, None, of, input.block).map(drop))?;
+            let back = InputGradient::new(isa, &weights, [co, ci], &shape, output.block)?;
+            let by_input =
+                pool.install(|| best(|| train::conv_input_gradient(isa, &y, &output, &back, false, &mut x, &input)))?;
+            let pack = pool.install(|| best(|| PackedConv::new(isa, &weights, None, of, input.block).map(drop)))?;
+            let pack_back =
+                pool.install(|| best(|| InputGradient::new(isa, &weights, [co, ci], &shape, output.block).map(drop)))?;
             let rate = |s: f64| format!("{:6.2} ms {:6.1}", s * 1e3, flop / s / 1e9);
-            let _ = &mut x;
             println!(
-                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³, stride {stride}, GFLOP/s: forward {} by weight {}, packing {:.3} ms",
+                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³, stride {stride}, GFLOP/s: forward {} by weight {} by input {}, packing {:.3} and {:.3} ms",
                 rate(forward),
                 rate(by_weight),
+                rate(by_input),
                 pack * 1e3,
+                pack_back * 1e3,
             );
         }
     }

@@ -27,6 +27,19 @@ pub(crate) trait Lanes: Copy {
     unsafe fn fma(self, a: Self, b: Self) -> Self;
     /// `self · a + b`, rounded once or twice, whichever is quicker.
     unsafe fn mul_then_add(self, a: Self, b: Self) -> Self;
+    /// `sums[i] + self[i] · x` for one value in memory and three vectors.
+    #[inline(always)]
+    unsafe fn meet(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
+        // SAFETY: the trait's contract, for one value.
+        unsafe {
+            let x = Self::splat(*x);
+            [
+                vectors[0].mul_then_add(x, sums[0]),
+                vectors[1].mul_then_add(x, sums[1]),
+                vectors[2].mul_then_add(x, sums[2]),
+            ]
+        }
+    }
     /// `self` where it is not negative, else `self · slope`.
     unsafe fn leaky(self, slope: Self) -> Self;
     /// The sum of the lanes.
@@ -271,6 +284,30 @@ mod x86 {
         }
     }
 
+    /// [`Lanes::meet`], kept apart from the next one: else the compiler reads many values ahead and spills sums for them.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F; `x` points to a value.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn meet(vectors: [Avx512; 3], x: *const f32, [a, b, c]: [Avx512; 3]) -> [Avx512; 3] {
+        // SAFETY: a read of one value; the assembly is a comment that no read is moved across.
+        unsafe {
+            let x = _mm512_set1_ps(*x);
+            let mut a = _mm512_fmadd_ps(vectors[0].0, x, a.0);
+            let mut b = _mm512_fmadd_ps(vectors[1].0, x, b.0);
+            let mut c = _mm512_fmadd_ps(vectors[2].0, x, c.0);
+            std::arch::asm!(
+                "/* {} {} {} */",
+                inout(zmm_reg) a,
+                inout(zmm_reg) b,
+                inout(zmm_reg) c,
+                options(nostack, preserves_flags)
+            );
+            [Avx512(a), Avx512(b), Avx512(c)]
+        }
+    }
+
     /// One 512-bit register.
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512(__m512);
@@ -353,6 +390,11 @@ mod x86 {
         unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
             // SAFETY: as above.
             unsafe { self.fma(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn meet(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
+            // SAFETY: as above.
+            unsafe { meet(vectors, x, sums) }
         }
         #[inline(always)]
         unsafe fn leaky(self, slope: Self) -> Self {

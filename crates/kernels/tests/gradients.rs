@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{blocked, close, isas, noise, out_dims};
+use common::{blocked, close, dense, isas, noise, out_dims};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::{Blocked, train};
 use proptest::prelude::*;
@@ -72,6 +72,33 @@ proptest! {
             let mut got = start.clone();
             train::conv_weight_gradient(isa, &x, &in_layout, &g, &out_layout, &shape, &mut got).unwrap();
             close(&got, &want, 5e-5);
+        }
+    }
+
+    #[test]
+    fn input_gradients_equal_plain_loops(conv in convolutions(), extra in 0usize..2, accumulate in any::<bool>(), seed in any::<u64>()) {
+        let Some(([co, ci], dims, shape, out)) = conv else { return Ok(()) };
+        let taps: usize = shape.kernel.iter().product();
+        let (n_in, n_out): (usize, usize) = (dims.iter().product(), out.iter().product());
+        let (weights, g) = (noise(co * ci * taps, seed), noise(co * n_out, seed ^ 1));
+        let start = noise(ci * n_in, seed ^ 2);
+        let mut want: Vec<f64> = start.iter().map(|v| if accumulate { f64::from(*v) } else { 0.0 }).collect();
+        products([co, ci], dims, out, &shape, |o, i, t, p, q| {
+            want[i * n_in + q] += f64::from(g[o * n_out + p]) * f64::from(weights[(o * ci + i) * taps + t]);
+        });
+        let want: Vec<f32> = want.iter().map(|v| *v as f32).collect();
+        let in_layout = Blocked::new(ci, dims, [0, extra, 1], block_of(ci));
+        for isa in isas() {
+            let packed = train::InputGradient::new(isa, &weights, [co, ci], &shape, block_of(co)).unwrap();
+            let border = packed.border(dims, out);
+            let out_layout = Blocked::new(co, out, border.map(|b| b + extra), block_of(co));
+            let g = blocked(&g, &out_layout);
+            let mut got = blocked(&start, &in_layout);
+            train::conv_input_gradient(isa, &g, &out_layout, &packed, accumulate, &mut got, &in_layout).unwrap();
+            close(&dense(&got, &in_layout), &want, 5e-5);
+            // Borders and spare channels stay zeros.
+            let kept = got.iter().filter(|v| **v != 0.0).count();
+            prop_assert!(kept <= ci * n_in);
         }
     }
 }

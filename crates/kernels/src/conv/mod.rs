@@ -17,12 +17,12 @@ mod portable;
 
 pub use pack::{PackedConv, PackedConvInt8, Transposed, WeightShape};
 
-pub(crate) use drive::{Micro, Plan};
+pub(crate) use drive::{Geometry, Micro, Plan, drive};
 pub(crate) use finish::LaneStats;
 
 use crate::norm::{Moments, combine};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
-use drive::{Core, Geometry, drive};
+use drive::Core;
 
 /// What is done to each value, after bias and residual.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -243,6 +243,7 @@ pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &Con
             out_stride: [1; 3],
             counts: out_layout.dims,
         },
+        accumulate: false,
         fold: None,
     }
 }
@@ -315,6 +316,7 @@ fn spread<C: Core>(
                 out_stride: kernel,
                 counts: in_layout.dims,
             },
+            accumulate: false,
             fold: Some(weights.out_channels.div_ceil(CHANNEL_BLOCK)),
         };
         drive(isa, input, in_layout, row, &plan, finish, &mut target, out_layout);
