@@ -25,6 +25,21 @@ pub(crate) trait Lanes: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// `self · a + b`, rounded once where the machine can.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// `self · a + b`, rounded once or twice, whichever is quicker.
+    unsafe fn mul_then_add(self, a: Self, b: Self) -> Self;
+    /// `sums[i] + self[i] · x` for one value in memory and three vectors.
+    #[inline(always)]
+    unsafe fn meet(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
+        // SAFETY: the trait's contract, for one value.
+        unsafe {
+            let x = Self::splat(*x);
+            [
+                vectors[0].mul_then_add(x, sums[0]),
+                vectors[1].mul_then_add(x, sums[1]),
+                vectors[2].mul_then_add(x, sums[2]),
+            ]
+        }
+    }
     /// `self` where it is not negative, else `self · slope`.
     unsafe fn leaky(self, slope: Self) -> Self;
     /// The sum of the lanes.
@@ -111,6 +126,10 @@ impl Lanes for Plain {
     #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i].mul_add(a.0[i], b.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * a.0[i] + b.0[i]))
     }
     #[inline(always)]
     unsafe fn leaky(self, slope: Self) -> Self {
@@ -237,6 +256,11 @@ mod x86 {
             unsafe { Self(_mm256_fmadd_ps(self.0, a.0, b.0), _mm256_fmadd_ps(self.1, a.1, b.1)) }
         }
         #[inline(always)]
+        unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { self.fma(a, b) }
+        }
+        #[inline(always)]
         unsafe fn leaky(self, slope: Self) -> Self {
             // SAFETY: as above. The sign bit selects; −0 becomes −0 · slope, which is 0 all the same.
             unsafe {
@@ -257,6 +281,30 @@ mod x86 {
             // SAFETY: the array holds sixteen.
             unsafe { self.store(out.as_mut_ptr()) };
             out
+        }
+    }
+
+    /// [`Lanes::meet`], kept apart from the next one: else the compiler reads many values ahead and spills sums for them.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F; `x` points to a value.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn meet(vectors: [Avx512; 3], x: *const f32, [a, b, c]: [Avx512; 3]) -> [Avx512; 3] {
+        // SAFETY: a read of one value; the assembly is a comment that no read is moved across.
+        unsafe {
+            let x = _mm512_set1_ps(*x);
+            let mut a = _mm512_fmadd_ps(vectors[0].0, x, a.0);
+            let mut b = _mm512_fmadd_ps(vectors[1].0, x, b.0);
+            let mut c = _mm512_fmadd_ps(vectors[2].0, x, c.0);
+            std::arch::asm!(
+                "/* {} {} {} */",
+                inout(zmm_reg) a,
+                inout(zmm_reg) b,
+                inout(zmm_reg) c,
+                options(nostack, preserves_flags)
+            );
+            [Avx512(a), Avx512(b), Avx512(c)]
         }
     }
 
@@ -337,6 +385,16 @@ mod x86 {
         unsafe fn fma(self, a: Self, b: Self) -> Self {
             // SAFETY: as above.
             unsafe { Self(_mm512_fmadd_ps(self.0, a.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { self.fma(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn meet(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
+            // SAFETY: as above.
+            unsafe { meet(vectors, x, sums) }
         }
         #[inline(always)]
         unsafe fn leaky(self, slope: Self) -> Self {

@@ -34,6 +34,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod reorder;
 pub mod resize;
+pub mod train;
 
 pub use arena::Arena;
 pub use isa::{Isa, IsaName};

@@ -48,7 +48,7 @@ impl<X, W, S> Micro<'_, X, W, S> {
 }
 
 /// Weights with their micro-kernels.
-pub(super) trait Core: Sync {
+pub(crate) trait Core: Sync {
     type In: Copy + Sync;
     type Weight;
     /// 32 bits wide.
@@ -180,18 +180,20 @@ impl Core for PackedConvInt8 {
 }
 
 /// Taps of a window and how it moves.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub taps: Vec<usize>,
     /// So many successive taps lie one voxel apart along W.
     pub adjacent: usize,
     pub geometry: Geometry,
+    /// Results are added to what the output holds (floats only).
+    pub accumulate: bool,
     /// Output blocks of one tap along W, where the weights of several are output blocks one after the other (transposed
     /// convolutions): block `b` is block `b % fold` of the voxel `b / fold` further on.
     pub fold: Option<usize>,
 }
 
 /// Where the outputs of one pass lie and what they read.
-pub(super) struct Geometry {
+pub(crate) struct Geometry {
     pub in_start: usize,
     pub in_step: [usize; 3],
     pub out_offset: [usize; 3],
@@ -242,7 +244,7 @@ const RESIDENT_WEIGHT_BYTES: usize = 1 << 20;
 
 /// Runs a plan over one image. Gives the statistics of each task and output block where they are asked for.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn drive<C: Core>(
+pub(crate) fn drive<C: Core>(
     isa: Isa,
     input: &[C::In],
     in_layout: &Blocked,
@@ -449,11 +451,16 @@ impl<C: Core> Row<'_, C> {
                 Out::U8 { to: v.pointer(at, span), inverse_scale: q.inverse_scale, zero_point: q.zero_point }
             }
         };
-        let residual = self.end.residual.map_or(std::ptr::null(), |(values, layout)| {
-            let at = layout.row_start(block, d, h) + w * CHANNEL_BLOCK;
-            assert!(at + len * CHANNEL_BLOCK <= values.len(), "residual too short");
-            values[at..].as_ptr()
-        });
+        let out_step = if narrow { CHANNEL_BLOCK } else { step * CHANNEL_BLOCK };
+        let (residual, residual_step) = match (self.end.residual, out) {
+            (None, Out::F32(to)) if self.plan.accumulate && !narrow => (to.cast_const(), out_step),
+            (None, _) => (std::ptr::null(), 0),
+            (Some((values, layout)), _) => {
+                let at = layout.row_start(block, d, h) + w * CHANNEL_BLOCK;
+                assert!(at + len * CHANNEL_BLOCK <= values.len(), "residual too short");
+                (values[at..].as_ptr(), CHANNEL_BLOCK)
+            }
+        };
         let mut run = Run {
             sums,
             integer: C::INTEGER,
@@ -462,8 +469,9 @@ impl<C: Core> Row<'_, C> {
             bias: self.bias[block * CHANNEL_BLOCK..].as_ptr(),
             slope: self.end.activation.slope(),
             residual,
+            residual_step,
             out,
-            out_step: if narrow { CHANNEL_BLOCK } else { step * CHANNEL_BLOCK },
+            out_step,
             stats: self.end.moments.then_some(stats),
         };
         // SAFETY: the sums hold `len` voxels, scale and bias a block, the output was checked by `pointer`, and every task
@@ -487,7 +495,8 @@ impl<C: Core> Row<'_, C> {
                     SharedTarget::F32(v) => {
                         let to = v.pointer(at, span);
                         for p in 0..len {
-                            *to.add(p * step * layout.block) = held.0[p * CHANNEL_BLOCK + c - first];
+                            let (to, v) = (to.add(p * step * layout.block), held.0[p * CHANNEL_BLOCK + c - first]);
+                            *to = if self.plan.accumulate { *to + v } else { v };
                         }
                     }
                     SharedTarget::U8(v, _) => {

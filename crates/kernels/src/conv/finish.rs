@@ -32,8 +32,9 @@ pub(crate) struct Run<'a> {
     pub scale: *const f32,
     pub bias: *const f32,
     pub slope: f32,
-    /// 16 values a voxel to add before the activation, or null.
+    /// 16 values a voxel to add before the activation, or null; and from one voxel's to the next one's.
     pub residual: *const f32,
+    pub residual_step: usize,
     pub out: Out,
     /// Elements from one output voxel to the next.
     pub out_step: usize,
@@ -127,7 +128,7 @@ unsafe fn value<L: Lanes, const INTEGER: bool>(run: &Run<'_>, (scale, bias, slop
             if INTEGER { L::load_i32(run.sums.add(p * 16)) } else { L::load(run.sums.cast::<f32>().add(p * 16)) };
         let mut v = sums.fma(scale, bias);
         if !run.residual.is_null() {
-            v = v.add(L::load(run.residual.add(p * 16)));
+            v = v.add(L::load(run.residual.add(p * run.residual_step)));
         }
         if run.slope != 1.0 { v.leaky(slope) } else { v }
     }

@@ -17,12 +17,12 @@ mod portable;
 
 pub use pack::{PackedConv, PackedConvInt8, Transposed, WeightShape};
 
-pub(crate) use drive::Micro;
+pub(crate) use drive::{Geometry, Micro, Plan, drive};
 pub(crate) use finish::LaneStats;
 
 use crate::norm::{Moments, combine};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
-use drive::{Core, Geometry, Plan, drive};
+use drive::Core;
 
 /// What is done to each value, after bias and residual.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -196,7 +196,12 @@ fn windows<C: Core>(
     Ok(finish.moments.then(|| combine(&partial, out_layout)))
 }
 
-fn check_window(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape, taps: usize) -> Result<(), KernelError> {
+pub(crate) fn check_window(
+    in_layout: &Blocked,
+    out_layout: &Blocked,
+    shape: &ConvShape,
+    taps: usize,
+) -> Result<(), KernelError> {
     check_that(taps == shape.kernel.iter().product::<usize>(), "kernel taps", taps, format!("{:?}", shape.kernel))?;
     for axis in 0..3 {
         let reach =
@@ -215,7 +220,7 @@ fn check_window(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape, ta
 }
 
 /// Where a convolution's taps lie and how it steps.
-fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> Plan {
+pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> Plan {
     let (row, slice, block) = (in_layout.row_stride(), in_layout.slice_stride(), in_layout.block);
     let mut taps = Vec::with_capacity(shape.kernel.iter().product());
     for kd in 0..shape.kernel[0] {
@@ -238,6 +243,7 @@ fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> 
             out_stride: [1; 3],
             counts: out_layout.dims,
         },
+        accumulate: false,
         fold: None,
     }
 }
@@ -310,6 +316,7 @@ fn spread<C: Core>(
                 out_stride: kernel,
                 counts: in_layout.dims,
             },
+            accumulate: false,
             fold: Some(weights.out_channels.div_ceil(CHANNEL_BLOCK)),
         };
         drive(isa, input, in_layout, row, &plan, finish, &mut target, out_layout);

@@ -1,6 +1,8 @@
 //! Weights in the order the kernels read them.
 
-use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, isa::Simd};
+use crate::isa::Simd;
+use crate::parallel::{Shared, for_each};
+use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 
 /// Up to so many output channels a planar input has a kernel of its own.
 pub(super) const FEW_CHANNELS: usize = 4;
@@ -119,8 +121,18 @@ impl PackedConv {
     ) -> Result<Self, KernelError> {
         shape.check(weights.len(), bias.map(<[f32]>::len))?;
         let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
+        if shape.groups == 1 {
+            let lanes: Vec<usize> = (0..shape.out_channels).map(|o| o * shape.in_channels * shape.taps).collect();
+            let taps: Vec<usize> = (0..shape.taps).collect();
+            let few = in_block == 1 && shape.out_channels <= FEW_CHANNELS;
+            let plain = if few { weights.to_vec() } else { Vec::new() };
+            return Ok(Self {
+                plain,
+                ..Self::strided(isa, weights, bias, &lanes, [shape.in_channels, shape.taps], &taps, in_block)?
+            });
+        }
         let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
-        let together = if depthwise || isa.simd() == Simd::Portable || !two_blocks(isa) { 1 } else { 2 };
+        let together = if depthwise { 1 } else { together(isa) };
         let mut values = Vec::with_capacity(shape.count());
         let mut groups: Vec<Group> = group_blocks(&shape, together, in_block).collect();
         for group in &mut groups {
@@ -142,10 +154,54 @@ impl PackedConv {
                 }
             }
         }
-        let few = in_block == 1 && shape.out_channels <= FEW_CHANNELS && shape.groups == 1;
-        let plain = if few { weights.to_vec() } else { Vec::new() };
         let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
-        Ok(Self { values, plain, bias, groups, shape, in_block, depthwise })
+        Ok(Self { values, plain: Vec::new(), bias, groups, shape, in_block, depthwise })
+    }
+
+    /// Packs weights of which that from input channel `i` to output channel `o` at `tap` is
+    /// `weights[lanes[o] + i · in_step + taps[tap]]`, or 0 where `lanes[o]` is [`NO_LANE`].
+    pub(crate) fn strided(
+        isa: Isa,
+        weights: &[f32],
+        bias: Option<&[f32]>,
+        lanes: &[usize],
+        [in_channels, in_step]: [usize; 2],
+        taps: &[usize],
+        in_block: usize,
+    ) -> Result<Self, KernelError> {
+        let shape = WeightShape::dense(lanes.len(), in_channels, taps.len());
+        check_that(shape.count() > 0, "convolution", "channels and taps", "none")?;
+        let last = |of: &[usize]| of.iter().filter(|at| **at != NO_LANE).max().copied().unwrap_or(0);
+        let reach = last(lanes).saturating_add((in_channels - 1).saturating_mul(in_step)).saturating_add(last(taps));
+        check_that(reach < weights.len(), "weights", reach.saturating_add(1), weights.len())?;
+        let mut groups: Vec<Group> = group_blocks(&shape, together(isa), in_block).collect();
+        let mut len = 0;
+        for group in &mut groups {
+            group.at = len;
+            len += group.blocks * CHANNEL_BLOCK * in_channels * taps.len();
+        }
+        let mut values = vec![0.0; len];
+        let shared = Shared::new(&mut values);
+        for_each(groups.len(), |at| {
+            let group = &groups[at];
+            let step = group.blocks * CHANNEL_BLOCK;
+            // SAFETY: each task owns its group's weights.
+            let values = unsafe { shared.slice(group.at, step * in_channels * taps.len()) };
+            for b in 0..group.blocks {
+                let first = (group.first_block + b) * CHANNEL_BLOCK;
+                let own = &lanes[first..(first + CHANNEL_BLOCK).min(lanes.len())];
+                for i in 0..in_channels {
+                    let (ib, channels) = (i / in_block, in_block.min(in_channels - i / in_block * in_block));
+                    let place = (ib * in_block * taps.len() + i % in_block) * step + b * CHANNEL_BLOCK;
+                    for (t, tap) in taps.iter().enumerate() {
+                        let to = &mut values[place + t * channels * step..][..CHANNEL_BLOCK];
+                        gather(weights, own, i * in_step + tap, to);
+                    }
+                }
+            }
+        });
+        let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
+        Ok(Self { values, plain: Vec::new(), bias, groups, shape, in_block, depthwise: false })
     }
 
     /// Output channels.
@@ -157,6 +213,29 @@ impl PackedConv {
     pub fn size_bytes(&self) -> usize {
         (self.values.len() + self.plain.len() + self.bias.len()) * size_of::<f32>()
     }
+}
+
+/// Stands for an output channel without weights.
+pub(crate) const NO_LANE: usize = usize::MAX;
+
+/// The weights at one place of each output channel of a block.
+#[inline(always)]
+fn gather(weights: &[f32], lanes: &[usize], at: usize, to: &mut [f32]) {
+    if let (Ok(lanes), Ok(to)) =
+        (<&[usize; CHANNEL_BLOCK]>::try_from(lanes), <&mut [f32; CHANNEL_BLOCK]>::try_from(&mut *to))
+        && !lanes.contains(&NO_LANE)
+    {
+        *to = lanes.map(|lane| weights[lane + at]);
+        return;
+    }
+    for (to, lane) in to.iter_mut().zip(lanes).filter(|(_, lane)| **lane != NO_LANE) {
+        *to = weights[lane + at];
+    }
+}
+
+/// Output blocks that the float kernels compute at once.
+fn together(isa: Isa) -> usize {
+    if two_blocks(isa) { 2 } else { 1 }
 }
 
 /// Weights of a depthwise convolution for one block: taps, then 16 channels.
@@ -333,7 +412,21 @@ impl Transposed<PackedConv> {
             check_len("bias", b.len(), channels[1])?;
         }
         let bias = bias.map(|b| by_block(b, channels[1]).repeat(kernel[2]));
-        Self::of(weights, channels, kernel, |row, of| PackedConv::new(isa, row, bias.as_deref(), of, in_block))
+        let [in_channels, out_channels] = channels;
+        let taps: usize = kernel.iter().product();
+        WeightShape::dense(out_channels, in_channels, taps).check(weights.len(), None)?;
+        let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
+        let padded = out_channels.next_multiple_of(CHANNEL_BLOCK);
+        let rows = (0..kernel[0] * kernel[1])
+            .map(|row| {
+                let lane =
+                    |tap: usize, o: usize| if o < out_channels { o * taps + row * kernel[2] + tap } else { NO_LANE };
+                let lanes: Vec<usize> = (0..kernel[2]).flat_map(|tap| (0..padded).map(move |o| lane(tap, o))).collect();
+                let ins = [in_channels, out_channels * taps];
+                PackedConv::strided(isa, weights, bias.as_deref(), &lanes, ins, &[0], in_block)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { rows, kernel, out_channels })
     }
 
     /// Bytes held.

@@ -1,0 +1,80 @@
+//! Prints the rate of a convolution and of its gradients over typical U-Net layers, on one core:
+//! `cargo run --release -p cytoscope-kernels --example train_rate [ISA]`.
+
+use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, WeightShape};
+use cytoscope_kernels::train::{self, InputGradient};
+use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
+use std::time::Instant;
+
+/// The shortest of several runs, in seconds.
+fn best(mut step: impl FnMut() -> Result<(), KernelError>) -> Result<f64, KernelError> {
+    let mut best = f64::INFINITY;
+    for _ in 0..7 {
+        let start = Instant::now();
+        step()?;
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let only = std::env::args().nth(1);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
+    // Input and output channels, extent of the output, kernel, stride.
+    let layers = [
+        (1, 16, 64, 3, 1),
+        (16, 16, 64, 3, 1),
+        (16, 16, 32, 3, 1),
+        (32, 16, 64, 3, 1),
+        (32, 32, 64, 3, 1),
+        (32, 32, 32, 3, 1),
+        (64, 32, 32, 3, 1),
+        (64, 64, 16, 3, 1),
+        (256, 256, 8, 3, 1),
+        (16, 32, 32, 3, 2),
+        (32, 64, 16, 3, 2),
+        (16, 32, 32, 1, 2),
+        (32, 16, 32, 2, 2),
+        (16, 16, 64, 1, 1),
+        (16, 1, 64, 1, 1),
+    ];
+    let isas = IsaName::ALL.into_iter().filter(|n| only.as_deref().is_none_or(|o| o == n.as_str()));
+    for isa in isas.filter_map(Isa::available) {
+        for (ci, co, n, k, stride) in layers {
+            let (pad, taps) = (if stride == k { 0 } else { k / 2 }, k * k * k);
+            let shape = ConvShape { kernel: [k; 3], stride: [stride; 3], dilation: [1; 3], pad_before: [pad; 3] };
+            let block = |c: usize| if c < 4 { 1 } else { 16 };
+            let input = Blocked::new(ci, [n * stride; 3], [k / 2; 3], block(ci));
+            let output = Blocked::new(co, [n; 3], [1; 3], block(co));
+            let of = WeightShape::dense(co, ci, taps);
+            let flop = 2.0 * of.count() as f64 * (n * n * n) as f64;
+            let mut weights = vec![0.01; of.count()];
+            let (mut x, mut y) = (vec![0.5; input.len()], vec![0.5; output.len()]);
+            let packed = PackedConv::new(isa, &weights, None, of, input.block)?;
+            let forward = pool.install(|| {
+                best(|| {
+                    let end = Finish::default();
+                    conv::conv(isa, &x, &input, &packed, &shape, &end, Target::F32(&mut y), &output).map(drop)
+                })
+            })?;
+            let by_weight = pool
+                .install(|| best(|| train::conv_weight_gradient(isa, &x, &input, &y, &output, &shape, &mut weights)))?;
+            let back = InputGradient::new(isa, &weights, [co, ci], &shape, output.block)?;
+            let by_input =
+                pool.install(|| best(|| train::conv_input_gradient(isa, &y, &output, &back, false, &mut x, &input)))?;
+            let pack = pool.install(|| best(|| PackedConv::new(isa, &weights, None, of, input.block).map(drop)))?;
+            let pack_back =
+                pool.install(|| best(|| InputGradient::new(isa, &weights, [co, ci], &shape, output.block).map(drop)))?;
+            let rate = |s: f64| format!("{:6.2} ms {:6.1}", s * 1e3, flop / s / 1e9);
+            println!(
+                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³, stride {stride}, GFLOP/s: forward {} by weight {} by input {}, packing {:.3} and {:.3} ms",
+                rate(forward),
+                rate(by_weight),
+                rate(by_input),
+                pack * 1e3,
+                pack_back * 1e3,
+            );
+        }
+    }
+    Ok(())
+}

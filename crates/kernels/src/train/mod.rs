@@ -1,0 +1,12 @@
+//! What training adds to the forward kernels: gradients of convolutions.
+//!
+//! One image at a time, in the same [`crate::Blocked`] layouts; weights and their gradients are dense in ONNX order. Sums over
+//! voxels are cut into the same parts and added in the same order whatever the number of threads, so that a run can be
+//! repeated bit by bit.
+
+mod input;
+mod outer;
+mod weight;
+
+pub use input::{InputGradient, conv_input_gradient};
+pub use weight::conv_weight_gradient;

@@ -1,0 +1,224 @@
+//! Micro-kernels of weight gradients: sums over voxels of products of one voxel's 16 channels with single values, all sums in
+//! registers.
+
+use crate::lanes::{Lanes, with_lanes};
+
+/// A box of voxels along D, H, W, as one operand steps through it.
+#[derive(Clone, Copy)]
+pub(super) struct Steps {
+    pub slice: usize,
+    pub row: usize,
+    pub voxel: usize,
+}
+
+/// Products of vectors of 16 lanes with single values, summed over a box of voxels.
+pub(super) struct Outer<'a> {
+    /// Slices, rows and voxels a row.
+    pub counts: [usize; 3],
+    /// Where each vector starts, and where its sums go.
+    pub vectors: &'a [(*const f32, usize)],
+    pub vector_steps: Steps,
+    /// Where each group of adjacent single values starts, and where its sums go (from a vector's on).
+    pub values: &'a [(*const f32, usize)],
+    pub value_steps: Steps,
+    /// Adjacent values of a group: 1, 2, 4, 8 or 16; their sums lie 16 apart.
+    pub adjacent: usize,
+    pub sums: *mut f32,
+}
+
+/// The most groups of single values of one call.
+pub(super) const MOST_VALUES: usize = 8;
+
+with_lanes! {
+    /// Adds the sums to what is there already.
+    pub(super) unsafe fn outer<L>(o: &Outer<'_>) {
+        macro_rules! pick {
+            ($(($v:literal, $b:literal, $j:literal))*) => {
+                match (o.vectors.len(), o.values.len(), o.adjacent) {
+                    // SAFETY: the caller's promise.
+                    $(($v, $b, $j) => unsafe { outer_of::<L, $v, $b, $j>(o) },)*
+                    (v, b, j) => unreachable!("{v} vectors with {b} groups of {j} values"),
+                }
+            };
+        }
+        pick!(
+            (1, 1, 1) (1, 2, 1) (1, 3, 1) (1, 4, 1) (1, 5, 1) (1, 6, 1) (1, 7, 1) (1, 8, 1)
+            (2, 1, 1) (2, 2, 1) (2, 3, 1) (2, 4, 1) (2, 5, 1) (2, 6, 1) (2, 7, 1) (2, 8, 1)
+            (3, 1, 1) (3, 2, 1) (3, 3, 1) (3, 4, 1)
+            (1, 1, 2) (1, 2, 2) (1, 3, 2)
+            (2, 1, 4) (2, 2, 4) (2, 3, 4)
+            (1, 1, 8) (1, 2, 8) (1, 3, 8) (2, 1, 8)
+            (1, 1, 16)
+        );
+    }
+}
+
+#[inline(always)]
+unsafe fn outer_of<L: Lanes, const V: usize, const B: usize, const J: usize>(o: &Outer<'_>) {
+    // SAFETY: the caller's promise: every pointer reaches its box, the sums what the offsets say.
+    unsafe {
+        let mut acc = [[[L::splat(0.0); J]; B]; V];
+        let mut from = [std::ptr::null::<f32>(); V];
+        let mut single = [std::ptr::null::<f32>(); B];
+        let [slices, rows, width] = o.counts;
+        for d in 0..slices {
+            for h in 0..rows {
+                for v in 0..V {
+                    from[v] = o.vectors[v].0.add(d * o.vector_steps.slice + h * o.vector_steps.row);
+                }
+                for b in 0..B {
+                    single[b] = o.values[b].0.add(d * o.value_steps.slice + h * o.value_steps.row);
+                }
+                for w in 0..width {
+                    let mut lanes = [L::splat(0.0); V];
+                    for v in 0..V {
+                        lanes[v] = L::load(from[v].add(w * o.vector_steps.voxel));
+                    }
+                    for b in 0..B {
+                        let at = single[b].add(w * o.value_steps.voxel);
+                        for j in 0..J {
+                            let x = L::splat(*at.add(j));
+                            for v in 0..V {
+                                acc[v][b][j] = lanes[v].mul_then_add(x, acc[v][b][j]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        for v in 0..V {
+            for b in 0..B {
+                for j in 0..J {
+                    let to = o.sums.add(o.vectors[v].1 + o.values[b].1 + j * 16);
+                    L::load(to).add(acc[v][b][j]).store(to);
+                }
+            }
+        }
+    }
+}
+
+/// Products of one vector of 16 lanes with single values at three adjacent taps, one voxel a step: each single value meets the
+/// three voxels whose windows it lies in.
+pub(super) struct Slide<'a> {
+    /// Slices, rows and voxels a row.
+    pub counts: [usize; 3],
+    pub vector: *const f32,
+    /// Steps of the vector; its voxels are 16 apart.
+    pub vector_steps: Steps,
+    /// Where each single value starts at the first tap, and where its sums go; they step by whole blocks or by single values.
+    pub values: &'a [(*const f32, usize)],
+    pub value_steps: Steps,
+    /// From one tap's sums to the next one's.
+    pub tap_room: usize,
+    pub sums: *mut f32,
+}
+
+with_lanes! {
+    /// Adds the sums to what is there already.
+    pub(super) unsafe fn slide<L>(s: &Slide<'_>) {
+        macro_rules! pick {
+            ($step:literal, $($j:literal)*) => {
+                match s.values.len() {
+                    // SAFETY: the caller's promise.
+                    $($j => unsafe { slide_of::<L, $j, $step>(s) },)*
+                    j => unreachable!("{j} values"),
+                }
+            };
+        }
+        if s.value_steps.voxel == 1 {
+            pick!(1, 1 2 3 4 5 6 7 8)
+        } else {
+            pick!(16, 8)
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
+    // SAFETY: the caller's promise: every pointer reaches its box (the values two voxels more), the sums what the offsets say.
+    unsafe {
+        let mut acc = [[L::splat(0.0); 3]; J];
+        let mut from = [std::ptr::null::<f32>(); J];
+        let [slices, rows, width] = s.counts;
+        for d in 0..slices {
+            for h in 0..rows {
+                let y = s.vector.add(d * s.vector_steps.slice + h * s.vector_steps.row);
+                for j in 0..J {
+                    // Values of whole blocks are neighbours: one pointer for all of them.
+                    let at = if STEP == 16 { s.values[0].0.add(j) } else { s.values[j].0 };
+                    from[j] = at.add(d * s.value_steps.slice + h * s.value_steps.row);
+                }
+                // The value at `$at` meets `$tap`'s vectors.
+                macro_rules! meet {
+                    ($at:expr, $($tap:literal $vector:expr),*) => {
+                        for j in 0..J {
+                            let x = L::splat(*from[j].add($at * STEP));
+                            $(acc[j][$tap] = $vector.mul_then_add(x, acc[j][$tap]);)*
+                        }
+                    };
+                }
+                let mut older = L::load(y);
+                meet!(0, 0 older);
+                if width == 1 {
+                    meet!(1, 1 older);
+                    meet!(2, 2 older);
+                    continue;
+                }
+                let mut newer = L::load(y.add(16));
+                meet!(1, 0 newer, 1 older);
+                for w in 2..width {
+                    let newest = L::load(y.add(w * 16));
+                    for j in 0..J {
+                        acc[j] = L::meet([newest, newer, older], from[j].add(w * STEP), acc[j]);
+                    }
+                    (older, newer) = (newer, newest);
+                }
+                meet!(width, 1 newer, 2 older);
+                meet!(width + 1, 2 newer);
+            }
+        }
+        for j in 0..J {
+            for tap in 0..3 {
+                let to = s.sums.add(s.values[j].1 + tap * s.tap_room);
+                L::load(to).add(acc[j][tap]).store(to);
+            }
+        }
+    }
+}
+
+/// Products of rows of single values, summed along them.
+pub(super) struct Dot {
+    /// Slices, rows and voxels a row.
+    pub counts: [usize; 3],
+    pub first: *const f32,
+    pub first_steps: Steps,
+    pub second: *const f32,
+    pub second_steps: Steps,
+}
+
+with_lanes! {
+    /// The sum of the products; the first operand's voxels are adjacent.
+    pub(super) unsafe fn dot<L>(o: &Dot) -> f32 {
+        // SAFETY: the caller's promise: both pointers reach their box.
+        unsafe {
+            let [slices, rows, width] = o.counts;
+            let mut acc = [L::splat(0.0); 2];
+            let mut rest = 0.0f32;
+            for d in 0..slices {
+                for h in 0..rows {
+                    let a = o.first.add(d * o.first_steps.slice + h * o.first_steps.row);
+                    let b = o.second.add(d * o.second_steps.slice + h * o.second_steps.row);
+                    let whole = if o.second_steps.voxel == 1 { width - width % 32 } else { 0 };
+                    for w in (0..whole).step_by(32) {
+                        acc[0] = L::load(a.add(w)).mul_then_add(L::load(b.add(w)), acc[0]);
+                        acc[1] = L::load(a.add(w + 16)).mul_then_add(L::load(b.add(w + 16)), acc[1]);
+                    }
+                    for w in whole..width {
+                        rest += *a.add(w) * *b.add(w * o.second_steps.voxel);
+                    }
+                }
+            }
+            acc[0].add(acc[1]).sum() + rest
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Gradient of a convolution with respect to its weights.
+//!
+//! Work is cut into tiles (up to two output blocks by one input block, all taps) and slabs of voxels; each task sums one tile
+//! over one slab, strip by strip so that a strip's values stay in the first-level cache for all taps, and the slabs' sums are
+//! added in their order.
+
+use super::outer::{Dot, MOST_VALUES, Outer, Slide, Steps, dot, outer, slide};
+use crate::conv::{ConvShape, Plan, check_window, window_plan};
+use crate::isa::Simd;
+use crate::parallel::{Shared, for_each};
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
+
+/// Voxels of a strip: its values of two blocks fit the first-level cache.
+const STRIP_VOXELS: usize = 256;
+/// Voxels of a slab at least, and tasks wanted at most. Neither depends on the number of threads.
+const SLAB_VOXELS: usize = 4096;
+const TASKS: usize = 64;
+/// Sums of one input block, one output block and one tap.
+const TAP_ROOM: usize = CHANNEL_BLOCK * CHANNEL_BLOCK;
+
+/// Adds the gradient of a convolution with respect to its weights to `gradient`, dense `[O][I][kd·kh·kw]`.
+///
+/// `input` is the convolution's input with the border of zeros that [`crate::conv::conv`] wants, `out_gradient` the gradient of
+/// its output (whose border does not count); either in blocks of 16 channels or in planes. Convolutions without groups only: with
+/// groups, call it for each group's channels.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit, or the input's border is narrower than the padding.
+pub fn conv_weight_gradient(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    out_gradient: &[f32],
+    out_layout: &Blocked,
+    shape: &ConvShape,
+    gradient: &mut [f32],
+) -> Result<(), KernelError> {
+    check_len("input", input.len(), in_layout.len())?;
+    check_len("gradient of the output", out_gradient.len(), out_layout.len())?;
+    for layout in [in_layout, out_layout] {
+        check_that(matches!(layout.block, 1 | CHANNEL_BLOCK), "block of floats", "1 or 16", layout.block)?;
+    }
+    let taps: usize = shape.kernel.iter().product();
+    check_len("gradient of the weights", gradient.len(), out_layout.channels * in_layout.channels * taps)?;
+    check_window(in_layout, out_layout, shape, taps)?;
+    if gradient.is_empty() || out_layout.voxels() == 0 {
+        return Ok(());
+    }
+    let planes = (in_layout.block == 1, out_layout.block == 1);
+    let pass = Pass {
+        isa,
+        input,
+        in_layout,
+        out_gradient,
+        out_layout,
+        plan: window_plan(in_layout, out_layout, shape),
+        strips: Strips::new(out_layout.dims),
+        slides: shape.kernel[2] == 3 && shape.dilation[2] == 1 && shape.stride[2] == 1 && wide(isa),
+    };
+    match planes {
+        (true, true) => pass.planes_by_planes(gradient),
+        _ => pass.tiles(gradient),
+    }
+    Ok(())
+}
+
+/// Whether a block is one register, and there are 32 of them.
+fn wide(isa: Isa) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return isa.simd() == Simd::Avx512;
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        false
+    }
+}
+
+/// An image cut into boxes of nearly equal size.
+struct Strips {
+    dims: [usize; 3],
+    counts: [usize; 3],
+}
+
+impl Strips {
+    fn new(dims: [usize; 3]) -> Self {
+        let width = dims[2].min(STRIP_VOXELS);
+        let rows = (STRIP_VOXELS / width).clamp(1, dims[1]);
+        let slices = (STRIP_VOXELS / (width * rows)).clamp(1, dims[0]);
+        Self { dims, counts: [dims[0].div_ceil(slices), dims[1].div_ceil(rows), dims[2].div_ceil(width)] }
+    }
+
+    fn len(&self) -> usize {
+        self.counts.iter().product()
+    }
+
+    /// First voxel and extent of a box.
+    fn get(&self, at: usize) -> ([usize; 3], [usize; 3]) {
+        let [_, rows, runs] = self.counts;
+        let place = [at / (rows * runs), at / runs % rows, at % runs];
+        let edge = |axis: usize, i: usize| i * self.dims[axis] / self.counts[axis];
+        let first = [0, 1, 2].map(|a| edge(a, place[a]));
+        (first, [0, 1, 2].map(|a| edge(a, place[a] + 1) - first[a]))
+    }
+}
+
+/// Output and input channels whose weights one task sums.
+#[derive(Clone, Copy)]
+struct Tile {
+    out_first: usize,
+    outs: usize,
+    in_first: usize,
+    ins: usize,
+}
+
+/// Distances in a tile's sums from one channel (of 16) or tap to the next.
+struct Room {
+    out_lane: usize,
+    input: usize,
+    tap: usize,
+}
+
+struct Pass<'a> {
+    isa: Isa,
+    input: &'a [f32],
+    in_layout: &'a Blocked,
+    out_gradient: &'a [f32],
+    out_layout: &'a Blocked,
+    plan: Plan,
+    strips: Strips,
+    /// Taps come in threes one voxel apart, voxels too, and there are registers for it.
+    slides: bool,
+}
+
+impl Pass<'_> {
+    fn taps(&self) -> usize {
+        self.plan.taps.len()
+    }
+
+    fn tile_list(&self) -> Vec<Tile> {
+        let [outs, ins] = [self.out_layout.channels, self.in_layout.channels];
+        let together = if self.out_layout.block == CHANNEL_BLOCK && wide(self.isa) { 2 } else { 1 } * CHANNEL_BLOCK;
+        let mut tiles = Vec::new();
+        for out_first in (0..outs).step_by(together) {
+            for in_first in (0..ins).step_by(CHANNEL_BLOCK) {
+                tiles.push(Tile {
+                    out_first,
+                    outs: together.min(outs - out_first),
+                    in_first,
+                    ins: CHANNEL_BLOCK.min(ins - in_first),
+                });
+            }
+        }
+        tiles
+    }
+
+    /// Sums all tiles over all slabs.
+    fn tiles(&self, gradient: &mut [f32]) {
+        let tiles = self.tile_list();
+        let room = tiles.iter().map(|t| t.outs.div_ceil(CHANNEL_BLOCK)).max().unwrap_or(1) * self.taps() * TAP_ROOM;
+        let slabs =
+            (TASKS / tiles.len()).min(self.out_layout.voxels().div_ceil(SLAB_VOXELS)).clamp(1, self.strips.len());
+        let shared = Shared::new(gradient);
+        if slabs == 1 {
+            return for_each(tiles.len(), |task| {
+                let mut sums = vec![0.0; room];
+                self.tile(tiles[task], 0..self.strips.len(), &mut sums);
+                self.deliver(tiles[task], &sums, &shared);
+            });
+        }
+        let mut partial = vec![0.0f32; slabs * tiles.len() * room];
+        let parts = Shared::new(&mut partial);
+        for_each(slabs * tiles.len(), |task| {
+            let (slab, tile) = (task / tiles.len(), task % tiles.len());
+            let edge = |i: usize| i * self.strips.len() / slabs;
+            // SAFETY: each task owns its own part.
+            let sums = unsafe { parts.slice(task * room, room) };
+            self.tile(tiles[tile], edge(slab)..edge(slab + 1), sums);
+        });
+        for_each(tiles.len(), |tile| {
+            let mut sums = vec![0.0f64; room];
+            for slab in 0..slabs {
+                let at = (slab * tiles.len() + tile) * room;
+                sums.iter_mut().zip(&partial[at..at + room]).for_each(|(s, v)| *s += f64::from(*v));
+            }
+            let sums: Vec<f32> = sums.iter().map(|v| *v as f32).collect();
+            self.deliver(tiles[tile], &sums, &shared);
+        });
+    }
+
+    /// Where a tile's sums lie.
+    fn room(&self) -> Room {
+        let taps = self.taps();
+        match (self.in_layout.block, self.out_layout.block) {
+            (1, _) => Room { out_lane: 1, input: taps * CHANNEL_BLOCK, tap: CHANNEL_BLOCK },
+            (_, 1) => Room { out_lane: taps * CHANNEL_BLOCK, input: 1, tap: CHANNEL_BLOCK },
+            _ => Room { out_lane: 1, input: CHANNEL_BLOCK, tap: TAP_ROOM },
+        }
+    }
+
+    /// Adds a tile's sums to the gradient.
+    fn deliver(&self, tile: Tile, sums: &[f32], gradient: &Shared<'_>) {
+        let (taps, room) = (self.taps(), self.room());
+        for o in 0..tile.outs {
+            let lane = o / CHANNEL_BLOCK * taps * TAP_ROOM + o % CHANNEL_BLOCK * room.out_lane;
+            let at = ((tile.out_first + o) * self.in_layout.channels + tile.in_first) * taps;
+            // SAFETY: tiles share no weights, and one task delivers a tile.
+            let row = unsafe { gradient.slice(at, tile.ins * taps) };
+            for (i, own) in row.chunks_exact_mut(taps).enumerate() {
+                for (tap, g) in own.iter_mut().enumerate() {
+                    *g += sums[lane + i * room.input + tap * room.tap];
+                }
+            }
+        }
+    }
+
+    /// Steps of the input from one output voxel to the next.
+    fn in_steps(&self) -> Steps {
+        let [slice, row, voxel] = self.plan.geometry.in_step;
+        Steps { slice, row, voxel }
+    }
+
+    fn out_steps(&self) -> Steps {
+        let l = self.out_layout;
+        Steps { slice: l.slice_stride(), row: l.row_stride(), voxel: l.block }
+    }
+
+    /// The input at the first tap of an output voxel, in the block of a channel.
+    fn input_at(&self, channel: usize, [d, h, w]: [usize; 3]) -> usize {
+        let g = &self.plan.geometry;
+        channel / self.in_layout.block * self.in_layout.block_stride()
+            + g.in_start
+            + d * g.in_step[0]
+            + h * g.in_step[1]
+            + w * g.in_step[2]
+    }
+
+    fn out_at(&self, channel: usize, [d, h, w]: [usize; 3]) -> usize {
+        self.out_layout.row_start(channel / self.out_layout.block, d, h) + w * self.out_layout.block
+    }
+
+    /// Sums one tile over some strips.
+    fn tile(&self, tile: Tile, strips: std::ops::Range<usize>, sums: &mut [f32]) {
+        assert!(sums.len() >= tile.outs.div_ceil(CHANNEL_BLOCK) * self.taps() * TAP_ROOM, "room for the sums");
+        for at in strips {
+            let (first, counts) = self.strips.get(at);
+            match (self.in_layout.block, self.out_layout.block) {
+                (1, _) => self.blocks_by_planes(tile, first, counts, sums),
+                (_, 1) => self.planes_by_blocks(tile, first, counts, sums),
+                _ => self.blocks_by_blocks(tile, first, counts, sums),
+            }
+        }
+    }
+
+    /// The gradient's blocks of a tile at the start of a strip, and where their sums start.
+    fn out_blocks(&self, tile: Tile, first: [usize; 3]) -> Vec<(*const f32, usize)> {
+        (0..tile.outs.div_ceil(CHANNEL_BLOCK))
+            .map(|b| {
+                let at = self.out_at(tile.out_first + b * CHANNEL_BLOCK, first);
+                (self.out_gradient[at..].as_ptr(), b * self.taps() * TAP_ROOM)
+            })
+            .collect()
+    }
+
+    fn blocks_by_blocks(&self, tile: Tile, first: [usize; 3], counts: [usize; 3], sums: &mut [f32]) {
+        let input = self.input_at(tile.in_first, first);
+        let vectors = self.out_blocks(tile, first);
+        let (vector_steps, value_steps) = (self.out_steps(), self.in_steps());
+        let taps = &self.plan.taps;
+        if self.slides {
+            for row in (0..taps.len()).step_by(3) {
+                for channel in (0..tile.ins).step_by(8) {
+                    let from = self.input[input + taps[row] + channel..].as_ptr();
+                    let values: [_; 8] =
+                        std::array::from_fn(|j| (from, row * TAP_ROOM + (channel + j) * CHANNEL_BLOCK));
+                    for &(vector, at) in &vectors {
+                        let sums = sums[at..].as_mut_ptr();
+                        let job = Slide {
+                            counts,
+                            vector,
+                            vector_steps,
+                            values: &values,
+                            value_steps,
+                            tap_room: TAP_ROOM,
+                            sums,
+                        };
+                        // SAFETY: the strip lies in both images, all of its windows in the padded input, and the sums hold
+                        // all taps of the tile.
+                        unsafe { slide(self.isa, &job) };
+                    }
+                }
+            }
+            return;
+        }
+        let adjacent = match (wide(self.isa), vectors.len(), taps.len()) {
+            (true, 2, 2..) => 4,
+            (true, 2, _) | (true, 1, 2..) => 8,
+            (true, ..) => 16,
+            _ => 2,
+        };
+        for own in even(taps.len(), 3) {
+            for channel in (0..tile.ins).step_by(adjacent) {
+                let values: Vec<_> = own
+                    .clone()
+                    .map(|t| (self.input[input + taps[t] + channel..].as_ptr(), t * TAP_ROOM + channel * CHANNEL_BLOCK))
+                    .collect();
+                self.outer(counts, &vectors, vector_steps, &values, value_steps, adjacent, sums);
+            }
+        }
+    }
+
+    /// Planes of input, blocks of output.
+    fn blocks_by_planes(&self, tile: Tile, first: [usize; 3], counts: [usize; 3], sums: &mut [f32]) {
+        let vectors = self.out_blocks(tile, first);
+        let (vector_steps, value_steps) = (self.out_steps(), self.in_steps());
+        let step = if self.slides { 3 } else { 1 };
+        let taps = &self.plan.taps;
+        let values: Vec<_> = (0..tile.ins)
+            .flat_map(|c| (0..taps.len()).step_by(step).map(move |t| (c, t)))
+            .map(|(c, t)| {
+                let at = self.input_at(tile.in_first + c, first) + taps[t];
+                (self.input[at..].as_ptr(), (c * taps.len() + t) * CHANNEL_BLOCK)
+            })
+            .collect();
+        let most = if wide(self.isa) { MOST_VALUES } else { 5 };
+        for own in even(values.len(), most) {
+            let values = &values[own];
+            if !self.slides {
+                self.outer(counts, &vectors, vector_steps, values, value_steps, 1, sums);
+                continue;
+            }
+            for &(vector, at) in &vectors {
+                let sums = sums[at..].as_mut_ptr();
+                let job = Slide { counts, vector, vector_steps, values, value_steps, tap_room: CHANNEL_BLOCK, sums };
+                // SAFETY: as for blocks by blocks.
+                unsafe { slide(self.isa, &job) };
+            }
+        }
+    }
+
+    /// Blocks of input, planes of output: the input's voxels are the vectors.
+    fn planes_by_blocks(&self, tile: Tile, first: [usize; 3], counts: [usize; 3], sums: &mut [f32]) {
+        let input = self.input_at(tile.in_first, first);
+        let taps = &self.plan.taps;
+        let values: Vec<_> = (0..tile.outs)
+            .map(|o| {
+                let at = self.out_at(tile.out_first + o, first);
+                (self.out_gradient[at..].as_ptr(), o * taps.len() * CHANNEL_BLOCK)
+            })
+            .collect();
+        for own in even(taps.len(), 3) {
+            let vectors: Vec<_> = own.map(|t| (self.input[input + taps[t]..].as_ptr(), t * CHANNEL_BLOCK)).collect();
+            for some in even(values.len(), if wide(self.isa) { 4 } else { 2 }) {
+                self.outer(counts, &vectors, self.in_steps(), &values[some], self.out_steps(), 1, sums);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn outer(
+        &self,
+        counts: [usize; 3],
+        vectors: &[(*const f32, usize)],
+        vector_steps: Steps,
+        values: &[(*const f32, usize)],
+        value_steps: Steps,
+        adjacent: usize,
+        sums: &mut [f32],
+    ) {
+        let sums = sums.as_mut_ptr();
+        let job = Outer { counts, vectors, vector_steps, values, value_steps, adjacent, sums };
+        // SAFETY: the strip lies in both images, all of its windows in the padded input, and the sums hold all taps of the tile.
+        unsafe { outer(self.isa, &job) };
+    }
+
+    /// Planes of both: one sum of products a weight.
+    fn planes_by_planes(&self, gradient: &mut [f32]) {
+        let taps = self.taps();
+        let shared = Shared::new(gradient);
+        for_each(self.out_layout.channels * self.in_layout.channels * taps, |task| {
+            let (o, i, tap) =
+                (task / taps / self.in_layout.channels, task / taps % self.in_layout.channels, task % taps);
+            let mut sum = 0.0f64;
+            for strip in 0..self.strips.len() {
+                let (first, counts) = self.strips.get(strip);
+                let job = Dot {
+                    counts,
+                    first: self.out_gradient[self.out_at(o, first)..].as_ptr(),
+                    first_steps: self.out_steps(),
+                    second: self.input[self.input_at(i, first) + self.plan.taps[tap]..].as_ptr(),
+                    second_steps: self.in_steps(),
+                };
+                // SAFETY: the strip lies in both images, its windows in the padded input.
+                sum += f64::from(unsafe { dot(self.isa, &job) });
+            }
+            // SAFETY: each task owns one weight.
+            let own = unsafe { shared.slice(task, 1) };
+            own[0] += sum as f32;
+        });
+    }
+}
+
+/// `0..len` in as few parts of at most `most` as there can be, of nearly equal length.
+fn even(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let parts = len.div_ceil(most);
+    (0..parts).map(move |i| i * len / parts..(i + 1) * len / parts)
+}
