@@ -2,6 +2,7 @@
 
 use crate::lower::Program;
 use crate::session::internal;
+use crate::split::Split;
 use crate::step::{Affine, Elem, End, Kind, Slot, Step, Term};
 use cytoscope_engine::EngineError;
 use cytoscope_graph::{Tensor, ValueId, reference};
@@ -11,7 +12,7 @@ use cytoscope_kernels::norm::Moments;
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{Blocked, Isa, KernelError, norm, pointwise, pool, reorder, resize};
 use std::collections::BTreeMap;
-use std::ops::Range;
+
 
 /// What steps read and write.
 pub(crate) struct Memory<'a> {
@@ -23,33 +24,6 @@ pub(crate) struct Memory<'a> {
     pub moments: Vec<Vec<Moments>>,
     /// Scale and zero point of run-time quantizations.
     pub ranges: Vec<Option<(f32, u8)>>,
-}
-
-/// Splits the arena into the range written and what lies before and after it.
-struct Split<'a> {
-    before: &'a [f32],
-    after: &'a [f32],
-    written: Range<usize>,
-}
-
-impl<'a> Split<'a> {
-    fn new(arena: &'a mut [f32], written: Range<usize>) -> Option<(Self, &'a mut [f32])> {
-        if written.end > arena.len() {
-            return None;
-        }
-        let (before, rest) = arena.split_at_mut(written.start);
-        let (target, after) = rest.split_at_mut(written.len());
-        Some((Self { before, after, written }, target))
-    }
-
-    fn read(&self, range: Range<usize>) -> Option<&'a [f32]> {
-        if range.end <= self.written.start {
-            self.before.get(range)
-        } else {
-            let shift = self.written.end;
-            self.after.get(range.start.checked_sub(shift)?..range.end - shift)
-        }
-    }
 }
 
 /// The bytes of words.

@@ -9,6 +9,8 @@
 //! stays bytes, convolutions between them are summed exactly, and what a norm reads is kept in 16-bit floats. In `f32` the same
 //! graph is computed in floats as it is written.
 //!
+//! Graphs of a training step ([`cytoscope_graph::training`]) are lowered apart ([`mod@train`]): their weights change at every run.
+//!
 //! It fails with [`cytoscope_engine::EngineError`], at compile time wherever that is possible.
 //!
 //! ```
@@ -33,7 +35,9 @@ mod places;
 mod prepare;
 mod reference;
 mod session;
+mod split;
 mod step;
+mod train;
 mod window;
 
 pub use reference::ReferenceEngine;
@@ -111,6 +115,12 @@ impl Engine for CpuEngine {
                 });
             }
         };
+        if train::is_step(graph) {
+            if integers {
+                return Err(EngineError::NotQuantized { engine: "cpu" });
+            }
+            return Ok(Box::new(train::TrainSession::new(graph, input_shapes, self.isa, options)?));
+        }
         let prepared = prepare::prepare(graph, input_shapes)?;
         let program = lower::lower(prepared, self.isa, integers)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))

@@ -2,6 +2,8 @@
 
 mod plan;
 
+pub(crate) use plan::exact_transpose;
+
 use crate::arena::{self, Request};
 use crate::places::Places;
 use crate::prepare::Prepared;

@@ -3,7 +3,7 @@
 use crate::execute::{Memory, run_step};
 use crate::lower::Program;
 use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Precision, Session};
-use cytoscope_graph::{ElementType, Tensor, ValueId};
+use cytoscope_graph::{ElementType, Graph, Tensor, ValueId};
 use cytoscope_kernels::{Arena, Isa};
 use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
@@ -31,56 +31,62 @@ impl CpuSession {
             return Err(out_of_memory());
         }
         let arena = Arena::new(program.arena_len).map_err(|_| out_of_memory())?;
-        let threads = if options.threads == 0 {
-            std::thread::available_parallelism().map_or(1, usize::from)
-        } else {
-            options.threads
-        };
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| EngineError::Device {
-            device: DeviceId::Cpu,
-            reason: format!("{threads} threads could not be started: {e}"),
-        })?;
-        Ok(Self { program, isa, arena, pool: Arc::new(pool), integers, recorder: options.recorder.clone() })
+        let pool = pool(options)?;
+        Ok(Self { program, isa, arena, pool, integers, recorder: options.recorder.clone() })
     }
 
     fn check(&self, inputs: &[Tensor]) -> Result<(), EngineError> {
         let graph = &self.program.graph;
-        if inputs.len() != graph.inputs.len() {
-            return Err(EngineError::Input {
-                name: "inputs".to_owned(),
-                expected: format!("{} of them", graph.inputs.len()),
-                got: inputs.len().to_string(),
-            });
-        }
-        for (id, tensor) in graph.inputs.iter().zip(inputs) {
-            let value = graph.value(*id);
-            // Bytes have no place for what is not a number.
-            if self.integers
-                && let Some(at) = tensor.as_f32().and_then(|v| v.iter().position(|x| !x.is_finite()))
-            {
+        // Bytes have no place for what is not a number.
+        for (id, tensor) in graph.inputs.iter().zip(inputs).filter(|_| self.integers) {
+            let values = tensor.as_f32().unwrap_or_default();
+            if let Some((at, got)) = values.iter().enumerate().find(|(_, v)| !v.is_finite()) {
                 return Err(EngineError::Input {
-                    name: value.name.clone(),
+                    name: graph.value(*id).name.clone(),
                     expected: "finite numbers (int8 cannot hold NaN or infinity): mask them, or compute in f32"
                         .to_owned(),
-                    got: format!(
-                        "{} at element {at}",
-                        tensor.as_f32().and_then(|v| v.get(at)).copied().unwrap_or(f32::NAN)
-                    ),
-                });
-            }
-            let shape_fits = value.fixed_shape().is_none_or(|s| s == tensor.shape());
-            let type_fits = value.dtype.is_none_or(|d| d == tensor.dtype());
-            if !shape_fits || !type_fits {
-                let say = |d: Option<ElementType>, s: String| format!("{} {s}", d.map_or("any", ElementType::name));
-                return Err(EngineError::Input {
-                    name: value.name.clone(),
-                    expected: say(value.dtype, format!("{:?}", value.fixed_shape().unwrap_or_default())),
-                    got: say(Some(tensor.dtype()), format!("{:?}", tensor.shape())),
+                    got: format!("{got} at element {at}"),
                 });
             }
         }
-        Ok(())
+        check_inputs(graph, inputs)
     }
+}
+
+/// Checks that inputs have the types and shapes a graph was compiled for.
+pub(crate) fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), EngineError> {
+    if inputs.len() != graph.inputs.len() {
+        return Err(EngineError::Input {
+            name: "inputs".to_owned(),
+            expected: format!("{} of them", graph.inputs.len()),
+            got: inputs.len().to_string(),
+        });
+    }
+    for (id, tensor) in graph.inputs.iter().zip(inputs) {
+        let value = graph.value(*id);
+        let shape_fits = value.fixed_shape().is_none_or(|s| s == tensor.shape());
+        let type_fits = value.dtype.is_none_or(|d| d == tensor.dtype());
+        if !shape_fits || !type_fits {
+            let say = |d: Option<ElementType>, s: String| format!("{} {s}", d.map_or("any", ElementType::name));
+            return Err(EngineError::Input {
+                name: value.name.clone(),
+                expected: say(value.dtype, format!("{:?}", value.fixed_shape().unwrap_or_default())),
+                got: say(Some(tensor.dtype()), format!("{:?}", tensor.shape())),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The threads a session computes with.
+pub(crate) fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, EngineError> {
+    let all = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if options.threads == 0 { all() } else { options.threads };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| EngineError::Device {
+        device: DeviceId::Cpu,
+        reason: format!("{threads} threads could not be started: {e}"),
+    })?;
+    Ok(Arc::new(pool))
 }
 
 impl Session for CpuSession {

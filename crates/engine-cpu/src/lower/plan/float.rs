@@ -74,7 +74,7 @@ impl Planner<'_> {
             return Ok(None);
         };
         let (Some(&ci), Some(&co)) = (w.shape().first(), w.shape().get(1)) else { return Ok(None) };
-        if !exact_transpose(attrs, w) || ci != in_layout.channels || co != out_layout.channels {
+        if !exact_transpose(attrs, w.shape().len()) || ci != in_layout.channels || co != out_layout.channels {
             return Ok(None);
         }
         let kernel = three(&attrs.kernel, 1);
@@ -209,7 +209,7 @@ pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]
 }
 
 /// Whether each input voxel of a transposed convolution makes voxels of its own.
-pub(super) fn exact_transpose(attrs: &ConvTransposeAttrs, weight: &Tensor) -> bool {
+pub(crate) fn exact_transpose(attrs: &ConvTransposeAttrs, weight_axes: usize) -> bool {
     let axes = attrs.kernel.len();
     attrs.group == 1
         && attrs.kernel == attrs.strides
@@ -217,7 +217,7 @@ pub(super) fn exact_transpose(attrs: &ConvTransposeAttrs, weight: &Tensor) -> bo
         && attrs.output_padding.iter().all(|p| *p == 0)
         && attrs.output_shape.is_none()
         && attrs.padding == Padding::none(axes)
-        && weight.shape().len() == axes + 2
+        && weight_axes == axes + 2
 }
 
 /// A constant as one number a channel: a scalar, or a shape of ones but for the channel axis.

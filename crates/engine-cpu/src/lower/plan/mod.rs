@@ -5,6 +5,7 @@ mod chain;
 mod float;
 mod kind;
 
+pub(crate) use float::exact_transpose;
 pub(crate) use kind::{Plan, PlanKind, Planned};
 
 use crate::places::Places;

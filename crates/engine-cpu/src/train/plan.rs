@@ -1,0 +1,594 @@
+//! What becomes of each node of a step graph.
+
+use crate::places::Places;
+use crate::window::{conv_shape, pool_shape, resize_table, three};
+use cytoscope_graph::{
+    Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId,
+};
+use cytoscope_kernels::conv::{Activation, ConvShape};
+use cytoscope_kernels::pointwise::{Binary, Unary};
+use cytoscope_kernels::pool::Pool;
+use cytoscope_kernels::resize::Tap;
+use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tensor in a pass over voxels: as it is, or normalised with moments that were taken of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Term {
+    pub x: ValueId,
+    pub norm: Option<Norm>,
+}
+
+/// A normalisation: parameters and whose statistics.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Norm {
+    /// Number of the moments.
+    pub moments: usize,
+    pub scale: ValueId,
+    pub bias: ValueId,
+    pub epsilon: f32,
+    /// Over the whole batch, else image by image.
+    pub batch: bool,
+}
+
+/// A plan for one node, with those it takes in.
+#[derive(Debug, Clone)]
+pub(crate) enum Plan {
+    /// Part of another node's plan, or nothing to do.
+    Absorbed,
+    /// Run by the reference executor.
+    Reference,
+    Conv {
+        x: ValueId,
+        weight: ValueId,
+        bias: Option<ValueId>,
+        shape: ConvShape,
+        activation: Activation,
+        moments: Option<usize>,
+        output: ValueId,
+    },
+    /// A transposed convolution whose kernel is its stride.
+    Transposed { x: ValueId, weight: ValueId, bias: Option<ValueId>, kernel: [usize; 3], output: ValueId },
+    /// Gradients of a convolution, those that are wanted.
+    ConvGradient {
+        x: ValueId,
+        weight: ValueId,
+        dy: ValueId,
+        shape: ConvShape,
+        dx: Option<ValueId>,
+        dw: Option<ValueId>,
+        db: Option<ValueId>,
+        /// A gradient that dx is added to, in its place.
+        onto: Option<ValueId>,
+    },
+    /// Sums by channel into a dense vector.
+    ChannelSums { x: ValueId, output: ValueId },
+    /// activation(Σ terms), with what else a training-mode batch norm gives.
+    Apply {
+        terms: Vec<Term>,
+        take: Vec<(ValueId, usize)>,
+        activation: Activation,
+        statistics: Vec<(usize, Option<ValueId>, Option<ValueId>)>,
+        output: ValueId,
+    },
+    NormGradient {
+        x: ValueId,
+        dy: ValueId,
+        norm: Norm,
+        /// What followed the norm, undone on the way.
+        activation: Activation,
+        dx: Option<ValueId>,
+        d_scale: Option<ValueId>,
+        d_bias: Option<ValueId>,
+    },
+    /// The gradient of a (leaky) rectifier by its result.
+    RectifierGradient { y: ValueId, dy: ValueId, slope: f32, output: ValueId },
+    Unary { f: Unary, x: ValueId, output: ValueId },
+    Binary { f: Binary, a: ValueId, b: ValueId, output: ValueId },
+    Pool { pool: Pool, shape: ConvShape, x: ValueId, output: ValueId },
+    PoolGradient { pool: Pool, shape: ConvShape, x: ValueId, dy: ValueId, output: ValueId },
+    Resize { tables: Box<[Vec<Tap>; 3]>, x: ValueId, output: ValueId },
+    ResizeGradient { tables: Box<[Vec<Tap>; 3]>, dy: ValueId, output: ValueId },
+    /// Channels side by side: first block of each.
+    Concat { inputs: Vec<ValueId>, blocks: Vec<usize>, output: ValueId },
+    /// Some blocks of channels.
+    Slice { x: ValueId, block: usize, output: ValueId },
+}
+
+/// All plans.
+pub(crate) struct Plans {
+    pub nodes: Vec<Plan>,
+    pub moments: usize,
+}
+
+pub(crate) fn plan(graph: &Graph) -> Plans {
+    let mut planner = Planner {
+        graph,
+        consumers: graph.consumers(),
+        producers: graph.producers(),
+        blocked: BTreeSet::new(),
+        plans: graph.nodes.iter().map(|_| None).collect(),
+        moments_of: BTreeMap::new(),
+        moments: 0,
+    };
+    for index in 0..graph.nodes.len() {
+        if planner.plans[index].is_none() {
+            planner.place(index);
+        }
+    }
+    let mut nodes: Vec<Plan> = planner.plans.into_iter().map(|p| p.unwrap_or(Plan::Reference)).collect();
+    undo_rectifiers_with_norms(graph, &mut nodes);
+    add_in_place(graph, &mut nodes);
+    Plans { nodes, moments: planner.moments }
+}
+
+/// How often each value is read, graph outputs counted.
+fn reads(graph: &Graph, plans: &[Plan]) -> BTreeMap<ValueId, usize> {
+    let mut reads: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (node, plan) in graph.nodes.iter().zip(plans) {
+        let of_node = node.inputs.iter().flatten().copied().filter(|_| matches!(plan, Plan::Reference));
+        for id in of_node.chain(plan.inputs()) {
+            *reads.entry(id).or_default() += 1;
+        }
+    }
+    graph.outputs.iter().for_each(|id| *reads.entry(*id).or_default() += 1);
+    reads
+}
+
+/// The plan that makes each blocked value.
+fn makers(plans: &[Plan]) -> BTreeMap<ValueId, usize> {
+    plans.iter().enumerate().flat_map(|(i, p)| p.outputs().into_iter().map(move |id| (id, i))).collect()
+}
+
+/// The gradient of a norm takes that of the rectifier after it along: its sign follows from the norm's input.
+fn undo_rectifiers_with_norms(graph: &Graph, plans: &mut [Plan]) {
+    let (reads, makers) = (reads(graph, plans), makers(plans));
+    for index in 0..plans.len() {
+        let Plan::NormGradient { x, dy, activation: Activation::None, .. } = &plans[index] else { continue };
+        let (x, dy) = (*x, *dy);
+        let Some(maker) = makers.get(&dy).copied().filter(|_| reads.get(&dy) == Some(&1)) else { continue };
+        let Plan::RectifierGradient { y, dy: before, slope, .. } = plans[maker] else { continue };
+        let of_x = matches!(
+            makers.get(&y).map(|m| &plans[*m]),
+            Some(Plan::Apply { terms, .. }) if terms.len() == 1 && terms.first().is_some_and(|t| t.x == x)
+        );
+        if of_x && let Plan::NormGradient { dy, activation, .. } = &mut plans[index] {
+            *dy = before;
+            *activation = Activation::Leaky { slope };
+            plans[maker] = Plan::Absorbed;
+        }
+    }
+}
+
+/// A gradient that is added to another as soon as it is made is added on the way out.
+fn add_in_place(graph: &Graph, plans: &mut [Plan]) {
+    let (reads, mut makers) = (reads(graph, plans), makers(plans));
+    for index in 0..plans.len() {
+        let Plan::Binary { f: Binary::Add, a, b, output } = plans[index] else { continue };
+        for (late, early) in [(a, b), (b, a)] {
+            let (Some(at), Some(before)) = (makers.get(&late).copied(), makers.get(&early).copied()) else { continue };
+            let alone = reads.get(&late) == Some(&1) && before < at;
+            if let (true, Plan::ConvGradient { dx, onto, .. }) = (alone, &mut plans[at])
+                && onto.is_none()
+            {
+                (*dx, *onto) = (Some(output), Some(early));
+                makers.insert(output, at);
+                plans[index] = Plan::Absorbed;
+                break;
+            }
+        }
+    }
+}
+
+struct Planner<'g> {
+    graph: &'g Graph,
+    consumers: BTreeMap<ValueId, Vec<usize>>,
+    producers: BTreeMap<ValueId, usize>,
+    /// Values that some plan makes in blocks.
+    blocked: BTreeSet<ValueId>,
+    plans: Vec<Option<Plan>>,
+    moments_of: BTreeMap<ValueId, usize>,
+    moments: usize,
+}
+
+/// A (leaky) rectifier's slope.
+fn slope(act: Act) -> Option<f32> {
+    match act {
+        Act::Relu => Some(0.0),
+        Act::LeakyRelu { alpha } => Some(alpha),
+        _ => None,
+    }
+}
+
+fn unary(act: Act) -> Option<Unary> {
+    Some(match act {
+        Act::Relu => Unary::Leaky { slope: 0.0 },
+        Act::LeakyRelu { alpha } => Unary::Leaky { slope: alpha },
+        Act::Sigmoid => Unary::Sigmoid,
+        Act::Silu => Unary::Silu,
+        Act::Clip { min, max } => Unary::Clip { min, max },
+        _ => return None,
+    })
+}
+
+impl Plan {
+    /// Values it makes in blocks.
+    pub(crate) fn outputs(&self) -> Vec<ValueId> {
+        match self {
+            Plan::Absorbed | Plan::Reference | Plan::ChannelSums { .. } => Vec::new(),
+            Plan::ConvGradient { dx, .. } | Plan::NormGradient { dx, .. } => dx.iter().copied().collect(),
+            Plan::Conv { output, .. }
+            | Plan::Transposed { output, .. }
+            | Plan::Apply { output, .. }
+            | Plan::RectifierGradient { output, .. }
+            | Plan::Unary { output, .. }
+            | Plan::Binary { output, .. }
+            | Plan::Pool { output, .. }
+            | Plan::PoolGradient { output, .. }
+            | Plan::Resize { output, .. }
+            | Plan::ResizeGradient { output, .. }
+            | Plan::Concat { output, .. }
+            | Plan::Slice { output, .. } => vec![*output],
+        }
+    }
+
+    /// Dense tensors it reads.
+    pub(crate) fn parameters(&self) -> Vec<ValueId> {
+        match self {
+            Plan::Conv { weight, bias, .. } | Plan::Transposed { weight, bias, .. } => {
+                [Some(*weight), *bias].into_iter().flatten().collect()
+            }
+            Plan::ConvGradient { weight, dx: Some(_), .. } => vec![*weight],
+            Plan::Apply { terms, .. } => {
+                terms.iter().filter_map(|t| t.norm).flat_map(|n| [n.scale, n.bias]).collect()
+            }
+            Plan::NormGradient { norm, .. } => vec![norm.scale, norm.bias],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Dense tensors it makes.
+    pub(crate) fn dense_outputs(&self) -> Vec<ValueId> {
+        match self {
+            Plan::ConvGradient { dw, db, .. } => dw.iter().chain(db).copied().collect(),
+            Plan::NormGradient { d_scale, d_bias, .. } => d_scale.iter().chain(d_bias).copied().collect(),
+            Plan::ChannelSums { output, .. } => vec![*output],
+            Plan::Apply { statistics, .. } => {
+                statistics.iter().flat_map(|(_, mean, variance)| [*mean, *variance]).flatten().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Values it reads in blocks, those that its result may take the place of first.
+    pub(crate) fn inputs(&self) -> Vec<ValueId> {
+        match self {
+            Plan::Absorbed | Plan::Reference => Vec::new(),
+            Plan::Conv { x, .. } | Plan::Transposed { x, .. } | Plan::ChannelSums { x, .. } => vec![*x],
+            Plan::ConvGradient { x, dy, onto, .. } => onto.iter().copied().chain([*x, *dy]).collect(),
+            Plan::Apply { terms, .. } => terms.iter().map(|t| t.x).collect(),
+            Plan::NormGradient { x, dy, .. } => vec![*dy, *x],
+            Plan::RectifierGradient { y, dy, .. } => vec![*dy, *y],
+            Plan::Unary { x, .. } | Plan::Pool { x, .. } | Plan::Resize { x, .. } | Plan::Slice { x, .. } => vec![*x],
+            Plan::Binary { a, b, .. } => vec![*a, *b],
+            Plan::PoolGradient { x, dy, .. } => vec![*x, *dy],
+            Plan::ResizeGradient { dy, .. } => vec![*dy],
+            Plan::Concat { inputs, .. } => inputs.clone(),
+        }
+    }
+}
+
+impl Planner<'_> {
+    fn layout(&self, id: ValueId) -> Option<(Blocked, usize)> {
+        Places::plain_layout(self.graph, id)
+    }
+
+    /// A layout in whole blocks of channels.
+    fn whole(&self, id: ValueId) -> Option<(Blocked, usize)> {
+        self.layout(id).filter(|(l, _)| l.block == CHANNEL_BLOCK)
+    }
+
+    fn lengths(&self, id: ValueId) -> Option<Vec<usize>> {
+        self.graph.value(id).fixed_shape()?.get(2..).map(<[usize]>::to_vec)
+    }
+
+    fn sole_consumer(&self, id: ValueId) -> Option<usize> {
+        match self.consumers.get(&id).map(Vec::as_slice) {
+            Some([one]) if !self.graph.outputs.contains(&id) && self.plans.get(*one).is_some_and(Option::is_none) => {
+                Some(*one)
+            }
+            _ => None,
+        }
+    }
+
+    fn place(&mut self, index: usize) {
+        let graph = self.graph;
+        let node = &graph.nodes[index];
+        let plan = self.kernel(index, node);
+        let Some((plan, last)) = plan else {
+            self.plans[index] = Some(Plan::Reference);
+            return;
+        };
+        self.note(&plan);
+        if last != index {
+            self.plans[index] = Some(Plan::Absorbed);
+        }
+        self.plans[last] = Some(plan);
+    }
+
+    fn note(&mut self, plan: &Plan) {
+        self.blocked.extend(plan.outputs());
+    }
+
+    /// A plan for a node, and the node it is settled at.
+    fn kernel(&mut self, index: usize, node: &Node) -> Option<(Plan, usize)> {
+        if let Op::Vjp(of) = &node.op {
+            return Some((self.gradient(node, of)?, index));
+        }
+        let (x, output) = (node.input(0)?, node.output(0)?);
+        let here = |plan: Plan| Some((plan, index));
+        match &node.op {
+            Op::Conv(a) => self.conv(index, node, a),
+            Op::ConvTranspose(a) => {
+                let weight = node.input(1)?;
+                let shape = graph_shape(self.graph, weight)?;
+                self.layout(x)?;
+                self.layout(output)?;
+                let exact = crate::lower::exact_transpose(a, shape.len());
+                let kernel = three(&a.kernel, 1);
+                exact.then_some((Plan::Transposed { x, weight, bias: node.input(2), kernel, output }, index))
+            }
+            Op::InstanceNormalization { .. } => self.norm(index, node, false),
+            Op::BatchNormalizationTraining { .. } => self.norm(index, node, true),
+            Op::Activation(act) if self.blocked.contains(&x) => {
+                self.layout(output)?;
+                here(Plan::Unary { f: unary(*act)?, x, output })
+            }
+            Op::Binary(op) => self.binary(index, node, *op),
+            Op::MaxPool(a) if node.outputs.iter().skip(1).all(Option::is_none) => {
+                self.layout(x)?;
+                here(Plan::Pool { pool: Pool::Max, shape: pool_shape(a, &self.lengths(x)?), x, output })
+            }
+            Op::AveragePool(a) if !a.ceil_mode && self.blocked.contains(&x) => {
+                let pool = if a.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
+                here(Plan::Pool { pool, shape: pool_shape(a, &self.lengths(x)?), x, output })
+            }
+            Op::Resize(_) if self.blocked.contains(&x) => {
+                let to = graph_shape(self.graph, output)?;
+                here(Plan::Resize { tables: self.tables(node, &node.op, x, &to)?, x, output })
+            }
+            Op::Concat { axis } => {
+                let rank = graph_shape(self.graph, output)?.len() as i64;
+                let (whole, images) = self.whole(output)?;
+                let inputs: Vec<ValueId> = node.inputs.iter().copied().collect::<Option<_>>()?;
+                if (*axis != 1 && axis + rank != 1) || !inputs.iter().any(|i| self.blocked.contains(i)) {
+                    return None;
+                }
+                let (mut blocks, mut channels) = (Vec::new(), 0);
+                for input in &inputs {
+                    let (part, n) = self.whole(*input)?;
+                    if channels % CHANNEL_BLOCK != 0 || part.dims != whole.dims || n != images {
+                        return None;
+                    }
+                    blocks.push(channels / CHANNEL_BLOCK);
+                    channels += part.channels;
+                }
+                here(Plan::Concat { inputs, blocks, output })
+            }
+            Op::Slice if self.blocked.contains(&x) => {
+                let one = |i: usize| node.input(i).and_then(|id| self.graph.constant(id)?.to_i64_vec());
+                let (start, axis) = (one(1)?, one(3)?);
+                let ([start], [1]) = (&start[..], &axis[..]) else { return None };
+                let (whole, _) = self.whole(x)?;
+                let (part, _) = self.whole(output)?;
+                let start = usize::try_from(*start).ok()?;
+                let ends = start + part.channels == whole.channels || part.channels.is_multiple_of(CHANNEL_BLOCK);
+                (node.input(4).is_none() && start.is_multiple_of(CHANNEL_BLOCK) && ends && part.dims == whole.dims)
+                    .then_some((Plan::Slice { x, block: start / CHANNEL_BLOCK, output }, index))
+            }
+            Op::Reduce { kind: ReduceOp::Sum, .. } if self.blocked.contains(&x) => {
+                // Sums by channel, as gradients of biases are written: then a reshape to one axis.
+                let axes = self.graph.constant(node.input(1)?)?.to_i64_vec()?;
+                let rank = graph_shape(self.graph, x)?.len() as i64;
+                let next = self.sole_consumer(output)?;
+                let end = self.graph.nodes.get(next)?;
+                let fits = axes == (0..rank).filter(|a| *a != 1).collect::<Vec<_>>()
+                    && matches!(end.op, Op::Reshape { .. })
+                    && graph_shape(self.graph, end.output(0)?)?.len() == 1;
+                fits.then_some((Plan::ChannelSums { x, output: end.output(0)? }, next))
+            }
+            _ => None,
+        }
+    }
+
+    fn conv(&mut self, index: usize, node: &Node, a: &ConvAttrs) -> Option<(Plan, usize)> {
+        let (x, weight, output) = (node.input(0)?, node.input(1)?, node.output(0)?);
+        self.layout(x)?;
+        let (to, _) = self.layout(output)?;
+        if a.group != 1 || graph_shape(self.graph, weight)?.len() != self.lengths(x)?.len() + 2 {
+            return None;
+        }
+        let shape = conv_shape(a, &self.lengths(x)?);
+        // A rectifier whose input nothing else reads is done on the way out.
+        let next = self.sole_consumer(output);
+        if let Some(next) = next
+            && let Op::Activation(act) = self.graph.nodes[next].op
+            && let (Some(slope), Some(y)) = (slope(act), self.graph.nodes[next].output(0))
+        {
+            let activation = Activation::Leaky { slope };
+            let bias = node.input(2);
+            return Some((Plan::Conv { x, weight, bias, shape, activation, moments: None, output: y }, next));
+        }
+        // Statistics for a norm are taken on the way out.
+        let normed = self.consumers.get(&output).is_some_and(|all| {
+            all.iter().any(|i| {
+                matches!(
+                    self.graph.nodes[*i].op,
+                    Op::InstanceNormalization { .. } | Op::BatchNormalizationTraining { .. }
+                )
+            })
+        });
+        let moments = (normed && to.block == CHANNEL_BLOCK).then(|| self.moments_for(output));
+        let bias = node.input(2);
+        Some((Plan::Conv { x, weight, bias, shape, activation: Activation::None, moments, output }, index))
+    }
+
+    /// The number of a tensor's moments, new or known.
+    fn moments_for(&mut self, of: ValueId) -> usize {
+        if let Some(known) = self.moments_of.get(&of) {
+            return *known;
+        }
+        self.moments += 1;
+        self.moments_of.insert(of, self.moments - 1);
+        self.moments - 1
+    }
+
+    /// A normalisation as a term, and the moments to be taken for it if no convolution does.
+    fn normed(&mut self, node: &Node) -> Option<(Term, Option<(ValueId, usize)>)> {
+        let (epsilon, batch) = match node.op {
+            Op::InstanceNormalization { epsilon } => (epsilon, false),
+            Op::BatchNormalizationTraining { epsilon } => (epsilon, true),
+            _ => return None,
+        };
+        let (x, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
+        self.whole(x)?;
+        let known = self.moments_of.contains_key(&x);
+        let maker = self.producers.get(&x).map(|m| (&self.graph.nodes[*m].op, &self.plans[*m]));
+        let on_the_way = matches!(maker, Some((Op::Conv(a), None)) if a.group == 1);
+        let moments = self.moments_for(x);
+        let take = (!known && !on_the_way).then_some((x, moments));
+        Some((Term { x, norm: Some(Norm { moments, scale, bias, epsilon, batch }) }, take))
+    }
+
+    /// A norm with what follows: a sum with another norm or a tensor, a rectifier.
+    fn norm(&mut self, index: usize, node: &Node, batch: bool) -> Option<(Plan, usize)> {
+        let (term, take) = self.normed(node)?;
+        let mut take: Vec<(ValueId, usize)> = take.into_iter().collect();
+        let statistic = |node: &Node, term: &Term| {
+            let moments = term.norm.map_or(0, |n| n.moments);
+            (moments, node.output(1), node.output(2))
+        };
+        let mut statistics = Vec::new();
+        if batch {
+            statistics.push(statistic(node, &term));
+        }
+        let mut terms = vec![term];
+        let mut output = node.output(0)?;
+        let mut last = index;
+        if let Some(next) = self.sole_consumer(output)
+            && let Op::Binary(BinaryOp::Add) = self.graph.nodes[next].op
+        {
+            let graph = self.graph;
+            let sum = &graph.nodes[next];
+            let other = sum.inputs.iter().flatten().copied().find(|v| *v != output);
+            let other = other.filter(|v| self.whole(*v) == self.whole(output));
+            if let Some(other) = other {
+                let maker = self.producers.get(&other).copied();
+                let second = maker.filter(|m| *m > index && *m < next && self.plans[*m].is_none());
+                let alone = self.sole_consumer(other) == Some(next);
+                let second = second.filter(|_| alone).and_then(|m| Some((m, self.normed(&graph.nodes[m])?)));
+                if let Some((m, (term, more))) = second {
+                    take.extend(more);
+                    terms.push(term);
+                    if let (Op::BatchNormalizationTraining { .. }, Some(term)) = (&graph.nodes[m].op, terms.last()) {
+                        statistics.push(statistic(&graph.nodes[m], term));
+                    }
+                    self.plans[m] = Some(Plan::Absorbed);
+                    output = sum.output(0)?;
+                    last = next;
+                } else if self.blocked.contains(&other) {
+                    terms.push(Term { x: other, norm: None });
+                    output = sum.output(0)?;
+                    last = next;
+                }
+            }
+        }
+        let mut activation = Activation::None;
+        if let Some(next) = self.sole_consumer(output)
+            && let Op::Activation(act) = self.graph.nodes[next].op
+            && let Some(slope) = slope(act)
+        {
+            activation = Activation::Leaky { slope };
+            if last != index {
+                self.plans[last] = Some(Plan::Absorbed);
+            }
+            output = self.graph.nodes[next].output(0)?;
+            last = next;
+        }
+        Some((Plan::Apply { terms, take, activation, statistics, output }, last))
+    }
+
+    fn binary(&mut self, index: usize, node: &Node, op: BinaryOp) -> Option<(Plan, usize)> {
+        let (a, b, output) = (node.input(0)?, node.input(1)?, node.output(0)?);
+        let f = match op {
+            BinaryOp::Add => Binary::Add,
+            BinaryOp::Sub => Binary::Sub,
+            BinaryOp::Mul => Binary::Mul,
+            BinaryOp::Div => Binary::Div,
+            BinaryOp::Max => Binary::Max,
+            BinaryOp::Min => Binary::Min,
+            _ => return None,
+        };
+        let layout = self.layout(output)?;
+        let fits = self.layout(a) == Some(layout) && self.layout(b) == Some(layout);
+        let near = self.blocked.contains(&a) || self.blocked.contains(&b);
+        let constant = self.graph.constant(a).is_some() || self.graph.constant(b).is_some();
+        (fits && near && !constant).then_some((Plan::Binary { f, a, b, output }, index))
+    }
+
+    /// The tables of a resize of batch × channels × space, axis by axis.
+    fn tables(&self, node: &Node, of: &Op, from: ValueId, to: &[usize]) -> Option<Box<[Vec<Tap>; 3]>> {
+        let Op::Resize(a) = of else { return None };
+        let from = graph_shape(self.graph, from)?;
+        if from.len() != to.len() || from.get(..2) != to.get(..2) || a.axes.is_some() {
+            return None;
+        }
+        let scales = node.input(2).and_then(|id| self.graph.constant(id)?.as_f32()).filter(|s| s.len() == from.len());
+        let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
+        for axis in 2..from.len() {
+            tables[3 + axis - from.len()] = resize_table(a, from[axis], to[axis], scales.map(|s| s[axis]))?;
+        }
+        Some(Box::new(tables))
+    }
+
+    fn gradient(&mut self, node: &Node, of: &Op) -> Option<Plan> {
+        let dy = node.inputs.last().copied().flatten()?;
+        let x = node.input(0)?;
+        match of {
+            Op::Conv(a) => {
+                let weight = node.input(1)?;
+                let lengths = self.lengths(x)?;
+                self.layout(x)?;
+                self.layout(dy)?;
+                if a.group != 1 || graph_shape(self.graph, weight)?.len() != lengths.len() + 2 {
+                    return None;
+                }
+                let shape = conv_shape(a, &lengths);
+                let (dx, dw, db) = (node.output(0), node.output(1), node.output(2));
+                Some(Plan::ConvGradient { x, weight, dy, shape, dx, dw, db, onto: None })
+            }
+            Op::InstanceNormalization { epsilon } | Op::BatchNormalizationTraining { epsilon } => {
+                self.whole(x)?;
+                let moments = *self.moments_of.get(&x)?;
+                let batch = matches!(of, Op::BatchNormalizationTraining { .. });
+                let (scale, bias) = (node.input(1)?, node.input(2)?);
+                let norm = Norm { moments, scale, bias, epsilon: *epsilon, batch };
+                let (dx, d_scale, d_bias) = (node.output(0), node.output(1), node.output(2));
+                Some(Plan::NormGradient { x, dy, norm, activation: Activation::None, dx, d_scale, d_bias })
+            }
+            Op::Activation(act) => {
+                let slope = slope(*act)?;
+                self.blocked.contains(&x).then_some(())?;
+                let output = node.output(0)?;
+                self.layout(output)?;
+                Some(Plan::RectifierGradient { y: x, dy, slope, output })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The fixed shape of a value.
+pub(crate) fn graph_shape(graph: &Graph, id: ValueId) -> Option<Vec<usize>> {
+    graph.value(id).fixed_shape()
+}

@@ -1,0 +1,159 @@
+//! Training steps on our kernels, against the reference executor.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use cytoscope_engine::{CompileOptions, Engine};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
+use cytoscope_graph::training::{
+    GradientGraph, Hyper, Loss, LossKind, Optimizer, StepOptions, gradient_graph, prepare, update_graph,
+};
+use cytoscope_graph::{Activation, Graph, Tensor, reference};
+use cytoscope_kernels::{Isa, IsaName};
+
+fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..n)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u32 << 24) as f32 * 2.0 - 1.0
+        })
+        .collect()
+}
+
+/// A stack, a target of 0 and 1, a weight, and the network's own parameters.
+fn inputs(net: &Graph, made: &GradientGraph) -> Vec<Tensor> {
+    let count = made.graph.inputs.len() - made.parameters.len();
+    let mut all = Vec::new();
+    for (i, id) in made.graph.inputs.iter().take(count).enumerate() {
+        let shape = made.graph.value(*id).fixed_shape().unwrap();
+        let mut values = noise(i as u64 + 1, shape.iter().product());
+        match i {
+            1 => values.iter_mut().for_each(|v| *v = f32::from(u8::from(*v > 0.2))),
+            2 => values.iter_mut().for_each(|v| *v = v.max(0.0)),
+            _ => {}
+        }
+        all.push(Tensor::new(shape, values).unwrap());
+    }
+    all.extend(made.values(net).unwrap());
+    all
+}
+
+fn networks() -> Vec<(&'static str, Graph, Vec<usize>)> {
+    let random = Weights::Random { seed: 7 };
+    let unet = UNet3d {
+        filters: vec![16, 32, 48],
+        strides: vec![[1, 2, 2], [2, 2, 2]],
+        out_channels: 2,
+        head: Some(Activation::Sigmoid),
+        ..UNet3d::default()
+    };
+    let nearest = UNet3d { upsampling: Upsampling::Nearest, filters: vec![16, 20], strides: vec![[2; 3]], ..unet.clone() };
+    vec![
+        ("U-Net", unet3d(&unet, &random).unwrap(), vec![2, 1, 6, 12, 20]),
+        ("odd channels", unet3d(&nearest, &random).unwrap(), vec![1, 1, 4, 6, 8]),
+        ("residual", dynunet(&DynUNet { filters: vec![16, 32, 48], ..DynUNet::default() }, &random).unwrap(), vec![2, 1, 8, 12, 16]),
+    ]
+}
+
+fn made(net: &Graph, shape: &[usize]) -> (Graph, GradientGraph) {
+    let net = prepare(net).unwrap();
+    let channels = if net.name == "unet3d" { 2 } else { 1 };
+    let options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, channels));
+    let made = gradient_graph(&net, &[shape.to_vec()], &options).unwrap();
+    (net, made)
+}
+
+fn run(isa: Isa, threads: usize, made: &GradientGraph, inputs: &[Tensor]) -> Vec<Tensor> {
+    let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+    let options = CompileOptions { threads, ..CompileOptions::default() };
+    let mut session = CpuEngine::with_isa(isa).compile(&made.graph, &shapes, &options).unwrap();
+    let first = session.run(inputs).unwrap();
+    // A second run must not see what the first one left behind.
+    let second = session.run(inputs).unwrap();
+    assert_eq!(first, second);
+    first
+}
+
+#[test]
+fn gradients_are_those_of_the_reference_on_every_instruction_set() {
+    for (name, net, shape) in networks() {
+        let (net, made) = made(&net, &shape);
+        let inputs = inputs(&net, &made);
+        let named: Vec<(String, Tensor)> =
+            made.graph.inputs.iter().map(|id| made.graph.value(*id).name.clone()).zip(inputs.iter().cloned()).collect();
+        let want = reference::run(&made.graph, &named).unwrap();
+        for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
+            let got = run(isa, 2, &made, &inputs);
+            assert_eq!(got.len(), want.len());
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert_eq!(got.shape(), want.shape());
+                let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
+                let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+                let off = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+                let what = i.checked_sub(1).and_then(|i| made.parameters.get(i)).map_or("other", |p| p.name.as_str());
+                assert!(off <= 2e-3 * norm.max(1e-4), "{name}, {isa}, output {i} ({what}): off by {off} of {norm}");
+            }
+        }
+    }
+}
+
+#[test]
+fn steps_are_the_same_bit_by_bit_whatever_the_number_of_threads() {
+    let (_, net, shape) = networks().swap_remove(0);
+    let (net, made) = made(&net, &shape);
+    let inputs = inputs(&net, &made);
+    let one = run(Isa::detect(), 1, &made, &inputs);
+    for threads in [2, 3] {
+        assert!(one == run(Isa::detect(), threads, &made, &inputs), "{threads} threads");
+    }
+}
+
+#[test]
+fn only_the_loss_is_left_to_the_reference_executor() {
+    for (name, net, shape) in networks() {
+        if name == "odd channels" {
+            continue;
+        }
+        let (net, made) = made(&net, &shape);
+        let shapes: Vec<Vec<usize>> = inputs(&net, &made).iter().map(|t| t.shape().to_vec()).collect();
+        let session = CpuEngine::new().compile(&made.graph, &shapes, &CompileOptions::default()).unwrap();
+        assert!(session.report().fallbacks.is_empty(), "{name}: {:?}", session.report().fallbacks);
+    }
+}
+
+#[test]
+fn optimizers_agree_with_the_reference() {
+    let (net, made) = made(&networks()[0].1, &[1, 1, 4, 8, 8]);
+    let values = made.values(&net).unwrap();
+    for optimizer in [
+        Optimizer::default(),
+        Optimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.01 },
+        Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
+    ] {
+        let update = update_graph(&made.parameters, optimizer);
+        let hyper = Hyper { rate: 1e-2, step: 3, scale: 0.5, limit: 1.0 };
+        let mut inputs = vec![Tensor::vector(hyper.to_vec())];
+        let copies = if update.has_second { 4 } else { 3 };
+        for copy in 0..copies {
+            for (i, v) in values.iter().enumerate() {
+                let mut noise = noise(1000 * copy + i as u64, v.len());
+                if copy == 3 {
+                    noise.iter_mut().for_each(|v| *v = v.abs());
+                }
+                inputs.push(if copy == 0 { v.clone() } else { Tensor::new(v.shape(), noise).unwrap() });
+            }
+        }
+        let names = update.graph.inputs.iter().map(|id| update.graph.value(*id).name.clone());
+        let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
+        let want = reference::run(&update.graph, &named).unwrap();
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+        let mut session = CpuEngine::new().compile(&update.graph, &shapes, &CompileOptions::default()).unwrap();
+        assert!(session.report().fallbacks.is_empty(), "{:?}", session.report().fallbacks);
+        for (got, want) in session.run(&inputs).unwrap().iter().zip(&want) {
+            let off = got.to_f64_vec().iter().zip(want.to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(off < 1e-4, "{optimizer:?}: {off}");
+        }
+    }
+}
