@@ -1,4 +1,5 @@
-//! What training adds to the forward kernels: gradients of convolutions, norms and activations.
+//! What training adds to the forward kernels: gradients of convolutions, norms and activations, and the
+//! optimizers' steps.
 //!
 //! One image at a time, in the same [`crate::Blocked`] layouts; weights and their gradients are dense in ONNX order. Sums over
 //! voxels are cut into the same parts and added in the same order whatever the number of threads, so that a run can be
@@ -6,6 +7,7 @@
 
 mod input;
 mod norm;
+pub mod optimizer;
 mod outer;
 mod pointwise;
 mod weight;

@@ -282,7 +282,7 @@ unsafe fn before<L: Lanes>(from: &Sources<'_>, (scale, shift, slope): (L, L, L),
     unsafe {
         let room = from.len - at;
         let x = load::<L>(from.input.add(at), room);
-        let mut z = x.fma(scale, shift);
+        let mut z = x.mul_then_add(scale, shift);
         if !from.residual.is_null() {
             z = z.add(load::<L>(from.residual.add(at), room));
         }
@@ -303,14 +303,14 @@ with_lanes! {
                 for chain in 0..2 {
                     let (x, g) = before::<L>(from, own, at + chain * CHANNEL_BLOCK);
                     sums[chain][0] = sums[chain][0].add(g);
-                    sums[chain][1] = g.fma(x.sub(mean), sums[chain][1]);
+                    sums[chain][1] = g.mul_then_add(x.sub(mean), sums[chain][1]);
                 }
                 at += 2 * CHANNEL_BLOCK;
             }
             while at < from.len {
                 let (x, g) = before::<L>(from, own, at);
                 sums[0][0] = sums[0][0].add(g);
-                sums[0][1] = g.fma(x.sub(mean), sums[0][1]);
+                sums[0][1] = g.mul_then_add(x.sub(mean), sums[0][1]);
                 at += CHANNEL_BLOCK;
             }
             let mut out = [0.0; 2 * CHANNEL_BLOCK];
@@ -333,7 +333,7 @@ with_lanes! {
             for at in (0..from.len).step_by(CHANNEL_BLOCK) {
                 let room = from.len - at;
                 let (x, g) = before::<L>(from, own, at);
-                store(g.fma(of_gradient, x.fma(of_input, constant)), to.values.add(at), room, to.accumulate);
+                store(g.mul_then_add(of_gradient, x.mul_then_add(of_input, constant)), to.values.add(at), room, to.accumulate);
                 if !to.branch.is_null() {
                     store(g, to.branch.add(at), room, to.branch_accumulate);
                 }
