@@ -103,6 +103,40 @@ proptest! {
     }
 
     #[test]
+    fn transposed_gradients_equal_plain_loops(
+        ci in prop_oneof![1usize..4, 14usize..40], co in prop_oneof![1usize..4, 14usize..40], d in 1usize..4, h in 1usize..5,
+        w in 1usize..20, k in 0usize..4, accumulate in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let kernel = [[2, 2, 2], [1, 2, 2], [1, 1, 1], [1, 3, 2]][k];
+        let (dims, taps) = ([d, h, w], kernel.iter().product::<usize>());
+        let out = [0, 1, 2].map(|a| dims[a] * kernel[a]);
+        let (n_in, n_out): (usize, usize) = (dims.iter().product(), out.iter().product());
+        let (x, g) = (noise(ci * n_in, seed), noise(co * n_out, seed ^ 1));
+        let (weights, start) = (noise(ci * co * taps, seed ^ 2), noise(ci * n_in, seed ^ 3));
+        let mut want_input: Vec<f64> = start.iter().map(|v| if accumulate { f64::from(*v) } else { 0.0 }).collect();
+        let mut want: Vec<f64> = weights.iter().map(|v| f64::from(*v)).collect();
+        let shape = ConvShape { kernel, stride: kernel, dilation: [1; 3], pad_before: [0; 3] };
+        // The convolution that reads the output: its outputs are the inputs.
+        products([ci, co], out, dims, &shape, |i, o, t, p, q| {
+            want_input[i * n_in + p] += f64::from(g[o * n_out + q]) * f64::from(weights[(i * co + o) * taps + t]);
+            want[(i * co + o) * taps + t] += f64::from(g[o * n_out + q]) * f64::from(x[i * n_in + p]);
+        });
+        let (want, want_input): (Vec<f32>, Vec<f32>) =
+            (want.iter().map(|v| *v as f32).collect(), want_input.iter().map(|v| *v as f32).collect());
+        let (li, lo) = (Blocked::new(ci, dims, [1, 0, 1], block_of(ci)), Blocked::new(co, out, [0, 1, 1], block_of(co)));
+        let (x, g) = (blocked(&x, &li), blocked(&g, &lo));
+        for isa in isas() {
+            let packed = train::TransposeInputGradient::new(isa, &weights, [ci, co], kernel, lo.block).unwrap();
+            let mut got = blocked(&start, &li);
+            train::transpose_input_gradient(isa, &g, &lo, &packed, accumulate, &mut got, &li).unwrap();
+            close(&dense(&got, &li), &want_input, 5e-5);
+            let mut got = weights.clone();
+            train::transpose_weight_gradient(isa, &x, &li, &g, &lo, kernel, &mut got).unwrap();
+            close(&got, &want, 5e-5);
+        }
+    }
+
+    #[test]
     fn norm_gradients_equal_double_precision(
         c in prop_oneof![1usize..4, 14usize..40], d in 1usize..4, h in 1usize..5, w in 1usize..50, offset in -3f32..3.0,
         with_residual in any::<bool>(), accumulate in any::<bool>(), slope in prop_oneof![Just(0.0f32), Just(0.01), Just(1.0)], seed in any::<u64>(),

@@ -10,9 +10,11 @@ mod norm;
 pub mod optimizer;
 mod outer;
 mod pointwise;
+mod transpose;
 mod weight;
 
 pub use input::{InputGradient, conv_input_gradient};
 pub use norm::{Activated, Branch, NormFactors, norm_gradient, norm_gradient_sums};
 pub use pointwise::{Derivative, activation_gradient, add, bias_gradient, channel_sums};
+pub use transpose::{TransposeInputGradient, transpose_input_gradient, transpose_weight_gradient};
 pub use weight::conv_weight_gradient;
