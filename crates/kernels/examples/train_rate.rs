@@ -1,8 +1,8 @@
 //! Prints the rate of a convolution and of its gradients over typical U-Net layers, on one core:
 //! `cargo run --release -p cytoscope-kernels --example train_rate [ISA]`.
 
-use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, WeightShape};
-use cytoscope_kernels::train::{self, InputGradient};
+use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, WeightShape};
+use cytoscope_kernels::train::{self, Activated, InputGradient, NormFactors};
 use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
 use std::time::Instant;
 
@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (64, 32, 32, 3, 1),
         (64, 64, 16, 3, 1),
         (256, 256, 8, 3, 1),
+        (16, 16, 32, 3, 2),
         (16, 32, 32, 3, 2),
         (32, 64, 16, 3, 2),
         (16, 32, 32, 1, 2),
@@ -75,6 +76,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 pack_back * 1e3,
             );
         }
+        pool.install(|| norms(isa))?;
     }
+    Ok(())
+}
+
+/// Prints the rates of the passes of a norm's gradient, in bytes read and written.
+fn norms(isa: Isa) -> Result<(), KernelError> {
+    let layout = Blocked::new(16, [64; 3], [1; 3], 16);
+    let (x, dy, mut dx) = (vec![0.5; layout.len()], vec![0.5; layout.len()], vec![0.0; layout.len()]);
+    let (ones, zeros) = (vec![1.0; 16], vec![0.0; 16]);
+    let activation = Activation::Leaky { slope: 0.01 };
+    let after = Activated { scale: &ones, shift: &zeros, residual: None, activation };
+    let sums = best(|| train::norm_gradient_sums(isa, &x, &layout, &dy, &layout, &after, &zeros, &ones).map(drop))?;
+    let factors = NormFactors::constant_scale(&ones);
+    let apply =
+        best(|| train::norm_gradient(isa, &x, &layout, &dy, &layout, &after, &factors, false, &mut dx, &layout, None))?;
+    let bias = best(|| train::channel_sums(isa, &x, &layout).map(drop))?;
+    let rate = |s: f64, images: usize| format!("{:.2} ms {:.1}", s * 1e3, (images * layout.len() * 4) as f64 / s / 1e9);
+    println!(
+        "{isa:>11} 16 channels at 64³, GB/s: norm sums {} norm gradient {} channel sums {}",
+        rate(sums, 2),
+        rate(apply, 3),
+        rate(bias, 1)
+    );
     Ok(())
 }

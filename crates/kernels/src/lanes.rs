@@ -42,6 +42,8 @@ pub(crate) trait Lanes: Copy {
     }
     /// `self` where it is not negative, else `self · slope`.
     unsafe fn leaky(self, slope: Self) -> Self;
+    /// `self` where `of` is above 0, else `self · slope`.
+    unsafe fn where_positive(self, of: Self, slope: Self) -> Self;
     /// The sum of the lanes.
     unsafe fn sum(self) -> f32;
     /// The lanes.
@@ -134,6 +136,10 @@ impl Lanes for Plain {
     #[inline(always)]
     unsafe fn leaky(self, slope: Self) -> Self {
         Self(std::array::from_fn(|i| if self.0[i] < 0.0 { self.0[i] * slope.0[i] } else { self.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, of: Self, slope: Self) -> Self {
+        Self(std::array::from_fn(|i| if of.0[i] > 0.0 { self.0[i] } else { self.0[i] * slope.0[i] }))
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
@@ -271,6 +277,18 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn where_positive(self, of: Self, slope: Self) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(of.0, _mm256_setzero_ps());
+                let above_high = _mm256_cmp_ps::<_CMP_GT_OQ>(of.1, _mm256_setzero_ps());
+                Self(
+                    _mm256_blendv_ps(_mm256_mul_ps(self.0, slope.0), self.0, above),
+                    _mm256_blendv_ps(_mm256_mul_ps(self.1, slope.1), self.1, above_high),
+                )
+            }
+        }
+        #[inline(always)]
         unsafe fn sum(self) -> f32 {
             // SAFETY: as above.
             unsafe { self.to_array() }.iter().sum()
@@ -402,6 +420,14 @@ mod x86 {
             unsafe {
                 let negative = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_ps());
                 Self(_mm512_mask_mul_ps(self.0, negative, self.0, slope.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn where_positive(self, of: Self, slope: Self) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let below = !_mm512_cmp_ps_mask::<_CMP_GT_OQ>(of.0, _mm512_setzero_ps());
+                Self(_mm512_mask_mul_ps(self.0, below, self.0, slope.0))
             }
         }
         #[inline(always)]

@@ -163,7 +163,11 @@ pub fn translate_in_place(table: &[u8; 256], values: &mut [u8], layout: &Blocked
 }
 
 /// Calls `f(block, d, h, row)` for every row of an image, in parallel over slices.
-fn rows<T: Send>(values: &mut [T], layout: &Blocked, f: impl Fn(usize, usize, usize, &mut [T]) + Sync + Send) {
+pub(crate) fn rows<T: Send>(
+    values: &mut [T],
+    layout: &Blocked,
+    f: impl Fn(usize, usize, usize, &mut [T]) + Sync + Send,
+) {
     let [depth, height, _] = layout.dims;
     let shared = Shared::new(values);
     for_each(layout.blocks() * depth, |task| {

@@ -168,8 +168,12 @@ unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
                 meet!(1, 0 newer, 1 older);
                 for w in 2..width {
                     let newest = L::load(y.add(w * 16));
-                    for j in 0..J {
-                        acc[j] = L::meet([newest, newer, older], from[j].add(w * STEP), acc[j]);
+                    if STEP == 16 {
+                        for j in 0..J {
+                            acc[j] = L::meet([newest, newer, older], from[j].add(w * STEP), acc[j]);
+                        }
+                    } else {
+                        meet!(w, 0 newest, 1 newer, 2 older);
                     }
                     (older, newer) = (newer, newest);
                 }

@@ -1,0 +1,343 @@
+//! Gradients of normalisations (instance norm, batch norm while training) with what follows them, the derivative of the
+//! activation taken on the fly: one pass that sums, one that applies.
+
+use crate::conv::{Activation, Residual};
+use crate::lanes::{Lanes, with_lanes};
+use crate::parallel::{Shared, for_each};
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, same_image};
+
+/// What became of a convolution's output `x`: `activation(x · scale[c] + shift[c] + residual)`.
+///
+/// Of a norm with weight `γ` and bias `β`, `scale = γ · inverse_deviation` and `shift = β − mean · scale`.
+#[derive(Clone, Copy)]
+pub struct Activated<'a> {
+    /// Factors by channel.
+    pub scale: &'a [f32],
+    /// Summands by channel.
+    pub shift: &'a [f32],
+    /// Added before the activation.
+    pub residual: Residual<'a>,
+    /// Done last; its derivative at 0 is that of the negative side.
+    pub activation: Activation,
+}
+
+/// By channel, the gradient of a norm's input: `of_gradient · g + of_input · x + constant`, where `g` is the gradient before the
+/// activation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NormFactors {
+    /// Factors of `g`.
+    pub of_gradient: Vec<f32>,
+    /// Factors of `x`.
+    pub of_input: Vec<f32>,
+    /// Summands.
+    pub constant: Vec<f32>,
+}
+
+impl NormFactors {
+    /// Of a norm over `count` voxels a channel (all images' voxels, for a batch norm) with weights `weight`, whose sums are those
+    /// of [`norm_gradient_sums`] (added over all images, for a batch norm).
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] if the channels differ.
+    pub fn new(
+        weight: &[f32],
+        mean: &[f32],
+        inverse_deviation: &[f32],
+        sums: &[(f64, f64)],
+        count: usize,
+    ) -> Result<Self, KernelError> {
+        check_len("means", mean.len(), weight.len())?;
+        check_len("inverse deviations", inverse_deviation.len(), weight.len())?;
+        check_len("sums", sums.len(), weight.len())?;
+        let mut factors = Self { of_gradient: Vec::new(), of_input: Vec::new(), constant: Vec::new() };
+        for c in 0..weight.len() {
+            let (mean, inverse) = (f64::from(mean[c]), f64::from(inverse_deviation[c]));
+            let gain = f64::from(weight[c]) * inverse;
+            let (of_one, of_normal) = (sums[c].0 / count.max(1) as f64, sums[c].1 / count.max(1) as f64);
+            factors.of_gradient.push(gain as f32);
+            factors.of_input.push((-gain * inverse * of_normal) as f32);
+            factors.constant.push((gain * (inverse * mean * of_normal - of_one)) as f32);
+        }
+        Ok(factors)
+    }
+
+    /// Of `x · scale[c] + shift[c]` with constant factors: a norm by running statistics, or (scale 1) none at all.
+    pub fn constant_scale(scale: &[f32]) -> Self {
+        Self { of_gradient: scale.to_vec(), of_input: vec![0.0; scale.len()], constant: vec![0.0; scale.len()] }
+    }
+}
+
+/// Where the gradient before the activation goes as well: that of the residual.
+pub struct Branch<'a> {
+    /// The image.
+    pub values: &'a mut [f32],
+    /// Its layout.
+    pub layout: &'a Blocked,
+    /// Added to what is there, else written.
+    pub accumulate: bool,
+}
+
+/// By channel, the sums of `g` and of `g · (x − mean) · inverse_deviation` over the voxels, where `g = gradient ·
+/// activation'(x · scale + shift + residual)`: the gradients of a norm's bias and weight.
+///
+/// Rows are summed in `f32` lanes, and over rows in `f64` in a fixed order.
+///
+/// # Errors
+/// [`KernelError`] if the buffers, layouts and channels do not fit.
+#[allow(clippy::too_many_arguments)]
+pub fn norm_gradient_sums(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    gradient: &[f32],
+    layout: &Blocked,
+    after: &Activated<'_>,
+    mean: &[f32],
+    inverse_deviation: &[f32],
+) -> Result<Vec<(f64, f64)>, KernelError> {
+    check(input, in_layout, gradient, layout, after)?;
+    check_len("inverse deviations", inverse_deviation.len(), layout.channels)?;
+    let [scale, shift, mean] = [lanes(after.scale, layout)?, lanes(after.shift, layout)?, lanes(mean, layout)?];
+    let [depth, height, _] = layout.dims;
+    let mut partial = vec![[0.0f64; 2 * CHANNEL_BLOCK]; layout.blocks() * depth];
+    let shared = Shared::new(&mut partial);
+    for_each(layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        // SAFETY: each task owns its own sums.
+        let own = unsafe { shared.slice(task, 1) };
+        for h in 0..height {
+            let from = Sources {
+                len: layout.row_len(),
+                input: input[in_layout.row_start(b, d, h)..].as_ptr(),
+                gradient: gradient[layout.row_start(b, d, h)..].as_ptr(),
+                residual: residual_row(after.residual, b, d, h),
+                scale: &scale[b],
+                shift: &shift[b],
+                slope: after.activation.slope(),
+            };
+            // SAFETY: every source holds the row.
+            let sums = unsafe { sum_row(isa, &from, &mean[b]) };
+            own[0].iter_mut().zip(sums).for_each(|(t, s)| *t += f64::from(s));
+        }
+    });
+    Ok((0..layout.channels)
+        .map(|c| {
+            let (b, lane) = (c / layout.block, c % layout.block);
+            let total = |at: usize| -> f64 {
+                let own = partial[b * depth..(b + 1) * depth].iter();
+                if layout.block == 1 {
+                    own.map(|s| s[at..at + CHANNEL_BLOCK].iter().sum::<f64>()).sum()
+                } else {
+                    own.map(|s| s[at + lane]).sum()
+                }
+            };
+            (total(0), total(CHANNEL_BLOCK) * f64::from(inverse_deviation[c]))
+        })
+        .collect())
+}
+
+/// Gradient of a norm's input, `factors` applied to `g = gradient · activation'(x · scale + shift + residual)` and `x`: added to
+/// `in_gradient` if `accumulate`, else written there; `g` itself goes to `branch`.
+///
+/// # Errors
+/// [`KernelError`] if the buffers, layouts and channels do not fit.
+#[allow(clippy::too_many_arguments)]
+pub fn norm_gradient(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    gradient: &[f32],
+    layout: &Blocked,
+    after: &Activated<'_>,
+    factors: &NormFactors,
+    accumulate: bool,
+    in_gradient: &mut [f32],
+    in_gradient_layout: &Blocked,
+    branch: Option<Branch<'_>>,
+) -> Result<(), KernelError> {
+    check(input, in_layout, gradient, layout, after)?;
+    check_len("gradient of the input", in_gradient.len(), in_gradient_layout.len())?;
+    same_image(in_gradient_layout, layout)?;
+    if let Some(b) = &branch {
+        check_len("gradient of the residual", b.values.len(), b.layout.len())?;
+        same_image(b.layout, layout)?;
+    }
+    let [scale, shift] = [lanes(after.scale, layout)?, lanes(after.shift, layout)?];
+    let [of_gradient, of_input, constant] =
+        [lanes(&factors.of_gradient, layout)?, lanes(&factors.of_input, layout)?, lanes(&factors.constant, layout)?];
+    let branch = branch.map(|b| (Shared::new(b.values), *b.layout, b.accumulate));
+    let target = Shared::new(in_gradient);
+    let [depth, height, _] = layout.dims;
+    let len = layout.row_len();
+    for_each(layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            let from = Sources {
+                len,
+                input: input[in_layout.row_start(b, d, h)..].as_ptr(),
+                gradient: gradient[layout.row_start(b, d, h)..].as_ptr(),
+                residual: residual_row(after.residual, b, d, h),
+                scale: &scale[b],
+                shift: &shift[b],
+                slope: after.activation.slope(),
+            };
+            let to = Targets {
+                factors: [&of_gradient[b], &of_input[b], &constant[b]],
+                values: target.pointer(in_gradient_layout.row_start(b, d, h), len),
+                accumulate,
+                branch: branch
+                    .as_ref()
+                    .map_or(std::ptr::null_mut(), |(values, layout, _)| values.pointer(layout.row_start(b, d, h), len)),
+                branch_accumulate: branch.as_ref().is_some_and(|(_, _, accumulate)| *accumulate),
+            };
+            // SAFETY: every source and target holds the row, and each task writes its own rows.
+            unsafe { apply_row(isa, &from, &to) };
+        }
+    });
+    Ok(())
+}
+
+fn check(
+    input: &[f32],
+    in_layout: &Blocked,
+    gradient: &[f32],
+    layout: &Blocked,
+    after: &Activated<'_>,
+) -> Result<(), KernelError> {
+    check_len("input", input.len(), in_layout.len())?;
+    check_len("gradient", gradient.len(), layout.len())?;
+    same_image(in_layout, layout)?;
+    crate::check_that(matches!(layout.block, 1 | CHANNEL_BLOCK), "block of floats", "1 or 16", layout.block)?;
+    if let Some((values, of)) = after.residual {
+        check_len("residual", values.len(), of.len())?;
+        same_image(of, layout)?;
+    }
+    Ok(())
+}
+
+/// Values by channel as lanes of each block; planes repeat theirs.
+fn lanes(values: &[f32], layout: &Blocked) -> Result<Vec<[f32; CHANNEL_BLOCK]>, KernelError> {
+    check_len("values by channel", values.len(), layout.channels)?;
+    let of = |b: usize, i: usize| if layout.block == 1 { b } else { b * layout.block + i };
+    Ok((0..layout.blocks()).map(|b| std::array::from_fn(|i| values.get(of(b, i)).copied().unwrap_or(0.0))).collect())
+}
+
+fn residual_row(residual: Residual<'_>, b: usize, d: usize, h: usize) -> *const f32 {
+    residual.map_or(std::ptr::null(), |(values, layout)| values[layout.row_start(b, d, h)..].as_ptr())
+}
+
+/// One row, as it is read.
+struct Sources<'a> {
+    len: usize,
+    input: *const f32,
+    gradient: *const f32,
+    /// May be null.
+    residual: *const f32,
+    scale: &'a [f32; CHANNEL_BLOCK],
+    shift: &'a [f32; CHANNEL_BLOCK],
+    slope: f32,
+}
+
+/// One row, as it is written.
+struct Targets<'a> {
+    factors: [&'a [f32; CHANNEL_BLOCK]; 3],
+    values: *mut f32,
+    accumulate: bool,
+    /// May be null.
+    branch: *mut f32,
+    branch_accumulate: bool,
+}
+
+/// Up to 16 values; those past `room` are 0.
+#[inline(always)]
+pub(super) unsafe fn load<L: Lanes>(from: *const f32, room: usize) -> L {
+    // SAFETY: the caller's promise: `room` values.
+    unsafe {
+        if room >= CHANNEL_BLOCK {
+            return L::load(from);
+        }
+        let mut held = [0.0f32; CHANNEL_BLOCK];
+        std::ptr::copy_nonoverlapping(from, held.as_mut_ptr(), room);
+        L::load(held.as_ptr())
+    }
+}
+
+/// Stores up to 16 values, added to what is there if `accumulate`.
+#[inline(always)]
+pub(super) unsafe fn store<L: Lanes>(values: L, to: *mut f32, room: usize, accumulate: bool) {
+    // SAFETY: the caller's promise: `room` values.
+    unsafe {
+        let values = if accumulate { values.add(load::<L>(to, room)) } else { values };
+        if room >= CHANNEL_BLOCK {
+            return values.store(to);
+        }
+        std::ptr::copy_nonoverlapping(values.to_array().as_ptr(), to, room);
+    }
+}
+
+/// Input and gradient before the activation.
+#[inline(always)]
+unsafe fn before<L: Lanes>(from: &Sources<'_>, (scale, shift, slope): (L, L, L), at: usize) -> (L, L) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let room = from.len - at;
+        let x = load::<L>(from.input.add(at), room);
+        let mut z = x.mul_then_add(scale, shift);
+        if !from.residual.is_null() {
+            z = z.add(load::<L>(from.residual.add(at), room));
+        }
+        (x, load::<L>(from.gradient.add(at), room).where_positive(z, slope))
+    }
+}
+
+with_lanes! {
+    /// Sums of a row: 16 of the gradient, 16 of its products with the input less the mean.
+    unsafe fn sum_row<L>(from: &Sources<'_>, mean: &[f32; CHANNEL_BLOCK]) -> [f32; 2 * CHANNEL_BLOCK] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let own = (L::load(from.scale.as_ptr()), L::load(from.shift.as_ptr()), L::splat(from.slope));
+            let mean = L::load(mean.as_ptr());
+            let mut sums = [[L::splat(0.0); 2]; 2];
+            let mut at = 0;
+            while at + 2 * CHANNEL_BLOCK <= from.len {
+                for chain in 0..2 {
+                    let (x, g) = before::<L>(from, own, at + chain * CHANNEL_BLOCK);
+                    sums[chain][0] = sums[chain][0].add(g);
+                    sums[chain][1] = g.mul_then_add(x.sub(mean), sums[chain][1]);
+                }
+                at += 2 * CHANNEL_BLOCK;
+            }
+            while at < from.len {
+                let (x, g) = before::<L>(from, own, at);
+                sums[0][0] = sums[0][0].add(g);
+                sums[0][1] = g.mul_then_add(x.sub(mean), sums[0][1]);
+                at += CHANNEL_BLOCK;
+            }
+            let mut out = [0.0; 2 * CHANNEL_BLOCK];
+            for i in 0..2 {
+                sums[0][i].add(sums[1][i]).store(out[i * CHANNEL_BLOCK..].as_mut_ptr());
+            }
+            out
+        }
+    }
+}
+
+with_lanes! {
+    /// Writes a row.
+    unsafe fn apply_row<L>(from: &Sources<'_>, to: &Targets<'_>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let own = (L::load(from.scale.as_ptr()), L::load(from.shift.as_ptr()), L::splat(from.slope));
+            let [of_gradient, of_input, constant] = to.factors.map(|f| f.as_ptr());
+            let (of_gradient, of_input, constant) = (L::load(of_gradient), L::load(of_input), L::load(constant));
+            for at in (0..from.len).step_by(CHANNEL_BLOCK) {
+                let room = from.len - at;
+                let (x, g) = before::<L>(from, own, at);
+                store(g.mul_then_add(of_gradient, x.mul_then_add(of_input, constant)), to.values.add(at), room, to.accumulate);
+                if !to.branch.is_null() {
+                    store(g, to.branch.add(at), room, to.branch_accumulate);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Steps of optimizers on flat parameters, each in one pass.
+
+use crate::parallel::{Shared, for_each, multiversion};
+use crate::{Isa, KernelError, check_len};
+
+/// Parameters of one task; sums over tasks are added in their order.
+const CHUNK: usize = 1 << 14;
+
+/// Adam.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adam {
+    /// Learning rate.
+    pub rate: f32,
+    /// Decay of the gradient's average.
+    pub beta1: f32,
+    /// Decay of the squared gradient's average.
+    pub beta2: f32,
+    /// Added to the root of the squared gradient's average.
+    pub epsilon: f32,
+    /// Weight decay.
+    pub weight_decay: f32,
+    /// Weights decay by `rate · weight_decay` of themselves (AdamW); else `weight_decay · weight` is part of the gradient.
+    pub decoupled: bool,
+}
+
+impl Default for Adam {
+    fn default() -> Self {
+        Self { rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decoupled: true }
+    }
+}
+
+/// Gradient descent with momentum.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sgd {
+    /// Learning rate.
+    pub rate: f32,
+    /// Share of the last step's velocity that is kept.
+    pub momentum: f32,
+    /// Looks ahead along the velocity.
+    pub nesterov: bool,
+    /// `weight_decay · weight` is part of the gradient.
+    pub weight_decay: f32,
+}
+
+/// What one pass of [`adam`] multiplies by.
+#[derive(Clone, Copy)]
+struct AdamFactors {
+    gradient: f32,
+    decay_in_gradient: f32,
+    keep: f32,
+    first: [f32; 2],
+    second: [f32; 2],
+    step: f32,
+    root: f32,
+    epsilon: f32,
+}
+
+/// One step of Adam: the gradient counts `gradient_scale` times, `step` counts from 1, `first` and `second` are the averages of the
+/// gradient and its square (zeros before the first step).
+///
+/// # Errors
+/// [`KernelError::Length`] if the buffers differ in length.
+#[allow(clippy::too_many_arguments)]
+pub fn adam(
+    isa: Isa,
+    adam: &Adam,
+    step: u64,
+    gradient_scale: f32,
+    gradient: &[f32],
+    weights: &mut [f32],
+    first: &mut [f32],
+    second: &mut [f32],
+) -> Result<(), KernelError> {
+    check_len("gradient", gradient.len(), weights.len())?;
+    check_len("first average", first.len(), weights.len())?;
+    check_len("second average", second.len(), weights.len())?;
+    let rest = |beta: f32| 1.0 - f64::from(beta).powf(step.max(1) as f64);
+    let decay = |decoupled: bool| if adam.decoupled == decoupled { adam.weight_decay } else { 0.0 };
+    let factors = AdamFactors {
+        gradient: gradient_scale,
+        decay_in_gradient: decay(false),
+        keep: 1.0 - adam.rate * decay(true),
+        first: [adam.beta1, 1.0 - adam.beta1],
+        second: [adam.beta2, 1.0 - adam.beta2],
+        step: (f64::from(adam.rate) / rest(adam.beta1)) as f32,
+        root: (1.0 / rest(adam.beta2).sqrt()) as f32,
+        epsilon: adam.epsilon,
+    };
+    let len = weights.len();
+    let (weights, first, second) = (Shared::new(weights), Shared::new(first), Shared::new(second));
+    for_each(len.div_ceil(CHUNK), |task| {
+        let (at, n) = chunk(task, len);
+        // SAFETY: each task owns its chunk of each buffer.
+        let (w, m, v) = unsafe { (weights.slice(at, n), first.slice(at, n), second.slice(at, n)) };
+        adam_chunk(isa, factors, &gradient[at..at + n], w, m, v);
+    });
+    Ok(())
+}
+
+fn chunk(task: usize, len: usize) -> (usize, usize) {
+    (task * CHUNK, CHUNK.min(len - task * CHUNK))
+}
+
+multiversion! {
+    fn adam_chunk(f: AdamFactors, gradient: &[f32], weights: &mut [f32], first: &mut [f32], second: &mut [f32]) {
+        let averages = first.iter_mut().zip(second.iter_mut());
+        for ((g, w), (m, v)) in gradient.iter().zip(weights.iter_mut()).zip(averages) {
+            let g = g * f.gradient + *w * f.decay_in_gradient;
+            *m = *m * f.first[0] + g * f.first[1];
+            *v = *v * f.second[0] + g * g * f.second[1];
+            *w = *w * f.keep - f.step * *m / (v.sqrt() * f.root + f.epsilon);
+        }
+    }
+}
+
+/// One step of gradient descent: the gradient counts `gradient_scale` times. `velocity` (zeros before the first step) may be empty
+/// where there is no momentum.
+///
+/// # Errors
+/// [`KernelError::Length`] if the buffers differ in length.
+pub fn sgd(
+    isa: Isa,
+    sgd: &Sgd,
+    gradient_scale: f32,
+    gradient: &[f32],
+    weights: &mut [f32],
+    velocity: &mut [f32],
+) -> Result<(), KernelError> {
+    check_len("gradient", gradient.len(), weights.len())?;
+    let plain = sgd.momentum == 0.0 && velocity.is_empty();
+    if !plain {
+        check_len("velocity", velocity.len(), weights.len())?;
+    }
+    let len = weights.len();
+    let (weights, velocity) = (Shared::new(weights), Shared::new(velocity));
+    for_each(len.div_ceil(CHUNK), |task| {
+        let (at, n) = chunk(task, len);
+        // SAFETY: each task owns its chunk of each buffer.
+        let (w, v) =
+            unsafe { (weights.slice(at, n), if plain { velocity.slice(0, 0) } else { velocity.slice(at, n) }) };
+        sgd_chunk(isa, *sgd, gradient_scale, &gradient[at..at + n], w, v);
+    });
+    Ok(())
+}
+
+multiversion! {
+    fn sgd_chunk(s: Sgd, gradient_scale: f32, gradient: &[f32], weights: &mut [f32], velocity: &mut [f32]) {
+        if velocity.is_empty() {
+            for (g, w) in gradient.iter().zip(weights.iter_mut()) {
+                *w -= s.rate * (g * gradient_scale + *w * s.weight_decay);
+            }
+            return;
+        }
+        // Of the new velocity and of the gradient itself.
+        let (of_velocity, of_gradient) = if s.nesterov { (s.momentum, 1.0) } else { (1.0, 0.0) };
+        for ((g, w), v) in gradient.iter().zip(weights.iter_mut()).zip(velocity.iter_mut()) {
+            let g = g * gradient_scale + *w * s.weight_decay;
+            *v = *v * s.momentum + g;
+            *w -= s.rate * (*v * of_velocity + g * of_gradient);
+        }
+    }
+}
+
+/// Moves an exponential average towards the weights: `average += (1 − decay) · (weights − average)`.
+///
+/// # Errors
+/// [`KernelError::Length`] if the buffers differ in length.
+pub fn average(isa: Isa, decay: f32, weights: &[f32], average: &mut [f32]) -> Result<(), KernelError> {
+    check_len("average", average.len(), weights.len())?;
+    let len = weights.len();
+    let average = Shared::new(average);
+    for_each(len.div_ceil(CHUNK), |task| {
+        let (at, n) = chunk(task, len);
+        // SAFETY: each task owns its chunk.
+        average_chunk(isa, 1.0 - decay, &weights[at..at + n], unsafe { average.slice(at, n) });
+    });
+    Ok(())
+}
+
+multiversion! {
+    fn average_chunk(share: f32, weights: &[f32], average: &mut [f32]) {
+        for (a, w) in average.iter_mut().zip(weights) {
+            *a += share * (w - *a);
+        }
+    }
+}
+
+/// The sum of squares, in `f64` and in a fixed order: the square of a norm. It is not finite if, and only if, a value is not.
+pub fn sum_of_squares(isa: Isa, values: &[f32]) -> f64 {
+    let mut parts = vec![0.0f64; values.len().div_ceil(CHUNK)];
+    let shared = Shared::new(&mut parts);
+    for_each(values.len().div_ceil(CHUNK), |task| {
+        let (at, n) = chunk(task, values.len());
+        // SAFETY: each task owns its sum.
+        let own = unsafe { shared.slice(task, 1) };
+        own[0] = squares_chunk(isa, &values[at..at + n]);
+    });
+    parts.iter().sum()
+}
+
+multiversion! {
+    fn squares_chunk(values: &[f32]) -> f64 {
+        let mut sums = [0.0f64; 32];
+        let mut groups = values.chunks_exact(32);
+        for group in &mut groups {
+            for i in 0..32 {
+                let v = f64::from(group[i]);
+                sums[i] += v * v;
+            }
+        }
+        for (s, v) in sums.iter_mut().zip(groups.remainder()) {
+            *s += f64::from(*v) * f64::from(*v);
+        }
+        sums.iter().sum()
+    }
+}
+
+/// Whether every value is finite.
+pub fn all_finite(isa: Isa, values: &[f32]) -> bool {
+    let mut parts = vec![true; values.len().div_ceil(CHUNK)];
+    let shared = Shared::new(&mut parts);
+    for_each(values.len().div_ceil(CHUNK), |task| {
+        let (at, n) = chunk(task, values.len());
+        // SAFETY: each task owns its answer.
+        let own = unsafe { shared.slice(task, 1) };
+        own[0] = finite_chunk(isa, &values[at..at + n]);
+    });
+    parts.into_iter().all(|finite| finite)
+}
+
+multiversion! {
+    fn finite_chunk(values: &[f32]) -> bool {
+        // Without the sign, the bits of numbers that are not finite are the greatest.
+        values.iter().fold(0u32, |most, v| most.max(v.to_bits() & 0x7fff_ffff)) < 0x7f80_0000
+    }
+}

@@ -1,0 +1,183 @@
+//! Gradients voxel by voxel, sums of images, sums by channel.
+
+use super::norm::{load, store};
+use crate::lanes::with_lanes;
+use crate::parallel::{Shared, for_each};
+use crate::pointwise::rows;
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
+
+/// An activation whose derivative its result tells.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Derivative {
+    /// Of `x` where positive, else `slope · x`, for a slope not below 0; at 0 it is the slope.
+    Leaky {
+        /// Slope of the negative side; 0 is ReLU.
+        slope: f32,
+    },
+    /// Of `1 / (1 + e^-x)`.
+    Sigmoid,
+}
+
+/// Gradient of an activation's input, from its output and that output's gradient: added to `in_gradient` if `accumulate`, else
+/// written there; borders are left as they are.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+#[allow(clippy::too_many_arguments)]
+pub fn activation_gradient(
+    isa: Isa,
+    of: Derivative,
+    output: &[f32],
+    out_layout: &Blocked,
+    gradient: &[f32],
+    layout: &Blocked,
+    accumulate: bool,
+    in_gradient: &mut [f32],
+    in_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("output", output.len(), out_layout.len())?;
+    check_len("gradient", gradient.len(), layout.len())?;
+    check_len("gradient of the input", in_gradient.len(), in_layout.len())?;
+    same_image(out_layout, in_layout)?;
+    same_image(layout, in_layout)?;
+    rows(in_gradient, in_layout, |b, d, h, row| {
+        let y = &output[out_layout.row_start(b, d, h)..][..row.len()];
+        let g = &gradient[layout.row_start(b, d, h)..][..row.len()];
+        // SAFETY: three rows of one length.
+        unsafe { derivative_row(isa, of, y, g, accumulate, row) };
+    });
+    Ok(())
+}
+
+with_lanes! {
+    /// The derivative's product with a row.
+    unsafe fn derivative_row<L>(of: Derivative, y: &[f32], gradient: &[f32], accumulate: bool, to: &mut [f32]) {
+        let len = to.len();
+        // SAFETY: rows of one length, by the caller's promise.
+        unsafe {
+            match of {
+                Derivative::Leaky { slope } => {
+                    let slope = L::splat(slope);
+                    for at in (0..len).step_by(CHANNEL_BLOCK) {
+                        let g = load::<L>(gradient.as_ptr().add(at), len - at);
+                        let v = g.where_positive(load::<L>(y.as_ptr().add(at), len - at), slope);
+                        store(v, to.as_mut_ptr().add(at), len - at, accumulate);
+                    }
+                }
+                Derivative::Sigmoid => {
+                    for at in (0..len).step_by(CHANNEL_BLOCK) {
+                        let y = load::<L>(y.as_ptr().add(at), len - at);
+                        let v = load::<L>(gradient.as_ptr().add(at), len - at).mul(y.sub(y.mul(y)));
+                        store(v, to.as_mut_ptr().add(at), len - at, accumulate);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `target += factor · source`, voxel by voxel; the border is left as it is.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn add(
+    isa: Isa,
+    factor: f32,
+    source: &[f32],
+    from: &Blocked,
+    target: &mut [f32],
+    to: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("source", source.len(), from.len())?;
+    check_len("target", target.len(), to.len())?;
+    same_image(from, to)?;
+    rows(target, to, |b, d, h, row| {
+        let source = &source[from.row_start(b, d, h)..][..row.len()];
+        // SAFETY: two rows of one length.
+        unsafe { add_row(isa, factor, source, row) };
+    });
+    Ok(())
+}
+
+with_lanes! {
+    /// Adds a row to another.
+    unsafe fn add_row<L>(factor: f32, source: &[f32], to: &mut [f32]) {
+        // SAFETY: rows of one length, by the caller's promise.
+        unsafe {
+            let factor = L::splat(factor);
+            for at in (0..to.len()).step_by(CHANNEL_BLOCK) {
+                let room = to.len() - at;
+                let v = load::<L>(source.as_ptr().add(at), room).mul(factor);
+                store(v, to.as_mut_ptr().add(at), room, true);
+            }
+        }
+    }
+}
+
+/// The sum of each channel over the voxels. Rows are summed in `f32` lanes, and over rows in `f64` in a fixed order.
+///
+/// # Errors
+/// [`KernelError`] if the buffer does not fit the layout.
+pub fn channel_sums(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Vec<f64>, KernelError> {
+    check_len("input", input.len(), layout.len())?;
+    check_that(matches!(layout.block, 1 | CHANNEL_BLOCK), "block of floats", "1 or 16", layout.block)?;
+    let [depth, height, _] = layout.dims;
+    let mut partial = vec![[0.0f64; CHANNEL_BLOCK]; layout.blocks() * depth];
+    let shared = Shared::new(&mut partial);
+    for_each(layout.blocks() * depth, |task| {
+        // SAFETY: each task owns its own sums.
+        let own = unsafe { shared.slice(task, 1) };
+        for h in 0..height {
+            let row = &input[layout.row_start(task / depth, task % depth, h)..][..layout.row_len()];
+            // SAFETY: the row is a slice.
+            let sums = unsafe { row_sums(isa, row) };
+            own[0].iter_mut().zip(sums).for_each(|(t, s)| *t += f64::from(s));
+        }
+    });
+    Ok((0..layout.channels)
+        .map(|c| {
+            let own = partial[c / layout.block * depth..][..depth].iter();
+            match layout.block {
+                1 => own.map(|s| s.iter().sum::<f64>()).sum(),
+                block => own.map(|s| s[c % block]).sum(),
+            }
+        })
+        .collect())
+}
+
+/// Adds the gradient of a convolution with respect to its bias, the sum of its output's gradient by channel, to `gradient`.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and channels do not fit.
+pub fn bias_gradient(
+    isa: Isa,
+    out_gradient: &[f32],
+    layout: &Blocked,
+    gradient: &mut [f32],
+) -> Result<(), KernelError> {
+    check_len("gradient of the bias", gradient.len(), layout.channels)?;
+    let sums = channel_sums(isa, out_gradient, layout)?;
+    gradient.iter_mut().zip(sums).for_each(|(g, s)| *g += s as f32);
+    Ok(())
+}
+
+with_lanes! {
+    /// The sums of a row by lane.
+    unsafe fn row_sums<L>(row: &[f32]) -> [f32; CHANNEL_BLOCK] {
+        // SAFETY: within the row.
+        unsafe {
+            let mut sums = [L::splat(0.0); 2];
+            let mut at = 0;
+            while at + 2 * CHANNEL_BLOCK <= row.len() {
+                sums[0] = sums[0].add(L::load(row.as_ptr().add(at)));
+                sums[1] = sums[1].add(L::load(row.as_ptr().add(at + CHANNEL_BLOCK)));
+                at += 2 * CHANNEL_BLOCK;
+            }
+            while at < row.len() {
+                sums[0] = sums[0].add(load::<L>(row.as_ptr().add(at), row.len() - at));
+                at += CHANNEL_BLOCK;
+            }
+            sums[0].add(sums[1]).to_array()
+        }
+    }
+}
