@@ -6,11 +6,9 @@
 
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
-use cytoscope_graph::training::{
-    Hyper, Loss, LossKind, Optimizer, StepOptions, gradient_graph, prepare, update_graph,
-};
 use cytoscope_graph::Tensor;
+use cytoscope_graph::builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
+use cytoscope_graph::training::{Hyper, Loss, LossKind, Optimizer, StepOptions, gradient_graph, prepare, update_graph};
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -39,8 +37,11 @@ fn main() {
     let options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1e-5 }, 1));
     let step = gradient_graph(&net, &[shape.clone()], &options).unwrap();
     let n: usize = shape.iter().product();
-    let wave = |k: usize| Tensor::new(shape.clone(), (0..n).map(|i| ((i * k % 1013) as f32 / 506.0) - 1.0).collect::<Vec<f32>>()).unwrap();
-    let target = Tensor::new(shape.clone(), (0..n).map(|i| f32::from(u8::from(i / 9 % 3 == 0))).collect::<Vec<f32>>()).unwrap();
+    let wave = |k: usize| {
+        Tensor::new(shape.clone(), (0..n).map(|i| ((i * k % 1013) as f32 / 506.0) - 1.0).collect::<Vec<f32>>()).unwrap()
+    };
+    let target =
+        Tensor::new(shape.clone(), (0..n).map(|i| f32::from(u8::from(i / 9 % 3 == 0))).collect::<Vec<f32>>()).unwrap();
     let weight = Tensor::new(shape.clone(), vec![1.0f32; n]).unwrap();
     let mut values = step.values(&net).unwrap();
     let zeros = || values.iter().map(|v| Tensor::new(v.shape(), vec![0.0f32; v.len()]).unwrap()).collect::<Vec<_>>();
@@ -61,8 +62,14 @@ fn main() {
         [values, grads, first, second].into_iter().for_each(|part| all.extend(part.iter().cloned()));
         all
     };
-    let mut updates: Box<dyn Session> = compile(&update.graph, &state(&values, &values, &first, &second), Recorder::totals_only());
-    println!("{} parameters, {:.0} MiB arena, {:?}", values.iter().map(Tensor::len).sum::<usize>(), gradients.report().arena_bytes as f64 / 1048576.0, gradients.report().fallbacks);
+    let mut updates: Box<dyn Session> =
+        compile(&update.graph, &state(&values, &values, &first, &second), Recorder::totals_only());
+    println!(
+        "{} parameters, {:.0} MiB arena, {:?}",
+        values.iter().map(Tensor::len).sum::<usize>(),
+        gradients.report().arena_bytes as f64 / 1048576.0,
+        gradients.report().fallbacks
+    );
     let mut best = (f64::INFINITY, f64::INFINITY);
     for round in 0..rounds {
         let (wall, cpu) = (Instant::now(), cpu_ms());

@@ -13,7 +13,6 @@ use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{Blocked, Isa, KernelError, norm, pointwise, pool, reorder, resize};
 use std::collections::BTreeMap;
 
-
 /// What steps read and write.
 pub(crate) struct Memory<'a> {
     /// Blocked values, in 32-bit words.

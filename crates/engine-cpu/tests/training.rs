@@ -49,11 +49,16 @@ fn networks() -> Vec<(&'static str, Graph, Vec<usize>)> {
         head: Some(Activation::Sigmoid),
         ..UNet3d::default()
     };
-    let nearest = UNet3d { upsampling: Upsampling::Nearest, filters: vec![16, 20], strides: vec![[2; 3]], ..unet.clone() };
+    let nearest =
+        UNet3d { upsampling: Upsampling::Nearest, filters: vec![16, 20], strides: vec![[2; 3]], ..unet.clone() };
     vec![
         ("U-Net", unet3d(&unet, &random).unwrap(), vec![2, 1, 6, 12, 20]),
         ("odd channels", unet3d(&nearest, &random).unwrap(), vec![1, 1, 4, 6, 8]),
-        ("residual", dynunet(&DynUNet { filters: vec![16, 32, 48], ..DynUNet::default() }, &random).unwrap(), vec![2, 1, 8, 12, 16]),
+        (
+            "residual",
+            dynunet(&DynUNet { filters: vec![16, 32, 48], ..DynUNet::default() }, &random).unwrap(),
+            vec![2, 1, 8, 12, 16],
+        ),
     ]
 }
 

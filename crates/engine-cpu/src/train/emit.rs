@@ -68,8 +68,8 @@ pub(crate) fn emit(graph: Graph, plans: Plans, isa: Isa) -> Result<Program, Engi
                 for input in node.inputs.iter().flatten() {
                     emitter.need_dense(*input)?;
                 }
-                // Losses are meant to be run so; optimizers are not here.
-                if !matches!(op_name(&node.op), "Loss" | "LossGradient") {
+                // Losses are meant to be run so, and optimizers have kernels on dense tensors.
+                if !matches!(op_name(&node.op), "Loss" | "LossGradient" | "GlobalNorm" | "Update") {
                     *fallbacks.entry(op_name(&node.op).to_owned()).or_default() += 1;
                 }
                 emitter.steps.push(Step::Reference(index));

@@ -8,6 +8,7 @@ mod emit;
 mod plan;
 mod run;
 mod session;
+mod update;
 
 pub(crate) use session::TrainSession;
 

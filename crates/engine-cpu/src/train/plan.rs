@@ -2,9 +2,7 @@
 
 use crate::places::Places;
 use crate::window::{conv_shape, pool_shape, resize_table, three};
-use cytoscope_graph::{
-    Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId,
-};
+use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId};
 use cytoscope_kernels::conv::{Activation, ConvShape};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
@@ -48,7 +46,13 @@ pub(crate) enum Plan {
         output: ValueId,
     },
     /// A transposed convolution whose kernel is its stride.
-    Transposed { x: ValueId, weight: ValueId, bias: Option<ValueId>, kernel: [usize; 3], output: ValueId },
+    Transposed {
+        x: ValueId,
+        weight: ValueId,
+        bias: Option<ValueId>,
+        kernel: [usize; 3],
+        output: ValueId,
+    },
     /// Gradients of a convolution, those that are wanted.
     ConvGradient {
         x: ValueId,
@@ -62,7 +66,10 @@ pub(crate) enum Plan {
         onto: Option<ValueId>,
     },
     /// Sums by channel into a dense vector.
-    ChannelSums { x: ValueId, output: ValueId },
+    ChannelSums {
+        x: ValueId,
+        output: ValueId,
+    },
     /// activation(Σ terms), with what else a training-mode batch norm gives.
     Apply {
         terms: Vec<Term>,
@@ -82,17 +89,58 @@ pub(crate) enum Plan {
         d_bias: Option<ValueId>,
     },
     /// The gradient of a (leaky) rectifier by its result.
-    RectifierGradient { y: ValueId, dy: ValueId, slope: f32, output: ValueId },
-    Unary { f: Unary, x: ValueId, output: ValueId },
-    Binary { f: Binary, a: ValueId, b: ValueId, output: ValueId },
-    Pool { pool: Pool, shape: ConvShape, x: ValueId, output: ValueId },
-    PoolGradient { pool: Pool, shape: ConvShape, x: ValueId, dy: ValueId, output: ValueId },
-    Resize { tables: Box<[Vec<Tap>; 3]>, x: ValueId, output: ValueId },
-    ResizeGradient { tables: Box<[Vec<Tap>; 3]>, dy: ValueId, output: ValueId },
+    RectifierGradient {
+        y: ValueId,
+        dy: ValueId,
+        slope: f32,
+        output: ValueId,
+    },
+    Unary {
+        f: Unary,
+        x: ValueId,
+        output: ValueId,
+    },
+    Binary {
+        f: Binary,
+        a: ValueId,
+        b: ValueId,
+        output: ValueId,
+    },
+    Pool {
+        pool: Pool,
+        shape: ConvShape,
+        x: ValueId,
+        output: ValueId,
+    },
+    PoolGradient {
+        pool: Pool,
+        shape: ConvShape,
+        x: ValueId,
+        dy: ValueId,
+        output: ValueId,
+    },
+    Resize {
+        tables: Box<[Vec<Tap>; 3]>,
+        x: ValueId,
+        output: ValueId,
+    },
+    ResizeGradient {
+        tables: Box<[Vec<Tap>; 3]>,
+        dy: ValueId,
+        output: ValueId,
+    },
     /// Channels side by side: first block of each.
-    Concat { inputs: Vec<ValueId>, blocks: Vec<usize>, output: ValueId },
+    Concat {
+        inputs: Vec<ValueId>,
+        blocks: Vec<usize>,
+        output: ValueId,
+    },
     /// Some blocks of channels.
-    Slice { x: ValueId, block: usize, output: ValueId },
+    Slice {
+        x: ValueId,
+        block: usize,
+        output: ValueId,
+    },
 }
 
 /// All plans.
@@ -239,9 +287,7 @@ impl Plan {
                 [Some(*weight), *bias].into_iter().flatten().collect()
             }
             Plan::ConvGradient { weight, dx: Some(_), .. } => vec![*weight],
-            Plan::Apply { terms, .. } => {
-                terms.iter().filter_map(|t| t.norm).flat_map(|n| [n.scale, n.bias]).collect()
-            }
+            Plan::Apply { terms, .. } => terms.iter().filter_map(|t| t.norm).flat_map(|n| [n.scale, n.bias]).collect(),
             Plan::NormGradient { norm, .. } => vec![norm.scale, norm.bias],
             _ => Vec::new(),
         }

@@ -2,6 +2,7 @@
 
 use super::emit::{Program, Step};
 use super::plan::{Norm, Plan, Term};
+use super::update;
 use crate::session::internal;
 use crate::split::Split;
 use crate::step::Slot;
@@ -88,11 +89,15 @@ impl Runner<'_, '_> {
     }
 
     /// Runs `f(image, target, rest)` for each image of a slot.
-    fn each(&mut self, to: Slot, mut f: impl FnMut(usize, &mut [f32], &Split<'_>) -> Result<(), KernelError>) -> Done<()> {
+    fn each(
+        &mut self,
+        to: Slot,
+        mut f: impl FnMut(usize, &mut [f32], &Split<'_>) -> Result<(), KernelError>,
+    ) -> Done<()> {
         let kernel = self.kernel();
         for image in 0..to.images {
-            let (split, target) =
-                Split::new(self.memory.arena, to.range(image)).ok_or_else(|| internal(self.name, "arena".to_owned()))?;
+            let (split, target) = Split::new(self.memory.arena, to.range(image))
+                .ok_or_else(|| internal(self.name, "arena".to_owned()))?;
             f(image, target, &split).map_err(&kernel)?;
         }
         Ok(())
@@ -135,7 +140,10 @@ impl Runner<'_, '_> {
         let results = {
             let inputs: Vec<Option<&Tensor>> =
                 node.inputs.iter().map(|id| id.map(|id| self.tensor(id)).transpose()).collect::<Done<_>>()?;
-            reference::eval(&node.op, &inputs, node.outputs.len())?
+            match update::run(self.isa, &node.op, &inputs) {
+                Some(made) => made?,
+                None => reference::eval(&node.op, &inputs, node.outputs.len())?,
+            }
         };
         for (id, tensor) in node.outputs.iter().zip(results) {
             if let Some(id) = id {
@@ -332,8 +340,7 @@ impl Runner<'_, '_> {
         let onto = onto.map(|o| self.slot(o)).transpose()?;
         let channels = [from.layout.channels, to.layout.channels];
         let values = self.floats(weight)?;
-        let packed =
-            InputGradient::new(isa, &values, channels, shape, from.layout.block).map_err(self.kernel())?;
+        let packed = InputGradient::new(isa, &values, channels, shape, from.layout.block).map_err(self.kernel())?;
         self.each(to, |image, target, split| {
             if let Some(onto) = onto.filter(|o| o.range(image) != to.range(image)) {
                 pointwise::copy(part(split, &onto, image)?, &onto.layout, target, &to.layout)?;
@@ -425,7 +432,14 @@ impl Runner<'_, '_> {
     }
 
     /// Gradients of a norm's input, scale and bias.
-    fn norm_gradient(&mut self, x: ValueId, dy: ValueId, norm: &Norm, activation: Activation, to: [Option<ValueId>; 3]) -> Done<()> {
+    fn norm_gradient(
+        &mut self,
+        x: ValueId,
+        dy: ValueId,
+        norm: &Norm,
+        activation: Activation,
+        to: [Option<ValueId>; 3],
+    ) -> Done<()> {
         let isa = self.isa;
         let [dx, d_scale, d_bias] = to;
         let (from, g) = (self.slot(x)?, self.slot(dy)?);
@@ -461,9 +475,7 @@ impl Runner<'_, '_> {
             let factors = NormFactors::new(&weight, mean, inverse, sums, count)?;
             let after = Activated { scale, shift, residual: None, activation };
             let (x, dy) = (part(split, &from, image)?, part(split, &g, image)?);
-            train::norm_gradient(
-                isa, x, &from.layout, dy, &g.layout, &after, &factors, false, target, &to.layout, None,
-            )
+            train::norm_gradient(isa, x, &from.layout, dy, &g.layout, &after, &factors, false, target, &to.layout, None)
         })
     }
 }

@@ -62,18 +62,13 @@ impl Session for TrainSession {
         let graph = &self.program.graph;
         check_inputs(graph, inputs)?;
         let mut dense: BTreeMap<ValueId, Tensor> = graph.inputs.iter().copied().zip(inputs.iter().cloned()).collect();
-        let mut memory = Memory {
-            arena: self.arena.words(),
-            dense: &mut dense,
-            moments: vec![Vec::new(); self.program.moments],
-        };
+        let mut memory =
+            Memory { arena: self.arena.words(), dense: &mut dense, moments: vec![Vec::new(); self.program.moments] };
         let pool = Arc::clone(&self.pool);
         pool.install(|| -> Result<(), EngineError> {
             for (step, dead) in self.program.steps.iter().zip(&self.program.dead_after) {
-                let span = self
-                    .recorder
-                    .keeps_spans()
-                    .then(|| self.recorder.span(Stage::Op, name(&self.program, step)));
+                let span =
+                    self.recorder.keeps_spans().then(|| self.recorder.span(Stage::Op, name(&self.program, step)));
                 run_step(&self.program, self.isa, step, &mut memory)?;
                 drop(span);
                 for value in dead {
@@ -96,7 +91,8 @@ impl Session for TrainSession {
 
 /// What a step is called in a profile.
 fn name(program: &Program, step: &Step) -> String {
-    let node = |i: usize| program.graph.nodes.get(i).map_or_else(String::new, |n| format!("{} {}", op_name(&n.op), n.name));
+    let node =
+        |i: usize| program.graph.nodes.get(i).map_or_else(String::new, |n| format!("{} {}", op_name(&n.op), n.name));
     match step {
         Step::Pack(_) => "pack".to_owned(),
         Step::Unpack(_) => "unpack".to_owned(),

@@ -242,7 +242,8 @@ impl Planner<'_> {
         let (Some(&ci), Some(&co)) = (stored.values.shape().first(), stored.values.shape().get(1)) else {
             return Ok(None);
         };
-        if !exact_transpose(attrs, stored.values.shape().len()) || ci != in_layout.channels || co != out_layout.channels {
+        if !exact_transpose(attrs, stored.values.shape().len()) || ci != in_layout.channels || co != out_layout.channels
+        {
             return Ok(None);
         }
         let Some(scale) = output_scales(stored, 1, from.scale, co) else { return Ok(None) };
