@@ -9,7 +9,7 @@ pub const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Pairs of one dataset.
 pub const MAX_PAIRS: u64 = 100_000;
 /// Objects of one label image.
-pub const MAX_OBJECTS: u64 = 4_000_000;
+pub const MAX_OBJECTS: u64 = 1 << 20;
 /// Voxels of a patch, its margin included.
 pub const MAX_PATCH_VOXELS: u64 = 1 << 27;
 /// Voxels of a file read for one patch.
