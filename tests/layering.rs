@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may stand on.
-const ROOMS: [(&str, &[&str]); 15] = [
+const ROOMS: [(&str, &[&str]); 16] = [
     // The installed shell knows the window only as a program.
     ("src-tauri", &[]),
     ("volume", &[]),
@@ -15,6 +15,7 @@ const ROOMS: [(&str, &[&str]); 15] = [
     ("objects", &["volume"]),
     ("simulate", &["volume"]),
     ("annotate", &["formats", "objects", "volume"]),
+    ("samples", &["formats", "objects", "volume"]),
     ("graph", &["volume"]),
     ("engine", &["graph", "profile"]),
     ("engine-cpu", &["engine", "graph", "kernels", "profile"]),

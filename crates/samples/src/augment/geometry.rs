@@ -1,0 +1,315 @@
+//! One transform from voxels of a patch to voxels of a stack: mirror, turn, magnify, bend, all composed before any voxel is read.
+
+use super::AugmentOptions;
+use crate::reader::Box3;
+use rand::Rng;
+use std::ops::Range;
+
+/// The geometric part of an augmentation, drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Moves {
+    /// −1 along mirrored axes, else 1.
+    pub mirror: [f64; 3],
+    /// Sine and cosine of the turn about Z; exact for quarter turns.
+    pub turn: (f64, f64),
+    /// Magnification Z, Y, X.
+    pub scale: [f64; 3],
+    /// Distance of nodes and standard deviation of the displacement in µm.
+    pub elastic: Option<(f64, f64)>,
+}
+
+impl Moves {
+    pub fn none() -> Self {
+        Self { mirror: [1.0; 3], turn: (0.0, 1.0), scale: [1.0; 3], elastic: None }
+    }
+
+    /// Draws them; the same number of draws whatever the options.
+    pub fn draw(options: &AugmentOptions, longest_um: f64, rng: &mut impl Rng) -> Self {
+        let mut moves = Self::none();
+        let flips = [options.flip.z, options.flip.y, options.flip.x];
+        for (mirror, p) in moves.mirror.iter_mut().zip(flips) {
+            if rng.random::<f64>() < p {
+                *mirror = -1.0;
+            }
+        }
+        let (turns, quarter) = (rng.random::<f64>() < options.rotate.quarter_turns, rng.random_range(0..4u8));
+        let (any, angle) = (rng.random::<f64>() < options.rotate.any_angle, rng.random::<f64>());
+        if any {
+            moves.turn = (angle * std::f64::consts::TAU).sin_cos();
+        } else if turns {
+            moves.turn = [(0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0)][usize::from(quarter & 3)];
+        }
+        let (scales, at, jitter) =
+            (rng.random::<f64>() < options.scale.probability, rng.random::<f64>(), rng.random_range(-1.0..=1.0));
+        if scales {
+            let (min, max) = (options.scale.min.ln(), options.scale.max.ln());
+            let by = (min + (max - min) * at).exp();
+            moves.scale = [by * (1.0 + options.scale.z_jitter).powf(jitter), by, by];
+        }
+        if rng.random::<f64>() < options.elastic.probability {
+            let spacing = options.elastic.spacing_um.unwrap_or(longest_um / 4.0);
+            moves.elastic = Some((spacing, options.elastic.amplitude_um.unwrap_or(spacing * 0.06)));
+        }
+        moves
+    }
+}
+
+/// Weights of the four cubic B-splines around each position of one axis.
+#[derive(Debug, Clone, Default)]
+struct Splines {
+    /// First node of each position.
+    node: Vec<usize>,
+    weights: [Vec<f32>; 4],
+    nodes: usize,
+}
+
+impl Splines {
+    fn new(len: usize, spacing: f64) -> Self {
+        let mut splines = Self::default();
+        for i in 0..len {
+            let at = i as f64 / spacing;
+            let (cell, t) = (at.floor(), at - at.floor());
+            splines.node.push(cell as usize);
+            let w = [
+                (1.0 - t).powi(3) / 6.0,
+                (3.0 * t.powi(3) - 6.0 * t * t + 4.0) / 6.0,
+                (-3.0 * t.powi(3) + 3.0 * t * t + 3.0 * t + 1.0) / 6.0,
+                t.powi(3) / 6.0,
+            ];
+            splines.weights.iter_mut().zip(w).for_each(|(all, w)| all.push(w as f32));
+        }
+        splines.nodes = splines.node.last().map_or(0, |n| n + 4);
+        splines
+    }
+}
+
+/// A smooth field of displacements in voxels of the stack.
+#[derive(Debug, Clone)]
+struct Field {
+    splines: [Splines; 3],
+    /// Coefficients along Z, Y, X of the stack, each `[node z][node y][node x]`.
+    nodes: [Vec<f32>; 3],
+    /// Greatest displacement.
+    most: [f64; 3],
+}
+
+/// Most standard deviations that a node moves.
+const NODE_REACH: f64 = 2.0;
+/// Most nodes along one axis.
+const MAX_NODES: f64 = 64.0;
+
+/// Where each voxel of a patch lies in a stack.
+#[derive(Debug, Clone)]
+pub(crate) struct Transform {
+    /// Voxel of the stack at voxel 0, 0, 0 of the patch.
+    base: [f64; 3],
+    /// Voxels of the stack a voxel of the patch: `matrix[stack axis][patch axis]`.
+    matrix: [[f64; 3]; 3],
+    field: Option<Field>,
+    /// First voxel of the grid, counted in the patch (negative in its margin), and extents.
+    grid: Box3,
+}
+
+/// The two grids a transform joins: a patch and a stack.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grids {
+    /// Extents of the patch.
+    pub patch_zyx: [usize; 3],
+    /// Voxels around the patch that are also wanted.
+    pub margin: [usize; 3],
+    /// Voxel size of the patch and of the stack in µm.
+    pub patch_um: [f64; 3],
+    pub stack_um: [f64; 3],
+}
+
+impl Grids {
+    /// The patch with its margin.
+    pub fn with_margin(&self) -> Box3 {
+        Box3 {
+            start: self.margin.map(|m| -(m as i64)),
+            size: std::array::from_fn(|a| self.patch_zyx[a] + 2 * self.margin[a]),
+        }
+    }
+}
+
+impl Transform {
+    /// The transform that brings the middle voxel of the patch (`n / 2` of each axis) to `centre` of the stack.
+    pub fn new(grids: &Grids, centre: [f64; 3], moves: &Moves, rng: &mut impl Rng) -> Self {
+        let (sin, cos) = moves.turn;
+        // In µm about the middle: mirror, magnify, then turn; so the patch is seen upright in its own frame.
+        let turned = [[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]];
+        let mut matrix = [[0.0; 3]; 3];
+        for (row, stack_um) in matrix.iter_mut().zip(grids.stack_um).enumerate().map(|(i, (r, u))| ((i, r), u)) {
+            for a in 0..3 {
+                row.1[a] = turned[row.0][a] * moves.mirror[a] / moves.scale[a] * (grids.patch_um[a] / stack_um);
+            }
+        }
+        let middle = grids.patch_zyx.map(|n| (n / 2) as f64);
+        let base = std::array::from_fn(|i| centre[i] - (0..3).map(|a| matrix[i][a] * middle[a]).sum::<f64>());
+        let grid = grids.with_margin();
+        let field = moves.elastic.map(|(spacing, amplitude)| Field::draw(grids, &grid, spacing, amplitude, rng));
+        Self { base, matrix, field, grid }
+    }
+
+    /// A plain cut: voxel `i` of the patch lies at `(i + start + ½) · step − ½ + first` of the stack.
+    pub fn cut(grids: &Grids, start: [usize; 3], step: [f64; 3], first: [usize; 3]) -> Self {
+        let mut matrix = [[0.0; 3]; 3];
+        (0..3).for_each(|a| matrix[a][a] = step[a]);
+        let base = std::array::from_fn(|a| (start[a] as f64 + 0.5) * step[a] - 0.5 + first[a] as f64);
+        Self { base, matrix, field: None, grid: grids.with_margin() }
+    }
+
+    /// The box of the stack that a part of the grid (counted in the patch) reads.
+    pub fn reads(&self, part: &Box3) -> Box3 {
+        let mut low = self.base;
+        let mut high = self.base;
+        for i in 0..3 {
+            for a in 0..3 {
+                let first = part.start[a] as f64 * self.matrix[i][a];
+                let last = (part.start[a] + part.size[a] as i64 - 1) as f64 * self.matrix[i][a];
+                low[i] += first.min(last);
+                high[i] += first.max(last);
+            }
+            let reach = self.field.as_ref().map_or(0.0, |f| f.most[i]);
+            // One voxel besides for interpolation, and one for rounding.
+            low[i] = (low[i] - reach).floor() - 1.0;
+            high[i] = (high[i] + reach).floor() + 3.0;
+        }
+        Box3 {
+            start: low.map(|v| v as i64),
+            size: std::array::from_fn(|i| (high[i] - low[i]).clamp(0.0, 1e15) as usize),
+        }
+    }
+
+    /// Rows of a part of the grid, as voxels of the stack counted from `origin`.
+    pub fn rows(&self, part: &Box3, origin: [i64; 3]) -> Rows<'_> {
+        let first_x = (part.start[2] - self.grid.start[2]) as usize;
+        let across = (0..3).map(|i| self.matrix[i][2] as f32).collect::<Vec<_>>();
+        Rows {
+            transform: self,
+            origin,
+            first_x: part.start[2] as f32,
+            across: [across[0], across[1], across[2]],
+            grid_x: first_x..first_x + part.size[2],
+            plane: Default::default(),
+            line: Default::default(),
+            at: std::array::from_fn(|_| vec![0.0; part.size[2]]),
+            z: 0,
+        }
+    }
+}
+
+impl Field {
+    fn draw(grids: &Grids, grid: &Box3, spacing_um: f64, amplitude_um: f64, rng: &mut impl Rng) -> Self {
+        let splines: [Splines; 3] = std::array::from_fn(|a| {
+            let least = grid.size[a] as f64 / MAX_NODES;
+            Splines::new(grid.size[a], (spacing_um / grids.patch_um[a]).max(least).max(1e-6))
+        });
+        let count: usize = splines.iter().map(|s| s.nodes).product();
+        // A spline averages its nodes: that takes about two thirds of the spread along each axis.
+        let spread = amplitude_um * 1.46f64.powi(3);
+        let nodes = std::array::from_fn(|a| {
+            (0..count)
+                .map(|_| {
+                    let (u, v) = (rng.random::<f64>(), rng.random::<f64>());
+                    let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+                    (normal.clamp(-NODE_REACH, NODE_REACH) * spread / grids.stack_um[a]) as f32
+                })
+                .collect()
+        });
+        let most = std::array::from_fn(|a| NODE_REACH * spread / grids.stack_um[a]);
+        Self { splines, nodes, most }
+    }
+}
+
+/// Positions of the voxels of one row after another.
+pub(crate) struct Rows<'a> {
+    transform: &'a Transform,
+    origin: [i64; 3],
+    first_x: f32,
+    across: [f32; 3],
+    /// The part's columns, counted in the grid.
+    grid_x: Range<usize>,
+    /// The field summed over nodes along Z, then along Y.
+    plane: [Vec<f32>; 3],
+    line: [Vec<f32>; 3],
+    at: [Vec<f32>; 3],
+    z: i64,
+}
+
+/// `out[i] += weight · from[i]`.
+fn add(out: &mut [f32], from: &[f32], weight: f32) {
+    out.iter_mut().zip(from).for_each(|(o, f)| *o += weight * f);
+}
+
+impl Rows<'_> {
+    /// Goes to slice `z` of the patch.
+    pub fn slice(&mut self, z: i64) {
+        self.z = z;
+        let Some(field) = &self.transform.field else { return };
+        let index = (z - self.transform.grid.start[0]) as usize;
+        let [along_z, along_y, along_x] = &field.splines;
+        let Some(first) = along_z.node.get(index) else { return };
+        let plane = along_y.nodes * along_x.nodes;
+        for (out, nodes) in self.plane.iter_mut().zip(&field.nodes) {
+            out.clear();
+            out.resize(plane, 0.0);
+            for (k, weights) in along_z.weights.iter().enumerate() {
+                let from = nodes.get((first + k) * plane..(first + k + 1) * plane).unwrap_or_default();
+                add(out, from, weights.get(index).copied().unwrap_or(0.0));
+            }
+        }
+    }
+
+    /// Positions of row `y` of the slice along Z, Y, X of the stack.
+    pub fn row(&mut self, y: i64) -> [&[f32]; 3] {
+        let transform = self.transform;
+        for (i, at) in self.at.iter_mut().enumerate() {
+            let [mz, my, mx] = transform.matrix[i];
+            let start = transform.base[i] - self.origin[i] as f64 + mz * self.z as f64 + my * y as f64;
+            let start = (start + mx * f64::from(self.first_x)) as f32;
+            let step = self.across[i];
+            if step == 0.0 {
+                at.fill(start);
+            } else {
+                at.iter_mut().enumerate().for_each(|(x, v)| *v = start + step * x as f32);
+            }
+        }
+        if let Some(field) = &transform.field {
+            self.bend(field, y);
+        }
+        [&self.at[0], &self.at[1], &self.at[2]]
+    }
+
+    fn bend(&mut self, field: &Field, y: i64) {
+        let index = (y - self.transform.grid.start[1]) as usize;
+        let [_, along_y, along_x] = &field.splines;
+        let Some(first) = along_y.node.get(index) else { return };
+        let nodes = along_x.nodes;
+        for i in 0..3 {
+            let line = &mut self.line[i];
+            line.clear();
+            line.resize(nodes, 0.0);
+            for (k, weights) in along_y.weights.iter().enumerate() {
+                let from = self.plane[i].get((first + k) * nodes..(first + k + 1) * nodes).unwrap_or_default();
+                add(line, from, weights.get(index).copied().unwrap_or(0.0));
+            }
+        }
+        // All positions of one cell share their nodes, so each cell is a plain sum along the row.
+        let [w0, w1, w2, w3] = &along_x.weights;
+        let mut x = self.grid_x.start;
+        while x < self.grid_x.end {
+            let Some(node) = along_x.node.get(x).copied() else { return };
+            let same = along_x.node[x..self.grid_x.end].iter().take_while(|n| **n == node).count();
+            let to = x - self.grid_x.start;
+            for i in 0..3 {
+                let Some([a, b, c, d]) = self.line[i].get(node..node + 4) else { return };
+                let weights = w0[x..x + same].iter().zip(&w1[x..]).zip(w2[x..].iter().zip(&w3[x..]));
+                for (v, ((w0, w1), (w2, w3))) in self.at[i][to..to + same].iter_mut().zip(weights) {
+                    *v += (w0 * a + w1 * b) + (w2 * c + w3 * d);
+                }
+            }
+            x += same;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Searching a folder: which layout it has, and the folders below it.
+
+use super::names::{converter, file_name, is_image, stem};
+use super::{FindOptions, Found, Listing, endings, nnunet, table};
+use crate::dataset::{Convention, Part, Problem, Task};
+use crate::error::SamplesError;
+use crate::limits::MAX_DEPTH;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Names of two folders with images and targets.
+const SEGMENTATION: [(&str, &str); 14] = [
+    ("images", "masks"),
+    ("images", "labels"),
+    ("raw", "gt"),
+    ("raw", "labels"),
+    ("raw", "masks"),
+    ("raw", "seg"),
+    ("input", "target"),
+    ("inputs", "targets"),
+    ("image", "mask"),
+    ("image", "label"),
+    ("img", "mask"),
+    ("imgs", "masks"),
+    ("images", "gt"),
+    ("images", "annotations"),
+];
+const LABEL_FREE: [(&str, &str); 9] = [
+    ("brightfield", "signal"),
+    ("bf", "fluo"),
+    ("bf", "fluorescence"),
+    ("brightfield", "fluorescence"),
+    ("phase", "fluor"),
+    ("phase", "fluorescence"),
+    ("input", "target"),
+    ("inputs", "targets"),
+    ("raw", "gt"),
+];
+
+/// Searches a folder and, where it holds no data itself, those below it.
+pub(crate) fn search(folder: &Path, task: Task, options: &FindOptions, found: &mut Found) -> Result<(), SamplesError> {
+    below(folder, task, options, None, 0, found)
+}
+
+fn below(
+    folder: &Path,
+    task: Task,
+    options: &FindOptions,
+    part: Option<Part>,
+    depth: usize,
+    found: &mut Found,
+) -> Result<(), SamplesError> {
+    let listing = Listing::of(folder, found)?;
+    if options.channels.is_some() {
+        let before = found.pairs.len();
+        listing.files.iter().filter(|f| is_image(f)).for_each(|f| found.add_channels(f, options, part));
+        if found.pairs.len() > before {
+            return Ok(());
+        }
+    } else {
+        if listing.folder("imagesTr").is_some() {
+            return nnunet::read(folder, task, options, found);
+        }
+        if table::search(&listing, task, options, found)? {
+            return Ok(());
+        }
+        let mut any = two_folders(&listing, task, part, found)?;
+        let problems = found.problems.len();
+        if endings::search(&listing, task, part, found) > 0 {
+            any = true;
+        } else if any {
+            // Loose files beside the two folders are no data.
+            found.problems.truncate(problems);
+        }
+        for file in &listing.files {
+            if let Some(program) = converter(file).filter(|_| !file_name(file).ends_with("cover.png")) {
+                let met = "this kind of image is not read";
+                found.problems.push(Problem::warning(file, met, format!("save it as TIFF, with {program}")));
+            }
+        }
+        if any {
+            return Ok(());
+        }
+    }
+    if depth >= MAX_DEPTH {
+        return Ok(());
+    }
+    for sub in &listing.folders {
+        let name = file_name(sub);
+        below(sub, task, options, Part::from_word(&name).or(part), depth + 1, found)?;
+    }
+    Ok(())
+}
+
+/// Pairs of two folders. Gives whether there are such folders.
+fn two_folders(listing: &Listing, task: Task, part: Option<Part>, found: &mut Found) -> Result<bool, SamplesError> {
+    let names: &[(&str, &str)] = match task {
+        Task::Segmentation => &SEGMENTATION,
+        Task::LabelFree => &LABEL_FREE,
+    };
+    let both = names.iter().find_map(|(a, b)| Some((listing.folder(a)?, listing.folder(b)?)));
+    let Some((images, targets)) = both else { return Ok(false) };
+    let (image_files, target_files) = (Listing::of(images, found)?.files, Listing::of(targets, found)?.files);
+    found.convention(Convention::TwoFolders);
+    pair_lists(&image_files, &target_files, (images, targets), task, part, found);
+    Ok(true)
+}
+
+/// Pairs files of equal names; then those whose names are equal but for the endings of images and targets.
+fn pair_lists(
+    images: &[PathBuf],
+    targets: &[PathBuf],
+    (image_folder, target_folder): (&Path, &Path),
+    task: Task,
+    part: Option<Part>,
+    found: &mut Found,
+) {
+    let mut by_stem: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for file in targets {
+        if is_image(file) {
+            if let Some(other) = by_stem.insert(stem(file).to_lowercase(), file.clone()) {
+                let met = format!("{} has the same name, and is not taken", file_name(&other));
+                found.problems.push(Problem::warning(&other, met, "keep one of them"));
+            }
+        } else {
+            unread(file, found);
+        }
+    }
+    let mut left = Vec::new();
+    for file in images {
+        if !is_image(file) {
+            unread(file, found);
+        } else if let Some(target) = by_stem.remove(&stem(file).to_lowercase()) {
+            found.add(&stem(file), file, &target, part);
+        } else {
+            left.push(file.clone());
+        }
+    }
+    let mut by_common: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for (key, file) in std::mem::take(&mut by_stem) {
+        let common = endings::common_stem(&key, task).to_owned();
+        if by_common.contains_key(&common) {
+            by_stem.insert(key, file);
+        } else {
+            by_common.insert(common, file);
+        }
+    }
+    for file in left {
+        let stem = stem(&file);
+        match by_common.remove(endings::common_stem(&stem, task).to_lowercase().as_str()) {
+            Some(target) => found.add(endings::common_stem(&stem, task), &file, &target, part),
+            None => {
+                let next = format!("put a file of the same name into {}", target_folder.display());
+                found.problems.push(Problem::warning(&file, "this image has no target", next));
+            }
+        }
+    }
+    for file in by_stem.into_values().chain(by_common.into_values()) {
+        let next = format!("put a file of the same name into {}", image_folder.display());
+        found.problems.push(Problem::warning(&file, "this target has no image", next));
+    }
+}
+
+/// A file that is no image: a problem where it is one of a kind not read here.
+fn unread(file: &Path, found: &mut Found) {
+    if let Some(program) = converter(file) {
+        let next = format!("save it as TIFF, with {program}");
+        found.problems.push(Problem::warning(file, "this kind of image is not read", next));
+    }
+}

@@ -1,0 +1,220 @@
+//! Finding pairs of files in a folder or a table.
+
+mod endings;
+mod folder;
+mod names;
+mod nnunet;
+mod table;
+
+use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Task};
+use crate::error::{SamplesError, check_limit};
+use crate::limits::{MAX_FILES, MAX_PAIRS};
+use cytoscope_volume::Axes;
+use names::Listing;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Order of the numbers of a `spacing` beside nnU-Net's TIFF files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpacingOrder {
+    /// Z, Y, X.
+    #[default]
+    Zyx,
+    /// X, Y, Z.
+    Xyz,
+}
+
+/// Two channels of one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelPair {
+    /// The channel that a network sees, from 0.
+    pub input: usize,
+    /// The channel it is to predict, from 0.
+    pub target: usize,
+}
+
+/// How to look for pairs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FindOptions {
+    /// Every file is a pair by itself: one channel in, another out.
+    pub channels: Option<ChannelPair>,
+    /// Channel of the images, where they have several (with nnU-Net, which of the `_0000`, `_0001`, … files).
+    pub image_channel: Option<usize>,
+    /// Channel of the targets, where they have several.
+    pub target_channel: Option<usize>,
+    /// Time point of images and targets, where they have several.
+    pub time: Option<usize>,
+    /// Axes of the files where their own are wrong, such as `ZYX`.
+    pub axes: Option<Axes>,
+    /// Column of a table that names the part (`train`, `valid`, `test`); `split` and the like are found by themselves.
+    pub split_column: Option<String>,
+    /// Order of nnU-Net's `spacing`; `None` takes Z, Y, X and says so.
+    pub spacing_order: Option<SpacingOrder>,
+}
+
+/// Finds the pairs under a path with the defaults of [`FindOptions`]: a folder in one of the usual layouts, a table, or an
+/// nnU-Net `dataset.json`. Files that pair with nothing become problems of the dataset.
+///
+/// Only names and small text files are read; [`crate::check`] looks into the images.
+///
+/// # Errors
+/// [`SamplesError`] if the path cannot be read, is over a limit, or holds no pair at all (the message says what was looked
+/// for and what is there).
+pub fn find_pairs(path: &Path, task: Task) -> Result<Dataset, SamplesError> {
+    find_pairs_with(path, task, &FindOptions::default())
+}
+
+/// [`find_pairs`] with options.
+///
+/// # Errors
+/// As [`find_pairs`].
+pub fn find_pairs_with(path: &Path, task: Task, options: &FindOptions) -> Result<Dataset, SamplesError> {
+    let about = std::fs::metadata(path).map_err(SamplesError::io(path, "looking at the training data"))?;
+    let mut found = Found::default();
+    if about.is_dir() {
+        folder::search(path, task, options, &mut found)?;
+    } else if names::extension(path) == "csv" {
+        table::read(path, task, options, None, &mut found)?;
+    } else if path.file_name().is_some_and(|n| n == "dataset.json") {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        nnunet::read(folder, task, options, &mut found)?;
+    } else if options.channels.is_some() && names::is_image(path) {
+        found.add_channels(path, options, None);
+    } else {
+        return Err(SamplesError::data(
+            path,
+            "this is one file, and training takes pairs of an image and its target",
+            "name the folder that holds both, a table (.csv) with their names, or two channels of this file",
+        ));
+    }
+    found.finish(path, task, options)
+}
+
+/// What a search has found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub pairs: Vec<Pair>,
+    pub problems: Vec<Problem>,
+    pub conventions: Vec<Convention>,
+    pub ignore_label: Option<i64>,
+    pub labels_are_classes: bool,
+    /// Files and folders looked at.
+    pub seen: u64,
+}
+
+impl Found {
+    /// Notes a convention, once.
+    pub fn convention(&mut self, convention: Convention) {
+        if !self.conventions.contains(&convention) {
+            self.conventions.push(convention);
+        }
+    }
+
+    /// Adds a pair of files.
+    pub fn add(&mut self, name: &str, image: &Path, target: &Path, part: Option<Part>) {
+        self.pairs.push(Pair { part, ..Pair::new(name, image, target) });
+    }
+
+    /// Adds a file whose channels are image and target.
+    pub fn add_channels(&mut self, file: &Path, options: &FindOptions, part: Option<Part>) {
+        if let Some(channels) = options.channels {
+            let image = ImageRef { channel: Some(channels.input), ..ImageRef::of(file) };
+            let target = ImageRef { channel: Some(channels.target), ..ImageRef::of(file) };
+            let name = names::stem(file);
+            self.pairs.push(Pair { part, image, target, ..Pair::new(name, file, file) });
+            self.convention(Convention::Channels);
+        }
+    }
+
+    /// Counts what was looked at.
+    pub fn look(&mut self, folder: &Path, count: u64) -> Result<(), SamplesError> {
+        self.seen = self.seen.saturating_add(count);
+        let next = "name the folder that holds the training data itself";
+        check_limit(folder, "the number of files searched", self.seen, ("MAX_FILES", MAX_FILES), next)
+    }
+
+    fn finish(mut self, root: &Path, task: Task, options: &FindOptions) -> Result<Dataset, SamplesError> {
+        let next = "name a part of the data";
+        check_limit(root, "the number of pairs", self.pairs.len() as u64, ("MAX_PAIRS", MAX_PAIRS), next)?;
+        if self.pairs.is_empty() {
+            let met = match self.problems.as_slice() {
+                [] => "no pair of an image and its target was found".to_owned(),
+                [first, rest @ ..] => {
+                    let more = if rest.is_empty() { String::new() } else { format!(" ({} more)", rest.len()) };
+                    format!(
+                        "no pair of an image and its target was found: {}: {}{more}",
+                        first.file.display(),
+                        first.sentence
+                    )
+                }
+            };
+            let next = match (task, self.problems.first()) {
+                (_, Some(problem)) => problem.next_step.clone(),
+                (Task::Segmentation, None) => {
+                    "put images and label images side by side as NAME.tif and NAME_masks.tif, NAME_raw.tif and \
+                     NAME_labels.tif, or into the folders images and masks"
+                        .to_owned()
+                }
+                (Task::LabelFree, None) => {
+                    "put both stacks side by side as NAME_bf.tif and NAME_fluo.tif, into the folders brightfield and \
+                     signal, or name two channels of one file"
+                        .to_owned()
+                }
+            };
+            return Err(SamplesError::data(root, met, next));
+        }
+        for pair in &mut self.pairs {
+            for (image, channel) in
+                [(&mut pair.image, options.image_channel), (&mut pair.target, options.target_channel)]
+            {
+                image.channel = image.channel.or(channel);
+                image.time = image.time.or(options.time);
+                image.axes = options.axes.clone();
+            }
+        }
+        self.pairs.sort_by(|a, b| (&a.name, &a.image.path).cmp(&(&b.name, &b.image.path)));
+        make_names_unique(&mut self.pairs, root);
+        self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
+        Ok(Dataset {
+            task,
+            root: root.to_owned(),
+            conventions: self.conventions,
+            pairs: self.pairs,
+            problems: self.problems,
+            ignore_label: self.ignore_label,
+            labels_are_classes: self.labels_are_classes,
+        })
+    }
+}
+
+/// Pairs of one name in several folders are told apart by their folder, and where that is not enough by a number.
+fn make_names_unique(pairs: &mut [Pair], root: &Path) {
+    let count = |pairs: &[Pair]| {
+        let mut count = BTreeMap::<String, usize>::new();
+        pairs.iter().for_each(|p| *count.entry(p.name.clone()).or_default() += 1);
+        count
+    };
+    let taken = count(pairs);
+    for pair in pairs.iter_mut() {
+        if taken.get(&pair.name).is_some_and(|n| *n > 1) {
+            let below: PathBuf = pair.image.path.strip_prefix(root).unwrap_or(&pair.image.path).into();
+            let folder = below.parent().map(|p| p.to_string_lossy().replace('\\', "/")).unwrap_or_default();
+            if !folder.is_empty() {
+                pair.name = format!("{folder}/{}", pair.name);
+            }
+        }
+    }
+    let taken = count(pairs);
+    let mut next = BTreeMap::<String, usize>::new();
+    for pair in pairs.iter_mut() {
+        if taken.get(&pair.name).is_some_and(|n| *n > 1) {
+            let number = next.entry(pair.name.clone()).or_default();
+            *number += 1;
+            pair.name = format!("{}#{number}", pair.name);
+        }
+    }
+}

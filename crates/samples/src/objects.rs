@@ -1,0 +1,314 @@
+//! Where the objects of a label image are: counted in one streaming pass, with a few voxels of each to centre patches on.
+
+use crate::error::{SamplesError, check_limit};
+use crate::limits::MAX_OBJECTS;
+use crate::reader::{Bounds, Convert, Reader};
+use cytoscope_volume::{DType, Element, Samples, with_samples};
+use serde::{Deserialize, Serialize};
+use std::collections::{BinaryHeap, HashMap};
+
+/// The label that stands for "not known" in a label image; such voxels weigh nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IgnoreLabel {
+    /// This value.
+    Value(i64),
+    /// The greatest value of the file's type (255 in `uint8`, 65 535 in `uint16`).
+    Greatest,
+}
+
+/// A voxel whose label is not known.
+pub(crate) const IGNORED: u32 = u32::MAX;
+/// Greatest label told apart from others.
+pub(crate) const MAX_LABEL: u32 = u32::MAX - 1;
+
+/// Labels of any type as numbers: 0 for background (and negative values), [`IGNORED`] for what is not known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LabelCode {
+    ignore: f64,
+}
+
+impl LabelCode {
+    pub fn new(ignore: Option<IgnoreLabel>, dtype: DType) -> Self {
+        let ignore = match ignore {
+            None => f64::NAN,
+            Some(IgnoreLabel::Value(v)) => v as f64,
+            Some(IgnoreLabel::Greatest) => match dtype {
+                DType::U8 => f64::from(u8::MAX),
+                DType::I8 => f64::from(i8::MAX),
+                DType::U16 => f64::from(u16::MAX),
+                DType::I16 => f64::from(i16::MAX),
+                DType::U32 => f64::from(u32::MAX),
+                DType::I32 => f64::from(i32::MAX),
+                _ => f64::NAN,
+            },
+        };
+        Self { ignore }
+    }
+}
+
+impl Convert<u32> for LabelCode {
+    #[inline]
+    fn one<E: Element>(&self, value: E) -> u32 {
+        let v = value.to_f64();
+        if v == self.ignore || v.is_nan() {
+            IGNORED
+        } else {
+            // Saturates: negative values are background.
+            ((v + 0.5) as u32).min(MAX_LABEL)
+        }
+    }
+
+    fn blank(&self) -> u32 {
+        0
+    }
+}
+
+/// One object of a label image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Object {
+    /// Its label.
+    pub label: u32,
+    /// Its voxels.
+    pub voxels: u64,
+    /// Its least and greatest voxel along Z, Y, X.
+    pub low: [u32; 3],
+    pub high: [u32; 3],
+    /// Voxels inside it, with the draws that chose them; unused ones have the greatest draw.
+    seeds: [(u64, [u32; 3]); SEEDS],
+}
+
+/// Voxels remembered of each object.
+const SEEDS: usize = 4;
+/// Voxels remembered of all objects together.
+const SPREAD: usize = 4096;
+
+impl Object {
+    fn new(label: u32) -> Self {
+        Self { label, voxels: 0, low: [u32::MAX; 3], high: [0; 3], seeds: [(u64::MAX, [0; 3]); SEEDS] }
+    }
+
+    fn offer(&mut self, draw: u64, at: [u32; 3]) {
+        if let Some(worst) = self.seeds.iter_mut().max_by_key(|s| s.0)
+            && draw < worst.0
+        {
+            *worst = (draw, at);
+            self.seeds.sort_unstable();
+        }
+    }
+
+    /// Voxels inside the object.
+    pub fn seeds(&self) -> impl Iterator<Item = [u32; 3]> + '_ {
+        self.seeds.iter().filter(|s| s.0 != u64::MAX).map(|s| s.1)
+    }
+}
+
+/// The objects of a label image.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ObjectIndex {
+    /// Objects by label.
+    pub objects: Vec<Object>,
+    /// Voxels of objects, spread over all of them.
+    pub spread: Vec<[u32; 3]>,
+    /// Voxels of objects, voxels not known, and voxels in all.
+    pub foreground: u64,
+    pub ignored: u64,
+    pub voxels: u64,
+}
+
+/// A well-mixed number (the finaliser of SplitMix64).
+pub(crate) fn mix(value: u64) -> u64 {
+    let v = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let v = (v ^ (v >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let v = (v ^ (v >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    v ^ (v >> 31)
+}
+
+/// Collects objects slab by slab; the result does not depend on the slabs.
+#[derive(Debug, Default)]
+pub(crate) struct Indexer {
+    place: HashMap<u32, usize>,
+    objects: Vec<Object>,
+    spread: BinaryHeap<(u64, [u32; 3])>,
+    foreground: u64,
+    ignored: u64,
+    voxels: u64,
+}
+
+impl Indexer {
+    /// Adds a slab of whole rows; what lies outside the window is not seen.
+    pub fn add(
+        &mut self,
+        file: &std::path::Path,
+        start: [usize; 3],
+        size: [usize; 3],
+        samples: &Samples,
+        window: &Bounds,
+        code: &impl Convert<u32>,
+    ) -> Result<(), SamplesError> {
+        with_samples!(samples, v => self.typed(file, start, size, v, window, code))
+    }
+
+    fn typed<E: Element>(
+        &mut self,
+        file: &std::path::Path,
+        start: [usize; 3],
+        size: [usize; 3],
+        values: &[E],
+        window: &Bounds,
+        code: &impl Convert<u32>,
+    ) -> Result<(), SamplesError> {
+        let [_, ny, nx] = size;
+        let first_x = window[2].start.saturating_sub(start[2]).min(nx);
+        let end_x = window[2].end.saturating_sub(start[2]).min(nx);
+        let mut last = (0u32, usize::MAX);
+        for (row, values) in values.chunks_exact(nx.max(1)).enumerate() {
+            let (z, y) = (start[0] + row / ny, start[1] + row % ny);
+            if !window[0].contains(&z) || !window[1].contains(&y) {
+                continue;
+            }
+            let Some(values) = values.get(first_x..end_x) else { continue };
+            self.voxels += values.len() as u64;
+            let mut rest = values.iter().enumerate().map(|(i, v)| (start[2] + first_x + i, code.one(*v))).peekable();
+            while let Some((x, label)) = rest.next() {
+                let mut len = 1u64;
+                while rest.next_if(|(_, l)| *l == label).is_some() {
+                    len += 1;
+                }
+                if label == 0 {
+                    continue;
+                }
+                if label == IGNORED {
+                    self.ignored += len;
+                    continue;
+                }
+                self.foreground += len;
+                let place = if last.0 == label {
+                    last.1
+                } else {
+                    match self.place.get(&label) {
+                        Some(place) => *place,
+                        None => {
+                            let next = "check that these are labels, not intensities";
+                            let limit = ("MAX_OBJECTS", MAX_OBJECTS);
+                            check_limit(file, "the number of its labels", self.objects.len() as u64 + 1, limit, next)?;
+                            self.place.insert(label, self.objects.len());
+                            self.objects.push(Object::new(label));
+                            self.objects.len() - 1
+                        }
+                    }
+                };
+                last = (label, place);
+                let Some(object) = self.objects.get_mut(place) else { continue };
+                object.voxels += len;
+                let (z, y, x) = (z as u32, y as u32, x as u32);
+                let end = x + (len - 1) as u32;
+                object.low = [object.low[0].min(z), object.low[1].min(y), object.low[2].min(x)];
+                object.high = [object.high[0].max(z), object.high[1].max(y), object.high[2].max(end)];
+                let draw = mix(u64::from(z) << 42 ^ u64::from(y) << 21 ^ u64::from(x)) & !1;
+                let at = [z, y, x + (draw % len) as u32];
+                object.offer(draw, at);
+                if self.spread.len() < SPREAD {
+                    self.spread.push((draw, at));
+                } else if self.spread.peek().is_some_and(|worst| draw < worst.0) {
+                    self.spread.pop();
+                    self.spread.push((draw, at));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> ObjectIndex {
+        self.objects.sort_unstable_by_key(|o| o.label);
+        let spread = self.spread.into_sorted_vec().into_iter().map(|(_, at)| at).collect();
+        ObjectIndex {
+            objects: self.objects,
+            spread,
+            foreground: self.foreground,
+            ignored: self.ignored,
+            voxels: self.voxels,
+        }
+    }
+}
+
+impl ObjectIndex {
+    /// Looks through a stack.
+    pub fn of(reader: &Reader, stack: usize, window: &Bounds, code: &impl Convert<u32>) -> Result<Self, SamplesError> {
+        let mut indexer = Indexer::default();
+        let file = reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
+        reader.each_slab(stack, &mut |start, size, samples| indexer.add(&file, start, size, samples, window, code))?;
+        Ok(indexer.finish())
+    }
+
+    /// Median diameter in µm of a ball of an object's volume; `None` without objects.
+    pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
+        let mut sizes: Vec<u64> = self.objects.iter().map(|o| o.voxels).collect();
+        sizes.sort_unstable();
+        let median = *sizes.get(sizes.len() / 2)? as f64 * voxel_um.iter().product::<f64>();
+        Some(2.0 * (median * 3.0 / (4.0 * std::f64::consts::PI)).cbrt())
+    }
+}
+
+/// Bright voxels of an intensity image as one object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Brighter(pub f64);
+
+impl Convert<u32> for Brighter {
+    fn one<E: Element>(&self, value: E) -> u32 {
+        u32::from(value.to_f64() > self.0)
+    }
+
+    fn blank(&self) -> u32 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_every_type_mean_the_same() {
+        let code = LabelCode::new(Some(IgnoreLabel::Value(-1)), DType::I16);
+        assert_eq!([-1i16, -7, 0, 5].map(|v| code.one(v)), [IGNORED, 0, 0, 5]);
+        assert_eq!([3.0f32, f32::NAN, 2.9999].map(|v| code.one(v)), [3, IGNORED, 3]);
+        let code = LabelCode::new(Some(IgnoreLabel::Greatest), DType::U8);
+        assert_eq!([255u8, 254].map(|v| code.one(v)), [IGNORED, 254]);
+        assert_eq!(LabelCode::new(None, DType::U64).one(u64::MAX), MAX_LABEL);
+    }
+
+    #[test]
+    fn the_index_is_that_of_the_voxels_whatever_the_slabs() {
+        let (nz, ny, nx) = (4usize, 5usize, 6usize);
+        let labels: Vec<u16> = (0..nz * ny * nx).map(|i| (mix(i as u64 / 3) % 4) as u16).collect();
+        let window = [0..nz, 1..ny, 0..5];
+        let code = LabelCode::new(None, DType::U16);
+        let run = |slab: usize| {
+            let mut indexer = Indexer::default();
+            for z in (0..nz).step_by(slab) {
+                let n = slab.min(nz - z);
+                let part = Samples::U16(labels[z * ny * nx..(z + n) * ny * nx].to_vec());
+                indexer.add(std::path::Path::new("x"), [z, 0, 0], [n, ny, nx], &part, &window, &code).unwrap();
+            }
+            indexer.finish()
+        };
+        let (one, other) = (run(1), run(3));
+        assert_eq!((&one.objects, &one.spread), (&other.objects, &other.spread));
+        for object in &one.objects {
+            let inside = |z: usize, y: usize, x: usize| labels[(z * ny + y) * nx + x] as u32 == object.label;
+            let all: Vec<[usize; 3]> = (0..nz)
+                .flat_map(|z| (1..ny).flat_map(move |y| (0..5).map(move |x| [z, y, x])))
+                .filter(|p| inside(p[0], p[1], p[2]))
+                .collect();
+            assert_eq!(object.voxels, all.len() as u64);
+            for a in 0..3 {
+                assert_eq!(object.low[a] as usize, all.iter().map(|p| p[a]).min().unwrap());
+                assert_eq!(object.high[a] as usize, all.iter().map(|p| p[a]).max().unwrap());
+            }
+            assert!(object.seeds().count() > 0);
+            assert!(object.seeds().all(|s| inside(s[0] as usize, s[1] as usize, s[2] as usize)));
+        }
+        assert!(one.spread.iter().all(|s| labels[(s[0] as usize * ny + s[1] as usize) * nx + s[2] as usize] != 0));
+    }
+}

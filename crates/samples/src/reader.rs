@@ -1,0 +1,397 @@
+//! Boxes of many stacks, through a cache of bounded size.
+
+use crate::error::SamplesError;
+use crate::limits::MAX_OPEN_FILES;
+use crate::stack::{Stack, open_image};
+use cytoscope_formats::Image;
+use cytoscope_volume::{Element, Samples, with_samples};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What takes the place of voxels outside a stack; they weigh nothing in a loss.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outside {
+    /// The stack mirrored at its border, the border voxels repeated.
+    #[default]
+    Mirror,
+    /// The darkest value of the stack, and background for labels.
+    Background,
+}
+
+/// What the reader holds and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct CacheUse {
+    /// Bytes held now.
+    pub held_bytes: u64,
+    /// Most bytes held at any time.
+    pub peak_bytes: u64,
+    /// Blocks found in memory.
+    pub hits: u64,
+    /// Blocks read from files.
+    pub misses: u64,
+}
+
+/// Share of the budget that one block may take.
+const BLOCKS_IN_BUDGET: u64 = 16;
+/// Bytes of a block: at least and at most.
+const BLOCK_BYTES: Range<u64> = (64 << 10)..(16 << 20);
+/// Voxels of a block along Z and Y where parts of a plane can be read by themselves.
+const BLOCK_ZY: [usize; 2] = [16, 128];
+
+type Key = (usize, [usize; 3]);
+
+/// One block; whoever comes first reads it while the others wait.
+#[derive(Debug, Default)]
+struct Slot {
+    samples: Mutex<Option<Arc<Samples>>>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    /// Blocks with their bytes and when each was last used.
+    slots: HashMap<Key, (Arc<Slot>, u64, u64)>,
+    clock: u64,
+    about: CacheUse,
+}
+
+#[derive(Debug, Default)]
+struct OpenFiles {
+    files: HashMap<usize, (Image, u64)>,
+    clock: u64,
+}
+
+/// Reads boxes of stacks by their number.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    stacks: Vec<Stack>,
+    /// Extents of each stack's blocks.
+    blocks: Vec<[usize; 3]>,
+    budget_bytes: u64,
+    cache: Mutex<Cache>,
+    files: Mutex<OpenFiles>,
+}
+
+/// A lock that outlives a thread that broke down: what it guards is whole between statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Extents of a stack's blocks.
+fn block_of(stack: &Stack, most_bytes: u64) -> [usize; 3] {
+    let voxels = usize::try_from(most_bytes / stack.dtype.size_bytes() as u64).unwrap_or(usize::MAX).max(1);
+    let [nz, ny, nx] = stack.zyx;
+    let x = nx.min(voxels);
+    // Packed planes are decoded whole, so they are kept whole where that is possible.
+    let y_wish = if stack.packed { ny } else { BLOCK_ZY[1] };
+    let y = (voxels / x).clamp(1, ny).min(y_wish);
+    let z_wish = if stack.packed { nz } else { BLOCK_ZY[0] };
+    let z = (voxels / (x * y)).clamp(1, nz).min(z_wish);
+    [z, y, x]
+}
+
+impl Reader {
+    /// A reader that keeps at most `budget_bytes` of voxels; all of them, in one piece a stack, where they fit.
+    pub fn new(stacks: Vec<Stack>, budget_bytes: u64) -> Self {
+        let all = stacks.iter().map(Stack::bytes).fold(0u64, u64::saturating_add);
+        let most = (budget_bytes / BLOCKS_IN_BUDGET).clamp(BLOCK_BYTES.start, BLOCK_BYTES.end);
+        let blocks = stacks.iter().map(|s| if all <= budget_bytes { s.zyx } else { block_of(s, most) }).collect();
+        Self { stacks, blocks, budget_bytes, cache: Mutex::default(), files: Mutex::default() }
+    }
+
+    pub fn stack(&self, number: usize) -> Option<&Stack> {
+        self.stacks.get(number)
+    }
+
+    pub fn cache_use(&self) -> CacheUse {
+        lock(&self.cache).about
+    }
+
+    /// Whether every stack is kept in one piece.
+    pub fn keeps_all(&self) -> bool {
+        self.stacks.iter().zip(&self.blocks).all(|(s, b)| s.zyx == *b)
+    }
+
+    /// A stack's opened file.
+    pub fn file(&self, number: usize) -> Result<Image, SamplesError> {
+        let stack = self.known(number)?;
+        {
+            let mut open = lock(&self.files);
+            open.clock += 1;
+            let now = open.clock;
+            if let Some((image, used)) = open.files.get_mut(&number) {
+                *used = now;
+                return Ok(image.clone());
+            }
+        }
+        let image = open_image(&stack.image)?;
+        let now = Stack::of(&stack.image, &image)?;
+        if now.zyx != stack.zyx || now.dtype != stack.dtype {
+            return Err(SamplesError::data(
+                &stack.image.path,
+                format!("it was {:?} {} and is {:?} {} now", stack.zyx, stack.dtype, now.zyx, now.dtype),
+                "leave training data alone while they are used, and start again",
+            ));
+        }
+        let mut open = lock(&self.files);
+        while open.files.len() >= MAX_OPEN_FILES {
+            let Some(oldest) = open.files.iter().min_by_key(|(_, (_, used))| *used).map(|(n, _)| *n) else { break };
+            open.files.remove(&oldest);
+        }
+        let now = open.clock;
+        open.files.insert(number, (image.clone(), now));
+        Ok(image)
+    }
+
+    fn known(&self, number: usize) -> Result<&Stack, SamplesError> {
+        let got = || SamplesError::Parameter {
+            what: "the number of a stack",
+            got: number.to_string(),
+            expected: "one of the stacks opened",
+        };
+        self.stacks.get(number).ok_or_else(got)
+    }
+
+    /// A block, from memory or from its file.
+    fn block(&self, number: usize, at: [usize; 3]) -> Result<Arc<Samples>, SamplesError> {
+        let stack = self.known(number)?;
+        let block = self.blocks.get(number).copied().unwrap_or(stack.zyx);
+        let start: [usize; 3] = std::array::from_fn(|a| at[a] * block[a]);
+        let size: [usize; 3] = std::array::from_fn(|a| block[a].min(stack.zyx[a].saturating_sub(start[a])));
+        let bytes = size.iter().map(|n| *n as u64).product::<u64>() * stack.dtype.size_bytes() as u64;
+        let key = (number, at);
+        let slot = {
+            let mut cache = lock(&self.cache);
+            cache.clock += 1;
+            let now = cache.clock;
+            if let Some((slot, _, used)) = cache.slots.get_mut(&key) {
+                *used = now;
+                let slot = Arc::clone(slot);
+                cache.about.hits += 1;
+                slot
+            } else {
+                // Room is made before it is taken.
+                while cache.about.held_bytes + bytes > self.budget_bytes {
+                    let oldest = cache.slots.iter().min_by_key(|(_, (.., used))| *used).map(|(k, _)| *k);
+                    let Some((_, freed, _)) = oldest.and_then(|k| cache.slots.remove(&k)) else { break };
+                    cache.about.held_bytes = cache.about.held_bytes.saturating_sub(freed);
+                }
+                let slot = Arc::<Slot>::default();
+                cache.slots.insert(key, (Arc::clone(&slot), bytes, now));
+                cache.about.misses += 1;
+                cache.about.held_bytes += bytes;
+                cache.about.peak_bytes = cache.about.peak_bytes.max(cache.about.held_bytes);
+                slot
+            }
+        };
+        let mut held = lock(&slot.samples);
+        if let Some(samples) = held.as_ref() {
+            return Ok(Arc::clone(samples));
+        }
+        let read = self.file(number).and_then(|image| stack.read(&image, start, size));
+        match read {
+            Ok(samples) => {
+                let samples = Arc::new(samples);
+                *held = Some(Arc::clone(&samples));
+                Ok(samples)
+            }
+            Err(e) => {
+                drop(held);
+                let mut cache = lock(&self.cache);
+                if let Some((_, freed, _)) = cache.slots.remove(&key) {
+                    cache.about.held_bytes = cache.about.held_bytes.saturating_sub(freed);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Streams a stack's voxels in slabs of whole rows; from memory where the stack is kept in one piece.
+    pub fn each_slab(
+        &self,
+        number: usize,
+        f: &mut dyn FnMut([usize; 3], [usize; 3], &Samples) -> Result<(), SamplesError>,
+    ) -> Result<(), SamplesError> {
+        let stack = self.known(number)?;
+        if self.blocks.get(number) == Some(&stack.zyx) {
+            let samples = self.block(number, [0; 3])?;
+            return f([0; 3], stack.zyx, &samples);
+        }
+        stack.each_slab(&self.file(number)?, &mut |start, size, samples| f(start, size, &samples))
+    }
+
+    /// A box of a stack, which may leave the `window` it is allowed to see. Voxels are put through `convert`; those outside the
+    /// window are mirrored into it where `fill` is `None`, else `fill`.
+    pub fn read_box<O: Copy>(
+        &self,
+        number: usize,
+        window: Bounds,
+        wanted: Box3,
+        fill: Option<O>,
+        convert: &(impl Convert<O> + ?Sized),
+        out: &mut Vec<O>,
+    ) -> Result<(), SamplesError> {
+        let stack = self.known(number)?;
+        let block = self.blocks.get(number).copied().unwrap_or(stack.zyx);
+        let maps: [Vec<usize>; 3] =
+            std::array::from_fn(|a| axis_map(wanted.start[a], wanted.size[a], window[a].clone(), fill.is_none()));
+        let len = wanted.size.iter().product();
+        out.clear();
+        out.resize(len, fill.unwrap_or_else(|| convert.blank()));
+        // Which blocks are touched along each axis.
+        let touched: [Vec<usize>; 3] = std::array::from_fn(|a| {
+            let mut blocks: Vec<usize> = maps[a].iter().filter(|i| **i != NONE).map(|i| i / block[a]).collect();
+            blocks.sort_unstable();
+            blocks.dedup();
+            blocks
+        });
+        let inside = |axis: usize, b: usize| -> Vec<(usize, usize)> {
+            let first = b * block[axis];
+            let of_block = first..first + block[axis];
+            let hits = maps[axis].iter().enumerate().filter(|(_, i)| of_block.contains(*i));
+            hits.map(|(at, i)| (at, i - first)).collect()
+        };
+        for bz in &touched[0] {
+            let zs = inside(0, *bz);
+            for by in &touched[1] {
+                let ys = inside(1, *by);
+                for bx in &touched[2] {
+                    let runs = runs(&inside(2, *bx));
+                    let samples = self.block(number, [*bz, *by, *bx])?;
+                    let rows = block[1].min(stack.zyx[1] - by * block[1]);
+                    let width = block[2].min(stack.zyx[2] - bx * block[2]);
+                    for (z, from_z) in &zs {
+                        for (y, from_y) in &ys {
+                            let row = (from_z * rows + from_y) * width;
+                            let to = (z * wanted.size[1] + y) * wanted.size[2];
+                            copy_row(&samples, row..row + width, &runs, out, to, convert);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The voxels of a stack that may be seen, along each axis.
+pub(crate) type Bounds = [Range<usize>; 3];
+
+/// A box that may leave its stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Box3 {
+    pub start: [i64; 3],
+    pub size: [usize; 3],
+}
+
+/// No voxel.
+const NONE: usize = usize::MAX;
+
+/// The voxel that each position of one axis of a box takes.
+fn axis_map(start: i64, size: usize, window: Range<usize>, mirror: bool) -> Vec<usize> {
+    let (first, len) = (window.start as i64, window.len() as i64);
+    (0..size as i64)
+        .map(|i| {
+            let at = start + i - first;
+            if (0..len).contains(&at) {
+                return (first + at) as usize;
+            }
+            if !mirror || len == 0 {
+                return NONE;
+            }
+            let turn = at.rem_euclid(2 * len);
+            (first + turn.min(2 * len - 1 - turn)) as usize
+        })
+        .collect()
+}
+
+/// A stretch of a row: where it goes, where it comes from, and whether it runs backwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    to: usize,
+    from: usize,
+    len: usize,
+    back: bool,
+}
+
+fn runs(places: &[(usize, usize)]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (to, from) in places.iter().copied() {
+        if let Some(run) = runs.last_mut().filter(|r| r.to + r.len == to) {
+            if (!run.back || run.len == 1) && run.from + run.len == from {
+                (run.back, run.len) = (false, run.len + 1);
+                continue;
+            }
+            // A run backwards is kept by its least voxel.
+            if (run.back || run.len == 1) && from + 1 == run.from {
+                (run.back, run.from, run.len) = (true, from, run.len + 1);
+                continue;
+            }
+        }
+        runs.push(Run { to, from, len: 1, back: false });
+    }
+    runs
+}
+
+/// What becomes of a voxel as it is read.
+pub(crate) trait Convert<O> {
+    /// A value.
+    fn one<E: Element>(&self, value: E) -> O;
+    /// What fills memory before it is written.
+    fn blank(&self) -> O;
+}
+
+fn copy_row<O: Copy>(
+    samples: &Samples,
+    row: Range<usize>,
+    runs: &[Run],
+    out: &mut [O],
+    to: usize,
+    convert: &(impl Convert<O> + ?Sized),
+) {
+    fn typed<E: Element, O: Copy>(
+        values: &[E],
+        row: Range<usize>,
+        runs: &[Run],
+        out: &mut [O],
+        to: usize,
+        convert: &(impl Convert<O> + ?Sized),
+    ) {
+        let Some(row) = values.get(row) else { return };
+        for run in runs {
+            let (Some(from), Some(into)) =
+                (row.get(run.from..run.from + run.len), out.get_mut(to + run.to..to + run.to + run.len))
+            else {
+                continue;
+            };
+            if run.back {
+                into.iter_mut().zip(from.iter().rev()).for_each(|(o, v)| *o = convert.one(*v));
+            } else {
+                into.iter_mut().zip(from).for_each(|(o, v)| *o = convert.one(*v));
+            }
+        }
+    }
+    with_samples!(samples, v => typed(v, row, runs, out, to, convert));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mirrors_repeat_the_border_and_go_on_for_ever() {
+        assert_eq!(axis_map(-3, 10, 2..5, true), [3, 4, 4, 3, 2, 2, 3, 4, 4, 3].map(|v| v as usize));
+        assert_eq!(axis_map(1, 3, 2..3, false), [NONE, 2, NONE]);
+        assert_eq!(axis_map(-7, 3, 0..1, true), [0, 0, 0]);
+    }
+
+    #[test]
+    fn runs_go_both_ways() {
+        let places: Vec<(usize, usize)> = [2, 1, 0, 0, 1, 2, 2, 1].into_iter().enumerate().collect();
+        let got = runs(&places);
+        let want = [(0, 0, 3, true), (3, 0, 3, false), (6, 1, 2, true)];
+        assert_eq!(got, want.map(|(to, from, len, back)| Run { to, from, len, back }));
+    }
+}

@@ -1,0 +1,575 @@
+//! Patches by number: each a pure function of the options, the seed and its index.
+
+use crate::augment::AugmentOptions;
+use crate::augment::geometry::{Grids, Moves, Transform};
+use crate::augment::intensity::Changes;
+use crate::error::{SamplesError, check_limit, check_range};
+use crate::gather;
+use crate::limits::{MAX_BOX_VOXELS, MAX_PATCH_VOXELS};
+use crate::normalise::{Normalise, Scaling, scaling};
+use crate::objects::{Brighter, IGNORED, IgnoreLabel, LabelCode, ObjectIndex, mix};
+use crate::reader::{Box3, Convert, Outside};
+use crate::sources::{Source, Sources};
+use crate::targets::{GapWeight, TargetKind, make};
+use cytoscope_volume::resample::resampled_extent;
+use cytoscope_volume::statistics::Moments;
+use cytoscope_volume::tile::window_starts;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What patches are like.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SamplerOptions {
+    /// Voxels of a patch along Z, Y, X.
+    pub patch_zyx: [usize; 3],
+    /// Voxel size Z, Y, X of the network's grid in µm; `None`: each file's own.
+    pub voxel_um: Option<[f64; 3]>,
+    /// How often a patch is centred on an object (each as likely as another, however large) rather than anywhere, 0 to 1.
+    pub object_bias: f64,
+    /// Seed of all that is drawn.
+    pub seed: u64,
+    /// How patches are changed.
+    pub augment: AugmentOptions,
+    /// What is to be learnt.
+    pub target: TargetKind,
+    /// How intensities are scaled.
+    pub normalise: Normalise,
+    /// How far around a patch objects are looked at to be measured right, in µm; `None`: the radius of the median object.
+    pub margin_um: Option<f64>,
+    /// The label that means "not known".
+    pub ignore_label: Option<IgnoreLabel>,
+    /// More weight for thin gaps between objects.
+    pub gap_weight: Option<GapWeight>,
+    /// What stands outside the stack, at weight 0.
+    pub outside: Outside,
+}
+
+impl Default for SamplerOptions {
+    fn default() -> Self {
+        Self {
+            patch_zyx: [32, 96, 96],
+            voxel_um: None,
+            object_bias: 0.7,
+            seed: 0,
+            augment: AugmentOptions::default(),
+            target: TargetKind::Instances,
+            normalise: Normalise::default(),
+            margin_um: None,
+            ignore_label: None,
+            gap_weight: None,
+            outside: Outside::default(),
+        }
+    }
+}
+
+/// Where a patch is from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Origin {
+    /// Number of the pair in its [`Sources`].
+    pub pair: usize,
+    /// Name of the pair.
+    pub name: String,
+    /// The voxel Z, Y, X of the file that the middle of the patch lies on.
+    pub centre_zyx: [f64; 3],
+}
+
+/// An image and what a network should make of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Patch {
+    /// Number of the patch.
+    pub index: u64,
+    /// Extents Z, Y, X.
+    pub shape_zyx: [usize; 3],
+    /// Channels of the target.
+    pub channels: usize,
+    /// The scaled intensities, `[1][Z][Y][X]`.
+    pub image: Vec<f32>,
+    /// The target, `[channel][Z][Y][X]`.
+    pub target: Vec<f32>,
+    /// What each voxel counts in a loss, `[Z][Y][X]`: 0 outside the stack and where the label is not known, else 1 or more.
+    pub weight: Vec<f32>,
+    /// Where it is from.
+    pub from: Origin,
+}
+
+/// Seconds each step of a patch took.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct StageTimes {
+    /// Drawing the transform and reading the boxes of image and target.
+    pub read_secs: f64,
+    /// Interpolating.
+    pub geometry_secs: f64,
+    /// Light, optics and camera.
+    pub intensity_secs: f64,
+    /// Target and weights.
+    pub target_secs: f64,
+}
+
+/// One pair, ready to be sampled.
+#[derive(Debug)]
+struct Ready {
+    scaling: Scaling,
+    code: LabelCode,
+    index: ObjectIndex,
+    target_moments: Moments,
+    /// Voxel size of the file and of its patches in µm.
+    file_um: [f64; 3],
+    patch_um: [f64; 3],
+    margin: [usize; 3],
+    /// First patches of the tiling, and its places along each axis in voxels of the patches' grid.
+    tiles_before: usize,
+    tiles: [Vec<usize>; 3],
+    /// Extents of the window on the patches' grid.
+    extent: [usize; 3],
+}
+
+/// Makes patches.
+#[derive(Debug)]
+pub struct Sampler {
+    sources: Arc<Sources>,
+    options: SamplerOptions,
+    ready: Vec<Ready>,
+    /// Sums of the pairs' weights.
+    shares: Vec<f64>,
+    tiles: usize,
+}
+
+/// How a patch is cut and changed.
+struct Plan {
+    pair: usize,
+    transform: Transform,
+    centre: [f64; 3],
+    changes: Changes,
+    /// Voxels at the beginning of each axis that another tile has already.
+    seen: [usize; 3],
+}
+
+impl Sampler {
+    /// Looks through all pairs once (three times for percentiles) for the statistics and the objects; many files at a time.
+    ///
+    /// # Errors
+    /// [`SamplesError`] for options outside their ranges, files that cannot be read, or more labels than
+    /// [`crate::limits::MAX_OBJECTS`].
+    pub fn new(sources: Arc<Sources>, options: SamplerOptions) -> Result<Self, SamplesError> {
+        check(&options)?;
+        let mut ready = sources
+            .entries
+            .par_iter()
+            .map(|entry| Ready::of(&sources, entry, &options))
+            .collect::<Result<Vec<_>, _>>()?;
+        let radius_um = options.margin_um.unwrap_or_else(|| median_radius_um(&ready));
+        let mut tiles = 0;
+        for (ready, entry) in ready.iter_mut().zip(&sources.entries) {
+            for a in 0..3 {
+                if options.target.needs_margin() {
+                    // As far as half a patch: beyond that the margin costs more than it tells.
+                    let wanted = (radius_um / ready.patch_um[a]).ceil().max(1.0);
+                    ready.margin[a] = wanted.min(options.patch_zyx[a] as f64 / 2.0) as usize;
+                }
+                ready.extent[a] = resampled_extent(entry.extent()[a], ready.file_um[a], ready.patch_um[a]);
+                ready.tiles[a] = window_starts(ready.extent[a], options.patch_zyx[a], 0.0)?;
+            }
+            let grids = ready.grids(options.patch_zyx);
+            let voxels = grids.with_margin().size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
+            let next = "take smaller patches or a smaller margin";
+            let limit = ("MAX_PATCH_VOXELS", MAX_PATCH_VOXELS);
+            check_limit(&entry.pair.image.path, "the voxels of a patch with its margin", voxels, limit, next)?;
+            ready.tiles_before = tiles;
+            tiles += ready.tiles.iter().map(Vec::len).product::<usize>();
+        }
+        let mut sum = 0.0;
+        let shares = sources
+            .entries
+            .iter()
+            .map(|e| {
+                sum += e.pair.weight;
+                sum
+            })
+            .collect();
+        if sum <= 0.0 {
+            return Err(SamplesError::Parameter {
+                what: "the sum of the pairs' weights",
+                got: sum.to_string(),
+                expected: "above 0",
+            });
+        }
+        Ok(Self { sources, options, ready, shares, tiles })
+    }
+
+    /// The options.
+    pub fn options(&self) -> &SamplerOptions {
+        &self.options
+    }
+
+    /// The pairs sampled.
+    pub fn sources(&self) -> &Arc<Sources> {
+        &self.sources
+    }
+
+    /// How a pair's intensities are scaled.
+    pub fn scaling(&self, pair: usize) -> Option<Scaling> {
+        self.ready.get(pair).map(|r| r.scaling)
+    }
+
+    /// Voxel size Z, Y, X in µm of a pair's patches (1 where neither the file nor the options say it).
+    pub fn patch_voxel_um(&self, pair: usize) -> Option<[f64; 3]> {
+        self.ready.get(pair).map(|r| r.patch_um)
+    }
+
+    /// Voxels around a pair's patches at which objects are looked, along Z, Y, X.
+    pub fn margin_zyx(&self, pair: usize) -> Option<[usize; 3]> {
+        self.ready.get(pair).map(|r| r.margin)
+    }
+
+    /// Mean, variance and range of all targets' intensities (for [`TargetKind::Regression`]; else empty).
+    pub fn target_moments(&self) -> Moments {
+        let mut all = Moments::default();
+        self.ready.iter().for_each(|r| all.merge(r.target_moments));
+        all
+    }
+
+    /// Share of foreground among the voxels of all label images; 0 for intensities.
+    pub fn foreground_share(&self) -> f64 {
+        let (mut objects, mut voxels) = (0u64, 0u64);
+        for r in &self.ready {
+            objects += r.index.foreground;
+            voxels += r.index.voxels - r.index.ignored;
+        }
+        if self.options.target.of_labels() { objects as f64 / voxels.max(1) as f64 } else { 0.0 }
+    }
+
+    /// Objects of all label images; 0 for intensities.
+    pub fn object_count(&self) -> usize {
+        if self.options.target.of_labels() { self.ready.iter().map(|r| r.index.objects.len()).sum() } else { 0 }
+    }
+
+    /// The patch of an index: always the same for the same pairs, options and index, in any order and on any thread.
+    ///
+    /// # Errors
+    /// [`SamplesError`] if a file cannot be read, or a patch would take more than [`MAX_BOX_VOXELS`] of it.
+    pub fn sample(&self, index: u64) -> Result<Patch, SamplesError> {
+        self.sample_timed(index).map(|(patch, _)| patch)
+    }
+
+    /// [`Sampler::sample`], with what each step took.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn sample_timed(&self, index: u64) -> Result<(Patch, StageTimes), SamplesError> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
+        rng.set_stream(index);
+        let plan = self.plan(&mut rng);
+        self.cut(index, &plan, &mut rng)
+    }
+
+    /// Number of patches that cover every pair once, unchanged.
+    pub fn tile_count(&self) -> usize {
+        self.tiles
+    }
+
+    /// One of the patches that cover every pair once: not augmented, on the grid that a prediction would use. The last ones of an axis
+    /// are moved inward, and what they share with the patch before weighs nothing, so that each voxel counts once.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`]; [`SamplesError::Parameter`] for an index past [`Sampler::tile_count`].
+    pub fn tile(&self, index: usize) -> Result<Patch, SamplesError> {
+        let past = || SamplesError::Parameter {
+            what: "the number of a tile",
+            got: index.to_string(),
+            expected: "below Sampler::tile_count",
+        };
+        if index >= self.tiles {
+            return Err(past());
+        }
+        let pair = self.ready.partition_point(|r| r.tiles_before <= index).saturating_sub(1);
+        let (ready, entry) = self.ready.get(pair).zip(self.sources.entries.get(pair)).ok_or_else(past)?;
+        let mut rest = index - ready.tiles_before;
+        let (mut start, mut seen) = ([0; 3], [0; 3]);
+        for a in (0..3).rev() {
+            let places = &ready.tiles[a];
+            let i = rest % places.len().max(1);
+            rest /= places.len().max(1);
+            start[a] = places.get(i).copied().unwrap_or(0);
+            let before = i.checked_sub(1).and_then(|j| places.get(j));
+            seen[a] = before.map_or(0, |b| (b + self.options.patch_zyx[a]).saturating_sub(start[a]));
+        }
+        let grids = ready.grids(self.options.patch_zyx);
+        let step = std::array::from_fn(|a| entry.extent()[a] as f64 / ready.extent[a] as f64);
+        let first = std::array::from_fn(|a| entry.window[a].start);
+        let transform = Transform::cut(&grids, start, step, first);
+        let centre = std::array::from_fn(|a| {
+            (start[a] as f64 + grids.patch_zyx[a] as f64 / 2.0) * step[a] - 0.5 + first[a] as f64
+        });
+        let plan = Plan { pair, transform, centre, changes: Changes::default(), seen };
+        let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
+        self.cut(index as u64, &plan, &mut rng).map(|(patch, _)| patch)
+    }
+
+    /// Draws a patch.
+    fn plan(&self, rng: &mut ChaCha8Rng) -> Plan {
+        let total = self.shares.last().copied().unwrap_or(1.0);
+        let at = rng.random::<f64>() * total;
+        let pair = self.shares.partition_point(|s| *s <= at).min(self.shares.len() - 1);
+        let (ready, entry) = (&self.ready[pair], &self.sources.entries[pair]);
+        let grids = ready.grids(self.options.patch_zyx);
+        let on_object = rng.random::<f64>() < self.options.object_bias;
+        let (which, seed) = (rng.random::<f64>(), rng.random::<f64>());
+        let mut off = [0.0; 3];
+        off.iter_mut().for_each(|o| *o = rng.random::<f64>());
+        let object = if on_object { ready.pick(which, seed) } else { None };
+        let centre = std::array::from_fn(|a| {
+            let step = grids.patch_um[a] / grids.stack_um[a];
+            let (n, window) = (grids.patch_zyx[a] as f64, &entry.window[a]);
+            let (before, after) = ((n / 2.0).floor() * step, (n - 1.0 - (n / 2.0).floor()) * step);
+            let (low, high) = (window.start as f64 + before, (window.end - 1) as f64 - after);
+            if low > high {
+                // The patch is larger than the stack: its middle on the stack's.
+                return ((window.start + window.end - 1) as f64 / 2.0).round();
+            }
+            let wanted = match object {
+                // The object's voxel comes to lie anywhere in the middle half of the patch.
+                Some(voxel) => f64::from(voxel[a]) + (off[a] - 0.5) * 0.5 * n * step,
+                None => low + off[a] * (high - low),
+            };
+            wanted.round().clamp(low.ceil(), high.floor().max(low.ceil()))
+        });
+        let longest = (0..3).map(|a| grids.patch_zyx[a] as f64 * grids.patch_um[a]).fold(0.0, f64::max);
+        let moves = Moves::draw(&self.options.augment, longest, rng);
+        let changes = Changes::draw(&self.options.augment, rng);
+        let transform = Transform::new(&grids, centre, &moves, rng);
+        Plan { pair, transform, centre, changes, seen: [0; 3] }
+    }
+
+    /// A box of one of a pair's stacks, its size checked first.
+    fn read_box<O: Copy>(
+        &self,
+        entry: &Source,
+        stack: usize,
+        wanted: Box3,
+        fill: Option<O>,
+        convert: &impl Convert<O>,
+    ) -> Result<Vec<O>, SamplesError> {
+        let voxels = wanted.size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
+        let file = self.sources.reader.stack(stack).map(|s| s.image.path.as_path()).unwrap_or(&entry.pair.image.path);
+        let next =
+            "choose a voxel size nearer to the file's, smaller patches, or a copy of the file with larger voxels";
+        check_limit(file, "the voxels read for one patch", voxels, ("MAX_BOX_VOXELS", MAX_BOX_VOXELS), next)?;
+        let mut out = Vec::new();
+        self.sources.reader.read_box(stack, entry.window.clone(), wanted, fill, convert, &mut out)?;
+        Ok(out)
+    }
+
+    fn cut(&self, index: u64, plan: &Plan, rng: &mut ChaCha8Rng) -> Result<(Patch, StageTimes), SamplesError> {
+        let mut times = StageTimes::default();
+        let mut clock = Instant::now();
+        let mut lap = |into: &mut f64| {
+            let now = Instant::now();
+            *into += (now - clock).as_secs_f64();
+            clock = now;
+        };
+        let (ready, entry) = (&self.ready[plan.pair], &self.sources.entries[plan.pair]);
+        let shape = self.options.patch_zyx;
+        let grids = ready.grids(shape);
+        let (inner, outer) = (Box3 { start: [0; 3], size: shape }, grids.with_margin());
+        let mirror = self.options.outside == Outside::Mirror;
+        let image_box = plan.transform.reads(&inner);
+        let fill = (!mirror).then_some(ready.scaling.dark);
+        let image_voxels = self.read_box(entry, entry.image, image_box, fill, &ready.scaling)?;
+        let len = shape.iter().product();
+        let (mut image, mut weight) = (vec![0.0f32; len], vec![1.0f32; len]);
+        lap(&mut times.read_secs);
+        let low = std::array::from_fn(|a| (entry.window[a].start as i64 - image_box.start[a]) as f32 - 0.5);
+        let high = std::array::from_fn(|a| (entry.window[a].end as i64 - 1 - image_box.start[a]) as f32 + 0.5);
+        let mut stain = Vec::new();
+        let of_labels = self.options.target.of_labels();
+        let stain_voxels = if of_labels {
+            Vec::new()
+        } else {
+            stain = vec![0.0f32; len];
+            let raw = Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: ready.target_moments.min as f32 };
+            self.read_box(entry, entry.target, image_box, (!mirror).then_some(raw.dark), &raw)?
+        };
+        lap(&mut times.read_secs);
+        let mut rows = plan.transform.rows(&inner, image_box.start);
+        for (row, (out, weight)) in image.chunks_exact_mut(shape[2]).zip(weight.chunks_exact_mut(shape[2])).enumerate()
+        {
+            if row % shape[1] == 0 {
+                rows.slice((row / shape[1]) as i64);
+            }
+            let at = rows.row((row % shape[1]) as i64);
+            gather::linear(&image_voxels, image_box.size, at, out);
+            gather::inside(at, low, high, weight);
+            if let Some(out) = stain.get_mut(row * shape[2]..(row + 1) * shape[2]) {
+                gather::linear(&stain_voxels, image_box.size, at, out);
+            }
+        }
+        drop(image_voxels);
+        lap(&mut times.geometry_secs);
+        let target = if of_labels {
+            let labels = self.labels(ready, entry, &plan.transform, &outer, &mut |t| lap(t), &mut times)?;
+            let part = make::Inner { start: ready.margin, size: shape };
+            let target = make::make(&self.options.target, &labels, outer.size, part, ready.patch_um);
+            self.weigh(&labels, outer.size, part, ready.patch_um, &mut weight);
+            target
+        } else {
+            stain
+        };
+        forget_seen(&mut weight, shape, plan.seen);
+        lap(&mut times.target_secs);
+        plan.changes.apply(&mut image, shape, &ready.scaling, rng)?;
+        lap(&mut times.intensity_secs);
+        let from = Origin { pair: plan.pair, name: entry.pair.name.clone(), centre_zyx: plan.centre };
+        let channels = self.options.target.channels();
+        Ok((Patch { index, shape_zyx: shape, channels, image, target, weight, from }, times))
+    }
+
+    /// The label patch with its margin.
+    fn labels(
+        &self,
+        ready: &Ready,
+        entry: &Source,
+        transform: &Transform,
+        outer: &Box3,
+        lap: &mut dyn FnMut(&mut f64),
+        times: &mut StageTimes,
+    ) -> Result<Vec<u32>, SamplesError> {
+        let wanted = transform.reads(outer);
+        let fill = (self.options.outside == Outside::Background).then_some(0u32);
+        let voxels = self.read_box(entry, entry.target, wanted, fill, &ready.code)?;
+        let mut labels = vec![0u32; outer.size.iter().product()];
+        lap(&mut times.read_secs);
+        let mut rows = transform.rows(outer, wanted.start);
+        for (row, out) in labels.chunks_exact_mut(outer.size[2]).enumerate() {
+            if row % outer.size[1] == 0 {
+                rows.slice((row / outer.size[1]) as i64 + outer.start[0]);
+            }
+            let at = rows.row((row % outer.size[1]) as i64 + outer.start[1]);
+            gather::nearest(&voxels, wanted.size, at, 0, out);
+        }
+        lap(&mut times.geometry_secs);
+        Ok(labels)
+    }
+
+    /// Weights of labels that are not known, and of gaps.
+    fn weigh(&self, labels: &[u32], shape: [usize; 3], inner: make::Inner, voxel_um: [f64; 3], weight: &mut [f32]) {
+        let gaps = self.options.gap_weight.map(|g| g.factors(labels, shape, voxel_um));
+        make::each_row(shape, inner, |from, to| {
+            let width = inner.size[2];
+            let (Some(weight), Some(labels)) = (weight.get_mut(to..to + width), labels.get(from..from + width)) else {
+                return;
+            };
+            weight.iter_mut().zip(labels).filter(|(_, l)| **l == IGNORED).for_each(|(w, _)| *w = 0.0);
+            if let Some(gaps) = gaps.as_ref().and_then(|g| g.get(from..from + width)) {
+                weight.iter_mut().zip(gaps).for_each(|(w, g)| *w *= g);
+            }
+        });
+    }
+}
+
+/// Takes the weight of the first voxels of each axis away.
+fn forget_seen(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 3]) {
+    if seen == [0; 3] {
+        return;
+    }
+    for (row, values) in weight.chunks_exact_mut(nx).enumerate() {
+        if row / ny < seen[0] || row % ny < seen[1] {
+            values.fill(0.0);
+        } else {
+            values.iter_mut().take(seen[2]).for_each(|w| *w = 0.0);
+        }
+    }
+}
+
+impl Ready {
+    fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, SamplesError> {
+        let (scaling, _) = scaling(&sources.reader, entry.image, options.normalise)?;
+        let dtype = sources.reader.stack(entry.target).map(|s| s.dtype).unwrap_or(cytoscope_volume::DType::F32);
+        let code = LabelCode::new(options.ignore_label, dtype);
+        let mut target_moments = Moments::default();
+        let index = if options.target.of_labels() {
+            ObjectIndex::of(&sources.reader, entry.target, &entry.window, &code)?
+        } else {
+            target_moments = crate::normalise::scaling(&sources.reader, entry.target, Normalise::None)?.1;
+            // Where the stain is: brighter than its mean by a deviation.
+            let bright = Brighter(target_moments.mean + target_moments.variance().sqrt());
+            ObjectIndex::of(&sources.reader, entry.target, &entry.window, &bright)?
+        };
+        let file_um = entry.voxel_or(options.voxel_um);
+        Ok(Self {
+            scaling,
+            code,
+            index,
+            target_moments,
+            file_um,
+            patch_um: options.voxel_um.unwrap_or(file_um),
+            margin: [0; 3],
+            tiles_before: 0,
+            tiles: Default::default(),
+            extent: entry.extent(),
+        })
+    }
+
+    fn grids(&self, patch_zyx: [usize; 3]) -> Grids {
+        Grids { patch_zyx, margin: self.margin, patch_um: self.patch_um, stack_um: self.file_um }
+    }
+
+    /// A voxel of an object, from two draws of 0 to 1.
+    fn pick(&self, which: f64, seed: f64) -> Option<[u32; 3]> {
+        /// With so few labels they are classes or one mask: then any voxel of them is as good as another.
+        const FEW: usize = 4;
+        let at = |draw: f64, len: usize| ((draw * len as f64) as usize).min(len.saturating_sub(1));
+        if self.index.objects.len() <= FEW {
+            let spread = &self.index.spread;
+            return spread.get(at(which, spread.len())).copied();
+        }
+        let object = self.index.objects.get(at(which, self.index.objects.len()))?;
+        object.seeds().nth(at(seed, object.seeds().count()))
+    }
+}
+
+/// Radius in µm of the median object of the median file.
+fn median_radius_um(ready: &[Ready]) -> f64 {
+    let mut all: Vec<f64> = ready.iter().filter_map(|r| r.index.median_diameter_um(r.file_um)).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).map_or(0.0, |d| d / 2.0)
+}
+
+fn check(options: &SamplerOptions) -> Result<(), SamplesError> {
+    if options.patch_zyx.iter().any(|n| !(1..=1 << 16).contains(n)) {
+        return Err(SamplesError::Parameter {
+            what: "the patch",
+            got: format!("{:?} voxels", options.patch_zyx),
+            expected: "1 to 65 536 voxels along each axis",
+        });
+    }
+    for um in options.voxel_um.into_iter().flatten() {
+        check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
+    }
+    check_range("object_bias", options.object_bias, 0.0..=1.0, "0 to 1")?;
+    if let Some(margin) = options.margin_um {
+        check_range("margin_um", margin, 0.0..=1e6, "0 to 1 000 000 µm")?;
+    }
+    options.augment.check()?;
+    options.target.check()?;
+    options.gap_weight.map_or(Ok(()), |g| g.check())
+}
+
+impl Sampler {
+    /// A short number that changes with the pairs and the options, to tell whether a saved position still means the same data.
+    pub fn fingerprint(&self) -> u64 {
+        let mut sum = 0u64;
+        let text = serde_json::to_string(&self.options).unwrap_or_default();
+        let pairs = self.sources.pairs().map(|p| format!("{}|{:?}|{}", p.name, p.window, p.weight));
+        for part in std::iter::once(text).chain(pairs) {
+            for byte in part.bytes() {
+                sum = mix(sum ^ u64::from(byte));
+            }
+        }
+        sum
+    }
+}

@@ -1,0 +1,150 @@
+//! The pairs of a training set, opened: shapes, voxel sizes, and boxes of voxels through one cache.
+
+use crate::dataset::Pair;
+use crate::error::{SamplesError, check_range};
+use crate::reader::{Bounds, CacheUse, Reader};
+use crate::stack::{Stack, open_image};
+use serde::{Deserialize, Serialize};
+
+/// How pairs are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SourceOptions {
+    /// Bytes of voxels kept in memory; stacks that fit together are kept whole. Each thread that reads holds a block (at most
+    /// 16 MiB, or one row) besides.
+    pub cache_bytes: u64,
+}
+
+impl Default for SourceOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 2 << 30 }
+    }
+}
+
+/// One pair, opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub pair: Pair,
+    /// Numbers of its stacks in the reader.
+    pub image: usize,
+    pub target: usize,
+    /// The voxels that may be seen.
+    pub window: Bounds,
+    /// Voxel size Z, Y, X in µm, where it is known.
+    pub voxel_um: [Option<f64>; 3],
+}
+
+impl Source {
+    /// Extents of the window.
+    pub fn extent(&self) -> [usize; 3] {
+        std::array::from_fn(|a| self.window[a].len())
+    }
+
+    /// Voxel size of the file in µm, the model's where the file says none, else 1.
+    pub fn voxel_or(&self, model_um: Option<[f64; 3]>) -> [f64; 3] {
+        std::array::from_fn(|a| self.voxel_um[a].or(model_um.map(|m| m[a])).unwrap_or(1.0))
+    }
+}
+
+/// Opened pairs that any number of samplers and threads read.
+#[derive(Debug)]
+pub struct Sources {
+    pub(crate) reader: Reader,
+    pub(crate) entries: Vec<Source>,
+}
+
+fn positive(value: Option<f64>) -> Option<f64> {
+    value.filter(|v| v.is_finite() && *v > 0.0)
+}
+
+impl Sources {
+    /// Opens the pairs; only headers are read.
+    ///
+    /// # Errors
+    /// [`SamplesError`] for no pair at all, a file that cannot be read, a channel or time point that is not there, an image and a
+    /// target of different shapes, a window outside its stack, or a weight that is none.
+    pub fn open(pairs: &[Pair], options: &SourceOptions) -> Result<Self, SamplesError> {
+        if pairs.is_empty() {
+            return Err(SamplesError::Parameter {
+                what: "the number of pairs",
+                got: "0".to_owned(),
+                expected: "at least one: see the problems that were found in the data",
+            });
+        }
+        let mut stacks: Vec<Stack> = Vec::with_capacity(pairs.len() * 2);
+        let mut entries = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            check_range("the weight of a pair", pair.weight, 0.0..=1e6, "0 to 1 000 000")?;
+            let image = Stack::of(&pair.image, &open_image(&pair.image)?)?;
+            let target = Stack::of(&pair.target, &open_image(&pair.target)?)?;
+            if image.zyx != target.zyx {
+                return Err(SamplesError::data(
+                    &pair.target.path,
+                    format!(
+                        "its shape Z, Y, X is {:?}, and that of {} is {:?}",
+                        target.zyx,
+                        pair.image.path.display(),
+                        image.zyx
+                    ),
+                    "choose the target that was made on this image, or resample one of them",
+                ));
+            }
+            let window: Bounds = match pair.window {
+                None => image.zyx.map(|n| 0..n),
+                Some(w) => {
+                    let inside = (0..3).all(|a| {
+                        w.size_zyx[a] > 0
+                            && w.start_zyx[a].checked_add(w.size_zyx[a]).is_some_and(|end| end <= image.zyx[a])
+                    });
+                    if !inside {
+                        return Err(SamplesError::data(
+                            &pair.image.path,
+                            format!("the box {w:?} leaves its shape {:?}", image.zyx),
+                            "split the data again",
+                        ));
+                    }
+                    std::array::from_fn(|a| w.start_zyx[a]..w.start_zyx[a] + w.size_zyx[a])
+                }
+            };
+            let (i, t) = (image.voxel_um, target.voxel_um);
+            let files = [(i.z, t.z), (i.y, t.y), (i.x, t.x)];
+            let given: [Option<f64>; 3] = std::array::from_fn(|a| positive(pair.voxel_um.map(|v| v[a])));
+            let voxel_um = std::array::from_fn(|a| given[a].or(positive(files[a].0)).or(positive(files[a].1)));
+            let number = stacks.len();
+            stacks.push(image);
+            stacks.push(target);
+            entries.push(Source { pair: pair.clone(), image: number, target: number + 1, window, voxel_um });
+        }
+        Ok(Self { reader: Reader::new(stacks, options.cache_bytes), entries })
+    }
+
+    /// Number of pairs.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True for no pairs; never the case.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The pairs, in the order they were given.
+    pub fn pairs(&self) -> impl Iterator<Item = &Pair> {
+        self.entries.iter().map(|e| &e.pair)
+    }
+
+    /// Extents Z, Y, X of what may be seen of a pair, and its voxel size in µm (`None` where no file says it).
+    pub fn grid(&self, pair: usize) -> Option<([usize; 3], [Option<f64>; 3])> {
+        self.entries.get(pair).map(|e| (e.extent(), e.voxel_um))
+    }
+
+    /// What the cache holds and did.
+    pub fn cache_use(&self) -> CacheUse {
+        self.reader.cache_use()
+    }
+
+    /// Whether the cache keeps every stack whole.
+    pub fn keeps_all(&self) -> bool {
+        self.reader.keeps_all()
+    }
+}
