@@ -107,7 +107,7 @@ multiversion! {
 }
 
 /// Input positions along `axis` that the window of output position `at` covers inside the image.
-fn taps(shape: &ConvShape, layout: &Blocked, axis: usize, at: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn taps(shape: &ConvShape, layout: &Blocked, axis: usize, at: usize) -> impl Iterator<Item = usize> {
     let (first, step, pad, extent) =
         (at * shape.stride[axis], shape.dilation[axis], shape.pad_before[axis], layout.dims[axis]);
     (0..shape.kernel[axis]).filter_map(move |k| (first + k * step).checked_sub(pad).filter(|i| *i < extent))

@@ -27,16 +27,7 @@ pub fn resize(
     out_layout: &Blocked,
 ) -> Result<(), KernelError> {
     check_moved(input, in_layout, output, out_layout)?;
-    for axis in 0..3 {
-        check_len("resize table", tables[axis].len(), out_layout.dims[axis])?;
-        let extent = in_layout.dims[axis];
-        check_that(
-            tables[axis].iter().all(|t| t.low < extent && t.high < extent),
-            "resize table",
-            format!("positions below {extent}"),
-            "one beyond",
-        )?;
-    }
+    check_tables(tables, in_layout, out_layout)?;
     let block = in_layout.block;
     let [depth, height, _] = out_layout.dims;
     let runs = runs(&tables[2]);
@@ -80,6 +71,25 @@ pub fn resize(
             }
         }
     });
+    Ok(())
+}
+
+/// Checks that tables lead from one extent to another.
+pub(crate) fn check_tables(
+    tables: &[Vec<Tap>; 3],
+    in_layout: &Blocked,
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    for axis in 0..3 {
+        check_len("resize table", tables[axis].len(), out_layout.dims[axis])?;
+        let extent = in_layout.dims[axis];
+        check_that(
+            tables[axis].iter().all(|t| t.low < extent && t.high < extent),
+            "resize table",
+            format!("positions below {extent}"),
+            "one beyond",
+        )?;
+    }
     Ok(())
 }
 

@@ -1,5 +1,4 @@
-//! What training adds to the forward kernels: gradients of convolutions, norms and activations, and the
-//! optimizers' steps.
+//! What training adds to the forward kernels: gradients of all kinds of layers, and the optimizers' steps.
 //!
 //! One image at a time, in the same [`crate::Blocked`] layouts; weights and their gradients are dense in ONNX order. Sums over
 //! voxels are cut into the same parts and added in the same order whatever the number of threads, so that a run can be
@@ -10,11 +9,23 @@ mod norm;
 pub mod optimizer;
 mod outer;
 mod pointwise;
+mod pool;
+mod resize;
 mod transpose;
 mod weight;
 
 pub use input::{InputGradient, conv_input_gradient};
 pub use norm::{Activated, Branch, NormFactors, norm_gradient, norm_gradient_sums};
 pub use pointwise::{Derivative, activation_gradient, add, bias_gradient, channel_sums};
+pub use pool::pool_gradient;
+pub use resize::resize_gradient;
 pub use transpose::{TransposeInputGradient, transpose_input_gradient, transpose_weight_gradient};
 pub use weight::conv_weight_gradient;
+
+use crate::Blocked;
+
+/// Sets the rows of one slice to 0, but for the border between them.
+fn clear_slice(slice: &mut [f32], layout: &Blocked) {
+    let row = layout.row_len();
+    slice.chunks_mut(layout.row_stride().max(1)).for_each(|line| line[..row].fill(0.0));
+}
