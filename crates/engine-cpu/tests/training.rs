@@ -62,6 +62,42 @@ fn networks() -> Vec<(&'static str, Graph, Vec<usize>)> {
     ]
 }
 
+/// Pools instead of strides, as many networks made elsewhere have them.
+fn pooled() -> Graph {
+    use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op, Padding, PoolAttrs, ResizeAttrs, ResizeMode};
+    let mut graph = Graph::new("pooled");
+    let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
+    let mut weight = |graph: &mut Graph, name: &str, o: usize, i: usize| {
+        let values = noise(o as u64 * 31 + i as u64, o * i * 27).iter().map(|v| v * 0.2).collect::<Vec<f32>>();
+        Some(graph.add_initializer(name, Tensor::new([o, i, 3, 3, 3], values).unwrap()))
+    };
+    let pool = PoolAttrs {
+        kernel: vec![2; 3],
+        strides: vec![2; 3],
+        dilations: vec![1; 3],
+        padding: Padding::none(3),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let conv = || Op::Conv(ConvAttrs::same(&[3, 3, 3]));
+    let w = weight(&mut graph, "w1", 16, 1);
+    let a = graph.push("a", conv(), &[Some(x), w]);
+    let a = graph.push("a.act", Op::Activation(Activation::Relu), &[Some(a)]);
+    let b = graph.push("b", Op::MaxPool(pool.clone()), &[Some(a)]);
+    let w = weight(&mut graph, "w2", 16, 16);
+    let b = graph.push("b.conv", conv(), &[Some(b), w]);
+    let c = graph.push("c", Op::AveragePool(pool), &[Some(b)]);
+    let scales = graph.add_initializer("scales", Tensor::vector(vec![1.0f32, 1.0, 4.0, 4.0, 4.0]));
+    let linear = ResizeAttrs { mode: ResizeMode::Linear, coordinates: cytoscope_graph::CoordinateMode::HalfPixel, ..ResizeAttrs::nearest() };
+    let d = graph.push("d", Op::Resize(linear), &[Some(c), None, Some(scales)]);
+    let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(d), Some(a)]);
+    let w = weight(&mut graph, "w3", 1, 32);
+    let y = graph.push("y", conv(), &[Some(both), w]);
+    graph.outputs.push(y);
+    graph
+}
+
 fn made(net: &Graph, shape: &[usize]) -> (Graph, GradientGraph) {
     let net = prepare(net).unwrap();
     let channels = if net.name == "unet3d" { 2 } else { 1 };

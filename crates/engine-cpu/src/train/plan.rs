@@ -629,6 +629,22 @@ impl Planner<'_> {
                 self.layout(output)?;
                 Some(Plan::RectifierGradient { y: x, dy, slope, output })
             }
+            Op::MaxPool(a) => {
+                self.layout(x)?;
+                let (output, shape) = (node.output(0)?, pool_shape(a, &self.lengths(x)?));
+                Some(Plan::PoolGradient { pool: Pool::Max, shape, x, dy, output })
+            }
+            Op::AveragePool(a) if !a.ceil_mode => {
+                self.layout(x)?;
+                let pool = if a.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
+                let (output, shape) = (node.output(0)?, pool_shape(a, &self.lengths(x)?));
+                Some(Plan::PoolGradient { pool, shape, x, dy, output })
+            }
+            Op::Resize(_) => {
+                self.layout(x)?;
+                let to = graph_shape(self.graph, dy)?;
+                Some(Plan::ResizeGradient { tables: self.tables(node, of, x, &to)?, dy, output: node.output(0)? })
+            }
             _ => None,
         }
     }

@@ -252,7 +252,27 @@ impl Runner<'_, '_> {
                     resize::resize(isa, tables, part(split, &from, image)?, &from.layout, target, &to.layout)
                 })
             }
-            Plan::PoolGradient { .. } | Plan::ResizeGradient { .. } => Err(self.fail("no kernel")),
+            Plan::PoolGradient { pool: kind, shape, x, dy, output } => {
+                let (x, dy, to) = (self.slot(*x)?, self.slot(*dy)?, self.slot(*output)?);
+                self.each(to, |image, target, split| {
+                    let (seen, g) = ((part(split, &x, image)?, &x.layout), part(split, &dy, image)?);
+                    train::pool_gradient(isa, *kind, shape, Some(seen), g, &dy.layout, false, target, &to.layout)
+                })
+            }
+            Plan::ResizeGradient { tables, dy, output } => {
+                let (dy, to) = (self.slot(*dy)?, self.slot(*output)?);
+                self.each(to, |image, target, split| {
+                    train::resize_gradient(
+                        isa,
+                        tables,
+                        part(split, &dy, image)?,
+                        &dy.layout,
+                        false,
+                        target,
+                        &to.layout,
+                    )
+                })
+            }
             Plan::Concat { inputs, blocks, output } => {
                 let whole = self.slot(*output)?;
                 for (input, block) in inputs.iter().zip(blocks) {

@@ -1,0 +1,353 @@
+//! Every setting of a training, with its default; as TOML, `--config` of the command line.
+
+use crate::error::wrong;
+use cytoscope_graph::training::{Decay, Loss, LossKind, LossTerm, Optimizer, Schedule};
+use cytoscope_pipeline::JobError;
+use cytoscope_samples::{AugmentOptions, Normalise, TargetKind};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Settings of a training. What is `None` follows from the data or the model that training starts from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// What is to be learnt from labels.
+    pub target: Option<TargetKind>,
+    /// Voxels of a patch along Z, Y, X.
+    pub patch_zyx: Option<[usize; 3]>,
+    /// Patches in a step.
+    pub batch: Option<usize>,
+    /// Batches whose gradients are added up before the parameters move.
+    pub accumulate: usize,
+    /// Voxel size Z, Y, X in µm that everything is brought to.
+    pub voxel_um: Option<[f64; 3]>,
+    /// How intensities are scaled.
+    pub normalise: Option<Normalise>,
+    /// How often a patch is centred on an object.
+    pub object_bias: f64,
+    /// How patches are changed.
+    pub augment: AugmentOptions,
+    /// A network to begin from scratch.
+    pub network: NetworkConfig,
+    /// What is made small.
+    pub loss: Option<LossConfig>,
+    /// How parameters move.
+    pub optimizer: OptimizerConfig,
+    /// How fast.
+    pub schedule: ScheduleConfig,
+    /// How long.
+    pub budget: BudgetConfig,
+    /// How it is watched.
+    pub validation: ValidationConfig,
+    /// Memory of the average of the parameters that is validated and kept; 0 for none.
+    pub ema: f64,
+    /// Largest norm of a gradient; 0 for any.
+    pub clip_norm: f32,
+    /// Share of the training that batch norms gather statistics, before they are folded into the convolutions.
+    pub norm_share: f64,
+    /// Only parameters whose names hold one of these are taught; all if empty.
+    pub only: Vec<String>,
+    /// Threads that make patches.
+    pub workers: usize,
+    /// Bytes of voxels kept in memory.
+    pub cache_bytes: u64,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            target: None,
+            patch_zyx: None,
+            batch: None,
+            accumulate: 1,
+            voxel_um: None,
+            normalise: None,
+            object_bias: 0.7,
+            augment: AugmentOptions::default(),
+            network: NetworkConfig::default(),
+            loss: None,
+            optimizer: OptimizerConfig::default(),
+            schedule: ScheduleConfig::default(),
+            budget: BudgetConfig::default(),
+            validation: ValidationConfig::default(),
+            ema: 0.99,
+            clip_norm: 1.0,
+            norm_share: 0.35,
+            only: Vec::new(),
+            workers: 1,
+            cache_bytes: 2 << 30,
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] that names the setting which is not known or not right.
+    pub fn read(path: &Path) -> Result<Self, JobError> {
+        let text = std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.to_owned(), error })?;
+        toml::from_str(&text).map_err(|e| wrong(format!("{}: {e}", path.display())))
+    }
+
+    /// Checks what no other room checks.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for the first setting out of its range.
+    pub fn check(&self) -> Result<(), JobError> {
+        let share = |what: &str, v: f64| {
+            if (0.0..=1.0).contains(&v) { Ok(()) } else { Err(wrong(format!("{what} is {v}: expected 0 to 1"))) }
+        };
+        share("ema", self.ema)?;
+        share("norm_share", self.norm_share)?;
+        share("object_bias", self.object_bias)?;
+        share("schedule.warm_up", self.schedule.warm_up)?;
+        share("schedule.end", self.schedule.end)?;
+        share("validation.fraction", self.validation.fraction)?;
+        if self.accumulate == 0 || self.batch == Some(0) {
+            return Err(wrong("accumulate and batch must be at least 1"));
+        }
+        if self.workers == 0 {
+            return Err(wrong("workers must be at least 1"));
+        }
+        if self.schedule.rate.is_some_and(|r| !r.is_finite() || r <= 0.0) {
+            return Err(wrong(format!("schedule.rate is {:?}: expected a number above 0, such as 0.001", self.schedule.rate)));
+        }
+        if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
+            return Err(wrong("clip_norm must be 0 or more"));
+        }
+        if self.patch_zyx.is_some_and(|p| p.contains(&0)) {
+            return Err(wrong("patch_zyx must be three lengths above 0"));
+        }
+        if self.voxel_um.is_some_and(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
+            return Err(wrong("voxel_um must be three sizes above 0"));
+        }
+        self.network.check()
+    }
+}
+
+/// A U-Net of ours to begin from scratch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkConfig {
+    /// Channels of each level.
+    pub filters: Vec<usize>,
+    /// Stride into each level after the first, along Z, Y, X; made from the voxel size if empty.
+    pub strides: Vec<[usize; 3]>,
+    /// Convolutions in each block.
+    pub convs_per_block: usize,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        Self { filters: vec![16, 32, 64], strides: Vec::new(), convs_per_block: 2 }
+    }
+}
+
+impl NetworkConfig {
+    fn check(&self) -> Result<(), JobError> {
+        let few = self.filters.len() <= 6 && self.filters.iter().all(|f| (1..=1024).contains(f));
+        if self.filters.is_empty() || !few || !(1..=8).contains(&self.convs_per_block) {
+            return Err(wrong("network: expected 1 to 6 levels of 1 to 1024 filters, and 1 to 8 convolutions in a block"));
+        }
+        let fits = self.strides.is_empty() || self.strides.len() + 1 == self.filters.len();
+        if !fits || self.strides.iter().flatten().any(|s| !(1..=4).contains(s)) {
+            return Err(wrong("network.strides: expected one less than filters, each 1 to 4 along Z, Y, X"));
+        }
+        Ok(())
+    }
+}
+
+/// The loss.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum LossConfig {
+    /// Binary cross entropy.
+    Bce,
+    /// Dice.
+    Dice,
+    /// Both.
+    DiceCe,
+    /// Tversky.
+    Tversky {
+        /// Weight of what is predicted wrongly.
+        alpha: f32,
+        /// Weight of what is missed.
+        beta: f32,
+    },
+    /// Focal.
+    Focal {
+        /// γ
+        gamma: f32,
+    },
+    /// Mean squared error.
+    Mse,
+    /// Mean absolute error.
+    L1,
+    /// Huber's.
+    Huber {
+        /// Where it turns from a square to a line.
+        delta: f32,
+    },
+}
+
+impl LossConfig {
+    fn kind(self) -> LossKind {
+        match self {
+            Self::Bce => LossKind::BinaryCrossEntropy,
+            Self::Dice => LossKind::Dice { smooth: 1.0 },
+            Self::DiceCe => LossKind::DiceCrossEntropy { smooth: 1.0 },
+            Self::Tversky { alpha, beta } => LossKind::Tversky { alpha, beta, smooth: 1.0 },
+            Self::Focal { gamma } => LossKind::Focal { gamma },
+            Self::Mse => LossKind::MeanSquared,
+            Self::L1 => LossKind::MeanAbsolute,
+            Self::Huber { delta } => LossKind::Huber { delta },
+        }
+    }
+}
+
+/// The loss of a target: on its foreground the one that is asked for (Dice and cross entropy by default), on the channels that tell
+/// objects apart cross entropy, whose targets may lie between 0 and 1; regressions take the mean squared error.
+pub(crate) fn loss(target: TargetKind, asked: Option<LossConfig>) -> Loss {
+    let default = if target.of_labels() { LossConfig::DiceCe } else { LossConfig::Mse };
+    let kind = asked.unwrap_or(default).kind();
+    let sigmoid = target.of_labels();
+    let mut terms = vec![LossTerm { kind, channels: 0..1, factor: 1.0, sigmoid, within: None }];
+    if target.channels() > 1 {
+        let kind = LossKind::BinaryCrossEntropy;
+        terms.push(LossTerm { kind, channels: 1..target.channels(), factor: 1.0, sigmoid, within: None });
+    }
+    Loss { terms }
+}
+
+/// The optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OptimizerConfig {
+    /// Adam with decoupled decay.
+    Adamw {
+        /// Decay.
+        #[serde(default = "decay")]
+        weight_decay: f32,
+    },
+    /// Adam.
+    Adam {
+        /// Decay.
+        #[serde(default)]
+        weight_decay: f32,
+    },
+    /// Gradient descent.
+    Sgd {
+        /// Momentum.
+        #[serde(default = "momentum")]
+        momentum: f32,
+        /// Look ahead.
+        #[serde(default)]
+        nesterov: bool,
+        /// Decay.
+        #[serde(default)]
+        weight_decay: f32,
+    },
+}
+
+fn decay() -> f32 {
+    1e-4
+}
+
+fn momentum() -> f32 {
+    0.9
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self::Adamw { weight_decay: decay() }
+    }
+}
+
+impl OptimizerConfig {
+    pub(crate) fn rule(self) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        match self {
+            Self::Adamw { weight_decay } => Optimizer::AdamW { beta1, beta2, epsilon, weight_decay },
+            Self::Adam { weight_decay } => Optimizer::Adam { beta1, beta2, epsilon, weight_decay },
+            Self::Sgd { momentum, nesterov, weight_decay } => Optimizer::Sgd { momentum, nesterov, weight_decay },
+        }
+    }
+}
+
+/// How the rate falls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecayConfig {
+    /// Not at all.
+    Constant,
+    /// By the same factor every step.
+    Exponential,
+    /// Along half a cosine.
+    #[default]
+    Cosine,
+}
+
+/// The learning rate over the training.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleConfig {
+    /// Greatest rate; by default 0.002 from scratch and 0.001 from a model.
+    pub rate: Option<f64>,
+    /// How it falls.
+    pub decay: DecayConfig,
+    /// Share of the training over which it rises first.
+    pub warm_up: f64,
+    /// Share of the greatest rate that is left at the end.
+    pub end: f64,
+}
+
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        Self { rate: None, decay: DecayConfig::Cosine, warm_up: 0.03, end: 0.01 }
+    }
+}
+
+impl ScheduleConfig {
+    pub(crate) fn schedule(&self, from_scratch: bool) -> Schedule {
+        let peak = self.rate.unwrap_or(if from_scratch { 2e-3 } else { 1e-3 });
+        let decay = match self.decay {
+            DecayConfig::Constant => Decay::Constant,
+            DecayConfig::Exponential => Decay::Exponential { end: self.end },
+            DecayConfig::Cosine => Decay::Cosine { end: self.end },
+        };
+        Schedule { peak, warm_up: self.warm_up, decay }
+    }
+}
+
+/// How long training lasts: the shortest of what is given; 30 epochs if nothing is.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BudgetConfig {
+    /// Times that as many patches are seen as cover the data once (at least 64).
+    pub epochs: Option<usize>,
+    /// Minutes on the clock, everything included.
+    pub minutes: Option<f64>,
+    /// Steps.
+    pub steps: Option<usize>,
+    /// Validations without a better score after which training ends; 0: never.
+    pub patience: usize,
+}
+
+/// How training is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ValidationConfig {
+    /// Share of the files left out of training.
+    pub fraction: f64,
+    /// Validations over the training.
+    pub times: usize,
+    /// Most files predicted each time.
+    pub max_files: usize,
+}
+
+impl Default for ValidationConfig {
+    fn default() -> Self {
+        Self { fraction: 0.2, times: 8, max_files: 6 }
+    }
+}

@@ -1,0 +1,28 @@
+//! Teaching networks: from a folder of images and labels to a model package that is tried, described and quantized.
+//!
+//! This room owns the training job ([`TrainJob`]) and its settings ([`TrainConfig`]), the loop with its budget, checkpoints and
+//! rescues, validation by the real pipeline (tiles, objects, scores), and the package that comes out. Pairs, patches and targets are
+//! [`cytoscope_samples`]'; gradients are graphs ([`cytoscope_graph::training`]) that an engine runs.
+//!
+//! A training lies in a folder beside its package while it lasts: it can be stopped or killed at any moment and resumed to the same
+//! curve. It fails with [`cytoscope_pipeline::JobError`]; what was learnt stays in the folder.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod checkpoint;
+mod config;
+mod data;
+mod decode;
+mod error;
+mod history;
+mod job;
+mod network;
+mod package;
+mod step;
+mod train;
+mod validate;
+
+pub use config::{BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, ValidationConfig};
+pub use history::{History, StepPoint, ValidationPoint};
+pub use job::{TrainJob, TrainReport, Verdict};
+pub use validate::{PairScore, Scores};
