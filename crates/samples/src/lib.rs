@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 pub mod augment;
+mod check;
 mod dataset;
 mod error;
 mod find;
@@ -42,10 +43,12 @@ mod objects;
 mod reader;
 mod sampler;
 mod sources;
+mod split;
 mod stack;
 mod targets;
 
 pub use augment::AugmentOptions;
+pub use check::{CheckOptions, Intensities, PairSummary, Report, check, check_with};
 pub use dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Severity, Task, Window};
 pub use error::SamplesError;
 pub use find::{ChannelPair, FindOptions, SpacingOrder, find_pairs, find_pairs_with};
@@ -55,4 +58,5 @@ pub use objects::IgnoreLabel;
 pub use reader::{CacheUse, Outside};
 pub use sampler::{Origin, Patch, Sampler, SamplerOptions, StageTimes};
 pub use sources::{SourceOptions, Sources};
+pub use split::{Group, Split, SplitOptions, split};
 pub use targets::{GapWeight, TargetKind};

@@ -45,6 +45,11 @@ impl LabelCode {
         };
         Self { ignore }
     }
+
+    /// The stored value that means "not known"; not a number where there is none.
+    pub fn ignored(&self) -> f64 {
+        self.ignore
+    }
 }
 
 impl Convert<u32> for LabelCode {

@@ -43,6 +43,9 @@ const BLOCK_ZY: [usize; 2] = [16, 128];
 
 type Key = (usize, [usize; 3]);
 
+/// Takes a slab: its first voxel, its extents and its voxels.
+type EachSlab<'a> = dyn FnMut([usize; 3], [usize; 3], &Samples) -> Result<(), SamplesError> + 'a;
+
 /// One block; whoever comes first reads it while the others wait.
 #[derive(Debug, Default)]
 struct Slot {
@@ -209,11 +212,7 @@ impl Reader {
     }
 
     /// Streams a stack's voxels in slabs of whole rows; from memory where the stack is kept in one piece.
-    pub fn each_slab(
-        &self,
-        number: usize,
-        f: &mut dyn FnMut([usize; 3], [usize; 3], &Samples) -> Result<(), SamplesError>,
-    ) -> Result<(), SamplesError> {
+    pub fn each_slab(&self, number: usize, f: &mut EachSlab<'_>) -> Result<(), SamplesError> {
         let stack = self.known(number)?;
         if self.blocks.get(number) == Some(&stack.zyx) {
             let samples = self.block(number, [0; 3])?;

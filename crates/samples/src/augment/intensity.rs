@@ -106,7 +106,7 @@ impl Changes {
 fn uneven(image: &mut [f32], [_, ny, nx]: [usize; 3], [sy, sx, bend]: [f64; 3], dark: f32) {
     let across = |n: usize| move |i: usize| (2.0 * i as f64 + 1.0) / n as f64 - 1.0;
     let (along_y, along_x) = (across(ny), across(nx));
-    let columns: Vec<f32> = (0..nx).map(|x| along_x(x)).map(|u| (sx * u + bend * 0.5 * u * u) as f32).collect();
+    let columns: Vec<f32> = (0..nx).map(along_x).map(|u| (sx * u + bend * 0.5 * u * u) as f32).collect();
     for (row, values) in image.chunks_exact_mut(nx).enumerate() {
         let v = along_y(row % ny);
         let of_row = (1.0 + sy * v + bend * 0.5 * v * v) as f32;

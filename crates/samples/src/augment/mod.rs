@@ -190,9 +190,11 @@ pub struct AugmentOptions {
 impl AugmentOptions {
     /// Nothing is changed.
     pub fn none() -> Self {
-        let mut all = Self::default();
-        all.flip = Flip { z: 0.0, y: 0.0, x: 0.0 };
-        all.rotate = Rotate { quarter_turns: 0.0, any_angle: 0.0 };
+        let mut all = Self {
+            flip: Flip { z: 0.0, y: 0.0, x: 0.0 },
+            rotate: Rotate { quarter_turns: 0.0, any_angle: 0.0 },
+            ..Self::default()
+        };
         all.scale.probability = 0.0;
         all.elastic.probability = 0.0;
         all.without_intensity()

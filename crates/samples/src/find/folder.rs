@@ -6,6 +6,7 @@ use crate::dataset::{Convention, Part, Problem, Task};
 use crate::error::SamplesError;
 use crate::limits::MAX_DEPTH;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 /// Names of two folders with images and targets.
@@ -139,10 +140,13 @@ fn pair_lists(
     let mut by_common: BTreeMap<String, PathBuf> = BTreeMap::new();
     for (key, file) in std::mem::take(&mut by_stem) {
         let common = endings::common_stem(&key, task).to_owned();
-        if by_common.contains_key(&common) {
-            by_stem.insert(key, file);
-        } else {
-            by_common.insert(common, file);
+        match by_common.entry(common) {
+            Entry::Vacant(place) => {
+                place.insert(file);
+            }
+            Entry::Occupied(_) => {
+                by_stem.insert(key, file);
+            }
         }
     }
     for file in left {

@@ -7,7 +7,7 @@ mod nnunet;
 mod table;
 
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Task};
-use crate::error::{SamplesError, check_limit};
+use crate::error::{SamplesError, check_limit, check_range};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
 use cytoscope_volume::Axes;
 use names::Listing;
@@ -37,7 +37,7 @@ pub struct ChannelPair {
 }
 
 /// How to look for pairs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FindOptions {
     /// Every file is a pair by itself: one channel in, another out.
@@ -52,6 +52,8 @@ pub struct FindOptions {
     pub axes: Option<Axes>,
     /// Column of a table that names the part (`train`, `valid`, `test`); `split` and the like are found by themselves.
     pub split_column: Option<String>,
+    /// Voxel size Z, Y, X in µm, for files that say it wrong or not at all.
+    pub voxel_um: Option<[f64; 3]>,
     /// Order of nnU-Net's `spacing`; `None` takes Z, Y, X and says so.
     pub spacing_order: Option<SpacingOrder>,
 }
@@ -167,7 +169,11 @@ impl Found {
             };
             return Err(SamplesError::data(root, met, next));
         }
+        for um in options.voxel_um.into_iter().flatten() {
+            check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
+        }
         for pair in &mut self.pairs {
+            pair.voxel_um = options.voxel_um.or(pair.voxel_um);
             for (image, channel) in
                 [(&mut pair.image, options.image_channel), (&mut pair.target, options.target_channel)]
             {

@@ -1,0 +1,227 @@
+//! What is wrong with training data is found before a training starts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{tiny, tiny_pair, write, write_with};
+use cytoscope_formats::Compression;
+use cytoscope_samples::{
+    CheckOptions, Dataset, IgnoreLabel, Problem, Report, Severity, Task, check, check_with, find_pairs,
+};
+use cytoscope_volume::{Samples, VoxelSize};
+use std::ops::ControlFlow;
+use std::path::Path;
+use tempfile::TempDir;
+
+fn good(count: usize) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for i in 0..count {
+        tiny_pair(&folder.path().join(format!("g{i}_raw.tif")), &folder.path().join(format!("g{i}_labels.tif")), i);
+    }
+    folder
+}
+
+fn of(folder: &Path) -> (Dataset, Report) {
+    let dataset = find_pairs(folder, Task::Segmentation).unwrap();
+    let report = check(&dataset, &CheckOptions::default());
+    (dataset, report)
+}
+
+/// The problems of a pair called `x` beside three good ones.
+fn with_bad(
+    image: impl Into<Samples>,
+    shape: [usize; 3],
+    labels: impl Into<Samples>,
+    target: [usize; 3],
+) -> Vec<Problem> {
+    let folder = good(3);
+    write(&folder.path().join("x_raw.tif"), shape, image);
+    write(&folder.path().join("x_labels.tif"), target, labels);
+    let (dataset, report) = of(folder.path());
+    let usable = report.usable(&dataset);
+    let broken = report.problems.iter().any(|p| p.pair.as_deref() == Some("x") && p.severity == Severity::Error);
+    assert_eq!(usable.iter().any(|p| p.name == "x"), !broken);
+    assert_eq!(usable.iter().filter(|p| p.name.starts_with('g')).count(), 3, "{:?}", report.problems);
+    report.problems.into_iter().filter(|p| p.pair.as_deref() == Some("x")).collect()
+}
+
+fn has(problems: &[Problem], severity: Severity, words: &str) {
+    let fits = |p: &Problem| p.severity == severity && p.sentence.contains(words) && !p.next_step.is_empty();
+    assert!(problems.iter().any(fits), "no {severity:?} with \"{words}\" among {problems:#?}");
+}
+
+#[test]
+fn good_data_have_no_errors_and_are_summed_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, image, labels) = tiny(0);
+    let um = VoxelSize::new_um(2.0, 0.5, 0.5);
+    write_with(&folder.path().join("a_raw.ome.tif"), shape, image.clone(), um, Compression::Deflate);
+    write_with(&folder.path().join("a_labels.tif"), shape, labels.clone(), um, Compression::None);
+    let (_, report) = of(folder.path());
+    assert_eq!(report.problems, []);
+    let pair = &report.pairs[0];
+    assert!(pair.usable);
+    assert_eq!((pair.shape_zyx, pair.objects), (shape, Some(3)));
+    assert_eq!(pair.voxel_um, [Some(2.0), Some(0.5), Some(0.5)]);
+    let share = labels.iter().filter(|l| **l > 0).count() as f64 / labels.len() as f64;
+    assert!((pair.foreground_share.unwrap() - share).abs() < 1e-12);
+    // Objects 1 and 2 are two slices of 8 x 3 voxels, object 3 is four of 8 x 4.
+    assert_eq!(pair.median_extent_um, Some([4.0, 4.0, 1.5]));
+    let volume = 48.0 * 0.5;
+    let diameter = (6.0f64 * volume / std::f64::consts::PI).cbrt();
+    assert!((pair.median_diameter_um.unwrap() - diameter).abs() < 1e-9);
+    let mut sorted = image.clone();
+    sorted.sort_unstable();
+    let about = pair.intensities.unwrap();
+    assert_eq!((about.min, about.max), (f64::from(sorted[0]), f64::from(sorted[319])));
+    let at = |p: f64| f64::from(sorted[(p / 100.0 * 319.0).round() as usize]);
+    assert_eq!(about.percentiles, [at(1.0), at(50.0), at(99.0)]);
+    // A wizard gets it as JSON.
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+}
+
+#[test]
+fn shapes_types_and_values() {
+    let (shape, image, labels) = tiny(9);
+    let n = 320;
+    has(&with_bad(image.clone(), shape, vec![1u8; 4 * 10 * 8], [4, 10, 8]), Severity::Error, "shape");
+    has(&with_bad(image.clone(), shape, vec![0u16; n], shape), Severity::Warning, "no label but background");
+    has(&with_bad(vec![7u16; n], shape, labels.clone(), shape), Severity::Error, "are 7");
+    let halves: Vec<f32> = (0..n).map(|i| i as f32 / 2.0).collect();
+    has(&with_bad(image.clone(), shape, halves, shape), Severity::Error, "no whole numbers");
+    let whole: Vec<f32> = labels.iter().map(|l| f32::from(*l)).collect();
+    assert!(with_bad(image.clone(), shape, whole, shape).iter().all(|p| p.severity == Severity::Warning));
+    let negative: Vec<i16> = labels.iter().map(|l| if *l == 3 { -1 } else { *l as i16 }).collect();
+    has(&with_bad(image.clone(), shape, negative, shape), Severity::Warning, "negative");
+    let mut odd: Vec<f32> = image.iter().map(|v| f32::from(*v)).collect();
+    odd[5] = f32::NAN;
+    has(&with_bad(odd, shape, labels.clone(), shape), Severity::Warning, "1 of its 320 voxels are not a number");
+    has(&with_bad(vec![f32::NAN; n], shape, labels.clone(), shape), Severity::Error, "none of its voxels");
+    let clipped: Vec<u16> = image.iter().map(|v| (*v).min(110)).collect();
+    has(&with_bad(clipped, shape, labels, shape), Severity::Warning, "overexposed");
+}
+
+#[test]
+fn a_plane_is_a_slice_and_a_copy_of_the_image_is_no_label() {
+    let folder = tempfile::tempdir().unwrap();
+    let array = |v: Vec<u16>| cytoscope_volume::Array::new("YX".parse().unwrap(), vec![16, 20], v).unwrap();
+    let (_, image, labels) = tiny(0);
+    for (name, v) in [("p.tif", image), ("p_masks.tif", labels)] {
+        let a = array(v);
+        let spec = cytoscope_formats::WriteSpec::of(&a, cytoscope_formats::Container::ImageJ);
+        cytoscope_formats::write_array(&folder.path().join(name), &a, &spec).unwrap();
+    }
+    let (_, report) = of(folder.path());
+    has(&report.problems, Severity::Warning, "single plane");
+    assert_eq!(report.pairs[0].shape_zyx, [1, 16, 20]);
+    assert!(report.pairs[0].usable);
+    std::fs::copy(folder.path().join("p.tif"), folder.path().join("p_masks.tif")).unwrap();
+    has(&of(folder.path()).1.problems, Severity::Error, "same voxels as its image");
+}
+
+#[test]
+fn masks_are_told_from_labels_unless_foreground_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    for i in 0..3 {
+        let (shape, image, labels) = tiny(i);
+        write(&folder.path().join(format!("m{i}.tif")), shape, image);
+        let mask: Vec<u8> = labels.iter().map(|l| if *l > 0 { 255 } else { 0 }).collect();
+        write(&folder.path().join(format!("m{i}_masks.tif")), shape, mask);
+    }
+    let (dataset, report) = of(folder.path());
+    has(&report.problems, Severity::Error, "label 255");
+    assert!(report.usable(&dataset).is_empty());
+    let semantic = check(&dataset, &CheckOptions { semantic: true, ..CheckOptions::default() });
+    assert_eq!(semantic.usable(&dataset).len(), 3);
+    let ignored = CheckOptions { ignore_label: Some(IgnoreLabel::Greatest), ..CheckOptions::default() };
+    has(&check(&dataset, &ignored).problems, Severity::Warning, "no label but background");
+}
+
+#[test]
+fn voxel_sizes_that_are_missing_or_differ() {
+    let folder = good(2);
+    let (_, report) = of(folder.path());
+    let missing: Vec<_> = report.problems.iter().filter(|p| p.sentence.contains("how large its voxels")).collect();
+    assert_eq!(missing.len(), 1, "one word for all files: {missing:?}");
+    let (shape, image, labels) = tiny(7);
+    let at = |n: &str| folder.path().join(n);
+    write_with(&at("x_raw.tif"), shape, image, VoxelSize::new_um(2.0, 0.5, 0.5), Compression::None);
+    write_with(&at("x_labels.tif"), shape, labels, VoxelSize::new_um(2.0, 0.4, 0.4), Compression::None);
+    let (shape, image, labels) = tiny(8);
+    write_with(&at("y_raw.tif"), shape, image, VoxelSize::new_um(1.0, 0.5, 0.5), Compression::None);
+    write_with(&at("y_labels.tif"), shape, labels, VoxelSize::new_um(1.0, 0.5, 0.5), Compression::None);
+    let (_, report) = of(folder.path());
+    has(&report.problems, Severity::Warning, "0.4");
+    has(&report.problems, Severity::Warning, "voxels are 1 to 2");
+    let others = report.problems.iter().filter(|p| p.sentence.contains("and others do")).count();
+    assert_eq!(others, 2);
+}
+
+#[test]
+fn copies_and_leaks() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, name, number) in
+        [("train", "a", 1), ("train", "b", 1), ("train", "c", 2), ("val", "d", 2), ("val", "e", 3)]
+    {
+        let at = |s: &str| folder.path().join(part).join(format!("{name}{s}.tif"));
+        tiny_pair(&at("_raw"), &at("_labels"), number);
+    }
+    let (dataset, report) = of(folder.path());
+    let error = |name: &str| {
+        report.problems.iter().find(|p| p.pair.as_deref() == Some(name) && p.severity == Severity::Error).cloned()
+    };
+    assert!(error("b").unwrap().sentence.contains("a_raw.tif"));
+    assert!(error("d").unwrap().sentence.contains("another part"));
+    let usable: Vec<String> = report.usable(&dataset).into_iter().map(|p| p.name).collect();
+    assert_eq!(usable, ["a", "c", "e"]);
+}
+
+#[test]
+fn few_objects_and_unreadable_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [4, 16, 16];
+    for i in 0..4u16 {
+        let image: Vec<u16> = (0..1024).map(|v| v + i).collect();
+        let labels: Vec<u16> = (0..1024).map(|v| if i == 3 { 1 + v / 600 } else { 1 + v / 16 }).collect();
+        write(&folder.path().join(format!("f{i}.tif")), shape, image);
+        write(&folder.path().join(format!("f{i}_masks.tif")), shape, labels);
+    }
+    std::fs::write(folder.path().join("broken.tif"), b"II*\0not really").unwrap();
+    write(&folder.path().join("broken_masks.tif"), shape, vec![1u16; 1024]);
+    let (_, report) = of(folder.path());
+    has(&report.problems, Severity::Warning, "holds 2 objects, and the others about 64");
+    let broken: Vec<_> = report.problems.iter().filter(|p| p.pair.as_deref() == Some("broken")).cloned().collect();
+    assert_eq!(broken.len(), 1);
+    assert_eq!(broken[0].severity, Severity::Error);
+    assert!(broken[0].file.ends_with("broken.tif"));
+}
+
+#[test]
+fn several_time_points_ask_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, image, labels) = tiny(0);
+    for (name, v) in [("t.tif", image), ("t_masks.tif", labels)] {
+        let array =
+            cytoscope_volume::Array::new("TZYX".parse().unwrap(), [&[2], &shape[..]].concat(), [v.clone(), v].concat())
+                .unwrap();
+        let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::ImageJ);
+        cytoscope_formats::write_array(&folder.path().join(name), &array, &spec).unwrap();
+    }
+    let (mut dataset, report) = of(folder.path());
+    has(&report.problems, Severity::Error, "2 time points");
+    dataset.pairs[0].image.time = Some(1);
+    dataset.pairs[0].target.time = Some(1);
+    assert!(check(&dataset, &CheckOptions::default()).pairs[0].usable);
+}
+
+#[test]
+fn a_check_can_be_stopped() {
+    let folder = good(6);
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let report = check_with(&dataset, &CheckOptions::default(), &|_, total| {
+        assert_eq!(total, 6);
+        ControlFlow::Break(())
+    });
+    assert!(report.stopped && report.pairs.len() == 6 && report.usable(&dataset).len() < 6);
+}

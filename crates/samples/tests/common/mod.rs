@@ -1,0 +1,74 @@
+//! What the tests share: small stacks on the disk, and where the real ones are.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
+
+use cytoscope_formats::{Compression, WriteSpec, container_for_path, write_array};
+use cytoscope_volume::{Array, Samples, VoxelSize};
+use std::path::{Path, PathBuf};
+
+/// Writes a stack Z, Y, X; its folder is made.
+pub fn write(path: &Path, shape: [usize; 3], samples: impl Into<Samples>) {
+    write_with(path, shape, samples, VoxelSize::default(), Compression::None);
+}
+
+/// Writes a stack with its voxel size.
+pub fn write_with(path: &Path, shape: [usize; 3], samples: impl Into<Samples>, voxel: VoxelSize, packing: Compression) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let array = Array::new("ZYX".parse().unwrap(), shape.to_vec(), samples).unwrap();
+    let mut spec = WriteSpec::of(&array, container_for_path(path).unwrap());
+    spec.voxel_size_um = voxel;
+    spec.compression = packing;
+    write_array(path, &array, &spec).unwrap();
+}
+
+/// A tiny image and labels that pass every check, different for each number.
+pub fn tiny(number: usize) -> ([usize; 3], Vec<u16>, Vec<u16>) {
+    let shape = [4, 8, 10];
+    let labels: Vec<u16> = (0..320)
+        .map(|i| match i % 10 {
+            1..=3 => 1 + (i / 80 / 2) as u16,
+            5..=8 => 3,
+            _ => 0,
+        })
+        .collect();
+    let image = labels.iter().enumerate().map(|(i, l)| 100 + 50 * l + ((i * 31 + number * 7) % 17) as u16).collect();
+    (shape, image, labels)
+}
+
+/// Writes a tiny pair.
+pub fn tiny_pair(image: &Path, target: &Path, number: usize) {
+    let (shape, raw, labels) = tiny(number);
+    write(image, shape, raw);
+    write(target, shape, labels);
+}
+
+/// Labels of balls on a lattice, some of which touch: `[Z][Y][X]`, voxel size in µm.
+pub fn balls([nz, ny, nx]: [usize; 3], voxel_um: [f64; 3], step_um: f64, radius_um: f64) -> Vec<u16> {
+    let mut labels = vec![0u16; nz * ny * nx];
+    for (i, label) in labels.iter_mut().enumerate() {
+        let index = [i / (ny * nx), i / nx % ny, i % nx];
+        let at: [f64; 3] = std::array::from_fn(|a| index[a] as f64 * voxel_um[a]);
+        let cell = at.map(|v| (v / step_um).floor());
+        let away: f64 = (0..3).map(|a| (at[a] - (cell[a] + 0.5) * step_um).powi(2)).sum();
+        if away < radius_um * radius_um && (cell[0] + cell[1] + 2.0 * cell[2]) % 4.0 != 0.0 {
+            *label = (cell[0] * 100.0 + cell[1] * 10.0 + cell[2]) as u16 + 1;
+        }
+    }
+    labels
+}
+
+/// A file of the shared data, or `None` (said aloud) where it is absent.
+pub fn shared(name: &str) -> Option<PathBuf> {
+    let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
+        Some(root) => PathBuf::from(root),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+    };
+    let path = root.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {} not found (set CYTOSCOPE_SHARED_DATA)", path.display());
+    }
+    None
+}

@@ -1,0 +1,264 @@
+//! Every layout users have is found, and what fits nothing is said.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{tiny, tiny_pair, write};
+use cytoscope_samples::{
+    ChannelPair, Convention, Dataset, FindOptions, Part, Severity, SpacingOrder, Task, check, find_pairs,
+    find_pairs_with,
+};
+use std::fs;
+use std::path::Path;
+
+fn names(dataset: &Dataset) -> Vec<(String, String, String)> {
+    let file = |p: &Path| p.file_name().unwrap().to_string_lossy().into_owned();
+    dataset.pairs.iter().map(|p| (p.name.clone(), file(&p.image.path), file(&p.target.path))).collect()
+}
+
+fn one(name: &str, image: &str, target: &str) -> Vec<(String, String, String)> {
+    vec![(name.to_owned(), image.to_owned(), target.to_owned())]
+}
+
+/// Each pair of files in one folder is found as a pair of that name, and passes the check.
+#[test]
+fn endings_of_names() {
+    for (name, image, target) in [
+        ("x", "x.tif", "x_masks.tif"),
+        ("x", "x_img.tif", "x_masks.tif"),
+        ("x", "x.ome.tif", "x_cp_masks.tif"),
+        ("2017-12-04_1a", "2017-12-04_1a_raw.tif", "2017-12-04_1a_labels_clean.tif"),
+        ("Emb01_t251", "Emb01_t251_raw.tif", "Emb01_t251_labels.tif"),
+        ("a b", "a b_img.tiff", "a b_label.tif"),
+        ("3d", "img3d.tif", "mask3d.tif"),
+        ("X", "X_RAW.TIF", "x_Labels.tif"),
+        ("n", "n.npy", "n_masks.npy"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        tiny_pair(&folder.path().join(image), &folder.path().join(target), 1);
+        let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+        let expected = if image == "img3d.tif" { one("img3d", image, target) } else { one(name, image, target) };
+        assert_eq!(names(&dataset), expected);
+        assert_eq!(dataset.problems, []);
+        assert_eq!(dataset.conventions, [Convention::Endings]);
+        let report = check(&dataset, &Default::default());
+        assert_eq!(report.of(Severity::Error).count(), 0, "{:?}", report.problems);
+    }
+}
+
+#[test]
+fn the_better_target_is_taken_and_the_other_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    tiny_pair(&at("a_raw.tif"), &at("a_labels.tif"), 1);
+    write(&at("a_labels_clean.tif"), tiny(1).0, tiny(1).2);
+    write(&at("b.tif"), tiny(2).0, tiny(2).1);
+    write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
+    fs::write(at("notes.txt"), "hello").unwrap();
+    fs::write(at("d.czi"), "hello").unwrap();
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
+    let about: Vec<String> =
+        dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.czi"]);
+    assert!(dataset.problems.iter().all(|p| !p.next_step.is_empty() && p.severity == Severity::Warning));
+}
+
+#[test]
+fn a_pickled_cellpose_file_says_what_to_export() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("x.tif"), tiny(1).0, tiny(1).1);
+    let mut pickle = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|O', 'fortran_order': False, 'shape': (), }".to_vec();
+    pickle.resize(128, b' ');
+    fs::write(folder.path().join("x_seg.npy"), &pickle).unwrap();
+    let error = find_pairs(folder.path(), Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("x_seg.npy") && error.contains("export masks as TIFF"), "{error}");
+    // Beside exported masks it does not matter.
+    write(&folder.path().join("x_masks.tif"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_masks.tif"));
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn two_folders() {
+    for (images, targets) in
+        [("images", "masks"), ("raw", "gt"), ("raw", "labels"), ("input", "target"), ("Images", "Labels")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |f: &str, n: &str| folder.path().join(f).join(n);
+        tiny_pair(&at(images, "a.tif"), &at(targets, "a.tif"), 1);
+        tiny_pair(&at(images, "b_raw.tif"), &at(targets, "b_labels.tif"), 2);
+        write(&at(images, "c.tif"), tiny(3).0, tiny(3).1);
+        write(&at(targets, "d.tif"), tiny(3).0, tiny(3).2);
+        let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+        let mut expected = one("a", "a.tif", "a.tif");
+        expected.extend(one("b", "b_raw.tif", "b_labels.tif"));
+        assert_eq!(names(&dataset), expected, "{images}");
+        assert_eq!(dataset.problems.len(), 2);
+        assert_eq!(dataset.conventions, [Convention::TwoFolders]);
+    }
+}
+
+#[test]
+fn parts_come_from_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, name) in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "a")] {
+        let at = |f: &str| folder.path().join(part).join(f).join(format!("{name}.tif"));
+        tiny_pair(&at("images"), &at("masks"), 1);
+    }
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part.unwrap())).collect();
+    let expected =
+        [("b", Part::Train), ("c", Part::Validation), ("test/images/a", Part::Test), ("train/images/a", Part::Train)];
+    assert_eq!(parts, expected);
+}
+
+#[test]
+fn nn_unet() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join("Dataset007_Cells").join(n);
+    for (case, number) in [("c1", 1), ("c2", 2)] {
+        tiny_pair(&at(&format!("imagesTr/{case}_0000.tif")), &at(&format!("labelsTr/{case}.tif")), number);
+        write(&at(&format!("imagesTr/{case}_0001.tif")), tiny(number).0, tiny(number).1);
+        fs::write(at(&format!("imagesTr/{case}.json")), r#"{"spacing": [1.5, 0.25, 0.2]}"#).unwrap();
+    }
+    write(&at("imagesTr/c3_0000.tif"), tiny(3).0, tiny(3).1);
+    let about = r#"{"channel_names": {"0": "DAPI", "1": "GFP"}, "labels": {"background": 0, "cell": 1, "ignore": 4},
+                    "numTraining": 2, "file_ending": ".tif"}"#;
+    fs::write(at("dataset.json"), about).unwrap();
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let mut expected = one("c1", "c1_0000.tif", "c1.tif");
+    expected.extend(one("c2", "c2_0000.tif", "c2.tif"));
+    assert_eq!(names(&dataset), expected);
+    assert_eq!((dataset.ignore_label, dataset.labels_are_classes), (Some(4), true));
+    assert_eq!(dataset.pairs[0].voxel_um, Some([1.5, 0.25, 0.2]));
+    assert!(dataset.problems.iter().any(|p| p.sentence.contains("taken as Z, Y, X")));
+    assert!(dataset.problems.iter().any(|p| p.sentence.contains("no labels") && p.file.ends_with("c3_0000.tif")));
+    let options =
+        FindOptions { spacing_order: Some(SpacingOrder::Xyz), image_channel: Some(1), ..FindOptions::default() };
+    let turned = find_pairs_with(&at("dataset.json"), Task::Segmentation, &options).unwrap();
+    assert_eq!(turned.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
+    assert_eq!(names(&turned)[0].1, "c1_0001.tif");
+    assert_eq!(check(&turned, &Default::default()).of(Severity::Error).count(), 0);
+    // A kind of file that is not read is said at once.
+    fs::write(at("dataset.json"), r#"{"file_ending": ".nii.gz"}"#).unwrap();
+    let error = find_pairs(&at("dataset.json"), Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains(".nii.gz") && error.contains("convert"), "{error}");
+}
+
+#[test]
+fn tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    for (i, n) in ["a", "b", "c"].into_iter().enumerate() {
+        tiny_pair(&at(&format!("d/{n}.tif")), &at(&format!("e/{n}.tif")), i);
+    }
+    fs::write(at("train.csv"), "raw,seg\nd/a.tif,e/a.tif\nd/b.tif,e/b.tif\nd/x.tif,e/x.tif\n").unwrap();
+    fs::write(at("valid.csv"), "\u{feff}seg,other,raw\ne/c.tif,7,d/c.tif\n").unwrap();
+    fs::write(at("cells.csv"), "label,volume\n1,2\n").unwrap();
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part)).collect();
+    assert_eq!(parts, [("a", Some(Part::Train)), ("b", Some(Part::Train)), ("c", Some(Part::Validation))]);
+    assert_eq!(dataset.problems.len(), 1);
+    assert!(dataset.problems[0].sentence.contains("line 4"), "{:?}", dataset.problems);
+    // One table with a column for the part, and one without.
+    fs::write(at("all.csv"), "raw,seg,fold\nd/a.tif,e/a.tif,test\nd/b.tif,e/b.tif,val\nd/c.tif,e/c.tif,odd\n").unwrap();
+    let options = FindOptions { split_column: Some("fold".into()), ..FindOptions::default() };
+    let all = find_pairs_with(&at("all.csv"), Task::Segmentation, &options).unwrap();
+    let parts: Vec<_> = all.pairs.iter().map(|p| p.part).collect();
+    assert_eq!(parts, [Some(Part::Test), Some(Part::Validation), None]);
+    assert!(all.problems[0].sentence.contains("\"odd\""));
+    // Wrong columns.
+    let error = find_pairs(&at("cells.csv"), Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("raw and seg"), "{error}");
+    // Label-free.
+    fs::write(at("lf.csv"), "brightfield,signal\nd/a.tif,d/b.tif\n").unwrap();
+    assert_eq!(find_pairs(&at("lf.csv"), Task::LabelFree).unwrap().pairs.len(), 1);
+}
+
+#[test]
+fn a_folder_of_corrections() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    tiny_pair(&at("cell_raw.tif"), &at("cell_labels.tif"), 1);
+    tiny_pair(&at("cell-2_raw.tif"), &at("cell-2_labels.tif"), 2);
+    fs::write(at("dataset.csv"), "raw,seg\ncell_raw.tif,cell_labels.tif\ncell-2_raw.tif,cell-2_labels.tif\n").unwrap();
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    assert_eq!(dataset.conventions, [Convention::Table]);
+    assert_eq!(dataset.pairs.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["cell", "cell-2"]);
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn label_free_layouts() {
+    for (image, target) in [
+        ("x_bf.tif", "x_fluo.tif"),
+        ("x_phase.tif", "x_fluor.tif"),
+        ("brightfield/x.tif", "signal/x.tif"),
+        ("brightfield_x.tif", "signal_x.tif"),
+        ("x.tif", "x_signal.tif"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (shape, raw, labels) = tiny(1);
+        write(&folder.path().join(image), shape, raw);
+        write(&folder.path().join(target), shape, labels);
+        let dataset = find_pairs(folder.path(), Task::LabelFree).unwrap();
+        assert_eq!(dataset.pairs.len(), 1, "{image}");
+        assert!(dataset.pairs[0].image.path.ends_with(image), "{image}");
+        assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    }
+}
+
+#[test]
+fn two_channels_of_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("both.ome.tif");
+    let (shape, raw, labels) = tiny(1);
+    let array = cytoscope_volume::Array::new(
+        "CZYX".parse().unwrap(),
+        [&[2], &shape[..]].concat(),
+        [raw.clone(), labels].concat(),
+    )
+    .unwrap();
+    let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::OmeTiff);
+    cytoscope_formats::write_array(&path, &array, &spec).unwrap();
+    assert!(find_pairs(&path, Task::LabelFree).unwrap_err().to_string().contains("two channels"));
+    let options = FindOptions { channels: Some(ChannelPair { input: 0, target: 1 }), ..FindOptions::default() };
+    for from in [folder.path(), path.as_path()] {
+        let dataset = find_pairs_with(from, Task::LabelFree, &options).unwrap();
+        assert_eq!(dataset.conventions, [Convention::Channels]);
+        assert_eq!((dataset.pairs[0].image.channel, dataset.pairs[0].target.channel), (Some(0), Some(1)));
+        let report = check(&dataset, &Default::default());
+        assert_eq!(report.of(Severity::Error).count(), 0, "{:?}", report.problems);
+        let mean = raw.iter().map(|v| f64::from(*v)).sum::<f64>() / raw.len() as f64;
+        assert!((report.pairs[0].intensities.unwrap().mean - mean).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn an_empty_folder_and_a_missing_one_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = find_pairs(folder.path(), Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("no pair") && error.contains("NAME_masks.tif"), "{error}");
+    let error = find_pairs(folder.path(), Task::LabelFree).unwrap_err().to_string();
+    assert!(error.contains("NAME_bf.tif"), "{error}");
+    let error = find_pairs(&folder.path().join("none"), Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("check that the path exists"), "{error}");
+    // A loop of links ends.
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("again")).unwrap();
+        assert!(find_pairs(folder.path(), Task::Segmentation).is_err());
+    }
+}
+
+#[test]
+fn a_table_that_is_too_long_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("huge.csv");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(cytoscope_samples::limits::MAX_TABLE_BYTES + 1).unwrap();
+    let error = find_pairs(&path, Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("MAX_TABLE_BYTES"), "{error}");
+}
