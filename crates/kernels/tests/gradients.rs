@@ -356,3 +356,29 @@ fn sums_do_not_depend_on_the_number_of_threads() {
         assert!(of_threads(2) == one && of_threads(5) == one);
     }
 }
+
+#[test]
+fn buffers_that_do_not_fit_are_refused() {
+    let shape = ConvShape { kernel: [3; 3], stride: [1; 3], dilation: [1; 3], pad_before: [1; 3] };
+    let (narrow, wide) = (Blocked::new(16, [4; 3], [0; 3], 16), Blocked::new(16, [4; 3], [1; 3], 16));
+    let (short, long) = (vec![0.0; narrow.len()], vec![0.0; wide.len()]);
+    let mut gradient = vec![0.0; 16 * 16 * 27];
+    for isa in isas() {
+        let by_weight = |x: &[f32], lx: &Blocked, shape: &ConvShape, gradient: &mut [f32]| {
+            train::conv_weight_gradient(isa, x, lx, &short, &narrow, shape, gradient)
+        };
+        assert!(by_weight(&long, &wide, &shape, &mut gradient).is_ok());
+        assert!(by_weight(&short, &narrow, &shape, &mut gradient).unwrap_err().to_string().contains("border"));
+        assert!(by_weight(&long[1..], &wide, &shape, &mut gradient).is_err());
+        assert!(by_weight(&long, &wide, &shape, &mut gradient[1..]).is_err());
+        let far = ConvShape { stride: [usize::MAX / 2 + 1; 3], ..shape };
+        assert!(by_weight(&long, &wide, &far, &mut gradient).is_err());
+        assert!(by_weight(&long, &wide, &ConvShape { kernel: [0, 3, 3], ..shape }, &mut []).is_err());
+        let packed = train::InputGradient::new(isa, &gradient, [16, 16], &shape, 16).unwrap();
+        let mut dx = short.clone();
+        let narrow_border = train::conv_input_gradient(isa, &short, &narrow, &packed, false, &mut dx, &narrow);
+        assert!(narrow_border.unwrap_err().to_string().contains("border"));
+        assert!(train::conv_input_gradient(isa, &long, &wide, &packed, false, &mut dx, &narrow).is_ok());
+        assert!(train::InputGradient::new(isa, &gradient[1..], [16, 16], &shape, 16).is_err());
+    }
+}
