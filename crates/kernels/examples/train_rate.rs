@@ -2,6 +2,9 @@
 //! `cargo run --release -p cytoscope-kernels --example train_rate [ISA]`.
 
 use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, WeightShape};
+use cytoscope_kernels::pool::Pool;
+use cytoscope_kernels::resize::Tap;
+use cytoscope_kernels::train::optimizer::{self, Adam};
 use cytoscope_kernels::train::{self, Activated, InputGradient, NormFactors};
 use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
 use std::time::Instant;
@@ -77,6 +80,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             );
         }
         pool.install(|| norms(isa))?;
+        pool.install(|| others(isa))?;
     }
     Ok(())
 }
@@ -99,6 +103,48 @@ fn norms(isa: Isa) -> Result<(), KernelError> {
         rate(sums, 2),
         rate(apply, 3),
         rate(bias, 1)
+    );
+    Ok(())
+}
+
+/// Prints the rates of the gradients of pooling and resampling, and of an optimizer's step.
+fn others(isa: Isa) -> Result<(), KernelError> {
+    let (large, small) = (Blocked::new(16, [64; 3], [1; 3], 16), Blocked::new(16, [32; 3], [1; 3], 16));
+    let (x, dy) = (vec![0.5; large.len()], vec![0.5; small.len()]);
+    let mut dx = vec![0.0; large.len()];
+    let shape = ConvShape { kernel: [2; 3], stride: [2; 3], dilation: [1; 3], pad_before: [0; 3] };
+    let max = best(|| {
+        let input = Some((&x[..], &large));
+        train::pool_gradient(isa, Pool::Max, &shape, input, &dy, &small, false, &mut dx, &large)
+    })?;
+    let table: Vec<Tap> =
+        (0..64).map(|i| Tap { low: i / 2, high: (i / 2 + 1).min(31), weight: 0.25 + 0.5 * (i % 2) as f32 }).collect();
+    let tables = [table.clone(), table.clone(), table];
+    let mut small_gradient = dy.clone();
+    let linear = best(|| train::resize_gradient(isa, &tables, &x, &large, false, &mut small_gradient, &small))?;
+    let parameters = 4 << 20;
+    let gradient = vec![0.1; parameters];
+    let (mut w, mut m, mut v) = (gradient.clone(), gradient.clone(), gradient.clone());
+    let adam = best(|| {
+        let (adam, step) = (Adam::default(), 3);
+        optimizer::adam(isa, &adam, step, 1.0, &gradient, &mut w, &mut m, &mut v)
+    })?;
+    let norm = best(|| {
+        std::hint::black_box(optimizer::sum_of_squares(isa, &gradient));
+        Ok(())
+    })?;
+    let finite = best(|| {
+        std::hint::black_box(optimizer::all_finite(isa, &gradient));
+        Ok(())
+    })?;
+    println!(
+        "{isa:>11} 16 channels at 64³: max pool gradient {:.2} ms, linear resize gradient {:.2} ms; \
+         4 Mi parameters: Adam {:.2} ms, squares {:.2} ms, finite {:.2} ms",
+        max * 1e3,
+        linear * 1e3,
+        adam * 1e3,
+        norm * 1e3,
+        finite * 1e3
     );
     Ok(())
 }

@@ -44,6 +44,10 @@ pub(crate) trait Lanes: Copy {
     unsafe fn leaky(self, slope: Self) -> Self;
     /// `self` where `of` is above 0, else `self · slope`.
     unsafe fn where_positive(self, of: Self, slope: Self) -> Self;
+    /// The greater of two by lane (where they cannot be compared, the second), and what belongs to it.
+    unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2];
+    /// `self` where `a` equals `b`, else 0.
+    unsafe fn where_equal(self, a: Self, b: Self) -> Self;
     /// The sum of the lanes.
     unsafe fn sum(self) -> f32;
     /// The lanes.
@@ -136,6 +140,18 @@ impl Lanes for Plain {
     #[inline(always)]
     unsafe fn leaky(self, slope: Self) -> Self {
         Self(std::array::from_fn(|i| if self.0[i] < 0.0 { self.0[i] * slope.0[i] } else { self.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {
+        let of = |which: usize, i: usize| {
+            let first_is = second[0].0[i] <= first[0].0[i];
+            if first_is { first[which].0[i] } else { second[which].0[i] }
+        };
+        [Self(std::array::from_fn(|i| of(0, i))), Self(std::array::from_fn(|i| of(1, i)))]
+    }
+    #[inline(always)]
+    unsafe fn where_equal(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| if a.0[i] == b.0[i] { self.0[i] } else { 0.0 }))
     }
     #[inline(always)]
     unsafe fn where_positive(self, of: Self, slope: Self) -> Self {
@@ -273,6 +289,34 @@ mod x86 {
                 Self(
                     _mm256_blendv_ps(self.0, _mm256_mul_ps(self.0, slope.0), self.0),
                     _mm256_blendv_ps(self.1, _mm256_mul_ps(self.1, slope.1), self.1),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {
+            // SAFETY: as above.
+            unsafe {
+                let low = _mm256_cmp_ps::<_CMP_NLE_UQ>(second[0].0, first[0].0);
+                let high = _mm256_cmp_ps::<_CMP_NLE_UQ>(second[0].1, first[0].1);
+                [
+                    Self(
+                        _mm256_blendv_ps(first[0].0, second[0].0, low),
+                        _mm256_blendv_ps(first[0].1, second[0].1, high),
+                    ),
+                    Self(
+                        _mm256_blendv_ps(first[1].0, second[1].0, low),
+                        _mm256_blendv_ps(first[1].1, second[1].1, high),
+                    ),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn where_equal(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                Self(
+                    _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_EQ_OQ>(a.0, b.0)),
+                    _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_EQ_OQ>(a.1, b.1)),
                 )
             }
         }
@@ -421,6 +465,22 @@ mod x86 {
                 let negative = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_ps());
                 Self(_mm512_mask_mul_ps(self.0, negative, self.0, slope.0))
             }
+        }
+        #[inline(always)]
+        unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {
+            // SAFETY: as above.
+            unsafe {
+                let above = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(second[0].0, first[0].0);
+                [
+                    Self(_mm512_mask_blend_ps(above, first[0].0, second[0].0)),
+                    Self(_mm512_mask_blend_ps(above, first[1].0, second[1].0)),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn where_equal(self, a: Self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a.0, b.0), self.0)) }
         }
         #[inline(always)]
         unsafe fn where_positive(self, of: Self, slope: Self) -> Self {

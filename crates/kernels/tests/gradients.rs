@@ -52,6 +52,15 @@ fn block_of(channels: usize) -> usize {
     if channels < 4 { 1 } else { 16 }
 }
 
+/// Few channels in planes and many in blocks, but for some seeds all in planes or all in blocks.
+fn any_block(channels: usize, seed: u64) -> usize {
+    match seed % 4 {
+        0 => 1,
+        1 => 16,
+        _ => block_of(channels),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
 
@@ -67,8 +76,8 @@ proptest! {
             want[(o * ci + i) * taps + t] += f64::from(g[o * n_out + p]) * f64::from(x[i * n_in + q]);
         });
         let want: Vec<f32> = want.iter().map(|v| *v as f32).collect();
-        let in_layout = Blocked::new(ci, dims, shape.pad_before.map(|p| p + extra), block_of(ci));
-        let out_layout = Blocked::new(co, out, [extra, 0, 1], block_of(co));
+        let in_layout = Blocked::new(ci, dims, shape.pad_before.map(|p| p + extra), any_block(ci, seed));
+        let out_layout = Blocked::new(co, out, [extra, 0, 1], any_block(co, seed / 4));
         let (x, g) = (blocked(&x, &in_layout), blocked(&g, &out_layout));
         for isa in isas() {
             let mut got = start.clone();
@@ -89,11 +98,11 @@ proptest! {
             want[i * n_in + q] += f64::from(g[o * n_out + p]) * f64::from(weights[(o * ci + i) * taps + t]);
         });
         let want: Vec<f32> = want.iter().map(|v| *v as f32).collect();
-        let in_layout = Blocked::new(ci, dims, [0, extra, 1], block_of(ci));
+        let in_layout = Blocked::new(ci, dims, [0, extra, 1], any_block(ci, seed));
         for isa in isas() {
-            let packed = train::InputGradient::new(isa, &weights, [co, ci], &shape, block_of(co)).unwrap();
+            let packed = train::InputGradient::new(isa, &weights, [co, ci], &shape, any_block(co, seed / 4)).unwrap();
             let border = packed.border(dims, out);
-            let out_layout = Blocked::new(co, out, border.map(|b| b + extra), block_of(co));
+            let out_layout = Blocked::new(co, out, border.map(|b| b + extra), any_block(co, seed / 4));
             let g = blocked(&g, &out_layout);
             let mut got = blocked(&start, &in_layout);
             train::conv_input_gradient(isa, &g, &out_layout, &packed, accumulate, &mut got, &in_layout).unwrap();
@@ -212,6 +221,36 @@ proptest! {
     }
 
     #[test]
+    fn parts_are_moved_voxel_by_voxel(
+        c in 1usize..40, dims in prop::array::uniform3(1usize..6), before in prop::array::uniform4(0usize..20), blocks in 0usize..4,
+        accumulate in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let (from_block, to_block) = ([1, 16][blocks % 2], [1, 16][blocks / 2]);
+        let aligned = |n: usize| if seed % 2 == 0 { n / 8 * 16 } else { n };
+        let from_corner = train::Corner { channel: aligned(before[0]), voxel: [before[1] % 3, before[2] % 2, before[3] % 4] };
+        let to_corner = train::Corner { channel: aligned(before[3]), voxel: [before[2] % 3, before[1] % 2, before[0] % 4] };
+        let layout = |corner: train::Corner, block: usize| {
+            Blocked::new(c + corner.channel + 3, [0, 1, 2].map(|a| dims[a] + corner.voxel[a] + 1), [1, 0, 1], block)
+        };
+        let (lf, lt) = (layout(from_corner, from_block), layout(to_corner, to_block));
+        let (source, start) = (noise(lf.channels * lf.voxels(), seed), noise(lt.channels * lt.voxels(), seed ^ 1));
+        let index = |l: &Blocked, corner: train::Corner, ch: usize, p: [usize; 3]| {
+            let at = [0, 1, 2].map(|a| p[a] + corner.voxel[a]);
+            (((ch + corner.channel) * l.dims[0] + at[0]) * l.dims[1] + at[1]) * l.dims[2] + at[2]
+        };
+        let mut want = start.clone();
+        for ch in 0..c { for z in 0..dims[0] { for y in 0..dims[1] { for x in 0..dims[2] {
+            let t = &mut want[index(&lt, to_corner, ch, [z, y, x])];
+            *t = source[index(&lf, from_corner, ch, [z, y, x])] + if accumulate { *t } else { 0.0 };
+        }}}}
+        let mut got = blocked(&start, &lt);
+        train::move_part(&blocked(&source, &lf), &lf, from_corner, &mut got, &lt, to_corner, c, dims, accumulate).unwrap();
+        close(&dense(&got, &lt), &want, 0.0);
+        let short = train::move_part(&blocked(&source, &lf), &lf, from_corner, &mut got, &lt, to_corner, c + 4, dims, accumulate);
+        prop_assert!(short.is_err());
+    }
+
+    #[test]
     fn norm_gradients_equal_double_precision(
         c in prop_oneof![1usize..4, 14usize..40], d in 1usize..4, h in 1usize..5, w in 1usize..50, offset in -3f32..3.0,
         with_residual in any::<bool>(), accumulate in any::<bool>(), slope in prop_oneof![Just(0.0f32), Just(0.01), Just(1.0)], seed in any::<u64>(),
@@ -315,5 +354,31 @@ fn sums_do_not_depend_on_the_number_of_threads() {
         };
         let one = of_threads(1);
         assert!(of_threads(2) == one && of_threads(5) == one);
+    }
+}
+
+#[test]
+fn buffers_that_do_not_fit_are_refused() {
+    let shape = ConvShape { kernel: [3; 3], stride: [1; 3], dilation: [1; 3], pad_before: [1; 3] };
+    let (narrow, wide) = (Blocked::new(16, [4; 3], [0; 3], 16), Blocked::new(16, [4; 3], [1; 3], 16));
+    let (short, long) = (vec![0.0; narrow.len()], vec![0.0; wide.len()]);
+    let mut gradient = vec![0.0; 16 * 16 * 27];
+    for isa in isas() {
+        let by_weight = |x: &[f32], lx: &Blocked, shape: &ConvShape, gradient: &mut [f32]| {
+            train::conv_weight_gradient(isa, x, lx, &short, &narrow, shape, gradient)
+        };
+        assert!(by_weight(&long, &wide, &shape, &mut gradient).is_ok());
+        assert!(by_weight(&short, &narrow, &shape, &mut gradient).unwrap_err().to_string().contains("border"));
+        assert!(by_weight(&long[1..], &wide, &shape, &mut gradient).is_err());
+        assert!(by_weight(&long, &wide, &shape, &mut gradient[1..]).is_err());
+        let far = ConvShape { stride: [usize::MAX / 2 + 1; 3], ..shape };
+        assert!(by_weight(&long, &wide, &far, &mut gradient).is_err());
+        assert!(by_weight(&long, &wide, &ConvShape { kernel: [0, 3, 3], ..shape }, &mut []).is_err());
+        let packed = train::InputGradient::new(isa, &gradient, [16, 16], &shape, 16).unwrap();
+        let mut dx = short.clone();
+        let narrow_border = train::conv_input_gradient(isa, &short, &narrow, &packed, false, &mut dx, &narrow);
+        assert!(narrow_border.unwrap_err().to_string().contains("border"));
+        assert!(train::conv_input_gradient(isa, &long, &wide, &packed, false, &mut dx, &narrow).is_ok());
+        assert!(train::InputGradient::new(isa, &gradient[1..], [16, 16], &shape, 16).is_err());
     }
 }

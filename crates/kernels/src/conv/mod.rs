@@ -204,15 +204,18 @@ pub(crate) fn check_window(
 ) -> Result<(), KernelError> {
     check_that(taps == shape.kernel.iter().product::<usize>(), "kernel taps", taps, format!("{:?}", shape.kernel))?;
     for axis in 0..3 {
-        let reach =
-            (out_layout.dims[axis].max(1) - 1) * shape.stride[axis] + (shape.kernel[axis] - 1) * shape.dilation[axis];
+        check_that(shape.kernel[axis] > 0, "kernel", "lengths above 0", format!("{:?}", shape.kernel))?;
+        // Saturating, so that no reach is taken for a shorter one.
+        let reach = (out_layout.dims[axis].max(1) - 1)
+            .saturating_mul(shape.stride[axis])
+            .saturating_add((shape.kernel[axis] - 1).saturating_mul(shape.dilation[axis]));
         let before = in_layout.halo[axis];
         check_that(
             shape.stride[axis] > 0
                 && shape.pad_before[axis] <= before
-                && before - shape.pad_before[axis] + reach < in_layout.padded()[axis],
+                && (before - shape.pad_before[axis]).saturating_add(reach) < in_layout.padded()[axis],
             "border of the convolution's input",
-            format!("at least {} before and {} voxels in all", shape.pad_before[axis], reach + 1),
+            format!("at least {} before and {} voxels in all", shape.pad_before[axis], reach.saturating_add(1)),
             format!("{before} before, {} in all", in_layout.padded()[axis]),
         )?;
     }

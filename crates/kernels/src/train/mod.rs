@@ -8,6 +8,7 @@ mod input;
 mod norm;
 pub mod optimizer;
 mod outer;
+mod part;
 mod pointwise;
 mod pool;
 mod resize;
@@ -16,6 +17,7 @@ mod weight;
 
 pub use input::{InputGradient, conv_input_gradient};
 pub use norm::{Activated, Branch, NormFactors, norm_gradient, norm_gradient_sums};
+pub use part::{Corner, move_part};
 pub use pointwise::{Derivative, activation_gradient, add, bias_gradient, channel_sums};
 pub use pool::pool_gradient;
 pub use resize::resize_gradient;

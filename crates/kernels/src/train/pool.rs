@@ -1,7 +1,8 @@
-//! Gradients of pooling. Each task owns one slice of the input's gradient and walks all windows that reach it.
+//! Gradients of pooling. Each task owns some slices of the input's gradient and walks all windows that reach them.
 
 use super::clear_slice;
 use crate::conv::ConvShape;
+use crate::lanes::with_lanes;
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::pool::{Pool, taps};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_moved, check_that, same_image};
@@ -38,18 +39,24 @@ pub fn pool_gradient(
     let input = if kind == Pool::Max { input } else { None };
     let inside: Vec<Vec<usize>> = (0..layout.dims[2]).map(|w| taps(shape, in_layout, 2, w).collect()).collect();
     let window: usize = shape.kernel.iter().product();
-    let depth = in_layout.dims[0];
+    let [depth, height, _] = in_layout.dims;
+    if in_layout.voxels() == 0 {
+        return Ok(());
+    }
+    let thick = SLICE_STEPS * shape.stride[0];
+    let chunks = depth.div_ceil(thick);
     let shared = Shared::new(in_gradient);
-    for_each(in_layout.blocks() * depth, |task| {
-        let (b, id) = (task / depth, task % depth);
-        let start = in_layout.row_start(b, id, 0);
-        let Some(rows) = in_layout.dims[1].checked_sub(1) else { return };
-        // SAFETY: each task owns one slice of one block.
-        let own = unsafe { shared.slice(start, rows * in_layout.row_stride() + in_layout.row_len()) };
+    for_each(in_layout.blocks() * chunks, |task| {
+        let (b, first) = (task / chunks, task % chunks * thick);
+        let end = (first + thick).min(depth);
+        let (slice, line) = (in_layout.slice_stride(), in_layout.row_stride());
+        let room = (end - first - 1) * slice + (height - 1) * line + in_layout.row_len();
+        // SAFETY: each task owns its slices of one block.
+        let own = unsafe { shared.slice(in_layout.row_start(b, first, 0), room) };
         if !accumulate {
-            clear_slice(own, in_layout);
+            own.chunks_mut(slice).for_each(|slice| clear_slice(slice, in_layout));
         }
-        for d in windows(shape, 0, id, layout.dims[0]) {
+        for d in windows(shape, first, end, layout.dims[0]) {
             let slices: Vec<usize> = taps(shape, in_layout, 0, d).collect();
             for h in 0..layout.dims[1] {
                 let lines: Vec<usize> = taps(shape, in_layout, 1, h).collect();
@@ -58,22 +65,17 @@ pub fn pool_gradient(
                     gradient: &gradient[at..at + layout.row_len()],
                     inside: &inside,
                     whole: if kind == Pool::AverageWithPadding { window } else { 0 },
-                    slices: slices.len(),
+                    rows: slices.len() * lines.len(),
                 };
+                let places = slices.iter().flat_map(|d| lines.iter().map(move |h| (*d, *h)));
+                let own_row = |d: usize, h: usize| (first..end).contains(&d).then(|| (d - first) * slice + h * line);
                 match input {
                     Some((values, of)) => {
-                        let rows: Vec<(usize, usize)> = slices
-                            .iter()
-                            .flat_map(|d| lines.iter().map(move |h| (d, h)))
-                            .map(|(d, h)| {
-                                let to = if *d == id { h * in_layout.row_stride() } else { ELSEWHERE };
-                                (of.row_start(b, *d, *h), to)
-                            })
-                            .collect();
+                        let rows: Vec<_> = places.map(|(d, h)| (of.row_start(b, d, h), own_row(d, h))).collect();
                         max_row(isa, &row, layout.block, values, &rows, own);
                     }
                     None => {
-                        let rows: Vec<usize> = lines.iter().map(|h| h * in_layout.row_stride()).collect();
+                        let rows: Vec<usize> = places.filter_map(|(d, h)| own_row(d, h)).collect();
                         average_row(isa, &row, layout.block, &rows, own);
                     }
                 }
@@ -83,18 +85,15 @@ pub fn pool_gradient(
     Ok(())
 }
 
-/// Output positions along an axis whose windows cover an input position.
-fn windows(shape: &ConvShape, axis: usize, at: usize, extent: usize) -> impl Iterator<Item = usize> {
-    let (stride, dilation, pad) = (shape.stride[axis], shape.dilation[axis], shape.pad_before[axis]);
-    (0..shape.kernel[axis])
-        .rev()
-        .filter_map(move |k| (at + pad).checked_sub(k * dilation))
-        .filter(move |first| first.is_multiple_of(stride) && first / stride < extent)
-        .map(move |first| first / stride)
-}
+/// Slices of a task, in strides: windows that reach two tasks' slices are walked by both.
+const SLICE_STEPS: usize = 2;
 
-/// Stands for a row that is not of the task's slice.
-const ELSEWHERE: usize = usize::MAX;
+/// Output slices whose windows may reach input slices `first..end`.
+fn windows(shape: &ConvShape, first: usize, end: usize, extent: usize) -> std::ops::Range<usize> {
+    let (stride, pad) = (shape.stride[0], shape.pad_before[0]);
+    let reach = (shape.kernel[0].max(1) - 1) * shape.dilation[0];
+    (first + pad).saturating_sub(reach).div_ceil(stride)..((end - 1 + pad) / stride + 1).min(extent)
+}
 
 /// A row of windows.
 struct Row<'a> {
@@ -103,45 +102,73 @@ struct Row<'a> {
     inside: &'a [Vec<usize>],
     /// Voxels that a mean is taken over; 0 stands for those inside the image.
     whole: usize,
-    /// Input slices of the windows.
-    slices: usize,
+    /// Input rows of each window.
+    rows: usize,
 }
 
-multiversion! {
-    fn max_row(row: &Row<'_>, block: usize, input: &[f32], rows: &[(usize, usize)], own: &mut [f32]) {
-        if block == CHANNEL_BLOCK { max_of::<CHANNEL_BLOCK>(row, input, rows, own) } else { max_of::<1>(row, input, rows, own) }
+/// Gives a row's gradient to the first of each window's greatest voxels. `rows` are those of the windows: where each starts in the
+/// input, and in the task's slices if it lies there.
+fn max_row(isa: Isa, row: &Row<'_>, block: usize, input: &[f32], rows: &[(usize, Option<usize>)], own: &mut [f32]) {
+    if block != CHANNEL_BLOCK {
+        return max_planes(row, input, rows, own);
+    }
+    let reach = row.inside.iter().flatten().max().map_or(0, |w| (w + 1) * CHANNEL_BLOCK);
+    let within = |(from, to): &(usize, Option<usize>)| {
+        from + reach <= input.len() && to.is_none_or(|to| to + reach <= own.len())
+    };
+    assert!(rows.iter().all(within), "windows reach outside their image");
+    // SAFETY: every window's voxels lie within both buffers, as was just checked.
+    unsafe { max_blocks(isa, row, input, rows, own) };
+}
+
+with_lanes! {
+    /// [`max_row`] of blocks.
+    unsafe fn max_blocks<L>(row: &Row<'_>, input: &[f32], rows: &[(usize, Option<usize>)], own: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (g, inside) in row.gradient.chunks_exact(CHANNEL_BLOCK).zip(row.inside) {
+                // The greatest voxels and their numbers.
+                let mut best = [L::splat(f32::NEG_INFINITY), L::splat(0.0)];
+                let mut number = 0.0;
+                for (from, _) in rows {
+                    for w in inside {
+                        let x = L::load(input.as_ptr().add(from + w * CHANNEL_BLOCK));
+                        best = L::greater(best, [x, L::splat(number)]);
+                        number += 1.0;
+                    }
+                }
+                let g = L::load(g.as_ptr());
+                number = 0.0;
+                for (_, to) in rows {
+                    let Some(to) = to else {
+                        number += inside.len() as f32;
+                        continue;
+                    };
+                    for w in inside {
+                        let at = own.as_mut_ptr().add(to + w * CHANNEL_BLOCK);
+                        g.where_equal(best[1], L::splat(number)).add(L::load(at)).store(at);
+                        number += 1.0;
+                    }
+                }
+            }
+        }
     }
 }
 
-/// `rows` are those of the windows: where each starts in the input and in the task's slice.
-#[inline(always)]
-fn max_of<const B: usize>(row: &Row<'_>, input: &[f32], rows: &[(usize, usize)], own: &mut [f32]) {
-    for (g, inside) in row.gradient.chunks_exact(B).zip(row.inside) {
-        let mut best = [f32::NEG_INFINITY; B];
-        let mut place = [0u32; B];
-        let mut count = 0u32;
-        for (from, _) in rows {
+fn max_planes(row: &Row<'_>, input: &[f32], rows: &[(usize, Option<usize>)], own: &mut [f32]) {
+    for (g, inside) in row.gradient.iter().zip(row.inside) {
+        let mut best = f32::NEG_INFINITY;
+        let mut place = rows.first().and_then(|(_, to)| Some((*to)? + inside.first()?));
+        for (from, to) in rows {
             for w in inside {
-                let source = &input[from + w * B..from + (w + 1) * B];
-                for i in 0..B {
-                    let better = source[i] > best[i] || source[i].is_nan();
-                    best[i] = if better { source[i] } else { best[i] };
-                    place[i] = if better { count } else { place[i] };
+                let v = input[from + w];
+                if v > best || v.is_nan() {
+                    (best, place) = (v, to.map(|to| to + w));
                 }
-                count += 1;
             }
         }
-        count = 0;
-        for (_, to) in rows {
-            for w in inside {
-                if *to != ELSEWHERE {
-                    let target = &mut own[to + w * B..to + (w + 1) * B];
-                    for i in 0..B {
-                        target[i] += if place[i] == count { g[i] } else { 0.0 };
-                    }
-                }
-                count += 1;
-            }
+        if let Some(place) = place {
+            own[place] += g;
         }
     }
 }
@@ -155,7 +182,7 @@ multiversion! {
 #[inline(always)]
 fn average_of<const B: usize>(row: &Row<'_>, rows: &[usize], own: &mut [f32]) {
     for (g, inside) in row.gradient.chunks_exact(B).zip(row.inside) {
-        let count = if row.whole > 0 { row.whole } else { (row.slices * rows.len() * inside.len()).max(1) };
+        let count = if row.whole > 0 { row.whole } else { (row.rows * inside.len()).max(1) };
         let share = 1.0 / count as f32;
         for to in rows {
             for w in inside {
