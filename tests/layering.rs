@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may stand on.
-const ROOMS: [(&str, &[&str]); 16] = [
+const ROOMS: [(&str, &[&str]); 17] = [
     // The installed shell knows the window only as a program.
     ("src-tauri", &[]),
     ("volume", &[]),
@@ -21,6 +21,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
     ("engine-cpu", &["engine", "graph", "kernels", "profile"]),
     ("engine-burn", &["engine", "graph", "profile"]),
     ("pipeline", &["engine", "engine-cpu", "engine-burn", "formats", "graph", "objects", "profile", "volume"]),
+    ("train", &["engine", "formats", "graph", "objects", "pipeline", "profile", "samples", "volume"]),
     ("ui", &["annotate", "engine", "formats", "graph", "objects", "pipeline", "profile", "volume"]),
     (
         "",
@@ -36,6 +37,8 @@ const ROOMS: [(&str, &[&str]); 16] = [
             "engine-cpu",
             "engine-burn",
             "pipeline",
+            "samples",
+            "train",
             "ui",
         ],
     ),

@@ -12,6 +12,7 @@ mod quantize;
 mod run;
 mod segment;
 mod simulate;
+mod train;
 mod window;
 mod worker;
 
@@ -58,6 +59,8 @@ enum Command {
     Export(models::Export),
     /// Make a smaller, faster package of a model: 8-bit integers where that costs no accuracy
     Quantize(quantize::Quantize),
+    /// Teach a network your samples: from images and labels to a model package
+    Train(Box<train::Train>),
     /// Make stacks with truth, for trying things out
     Simulate(simulate::Simulate),
     /// The engine process behind the workbench: jobs in, events out, as JSON lines
@@ -103,6 +106,7 @@ impl Command {
             Command::Export(c) => c.run(),
             Command::Quantize(c) => c.run(),
             Command::Simulate(c) => c.run(),
+            Command::Train(c) => c.run(),
             Command::Worker(c) => c.run(),
             Command::ProbeDevice(c) => c.run(),
         }

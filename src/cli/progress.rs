@@ -69,6 +69,14 @@ fn tell(event: &Event) {
         Event::Started { input, index, count } => say(&format!("[{}/{count}] {}", index + 1, input.display())),
         Event::Note { message } => say(&format!("note: {message}")),
         Event::Failed { input, reason } => say(&format!("failed: {}", naming(&input.display().to_string(), reason))),
+        Event::Validated { step, score, scores, best } => {
+            let all: Vec<String> = scores.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+            let mark = if *best { ", the best so far" } else { "" };
+            say(&format!("step {step}: score {score:.4} ({}){mark}", all.join(", ")));
+        }
+        Event::Learned { step, steps, loss, rate, step_secs, .. } => {
+            say(&format!("step {step} of {steps}: loss {loss:.4}, rate {rate:.1e}, {step_secs:.2} s a step"));
+        }
         Event::Device { .. } | Event::Finished { .. } | Event::Progress { .. } => {}
     }
 }

@@ -59,6 +59,7 @@ fn networks() -> Vec<(&'static str, Graph, Vec<usize>)> {
             dynunet(&DynUNet { filters: vec![16, 32, 48], ..DynUNet::default() }, &random).unwrap(),
             vec![2, 1, 8, 12, 16],
         ),
+        ("pooled", pooled(), vec![2, 1, 4, 8, 12]),
     ]
 }
 
@@ -67,7 +68,7 @@ fn pooled() -> Graph {
     use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op, Padding, PoolAttrs, ResizeAttrs, ResizeMode};
     let mut graph = Graph::new("pooled");
     let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
-    let mut weight = |graph: &mut Graph, name: &str, o: usize, i: usize| {
+    let weight = |graph: &mut Graph, name: &str, o: usize, i: usize| {
         let values = noise(o as u64 * 31 + i as u64, o * i * 27).iter().map(|v| v * 0.2).collect::<Vec<f32>>();
         Some(graph.add_initializer(name, Tensor::new([o, i, 3, 3, 3], values).unwrap()))
     };
@@ -89,7 +90,11 @@ fn pooled() -> Graph {
     let b = graph.push("b.conv", conv(), &[Some(b), w]);
     let c = graph.push("c", Op::AveragePool(pool), &[Some(b)]);
     let scales = graph.add_initializer("scales", Tensor::vector(vec![1.0f32, 1.0, 4.0, 4.0, 4.0]));
-    let linear = ResizeAttrs { mode: ResizeMode::Linear, coordinates: cytoscope_graph::CoordinateMode::HalfPixel, ..ResizeAttrs::nearest() };
+    let linear = ResizeAttrs {
+        mode: ResizeMode::Linear,
+        coordinates: cytoscope_graph::CoordinateMode::HalfPixel,
+        ..ResizeAttrs::nearest()
+    };
     let d = graph.push("d", Op::Resize(linear), &[Some(c), None, Some(scales)]);
     let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(d), Some(a)]);
     let w = weight(&mut graph, "w3", 1, 32);

@@ -25,6 +25,8 @@ pub enum Height {
     Distance,
     /// The (smoothed) map itself; `seed_height` is in its units.
     Map,
+    /// The (smoothed) second map itself; `seed_height` is in its units.
+    Seeds,
     /// Their product, in µm times the map's units.
     DistanceTimesMap,
     /// Distance to the background plus a second map (such as brightness) times `weight_um`, in µm.
@@ -236,10 +238,12 @@ fn split_component(
     };
     let mut mask = Vec::with_capacity(size.iter().product());
     rows().for_each(|at| mask.extend(labels[at..at + size[2]].iter().map(|l| *l == component)));
-    let mut heights = if height == Height::Map { Vec::new() } else { distance::distance_um(&mask, size, voxel_um)? };
+    let own = matches!(height, Height::Map | Height::Seeds);
+    let mut heights = if own { Vec::new() } else { distance::distance_um(&mask, size, voxel_um)? };
     let take = |from: &[f32]| -> Vec<f32> { rows().flat_map(|at| from[at..at + size[2]].iter().copied()).collect() };
     match height {
         Height::Map => heights = take(map),
+        Height::Seeds => heights = take(seeds),
         Height::DistanceTimesMap => heights.iter_mut().zip(take(map)).for_each(|(d, v)| *d *= v),
         Height::Distance | Height::DistancePlusSeeds { .. } => {}
     }

@@ -5,6 +5,7 @@ use cytoscope_engine::DeviceId;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +68,32 @@ pub enum Event {
     Note {
         /// A sentence.
         message: String,
+    },
+    /// Some steps of a training were taken.
+    Learned {
+        /// Steps done.
+        step: u64,
+        /// Steps planned.
+        steps: u64,
+        /// Mean loss of these steps.
+        loss: f64,
+        /// Learning rate.
+        rate: f64,
+        /// Seconds a step took.
+        step_secs: f64,
+        /// Seconds of that spent waiting for data.
+        stalled_secs: f64,
+    },
+    /// A network being taught was tried on data it does not learn from.
+    Validated {
+        /// Steps done.
+        step: u64,
+        /// The score that decides, larger is better.
+        score: f64,
+        /// Scores by name.
+        scores: BTreeMap<String, f64>,
+        /// Whether it was the best so far.
+        best: bool,
     },
     /// An input is done.
     Finished {

@@ -111,7 +111,10 @@ impl TrainConfig {
             return Err(wrong("workers must be at least 1"));
         }
         if self.schedule.rate.is_some_and(|r| !r.is_finite() || r <= 0.0) {
-            return Err(wrong(format!("schedule.rate is {:?}: expected a number above 0, such as 0.001", self.schedule.rate)));
+            return Err(wrong(format!(
+                "schedule.rate is {:?}: expected a number above 0, such as 0.001",
+                self.schedule.rate
+            )));
         }
         if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
             return Err(wrong("clip_norm must be 0 or more"));
@@ -148,7 +151,9 @@ impl NetworkConfig {
     fn check(&self) -> Result<(), JobError> {
         let few = self.filters.len() <= 6 && self.filters.iter().all(|f| (1..=1024).contains(f));
         if self.filters.is_empty() || !few || !(1..=8).contains(&self.convs_per_block) {
-            return Err(wrong("network: expected 1 to 6 levels of 1 to 1024 filters, and 1 to 8 convolutions in a block"));
+            return Err(wrong(
+                "network: expected 1 to 6 levels of 1 to 1024 filters, and 1 to 8 convolutions in a block",
+            ));
         }
         let fits = self.strides.is_empty() || self.strides.len() + 1 == self.filters.len();
         if !fits || self.strides.iter().flatten().any(|s| !(1..=4).contains(s)) {

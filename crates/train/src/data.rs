@@ -27,7 +27,9 @@ pub(crate) fn load(
     let dataset = find_pairs(path, task).map_err(data)?;
     if dataset.pairs.is_empty() {
         let hint = match task {
-            Task::Segmentation => "images and label images named NAME.tif and NAME_masks.tif (or NAME_raw, NAME_labels)",
+            Task::Segmentation => {
+                "images and label images named NAME.tif and NAME_masks.tif (or NAME_raw, NAME_labels)"
+            }
             Task::LabelFree => "images named NAME_brightfield.tif and NAME_signal.tif",
         };
         let others = dataset.problems.first().map_or_else(String::new, |p| format!(" ({})", p.sentence));
@@ -81,7 +83,15 @@ pub(crate) fn load(
 impl Data {
     /// The voxel size that most files have.
     pub(crate) fn voxel_um(&self) -> Option<[f64; 3]> {
-        let mut all: Vec<[f64; 3]> = self.report.pairs.iter().filter_map(|p| p.voxel_um).collect();
+        let mut all: Vec<[f64; 3]> = self
+            .report
+            .pairs
+            .iter()
+            .filter_map(|p| {
+                let [z, y, x] = p.voxel_um;
+                Some([z?, y?, x?])
+            })
+            .collect();
         all.sort_by(|a, b| a.iter().product::<f64>().total_cmp(&b.iter().product::<f64>()));
         all.get(all.len() / 2).copied()
     }

@@ -18,11 +18,9 @@ pub(crate) fn data(error: SamplesError) -> JobError {
         SamplesError::Data { file, met, next } => JobError::Mismatch { path: file, problem: met, next_step: next },
         SamplesError::Io { file, source, .. } => JobError::Io { path: file, error: source },
         SamplesError::Parameter { .. } => JobError::WrongUse(error.to_string()),
-        SamplesError::OverLimit { ref file, next, .. } => JobError::Mismatch {
-            path: file.clone(),
-            problem: error.to_string(),
-            next_step: next.to_owned(),
-        },
+        SamplesError::OverLimit { ref file, next, .. } => {
+            JobError::Mismatch { path: file.clone(), problem: error.to_string(), next_step: next.to_owned() }
+        }
         SamplesError::Volume(e) => JobError::Volume(e),
         SamplesError::Objects(e) => JobError::Objects(e),
         other => JobError::Panicked(other.to_string()),

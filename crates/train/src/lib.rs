@@ -22,7 +22,9 @@ mod step;
 mod train;
 mod validate;
 
-pub use config::{BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, ValidationConfig};
+pub use config::{
+    BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, ValidationConfig,
+};
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{TrainJob, TrainReport, Verdict};
 pub use validate::{PairScore, Scores};

@@ -122,7 +122,9 @@ fn target(task: Task, config: &TrainConfig, said: Option<TargetKind>, channels: 
 fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u64) -> Result<Start, JobError> {
     let target = target(task, config, None, 2);
     if target == TargetKind::Flow {
-        return Err(wrong("flow fields are no target yet that objects can be made of: take instances, boundary or distance"));
+        return Err(wrong(
+            "flow fields are no target yet that objects can be made of: take instances, boundary or distance",
+        ));
     }
     let voxel_um = config.voxel_um.or(voxel_um);
     let levels = config.network.filters.len();
@@ -173,11 +175,9 @@ fn normalise_of(steps: &[Processing]) -> Option<Normalise> {
     match steps.as_slice() {
         [] => Some(Normalise::None),
         [Processing::ZeroMeanUnitVariance { eps }] => Some(Normalise::ZeroMeanUnitVariance { eps: *eps }),
-        [Processing::ScaleRange { min_percentile, max_percentile, eps }] => Some(Normalise::ScaleRange {
-            min_percentile: *min_percentile,
-            max_percentile: *max_percentile,
-            eps: *eps,
-        }),
+        [Processing::ScaleRange { min_percentile, max_percentile, eps }] => {
+            Some(Normalise::ScaleRange { min_percentile: *min_percentile, max_percentile: *max_percentile, eps: *eps })
+        }
         [Processing::FixedZeroMeanUnitVariance { mean, std }] => {
             let ([mean], [std]) = (&mean[..], &std[..]) else { return None };
             Some(Normalise::FixedZeroMeanUnitVariance { mean: *mean, std: *std })
@@ -248,9 +248,9 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
 
 /// Makes the output a probability, if it is none yet.
 fn end_in_sigmoid(graph: &mut Graph) {
-    let ends = last(graph).and_then(|i| graph.nodes.get(i)).is_some_and(|n| {
-        matches!(n, Node { op: Op::Activation(Activation::Sigmoid), .. })
-    });
+    let ends = last(graph)
+        .and_then(|i| graph.nodes.get(i))
+        .is_some_and(|n| matches!(n, Node { op: Op::Activation(Activation::Sigmoid), .. }));
     if ends {
         return;
     }

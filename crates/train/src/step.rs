@@ -28,7 +28,7 @@ pub(crate) struct State {
 }
 
 /// How a stepper is made.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct StepperOptions {
     pub loss: Loss,
     pub optimizer: Optimizer,
@@ -141,12 +141,8 @@ impl Stepper {
     pub(crate) fn advance(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
         let Some(sum) = self.sum.take() else { return Ok(()) };
         self.state.optimizer_steps += 1;
-        let hyper = Hyper {
-            rate: rate as f32,
-            step: self.state.optimizer_steps,
-            scale: 1.0 / batches.max(1) as f32,
-            limit,
-        };
+        let hyper =
+            Hyper { rate: rate as f32, step: self.state.optimizer_steps, scale: 1.0 / batches.max(1) as f32, limit };
         let state = &mut self.state;
         let mut inputs = vec![Tensor::vector(hyper.to_vec())];
         for part in [&state.values, &sum, &state.first, &state.second] {

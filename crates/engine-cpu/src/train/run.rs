@@ -262,15 +262,7 @@ impl Runner<'_, '_> {
             Plan::ResizeGradient { tables, dy, output } => {
                 let (dy, to) = (self.slot(*dy)?, self.slot(*output)?);
                 self.each(to, |image, target, split| {
-                    train::resize_gradient(
-                        isa,
-                        tables,
-                        part(split, &dy, image)?,
-                        &dy.layout,
-                        false,
-                        target,
-                        &to.layout,
-                    )
+                    train::resize_gradient(isa, tables, part(split, &dy, image)?, &dy.layout, false, target, &to.layout)
                 })
             }
             Plan::Concat { inputs, blocks, output } => {

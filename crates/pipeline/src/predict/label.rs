@@ -70,7 +70,8 @@ pub(crate) fn label(
     loop {
         let end = (start + slab).min(shape[0]);
         let mut values = map.read(context, channel, start..end)?;
-        let wants_seeds = matches!(options.height, Some(Height::DistancePlusSeeds { .. })) && seed_channel != channel;
+        let of_seeds = matches!(options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
+        let wants_seeds = of_seeds && seed_channel != channel;
         let seeds = if wants_seeds { Some(map.read(context, seed_channel, start..end)?) } else { None };
         let span = context.recorder.span(Stage::Objects, "segment").voxels(values.len());
         let (mut labels, _) =

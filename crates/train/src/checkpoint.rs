@@ -1,0 +1,229 @@
+//! The folder of a training: everything needed to go on, written whole or not at all.
+//!
+//! `training.json` says where the training stands, `tensors.safetensors` holds parameters, optimizer state, averages and statistics.
+//! Both belong together: the tensors' file is named by the step, and the older one goes after the newer `training.json` is there.
+
+use crate::config::TrainConfig;
+use crate::error::io;
+use crate::history::History;
+use crate::job::TrainJob;
+use crate::step::State;
+use cytoscope_formats::atomic_write;
+use cytoscope_graph::Tensor;
+use cytoscope_pipeline::JobError;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Version of the layout.
+const VERSION: u32 = 1;
+/// Most bytes of `training.json`.
+const MAX_JSON_BYTES: u64 = 64 << 20;
+/// Most bytes of the tensors.
+const MAX_TENSOR_BYTES: u64 = 16 << 30;
+
+/// Where a training stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    pub version: u32,
+    /// What was asked for.
+    pub job: TrainJob,
+    /// With every setting.
+    pub config: TrainConfig,
+    /// What the data were: names and sizes of files, so that others are noticed.
+    pub data_fingerprint: String,
+    /// Steps done.
+    pub step: u64,
+    /// Steps planned.
+    pub steps: u64,
+    /// Number of the next patch.
+    pub next_patch: u64,
+    /// Whether batch norms are folded into the convolutions.
+    pub folded: bool,
+    /// Factor of the rate, lowered by rescues.
+    pub rate_factor: f64,
+    /// Rescues so far.
+    pub rescues: u32,
+    /// Seconds it has run, pauses left out.
+    pub seconds: f64,
+    /// Best score and the step it was found at.
+    pub best: Option<(f64, u64)>,
+    /// Score of what training started from.
+    pub start_score: Option<f64>,
+    /// Validations since the best.
+    pub since_best: usize,
+    pub history: History,
+    /// Optimizer steps of the state.
+    pub optimizer_steps: u32,
+    /// The tensors' file.
+    pub tensors: String,
+}
+
+/// A training's folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Folder {
+    pub path: PathBuf,
+}
+
+impl Folder {
+    /// Beside the package that will come out.
+    pub(crate) fn beside(out: &Path) -> Self {
+        let name = out.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
+        Self { path: out.with_file_name(format!("{name}.training")) }
+    }
+
+    fn json(&self) -> PathBuf {
+        self.path.join("training.json")
+    }
+
+    /// Whether there is a training in it.
+    pub(crate) fn holds_one(&self) -> bool {
+        self.json().is_file()
+    }
+
+    /// Makes the folder, and takes out what an earlier training left.
+    pub(crate) fn begin(&self) -> Result<(), JobError> {
+        if self.path.exists() {
+            std::fs::remove_dir_all(&self.path).map_err(io(&self.path))?;
+        }
+        std::fs::create_dir_all(&self.path).map_err(io(&self.path))
+    }
+
+    /// Takes the folder away, its work being done.
+    pub(crate) fn finish(&self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+
+    /// The package of the best network so far.
+    pub(crate) fn best(&self) -> PathBuf {
+        self.path.join("best")
+    }
+
+    /// The package of what training started from.
+    pub(crate) fn start(&self) -> PathBuf {
+        self.path.join("start")
+    }
+
+    /// Keeps a standing and its state.
+    pub(crate) fn save(&self, standing: &mut Standing, names: &[String], state: &State) -> Result<(), JobError> {
+        let old = std::mem::replace(&mut standing.tensors, format!("tensors-{}.safetensors", standing.step));
+        standing.optimizer_steps = state.optimizer_steps;
+        standing.version = VERSION;
+        let mut tensors: Vec<(String, &Tensor)> = Vec::new();
+        for (i, name) in names.iter().enumerate() {
+            for (part, list) in [
+                ("value", &state.values),
+                ("first", &state.first),
+                ("second", &state.second),
+                ("average", &state.average),
+            ] {
+                tensors.extend(list.get(i).map(|t| (format!("{part}/{name}"), t)));
+            }
+        }
+        tensors.extend(state.running.iter().map(|(name, t)| (format!("running/{name}"), t)));
+        // SafeTensors keeps little-endian bytes, which these machines all have.
+        let views: Vec<(String, TensorView<'_>)> = tensors
+            .into_iter()
+            .filter_map(|(name, tensor)| {
+                let bytes = bytes_of(tensor.as_f32()?);
+                Some((name, TensorView::new(Dtype::F32, tensor.shape().to_vec(), bytes).ok()?))
+            })
+            .collect();
+        let bytes = safetensors::serialize(views, None).map_err(|e| JobError::Panicked(e.to_string()))?;
+        atomic_write(&self.path.join(&standing.tensors), &bytes)?;
+        let json = serde_json::to_vec_pretty(standing).map_err(|e| JobError::Panicked(e.to_string()))?;
+        atomic_write(&self.json(), &json)?;
+        if old != standing.tensors && !old.is_empty() {
+            let _ = std::fs::remove_file(self.path.join(old));
+        }
+        Ok(())
+    }
+
+    /// Reads what was kept.
+    pub(crate) fn load(&self) -> Result<(Standing, BTreeMap<String, Tensor>), JobError> {
+        let bad = |path: &Path, problem: String| JobError::Mismatch {
+            path: path.to_owned(),
+            problem,
+            next_step: "begin anew without --resume".to_owned(),
+        };
+        let path = self.json();
+        let bytes = read(&path, MAX_JSON_BYTES)?;
+        let standing: Standing =
+            serde_json::from_slice(&bytes).map_err(|e| bad(&path, format!("it is no training: {e}")))?;
+        if standing.version != VERSION {
+            return Err(bad(&path, format!("it is of version {}, this program reads {VERSION}", standing.version)));
+        }
+        let plain = standing.tensors.starts_with("tensors-") && !standing.tensors.contains(['/', '\\']);
+        if !plain {
+            return Err(bad(&path, "it names no file of tensors".to_owned()));
+        }
+        let path = self.path.join(&standing.tensors);
+        let bytes = read(&path, MAX_TENSOR_BYTES)?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|e| bad(&path, e.to_string()))?;
+        let mut tensors = BTreeMap::new();
+        for (name, view) in file.tensors() {
+            if view.dtype() != Dtype::F32 {
+                return Err(bad(&path, format!("\"{name}\" is {:?}, expected F32", view.dtype())));
+            }
+            let values: Vec<f32> =
+                view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            let tensor = Tensor::new(view.shape(), values).map_err(|e| bad(&path, e.to_string()))?;
+            tensors.insert(name, tensor);
+        }
+        Ok((standing, tensors))
+    }
+}
+
+/// Puts what was kept into a state of the same names and shapes.
+pub(crate) fn restore(
+    state: &mut State,
+    names: &[String],
+    standing: &Standing,
+    tensors: &BTreeMap<String, Tensor>,
+    path: &Path,
+) -> Result<(), JobError> {
+    let take = |key: String, to: &mut Tensor| -> Result<(), JobError> {
+        let found = tensors.get(&key).filter(|t| t.shape() == to.shape());
+        *to = found.cloned().ok_or_else(|| JobError::Mismatch {
+            path: path.to_owned(),
+            problem: format!("it does not hold \"{key}\" as {:?}", to.shape()),
+            next_step: "begin anew without --resume".to_owned(),
+        })?;
+        Ok(())
+    };
+    for (i, name) in names.iter().enumerate() {
+        for (part, list) in [
+            ("value", &mut state.values),
+            ("first", &mut state.first),
+            ("second", &mut state.second),
+            ("average", &mut state.average),
+        ] {
+            if let Some(t) = list.get_mut(i) {
+                take(format!("{part}/{name}"), t)?;
+            }
+        }
+    }
+    for (name, t) in &mut state.running {
+        take(format!("running/{name}"), t)?;
+    }
+    state.optimizer_steps = standing.optimizer_steps;
+    Ok(())
+}
+
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, JobError> {
+    let size = std::fs::metadata(path).map_err(io(path))?.len();
+    if size > most {
+        return Err(JobError::Mismatch {
+            path: path.to_owned(),
+            problem: format!("it has {size} bytes, more than the {most} that a training's file may have"),
+            next_step: "begin anew without --resume".to_owned(),
+        });
+    }
+    std::fs::read(path).map_err(io(path))
+}
+
+fn bytes_of(values: &[f32]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}

@@ -1,0 +1,120 @@
+//! How objects are made of a network's maps: chosen by the score on known objects.
+
+use crate::validate::{Validator, matchings};
+use cytoscope_objects::components::Connectivity;
+use cytoscope_objects::matching::Matching;
+use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{CancelToken, JobError, Output};
+use cytoscope_samples::TargetKind;
+use std::path::Path;
+
+/// Settings to begin with.
+pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> SegmentOptions {
+    let height = match target {
+        TargetKind::Instances | TargetKind::Distance { .. } => Some(Height::Seeds),
+        TargetKind::Boundary { .. } => Some(Height::Distance),
+        _ => None,
+    };
+    SegmentOptions {
+        smooth_um: 0.0,
+        threshold: Threshold::Fixed(0.5),
+        fill_holes: true,
+        height,
+        height_smooth_um: if target == TargetKind::Semantic { 0.0 } else { 0.8 },
+        seed_height: 0.1,
+        connectivity: Connectivity::Faces,
+        min_volume_um3: small_object_um3.unwrap_or(0.0),
+        drop_border: false,
+    }
+}
+
+struct Maps {
+    foreground: Vec<f32>,
+    seeds: Vec<f32>,
+    shape: [usize; 3],
+    voxel_um: [f64; 3],
+    case: usize,
+}
+
+/// The settings with the best score on the validator's pairs, found one after the other from those given; with that score.
+/// `seed_channel` is the channel of the maps that tells objects apart.
+pub(crate) fn tune(
+    cancel: &CancelToken,
+    devices: &Devices,
+    validator: &Validator,
+    model: &Path,
+    begin: &SegmentOptions,
+    seed_channel: usize,
+) -> Result<(SegmentOptions, f64), JobError> {
+    let mut maps = Vec::new();
+    for case in 0..validator.cases.len() {
+        let (values, shape) = validator.predict(cancel, devices, model, case, Output::Raw, None)?;
+        let Some((_, shape_zyx)) = validator.truth(case) else { continue };
+        let voxels: usize = shape_zyx.iter().product();
+        let channels =
+            if shape.len() == 4 { shape.first().copied().unwrap_or(1) } else { values.len() / voxels.max(1) };
+        let channel = |c: usize| values.get(c * voxels..(c + 1) * voxels).map(<[f32]>::to_vec).unwrap_or_default();
+        let seeds = channel(seed_channel.min(channels.saturating_sub(1)));
+        maps.push(Maps { foreground: channel(0), seeds, shape: shape_zyx, voxel_um: validator.voxel_um(case), case });
+    }
+    let mut best = begin.clone();
+    let mut score = score_of(validator, &maps, &best)?;
+    // Twice through all settings, each with the others as they are.
+    for round in 0..2 {
+        let before = score;
+        for candidates in neighbours(begin, &best) {
+            for candidate in candidates {
+                if cancel.is_cancelled() {
+                    return Err(JobError::Cancelled);
+                }
+                let found = score_of(validator, &maps, &candidate)?;
+                if found > score + 1e-9 {
+                    (best, score) = (candidate, found);
+                }
+            }
+        }
+        if round == 0 && score <= before {
+            break;
+        }
+    }
+    Ok((best, score))
+}
+
+/// For each setting, what else it could be.
+fn neighbours(begin: &SegmentOptions, now: &SegmentOptions) -> Vec<Vec<SegmentOptions>> {
+    let with = |change: &dyn Fn(&mut SegmentOptions)| {
+        let mut made = now.clone();
+        change(&mut made);
+        made
+    };
+    let mut all = Vec::new();
+    if matches!(now.threshold, Threshold::Fixed(_)) {
+        all.push([0.3, 0.4, 0.5, 0.6, 0.7].map(|t| with(&|o| o.threshold = Threshold::Fixed(t))).to_vec());
+    }
+    if now.height == Some(Height::Seeds) {
+        all.push([0.03, 0.06, 0.1, 0.15, 0.2, 0.3].map(|h| with(&|o| o.seed_height = h)).to_vec());
+        all.push([0.0, 0.5, 0.8, 1.2, 1.8].map(|s| with(&|o| o.height_smooth_um = s)).to_vec());
+    } else if now.height.is_some() {
+        all.push([0.25, 0.5, 1.0, 1.5].map(|h| with(&|o| o.seed_height = h)).to_vec());
+        all.push([0.5, 1.0, 2.0].map(|s| with(&|o| o.height_smooth_um = s)).to_vec());
+    }
+    let least = begin.min_volume_um3;
+    all.push([0.0, 0.5, 1.0, 2.0, 3.0].map(|f| with(&|o| o.min_volume_um3 = f * least)).to_vec());
+    all
+}
+
+fn score_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<f64, JobError> {
+    let mut parts: [Vec<Matching>; 2] = Default::default();
+    for map in maps {
+        let mut foreground = map.foreground.clone();
+        let (labels, _) = segment_in_place(&mut foreground, Some(&map.seeds), map.shape, map.voxel_um, options)?;
+        let Some((truth, _)) = validator.truth(map.case) else { continue };
+        let labels: Vec<f32> = labels.into_iter().map(|l| l as f32).collect();
+        for (list, found) in parts.iter_mut().zip(matchings(truth, &labels)?) {
+            list.push(found);
+        }
+    }
+    let f1 = |list: &[Matching]| Matching::pooled(list).map_or(0.0, |m| m.f1);
+    Ok((f1(&parts[0]) + f1(&parts[1])) / 2.0)
+}

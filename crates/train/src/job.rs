@@ -1,0 +1,107 @@
+//! A training that is asked for, and what came of it.
+
+use crate::config::TrainConfig;
+use crate::history::History;
+use crate::train;
+use crate::validate::PairScore;
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{Context, JobError};
+use cytoscope_samples::Task;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A training: everything that decides its result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainJob {
+    /// What is to be learnt.
+    pub task: Task,
+    /// A folder or a table of pairs.
+    pub data: PathBuf,
+    /// What to start from: a package by path or name, or `scratch`.
+    pub from: String,
+    /// The package to write: a folder, or a path that ends in `.zip`.
+    pub out: PathBuf,
+    /// Settings.
+    #[serde(default)]
+    pub config: TrainConfig,
+    /// Goes on with what an earlier run of the same job left.
+    #[serde(default)]
+    pub resume: bool,
+    /// Seed of all that is drawn.
+    #[serde(default)]
+    pub seed: u64,
+    /// Threads; 0: all. The same number gives the same result bit by bit.
+    #[serde(default)]
+    pub threads: usize,
+    /// Leave the quantized network out.
+    #[serde(default)]
+    pub without_int8: bool,
+}
+
+/// What is in the package in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The network that was taught.
+    Taught,
+    /// The one that training started from: nothing learnt scored better.
+    Start,
+}
+
+/// What came of a training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainReport {
+    /// The package written.
+    pub out: PathBuf,
+    /// What is in it.
+    pub verdict: Verdict,
+    /// What the deciding score is.
+    pub metric: String,
+    /// Scores of what training started from, by name; empty where it had none.
+    pub before: BTreeMap<String, f64>,
+    /// Scores of the package, by name.
+    pub after: BTreeMap<String, f64>,
+    /// Scores of its quantized network, by name; empty where there is none.
+    pub after_int8: BTreeMap<String, f64>,
+    /// Each validation pair before; empty where there was no score.
+    pub pairs_before: Vec<PairScore>,
+    /// Each validation pair after.
+    pub pairs_after: Vec<PairScore>,
+    /// Steps taken.
+    pub steps: u64,
+    /// Steps of an epoch.
+    pub epoch_steps: u64,
+    /// Patches of a step and their extents Z, Y, X.
+    pub batch: usize,
+    /// See `batch`.
+    pub patch_zyx: [usize; 3],
+    /// Values taught.
+    pub parameters: usize,
+    /// Pairs learnt from.
+    pub train_pairs: usize,
+    /// Pairs validated on.
+    pub validation_pairs: usize,
+    /// Seconds, pauses left out.
+    pub seconds: f64,
+    /// Seconds of a step, and of that waiting for patches.
+    pub step_secs: f64,
+    /// See `step_secs`.
+    pub stalled_secs: f64,
+    /// Peak memory of the process in bytes, where it is known.
+    pub peak_rss_bytes: Option<u64>,
+    /// Where it ran.
+    pub device: String,
+    /// The curves.
+    pub history: History,
+}
+
+impl TrainJob {
+    /// Runs the job. Cancelling it keeps what was learnt for [`TrainJob::resume`].
+    ///
+    /// # Errors
+    /// [`JobError`]: data or model at fault, memory or disk full, cancelled; the package is written whole or not at all.
+    pub fn run(&self, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
+        train::run(self, context, devices)
+    }
+}

@@ -1,0 +1,165 @@
+//! The package that comes out: network, axes, processing, how objects are made, test tensors, record, card.
+
+use crate::error::model;
+use crate::history::History;
+use crate::network::Start;
+use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, PackageError, Processing, TensorSpec};
+use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::JobError;
+use cytoscope_samples::TargetKind;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// What a package says beside its network.
+pub(crate) struct Description<'a> {
+    pub start: &'a Start,
+    pub name: String,
+    pub voxel_um: Option<[f64; 3]>,
+    pub segment: SegmentOptions,
+    /// Mean and deviation of a stain: the network gives it in deviations from the mean.
+    pub intensity: Option<(f64, f64)>,
+    /// The training's record.
+    pub record: Value,
+    /// The card, as Markdown.
+    pub card: String,
+    /// A small stack for the test, scaled as the network takes it, with its extents Z, Y, X; a made-up one if `None`.
+    pub test: Option<(Vec<f32>, [usize; 3])>,
+}
+
+/// The channel that tells objects apart.
+pub(crate) fn seed_channel(target: TargetKind) -> usize {
+    if target.channels() > 1 && !matches!(target, TargetKind::Boundary { .. }) { 1 } else { 0 }
+}
+
+fn axes(d: &Description<'_>, input: bool) -> Vec<AxisSpec> {
+    let spatial = d.start.spatial_axes;
+    let names: Vec<String> = if input {
+        vec!["image".to_owned()]
+    } else {
+        d.start.target.channel_names().iter().map(|n| (*n).to_owned()).collect()
+    };
+    let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };
+    let mut all = vec![
+        axis(AxisKind::Batch, AxisSize::Step { min: 1, step: 1 }),
+        AxisSpec { channel_names: names.clone(), ..axis(AxisKind::Channel, AxisSize::Fixed(names.len())) },
+    ];
+    let kinds = [(AxisKind::Z, "z"), (AxisKind::Y, "y"), (AxisKind::X, "x")];
+    for (a, (kind, id)) in kinds.into_iter().enumerate().skip(3 - spatial) {
+        let size = if input {
+            AxisSize::Step { min: d.start.step[a], step: d.start.step[a] }
+        } else {
+            AxisSize::Reference { tensor: "stack".to_owned(), axis: id.to_owned(), scale: 1.0, offset: 0.0 }
+        };
+        all.push(AxisSpec { voxel_um: d.voxel_um.map(|v| v[a]), ..axis(kind, size) });
+    }
+    all
+}
+
+/// Writes the package of a network.
+pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(), JobError> {
+    let bad = model("the network");
+    let spatial = d.start.spatial_axes;
+    let (values, zyx) = match &d.test {
+        Some(test) => test.clone(),
+        None => {
+            let zyx: [usize; 3] = std::array::from_fn(|a| d.start.step[a] * 2);
+            let n: usize = zyx.iter().product();
+            ((0..n).map(|i| ((i * 7919) % 101) as f32 / 50.0 - 1.0).collect(), zyx)
+        }
+    };
+    let mut shape = vec![1, 1];
+    shape.extend(zyx.iter().skip(3 - spatial));
+    let test_input = Tensor::new(shape, values).map_err(&bad)?;
+    let input = graph.inputs.first().map(|id| graph.value(*id).name.clone()).unwrap_or_default();
+    let test_outputs = reference::run(graph, &[(input, test_input.clone())]).map_err(&bad)?;
+    let labels = d.start.target.of_labels();
+    let processing = match d.intensity {
+        Some((mean, std)) if !labels => vec![Processing::ScaleLinear { gain: vec![std], offset: vec![mean] }],
+        _ => Vec::new(),
+    };
+    let task = if labels { "segmentation" } else { "labelfree" };
+    let mut config = json!({"task": task, "target": d.start.target, "training": d.record});
+    if labels && let Some(map) = config.as_object_mut() {
+        map.insert("segment_channel".to_owned(), json!(0));
+        map.insert("seed_channel".to_owned(), json!(seed_channel(d.start.target)));
+        let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Panicked(e.to_string()))?;
+        map.insert("segment".to_owned(), segment);
+    }
+    let what = if labels { "Objects" } else { "A stain that was never applied" };
+    let builder = PackageBuilder {
+        name: d.name.clone(),
+        description: format!("{what} in 3-D stacks, taught with Cytoscope."),
+        documentation: d.card.clone(),
+        authors: vec!["A Cytoscope user".to_owned()],
+        cite: vec![("Ronneberger et al.: U-Net".to_owned(), Some("10.1007/978-3-319-24574-4_28".to_owned()))],
+        license: "MIT".to_owned(),
+        tags: ["3d", if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
+            .map(str::to_owned)
+            .to_vec(),
+        inputs: vec![TensorSpec {
+            id: "stack".to_owned(),
+            description: "One channel".to_owned(),
+            dtype: "float32".to_owned(),
+            axes: axes(d, true),
+            processing: d.start.preprocessing.clone(),
+            test_tensor: None,
+        }],
+        outputs: vec![TensorSpec {
+            id: "maps".to_owned(),
+            description: if labels { "Probabilities" } else { "Intensities" }.to_owned(),
+            dtype: "float32".to_owned(),
+            axes: axes(d, false),
+            processing,
+            test_tensor: None,
+        }],
+        graph: graph.clone(),
+        test_inputs: vec![test_input],
+        test_outputs,
+        config,
+        cover: None,
+        float_graph: None,
+        tolerance: None,
+    };
+    builder.save(to).map_err(|e| match e {
+        PackageError::Io { path, error } => JobError::Io { path, error },
+        other => JobError::model(to.display().to_string(), other),
+    })
+}
+
+/// A name that packages may have, out of a path.
+pub(crate) fn package_name(out: &Path) -> String {
+    let stem = out.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
+    let mut name: String = stem
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "_+- ()".contains(c) { c } else { '_' })
+        .take(100)
+        .collect();
+    if name.chars().count() < 5 {
+        name.push_str(" model");
+    }
+    name
+}
+
+/// The card: what was learnt from what, how well, and the curves.
+pub(crate) fn card(name: &str, summary: &[(String, String)], history: &History, metric: &str) -> String {
+    let mut text = format!("# {name}\n\nTaught with Cytoscope.\n\n| | |\n|---|---|\n");
+    for (what, value) in summary {
+        text.push_str(&format!("| {what} | {value} |\n"));
+    }
+    text.push_str(&format!("\n## Validation ({metric})\n\n| step | score | |\n|---|---|---|\n"));
+    for v in &history.validations {
+        let all: Vec<String> = v.scores.iter().map(|(n, s)| format!("{n} {s:.3}")).collect();
+        let mark = if v.best { " (best so far)" } else { "" };
+        text.push_str(&format!("| {} | {:.4}{mark} | {} |\n", v.step, v.score, all.join(", ")));
+    }
+    text.push_str("\n## Loss\n\n| step | loss | rate |\n|---|---|---|\n");
+    let every = history.steps.len().div_ceil(20).max(1);
+    for p in history.steps.iter().step_by(every) {
+        text.push_str(&format!("| {} | {:.4} | {:.2e} |\n", p.step, p.loss, p.rate));
+    }
+    for note in &history.notes {
+        text.push_str(&format!("\n> {note}\n"));
+    }
+    text
+}

@@ -1,0 +1,306 @@
+//! Scores of a network by the real pipeline: stacks are predicted in tiles, objects made, and both compared with the truth.
+
+use crate::error::io;
+use cytoscope_engine::Precision;
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
+use cytoscope_objects::regression::regression;
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{CancelToken, Context, JobError, Output, PredictJob};
+use cytoscope_profile::Recorder;
+use cytoscope_samples::{ImageRef, Pair, TargetKind};
+use cytoscope_volume::{Array, Axes, Axis, Region, Samples};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Scores of one pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairScore {
+    /// Name of the pair.
+    pub name: String,
+    /// The score that decides, larger is better.
+    pub score: f64,
+    /// Scores by name.
+    pub scores: BTreeMap<String, f64>,
+}
+
+/// Scores of a network on the validation pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// The score that decides, larger is better: for objects the mean of F1 at IoU 0.5 and 0.7, for foreground Dice, for a stain
+    /// Pearson's correlation; of all pairs together.
+    pub score: f64,
+    /// Scores by name, of all pairs together.
+    pub scores: BTreeMap<String, f64>,
+    /// Each pair.
+    pub pairs: Vec<PairScore>,
+}
+
+/// A pair as files that hold one image each.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub name: String,
+    pub image: PathBuf,
+    truth: Truth,
+    voxel_um: Option<[f64; 3]>,
+}
+
+#[derive(Debug, Clone)]
+struct Truth(Arc<(Vec<f32>, [usize; 3])>);
+
+/// Predicts and scores.
+pub(crate) struct Validator {
+    pub cases: Vec<Case>,
+    target: TargetKind,
+    folder: PathBuf,
+}
+
+/// A stack in order Z, Y, X.
+pub(crate) type Stack = (Vec<f32>, [usize; 3]);
+
+/// One image of a file as Z, Y, X, cut to a window.
+pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::Window>) -> Result<Stack, JobError> {
+    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let file = open(&image.path, &options)?;
+    let meta = file.meta();
+    let mut region = Region::whole(&meta.shape_full);
+    let pick = |axis: Axis| meta.axes_full.position(axis);
+    let samples = pick(Axis::S).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
+    let channel = image.channel.unwrap_or(0);
+    for (axis, at) in [(Axis::T, image.time.unwrap_or(0)), (Axis::C, channel / samples), (Axis::S, channel % samples)] {
+        if let Some(i) = pick(axis) {
+            region = region.with_range(i, at, 1);
+        }
+    }
+    if let Some(window) = window {
+        for (a, axis) in [Axis::Z, Axis::Y, Axis::X].into_iter().enumerate() {
+            if let Some(i) = pick(axis) {
+                region = region.with_range(i, window.start_zyx[a], window.size_zyx[a]);
+            }
+        }
+    }
+    let size = |axis: Axis| pick(axis).and_then(|i| region.size.get(i)).copied().unwrap_or(1);
+    let shape = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
+    let array = file.read(0, &region)?;
+    Ok((array.into_samples().to_f32(), shape))
+}
+
+fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) -> Result<(), JobError> {
+    let axes: Axes = "ZYX".parse()?;
+    let array = Array::new(axes, shape.to_vec(), Samples::F32(values))?;
+    let mut spec = WriteSpec::of(&array, Container::ImageJ);
+    if let Some([z, y, x]) = voxel_um {
+        spec.voxel_size_um = cytoscope_volume::VoxelSize::new_um(z, y, x);
+    }
+    write_array(path, &array, &spec)?;
+    Ok(())
+}
+
+impl Validator {
+    /// Of some pairs; what has to be cut out of larger files is written into `folder`.
+    pub(crate) fn new(pairs: &[Pair], most: usize, target: TargetKind, folder: PathBuf) -> Result<Self, JobError> {
+        std::fs::create_dir_all(&folder).map_err(io(&folder))?;
+        // Spread over all of them.
+        let step = pairs.len().div_ceil(most.max(1)).max(1);
+        let mut cases = Vec::new();
+        for (i, pair) in pairs.iter().step_by(step).enumerate() {
+            let whole = pair.window.is_none()
+                && pair.image.channel.is_none()
+                && pair.image.time.is_none()
+                && pair.image.series == 0
+                && pair.image.axes.is_none();
+            let voxel_um = match pair.voxel_um {
+                Some(known) => Some(known),
+                None => {
+                    let options = OpenOptions { series: pair.image.series, ..OpenOptions::default() };
+                    open(&pair.image.path, &options)?.meta().voxel_size_um.zyx()
+                }
+            };
+            let image = if whole {
+                pair.image.path.clone()
+            } else {
+                let path = folder.join(format!("case{i}.tif"));
+                write_f32(&path, read_zyx(&pair.image, pair.window)?, voxel_um)?;
+                path
+            };
+            let truth = Truth(Arc::new(read_zyx(&pair.target, pair.window)?));
+            cases.push(Case { name: pair.name.clone(), image, truth, voxel_um });
+        }
+        Ok(Self { cases, target, folder })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cases.is_empty()
+    }
+
+    /// What a model makes of a case: its labels, its stain, or its maps (channel after channel).
+    pub(crate) fn predict(
+        &self,
+        cancel: &CancelToken,
+        devices: &Devices,
+        model: &Path,
+        case: usize,
+        output: Output,
+        precision: Option<Precision>,
+    ) -> Result<(Vec<f32>, Vec<usize>), JobError> {
+        let case = self.cases.get(case).ok_or_else(|| crate::error::wrong("no such validation pair"))?;
+        let out = self.folder.join("prediction");
+        let quiet = Context { cancel: cancel.clone(), recorder: Recorder::totals_only(), ..Context::default() };
+        let job = PredictJob {
+            inputs: vec![case.image.clone()],
+            model: model.display().to_string(),
+            out: out.clone(),
+            device: "cpu".to_owned(),
+            precision,
+            tiles: Default::default(),
+            outputs: BTreeSet::from([output]),
+            channel: None,
+            time: None,
+            series: 0,
+            axes: None,
+            voxel_um: case.voxel_um,
+            memory_budget_bytes: None,
+            resume: false,
+            threads: 0,
+        };
+        let outcome = job.run(&quiet, devices)?;
+        if let Some(failure) = outcome.failed.first() {
+            return Err(JobError::Mismatch {
+                path: failure.input.clone(),
+                problem: failure.sentence.clone(),
+                next_step: "leave it out of the validation".to_owned(),
+            });
+        }
+        let file = outcome.done.iter().flat_map(|r| &r.outputs).find(|p| p.extension().is_some_and(|e| e == "tif"));
+        let file = file.ok_or_else(|| crate::error::wrong("a validation wrote nothing"))?.clone();
+        let array = open(&file, &OpenOptions::default())?.read_all()?;
+        let axes: Vec<Axis> = array.axes().iter().collect();
+        let shape = array.shape().to_vec();
+        let values = array.into_samples().to_f32();
+        let _ = std::fs::remove_dir_all(&out);
+        // Maps of several channels are written Z, C, Y, X.
+        match (axes.as_slice(), shape.as_slice()) {
+            ([Axis::Z, Axis::C, Axis::Y, Axis::X], [nz, nc, ny, nx]) => {
+                let plane = ny * nx;
+                let mut turned = Vec::with_capacity(values.len());
+                for c in 0..*nc {
+                    for z in 0..*nz {
+                        let at = (z * nc + c) * plane;
+                        turned.extend_from_slice(values.get(at..at + plane).unwrap_or_default());
+                    }
+                }
+                Ok((turned, vec![*nc, *nz, *ny, *nx]))
+            }
+            _ => Ok((values, shape)),
+        }
+    }
+
+    /// Scores of a model.
+    pub(crate) fn score(
+        &self,
+        cancel: &CancelToken,
+        devices: &Devices,
+        model: &Path,
+        precision: Option<Precision>,
+    ) -> Result<Scores, JobError> {
+        let output = if self.target.of_labels() { Output::Labels } else { Output::Raw };
+        let mut all = Tally::default();
+        let mut pairs = Vec::with_capacity(self.cases.len());
+        for (i, case) in self.cases.iter().enumerate() {
+            if cancel.is_cancelled() {
+                return Err(JobError::Cancelled);
+            }
+            let (found, _) = self.predict(cancel, devices, model, i, output, precision)?;
+            let (truth, shape) = case.truth.0.as_ref();
+            let one = self.compare(truth, &found, *shape)?;
+            let (score, scores) = one.scores(self.target);
+            pairs.push(PairScore { name: case.name.clone(), score, scores });
+            all.add(one);
+        }
+        let (score, scores) = all.scores(self.target);
+        Ok(Scores { score, scores, pairs })
+    }
+
+    fn compare(&self, truth: &[f32], found: &[f32], shape: [usize; 3]) -> Result<Tally, JobError> {
+        let mut tally = Tally::default();
+        match self.target {
+            TargetKind::Regression => tally.regressions.push(regression(truth, found, shape)?),
+            TargetKind::Semantic => {
+                for (t, f) in truth.iter().zip(found) {
+                    let (t, f) = (*t > 0.0, *f > 0.0);
+                    tally.voxels[0] += u64::from(t && f);
+                    tally.voxels[1] += u64::from(t) + u64::from(f);
+                }
+            }
+            _ => tally.matchings.push(matchings(truth, found)?),
+        }
+        Ok(tally)
+    }
+
+    /// The truth of a case.
+    pub(crate) fn truth(&self, case: usize) -> Option<(&[f32], [usize; 3])> {
+        self.cases.get(case).map(|c| (c.truth.0.0.as_slice(), c.truth.0.1))
+    }
+
+    /// Voxel size of a case in µm; 1 where it is not known.
+    pub(crate) fn voxel_um(&self, case: usize) -> [f64; 3] {
+        self.cases.get(case).and_then(|c| c.voxel_um).unwrap_or([1.0; 3])
+    }
+}
+
+/// Labels against true ones, given as floats that hold whole numbers; what is below 1 is background.
+pub(crate) fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
+    let labels = |v: &[f32]| -> Vec<u32> { v.iter().map(|l| if *l >= 1.0 { *l as u32 } else { 0 }).collect() };
+    let mut overlaps = Overlaps::new();
+    overlaps.add(&labels(truth), &labels(found))?;
+    Ok(overlaps.matching(&THRESHOLDS))
+}
+
+/// What scores are made of.
+#[derive(Default)]
+struct Tally {
+    matchings: Vec<Vec<Matching>>,
+    regressions: Vec<cytoscope_objects::regression::Regression>,
+    /// Voxels of both, and of each.
+    voxels: [u64; 2],
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.matchings.extend(other.matchings);
+        self.regressions.extend(other.regressions);
+        self.voxels = [0, 1].map(|i| self.voxels[i] + other.voxels[i]);
+    }
+
+    fn scores(&self, target: TargetKind) -> (f64, BTreeMap<String, f64>) {
+        match target {
+            TargetKind::Regression => {
+                let mean = |f: fn(&cytoscope_objects::regression::Regression) -> Option<f64>| {
+                    let all: Vec<f64> = self.regressions.iter().filter_map(f).collect();
+                    if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
+                };
+                let pearson = mean(|r| r.pearson);
+                let scores = [("pearson", pearson), ("psnr_db", mean(|r| r.psnr_db)), ("ssim", mean(|r| r.ssim))];
+                (pearson, scores.map(|(n, v)| (n.to_owned(), v)).into())
+            }
+            TargetKind::Semantic => {
+                let dice = 2.0 * self.voxels[0] as f64 / self.voxels[1].max(1) as f64;
+                (dice, BTreeMap::from([("dice".to_owned(), dice)]))
+            }
+            _ => {
+                let (mut scores, mut deciding) = (BTreeMap::new(), Vec::new());
+                for (i, threshold) in THRESHOLDS.iter().enumerate() {
+                    let parts: Vec<Matching> = self.matchings.iter().filter_map(|m| m.get(i).cloned()).collect();
+                    let f1 = Matching::pooled(&parts).map_or(0.0, |m| m.f1);
+                    scores.insert(format!("f1@{threshold}"), f1);
+                    if i < 2 {
+                        deciding.push(f1);
+                    }
+                }
+                (deciding.iter().sum::<f64>() / deciding.len().max(1) as f64, scores)
+            }
+        }
+    }
+}

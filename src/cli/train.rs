@@ -1,0 +1,161 @@
+//! `cytoscope train`.
+
+use super::failure::{Failure, Outcome};
+use super::{parse_threads, parse_zyx, print, print_json, progress};
+use clap::{Args, ValueEnum};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_samples::Task;
+use cytoscope_train::{TrainConfig, TrainJob, TrainReport, Verdict};
+use std::path::{Path, PathBuf};
+
+/// Options of `train`.
+#[derive(Args)]
+pub(crate) struct Train {
+    /// What is to be learnt.
+    #[arg(long, value_enum)]
+    task: TaskName,
+    /// A folder of images and labels (or stains), or a table of them.
+    #[arg(long, value_name = "DIR|CSV")]
+    data: PathBuf,
+    /// What to start from: a package, the name of an installed model, an ONNX file, or scratch.
+    #[arg(long, default_value = "scratch", value_name = "PKG|NAME|scratch")]
+    from: String,
+    /// The package to write: a folder, or a .zip.
+    #[arg(long)]
+    out: PathBuf,
+    /// Settings: a TOML file; the options here go before it.
+    #[arg(long, value_name = "TOML")]
+    config: Option<PathBuf>,
+    /// Times that the data are gone through.
+    #[arg(long)]
+    epochs: Option<usize>,
+    /// Minutes on the clock, everything included.
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// Steps.
+    #[arg(long)]
+    steps: Option<usize>,
+    /// Voxels of a patch, Z,Y,X.
+    #[arg(long, value_parser = parse_zyx)]
+    patch: Option<[usize; 3]>,
+    /// Patches in a step.
+    #[arg(long)]
+    batch: Option<usize>,
+    /// auto or cpu.
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// auto or f32.
+    #[arg(long, default_value = "auto")]
+    precision: String,
+    /// Go on with what an earlier run of the same training left.
+    #[arg(long)]
+    resume: bool,
+    /// Seed of all that is drawn.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Threads; 0 takes all cores.
+    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
+    threads: usize,
+    /// Leave the quantized network out of the package.
+    #[arg(long)]
+    without_int8: bool,
+    /// Print one JSON object with the report.
+    #[arg(long)]
+    json: bool,
+    /// Tell progress as JSON lines on stderr.
+    #[arg(long)]
+    json_progress: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TaskName {
+    /// Objects from an image.
+    Segmentation,
+    /// A stain from an image without it.
+    Labelfree,
+}
+
+impl Train {
+    pub(crate) fn run(self) -> Outcome {
+        if !matches!(self.device.as_str(), "auto" | "cpu") {
+            return Err(Failure::wrong_use(format!(
+                "training on \"{}\" is not available: give --device cpu, or leave it out",
+                self.device
+            )));
+        }
+        if !matches!(self.precision.as_str(), "auto" | "f32") {
+            return Err(Failure::wrong_use(format!(
+                "training in \"{}\" is not available: give --precision f32, or leave it out",
+                self.precision
+            )));
+        }
+        let mut config = match &self.config {
+            Some(path) => TrainConfig::read(path)?,
+            None => TrainConfig::default(),
+        };
+        config.patch_zyx = self.patch.or(config.patch_zyx);
+        config.batch = self.batch.or(config.batch);
+        if self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some() {
+            config.budget.epochs = self.epochs;
+            config.budget.minutes = self.minutes;
+            config.budget.steps = self.steps;
+        }
+        if config.budget.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
+            return Err(Failure::wrong_use("--minutes must be a number above 0"));
+        }
+        progress::results_in(self.out.parent().unwrap_or(Path::new(".")));
+        let context = progress::context(self.json_progress, false, Recorder::totals_only());
+        let job = TrainJob {
+            task: match self.task {
+                TaskName::Segmentation => Task::Segmentation,
+                TaskName::Labelfree => Task::LabelFree,
+            },
+            data: self.data,
+            from: self.from,
+            out: self.out,
+            config,
+            resume: self.resume,
+            seed: self.seed,
+            threads: self.threads,
+            without_int8: self.without_int8,
+        };
+        let report = job.run(&context, &Devices::cpu_only())?;
+        if self.json {
+            return print_json(&report);
+        }
+        tell(&report);
+        Ok(())
+    }
+}
+
+fn tell(report: &TrainReport) {
+    print(&format!("wrote {}", report.out.display()));
+    if report.verdict == Verdict::Start {
+        print("  nothing that was learnt scored better than what training started from: that is kept");
+    }
+    print(&format!(
+        "  {} values taught in {} steps of {} patches ({:?} voxels), {:.0} s in all, {:.2} s a step ({:.2} s of it waiting for data)",
+        report.parameters,
+        report.steps,
+        report.batch,
+        report.patch_zyx,
+        report.seconds,
+        report.step_secs,
+        report.stalled_secs
+    ));
+    if let Some(bytes) = report.peak_rss_bytes {
+        print(&format!("  peak memory {}", bytes_text(bytes)));
+    }
+    for (name, after) in &report.after {
+        let before = report.before.get(name).map_or_else(String::new, |b| format!("{b:.4} before, "));
+        let int8 = report.after_int8.get(name).map_or_else(String::new, |v| format!(", {v:.4} in int8"));
+        print(&format!("  {name}: {before}{after:.4} after{int8}"));
+    }
+    for pair in &report.pairs_after {
+        let before = report.pairs_before.iter().find(|p| p.name == pair.name);
+        let before = before.map_or_else(String::new, |b| format!("{:.4} -> ", b.score));
+        print(&format!("    {}: {before}{:.4}", pair.name, pair.score));
+    }
+    report.history.notes.iter().for_each(|note| print(&format!("  note: {note}")));
+}
