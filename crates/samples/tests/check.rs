@@ -98,7 +98,7 @@ fn shapes_types_and_values() {
     odd[5] = f32::NAN;
     has(&with_bad(odd, shape, labels.clone(), shape), Severity::Warning, "1 of its 320 voxels are not a number");
     has(&with_bad(vec![f32::NAN; n], shape, labels.clone(), shape), Severity::Error, "none of its voxels");
-    let clipped: Vec<u16> = image.iter().map(|v| (*v).min(110)).collect();
+    let clipped: Vec<u16> = image.iter().map(|v| (*v).min(255)).collect();
     has(&with_bad(clipped, shape, labels, shape), Severity::Warning, "overexposed");
 }
 

@@ -177,13 +177,15 @@ fn intensities(stack: &Stack, file: &Image) -> Result<(Intensities, [u8; 32], u6
         kept.get(i).map_or(0.0, |v| f64::from(*v))
     };
     let share = brightest.1 as f64 / stack.voxels().max(1) as f64;
+    // A camera's end: 255, 1023, 4095, 65535 and the like.
+    let end = !stack.dtype.is_float() && moments.max >= 255.0 && ((moments.max + 1.0) as u64).is_power_of_two();
     let about = Intensities {
         min: moments.min,
         max: moments.max,
         mean: moments.mean,
         std: moments.variance().sqrt(),
         percentiles: [at(1.0), at(50.0), at(99.0)],
-        saturated_share: if share > 1e-4 && moments.max > moments.min { share } else { 0.0 },
+        saturated_share: if end { share } else { 0.0 },
     };
     Ok((about, hash.finalize().into(), odd))
 }
