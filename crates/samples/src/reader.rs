@@ -215,10 +215,19 @@ impl Reader {
     pub fn each_slab(&self, number: usize, f: &mut EachSlab<'_>) -> Result<(), SamplesError> {
         let stack = self.known(number)?;
         if self.blocks.get(number) == Some(&stack.zyx) {
+            // The same slabs as from the file, so that sums are the same to the last bit.
             let samples = self.block(number, [0; 3])?;
-            return f([0; 3], stack.zyx, &samples);
+            let mut at = 0usize;
+            for (start, size) in stack.slabs() {
+                let end = at + size.iter().product::<usize>();
+                let slab = with_samples!(samples.as_ref(), v => v.get(at..end).map(|v| Samples::from(v.to_vec())));
+                f(start, size, &slab.unwrap_or_else(|| Samples::zeros(stack.dtype, 0)))?;
+                at = end;
+            }
+            return Ok(());
         }
-        stack.each_slab(&self.file(number)?, &mut |start, size, samples| f(start, size, &samples))
+        let image = self.file(number)?;
+        stack.slabs().try_for_each(|(start, size)| f(start, size, &stack.read(&image, start, size)?))
     }
 
     /// A box of a stack, which may leave the `window` it is allowed to see. Voxels are put through `convert`; those outside the

@@ -165,12 +165,12 @@ fn intensities(stack: &Stack, file: &Image) -> Result<(Intensities, [u8; 32], u6
         step += 2;
     }
     let mut brightest = (f64::NEG_INFINITY, 0u64);
-    stack.each_slab(file, &mut |_, _, samples| {
+    for (start, size) in stack.slabs() {
+        let samples = stack.read(file, start, size)?;
         moments.add(&samples);
         hash.update(samples.as_bytes());
         with_samples!(&samples, v => thin(v, &mut seen, step, &mut kept, &mut odd, &mut brightest));
-        Ok(())
-    })?;
+    }
     kept.sort_unstable_by(f32::total_cmp);
     let at = |p: f64| {
         let i = (p / 100.0 * kept.len().saturating_sub(1) as f64).round() as usize;
@@ -264,15 +264,15 @@ fn labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result<Labels,
     let mut indexer = Indexer::default();
     let (mut fractions, mut negative, mut above) = (0u64, 0u64, 0u64);
     let ignored = code.ignored();
-    stack.each_slab(file, &mut |start, size, samples| {
+    for (start, size) in stack.slabs() {
+        let samples = stack.read(file, start, size)?;
         hash.update(samples.as_bytes());
         with_samples!(&samples, v => odd_labels(v, ignored, &mut fractions, &mut negative, &mut above));
         // Fractions would be as many labels as voxels: enough is known.
-        if fractions > 0 {
-            return Ok(());
+        if fractions == 0 {
+            indexer.add(&stack.image.path, start, size, &samples, &window, &code)?;
         }
-        indexer.add(&stack.image.path, start, size, &samples, &window, &code)
-    })?;
+    }
     Ok(Labels { index: indexer.finish(), hash: hash.finalize().into(), fractions, negative, above })
 }
 
