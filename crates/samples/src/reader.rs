@@ -38,8 +38,8 @@ pub struct CacheUse {
 const BLOCKS_IN_BUDGET: u64 = 16;
 /// Bytes of a block: at least and at most.
 const BLOCK_BYTES: Range<u64> = (64 << 10)..(16 << 20);
-/// Voxels of a block along Z and Y where parts of a plane can be read by themselves.
-const BLOCK_ZY: [usize; 2] = [16, 128];
+/// Voxels of a block along Z, Y, X where parts of a plane can be read by themselves.
+const BLOCK_ZYX: [usize; 3] = [16, 128, 512];
 
 type Key = (usize, [usize; 3]);
 
@@ -86,11 +86,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn block_of(stack: &Stack, most_bytes: u64) -> [usize; 3] {
     let voxels = usize::try_from(most_bytes / stack.dtype.size_bytes() as u64).unwrap_or(usize::MAX).max(1);
     let [nz, ny, nx] = stack.zyx;
-    let x = nx.min(voxels);
+    let x = nx.min(voxels).min(if stack.packed { nx } else { BLOCK_ZYX[2] });
     // Packed planes are decoded whole, so they are kept whole where that is possible.
-    let y_wish = if stack.packed { ny } else { BLOCK_ZY[1] };
+    let y_wish = if stack.packed { ny } else { BLOCK_ZYX[1] };
     let y = (voxels / x).clamp(1, ny).min(y_wish);
-    let z_wish = if stack.packed { nz } else { BLOCK_ZY[0] };
+    let z_wish = if stack.packed { nz } else { BLOCK_ZYX[0] };
     let z = (voxels / (x * y)).clamp(1, nz).min(z_wish);
     [z, y, x]
 }
