@@ -1,4 +1,4 @@
-//! Prints what a patch costs on one core, step by step: `cargo run --release -p cytoscope-samples --example samples_rate [FOLDER] [COUNT]`.
+//! Prints what a patch costs on one core, step by step: `cargo run --release -p cytoscope-samples --example samples_rate [FOLDER] [COUNT] [CACHE MIB]`.
 //!
 //! Without a folder, a made-up stack of touching balls is used.
 #![allow(clippy::print_stdout, reason = "a command line program")]
@@ -25,9 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let count: u64 = arguments.next().map_or(Ok(100), |n| n.parse())?;
+    let cache_bytes = arguments.next().map_or(Ok(2 << 10), |n| n.parse::<u64>())? << 20;
     let dataset = find_pairs(&folder, Task::Segmentation)?;
     let began = Instant::now();
-    let sources = Arc::new(Sources::open(&dataset.pairs, &SourceOptions::default())?);
+    let sources = Arc::new(Sources::open(&dataset.pairs, &SourceOptions { cache_bytes })?);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
     println!("{} pairs, opened in {:.2} s", sources.len(), began.elapsed().as_secs_f64());
     let kinds = [

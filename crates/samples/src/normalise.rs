@@ -81,7 +81,7 @@ impl Convert<f32> for Scaling {
     }
 }
 
-/// Works out the scaling of a stack in one pass over it, or three for percentiles.
+/// Works out the scaling of a stack in one pass over it, or two for percentiles.
 pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(Scaling, Moments), SamplesError> {
     let mut moments = Moments::default();
     let mut quantiles = matches!(how, Normalise::ScaleRange { .. }).then(Quantiles::new);

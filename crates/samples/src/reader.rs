@@ -38,8 +38,8 @@ pub struct CacheUse {
 const BLOCKS_IN_BUDGET: u64 = 16;
 /// Bytes of a block: at least and at most.
 const BLOCK_BYTES: Range<u64> = (64 << 10)..(16 << 20);
-/// Voxels of a block along Z and Y where parts of a plane can be read by themselves.
-const BLOCK_ZY: [usize; 2] = [16, 128];
+/// Voxels of a block along Z, Y, X where parts of a plane can be read by themselves.
+const BLOCK_ZYX: [usize; 3] = [16, 128, 512];
 
 type Key = (usize, [usize; 3]);
 
@@ -86,11 +86,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn block_of(stack: &Stack, most_bytes: u64) -> [usize; 3] {
     let voxels = usize::try_from(most_bytes / stack.dtype.size_bytes() as u64).unwrap_or(usize::MAX).max(1);
     let [nz, ny, nx] = stack.zyx;
-    let x = nx.min(voxels);
+    let x = nx.min(voxels).min(if stack.packed { nx } else { BLOCK_ZYX[2] });
     // Packed planes are decoded whole, so they are kept whole where that is possible.
-    let y_wish = if stack.packed { ny } else { BLOCK_ZY[1] };
+    let y_wish = if stack.packed { ny } else { BLOCK_ZYX[1] };
     let y = (voxels / x).clamp(1, ny).min(y_wish);
-    let z_wish = if stack.packed { nz } else { BLOCK_ZY[0] };
+    let z_wish = if stack.packed { nz } else { BLOCK_ZYX[0] };
     let z = (voxels / (x * y)).clamp(1, nz).min(z_wish);
     [z, y, x]
 }
@@ -215,10 +215,19 @@ impl Reader {
     pub fn each_slab(&self, number: usize, f: &mut EachSlab<'_>) -> Result<(), SamplesError> {
         let stack = self.known(number)?;
         if self.blocks.get(number) == Some(&stack.zyx) {
+            // The same slabs as from the file, so that sums are the same to the last bit.
             let samples = self.block(number, [0; 3])?;
-            return f([0; 3], stack.zyx, &samples);
+            let mut at = 0usize;
+            for (start, size) in stack.slabs() {
+                let end = at + size.iter().product::<usize>();
+                let slab = with_samples!(samples.as_ref(), v => v.get(at..end).map(|v| Samples::from(v.to_vec())));
+                f(start, size, &slab.unwrap_or_else(|| Samples::zeros(stack.dtype, 0)))?;
+                at = end;
+            }
+            return Ok(());
         }
-        stack.each_slab(&self.file(number)?, &mut |start, size, samples| f(start, size, &samples))
+        let image = self.file(number)?;
+        stack.slabs().try_for_each(|(start, size)| f(start, size, &stack.read(&image, start, size)?))
     }
 
     /// A box of a stack, which may leave the `window` it is allowed to see. Voxels are put through `convert`; those outside the

@@ -150,7 +150,7 @@ struct Plan {
 }
 
 impl Sampler {
-    /// Looks through all pairs once (three times for percentiles) for the statistics and the objects; many files at a time.
+    /// Looks through all pairs once (images twice for percentiles) for the statistics and the objects; many files at a time.
     ///
     /// # Errors
     /// [`SamplesError`] for options outside their ranges, files that cannot be read, or more labels than

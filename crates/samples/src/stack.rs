@@ -107,12 +107,9 @@ impl Stack {
         Ok(image.read(0, &region)?.into_samples())
     }
 
-    /// Streams a box of whole rows in slabs of at most [`SLAB_BYTES`] (or one row): first voxel and extent of each, and its voxels.
-    pub fn each_slab(
-        &self,
-        image: &Image,
-        f: &mut dyn FnMut([usize; 3], [usize; 3], Samples) -> Result<(), SamplesError>,
-    ) -> Result<(), SamplesError> {
+    /// Slabs of whole rows, in order, of at most [`SLAB_BYTES`] (or one row): first voxel and extents of each. They follow each other
+    /// in C order without gaps.
+    pub fn slabs(&self) -> impl Iterator<Item = ([usize; 3], [usize; 3])> + use<> {
         let row = (self.zyx[2] as u64).saturating_mul(self.dtype.size_bytes() as u64).max(1);
         let rows = usize::try_from(SLAB_BYTES / row).unwrap_or(usize::MAX).clamp(1, self.zyx[1].max(1));
         let slices = if rows < self.zyx[1] {
@@ -121,13 +118,9 @@ impl Stack {
             let plane = row.saturating_mul(self.zyx[1] as u64).max(1);
             usize::try_from(SLAB_BYTES / plane).unwrap_or(usize::MAX).clamp(1, self.zyx[0].max(1))
         };
-        for z in (0..self.zyx[0]).step_by(slices) {
-            for y in (0..self.zyx[1]).step_by(rows) {
-                let start = [z, y, 0];
-                let size = [slices.min(self.zyx[0] - z), rows.min(self.zyx[1] - y), self.zyx[2]];
-                f(start, size, self.read(image, start, size)?)?;
-            }
-        }
-        Ok(())
+        let [nz, ny, nx] = self.zyx;
+        (0..nz).step_by(slices).flat_map(move |z| {
+            (0..ny).step_by(rows).map(move |y| ([z, y, 0], [slices.min(nz - z), rows.min(ny - y), nx]))
+        })
     }
 }

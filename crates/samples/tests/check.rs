@@ -98,7 +98,7 @@ fn shapes_types_and_values() {
     odd[5] = f32::NAN;
     has(&with_bad(odd, shape, labels.clone(), shape), Severity::Warning, "1 of its 320 voxels are not a number");
     has(&with_bad(vec![f32::NAN; n], shape, labels.clone(), shape), Severity::Error, "none of its voxels");
-    let clipped: Vec<u16> = image.iter().map(|v| (*v).min(110)).collect();
+    let clipped: Vec<u16> = image.iter().map(|v| (*v).min(255)).collect();
     has(&with_bad(clipped, shape, labels, shape), Severity::Warning, "overexposed");
 }
 
@@ -224,4 +224,20 @@ fn a_check_can_be_stopped() {
         ControlFlow::Break(())
     });
     assert!(report.stopped && report.pairs.len() == 6 && report.usable(&dataset).len() < 6);
+}
+
+#[test]
+fn more_labels_than_objects_can_be_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [2, 1024, 600];
+    let n = 2 * 1024 * 600u32;
+    assert!(u64::from(n) > cytoscope_samples::limits::MAX_OBJECTS);
+    write(&folder.path().join("a.tif"), shape, (0..n).map(|v| (v % 251) as u8).collect::<Vec<_>>());
+    write(&folder.path().join("a_masks.npy"), shape, (0..n).collect::<Vec<_>>());
+    let (dataset, report) = of(folder.path());
+    has(&report.problems, Severity::Error, "MAX_OBJECTS");
+    assert!(report.usable(&dataset).is_empty());
+    // A stack of many slabs is summed up as one.
+    let sum: f64 = (0..n).map(|v| f64::from(v % 251)).sum();
+    assert!((report.pairs[0].intensities.unwrap().mean - sum / f64::from(n)).abs() < 1e-9);
 }

@@ -8,6 +8,7 @@ use cytoscope_samples::{
     ChannelPair, Convention, Dataset, FindOptions, Part, Severity, SpacingOrder, Task, check, find_pairs,
     find_pairs_with,
 };
+use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 
@@ -261,4 +262,62 @@ fn a_table_that_is_too_long_is_refused_before_it_is_read() {
     file.set_len(cytoscope_samples::limits::MAX_TABLE_BYTES + 1).unwrap();
     let error = find_pairs(&path, Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains("MAX_TABLE_BYTES"), "{error}");
+}
+
+#[test]
+fn parts_inside_the_two_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, n) in [("train", 1), ("validation", 2)] {
+        let at = |f: &str| folder.path().join(f).join(part).join(format!("c{n}.tif"));
+        tiny_pair(&at("images"), &at("masks"), n);
+    }
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| p.part.unwrap()).collect();
+    assert_eq!(parts, [Part::Train, Part::Validation]);
+}
+
+#[test]
+fn too_many_rows_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    let rows = "a,b\n".repeat(cytoscope_samples::limits::MAX_PAIRS as usize + 1);
+    fs::write(&path, format!("raw,seg\n{rows}")).unwrap();
+    let error = find_pairs(&path, Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("MAX_PAIRS"), "{error}");
+}
+
+#[test]
+fn folders_too_deep_are_not_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut deep = folder.path().to_owned();
+    (0..=cytoscope_samples::limits::MAX_DEPTH).for_each(|i| deep.push(format!("f{i}")));
+    tiny_pair(&deep.join("a.tif"), &deep.join("a_masks.tif"), 1);
+    assert!(find_pairs(folder.path(), Task::Segmentation).is_err());
+    assert!(find_pairs(deep.parent().unwrap(), Task::Segmentation).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// Whatever stands in a table or beside images, the answer is pairs or an error.
+    #[test]
+    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..300), head in any::<bool>()) {
+        let folder = tempfile::tempdir().unwrap();
+        let text = if head { [b"raw,seg\n".to_vec(), bytes.clone()].concat() } else { bytes.clone() };
+        fs::write(folder.path().join("train.csv"), text).unwrap();
+        let _ = find_pairs(folder.path(), Task::Segmentation);
+        let nn = folder.path().join("nn");
+        fs::create_dir_all(nn.join("imagesTr")).unwrap();
+        fs::create_dir_all(nn.join("labelsTr")).unwrap();
+        fs::write(nn.join("dataset.json"), &bytes).unwrap();
+        fs::write(nn.join("imagesTr/a_0000.tif"), b"").unwrap();
+        fs::write(nn.join("labelsTr/a.tif"), b"").unwrap();
+        fs::write(nn.join("imagesTr/a.json"), &bytes).unwrap();
+        if let Ok(dataset) = find_pairs(&nn, Task::Segmentation) {
+            prop_assert!(check(&dataset, &Default::default()).usable(&dataset).is_empty());
+        }
+        fs::write(nn.join("dataset.json"), b"{}").unwrap();
+        prop_assert_eq!(find_pairs(&nn, Task::Segmentation).unwrap().pairs.len(), 1);
+        fs::write(folder.path().join("x.npy"), [b"\x93NUMPY".to_vec(), bytes].concat()).unwrap();
+        let _ = find_pairs(folder.path(), Task::LabelFree);
+    }
 }

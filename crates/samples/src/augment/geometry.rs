@@ -313,3 +313,85 @@ impl Rows<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    /// Every position of a part, along each axis of the stack.
+    fn positions(transform: &Transform, part: &Box3, origin: [i64; 3]) -> [Vec<f32>; 3] {
+        let mut all: [Vec<f32>; 3] = Default::default();
+        let mut rows = transform.rows(part, origin);
+        for z in 0..part.size[0] as i64 {
+            rows.slice(part.start[0] + z);
+            for y in 0..part.size[1] as i64 {
+                let at = rows.row(part.start[1] + y);
+                all.iter_mut().zip(at).for_each(|(all, at)| all.extend_from_slice(at));
+            }
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn the_box_read_holds_all_positions_and_their_neighbours(
+            seed in any::<u64>(), z in 1usize..9, y in 1usize..20, x in 1usize..20, margin in 0usize..4, um in 0.3f64..3.0,
+        ) {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let grids = Grids { patch_zyx: [z, y, x], margin: [margin; 3], patch_um: [2.0, um, um], stack_um: [1.0, 0.5, 0.6] };
+            let moves = Moves::draw(&AugmentOptions::always(), 20.0, &mut rng);
+            let transform = Transform::new(&grids, [7.0, -3.0, 100.0], &moves, &mut rng);
+            for part in [grids.with_margin(), Box3 { start: [0; 3], size: grids.patch_zyx }] {
+                let wanted = transform.reads(&part);
+                for (a, at) in positions(&transform, &part, wanted.start).iter().enumerate() {
+                    prop_assert!(at.iter().all(|v| *v >= 0.0 && *v as usize + 1 < wanted.size[a]), "axis {}", a);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_grid_lies_where_the_whole_does() {
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let grids = Grids { patch_zyx: [4, 9, 7], margin: [2, 3, 5], patch_um: [1.0; 3], stack_um: [1.0; 3] };
+        let moves = Moves::draw(&AugmentOptions::always(), 9.0, &mut rng);
+        let transform = Transform::new(&grids, [50.0; 3], &moves, &mut rng);
+        let whole = positions(&transform, &grids.with_margin(), [0; 3]);
+        let part = positions(&transform, &Box3 { start: [0; 3], size: grids.patch_zyx }, [0; 3]);
+        let [_, ny, nx] = grids.with_margin().size;
+        for (i, (z, y, x)) in (0..4 * 9 * 7).map(|i| (i, (i / 63, i / 7 % 9, i % 7))) {
+            let j = ((z + 2) * ny + y + 3) * nx + x + 5;
+            assert!((0..3).all(|a| (whole[a][j] - part[a][i]).abs() < 1e-4));
+        }
+    }
+
+    /// The field moves voxels as far as it is asked to, and never folds space at the usual strength.
+    #[test]
+    fn bending_is_as_strong_as_asked() {
+        let grids = Grids { patch_zyx: [40, 80, 80], margin: [0; 3], patch_um: [1.0; 3], stack_um: [1.0; 3] };
+        let part = grids.with_margin();
+        let mut squares = [0.0f64; 3];
+        let mut steepest = f32::INFINITY;
+        for seed in 0..30 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let moves = Moves { elastic: Some((20.0, 1.2)), ..Moves::none() };
+            let transform = Transform::new(&grids, [20.0, 40.0, 40.0], &moves, &mut rng);
+            let at = positions(&transform, &part, [0; 3]);
+            for (i, (z, y, x)) in (0..at[0].len()).map(|i| (i, (i / 6400, i / 80 % 80, i % 80))) {
+                for (a, plain) in [z, y, x].into_iter().enumerate() {
+                    squares[a] += f64::from(at[a][i] - plain as f32).powi(2) / (30 * at[0].len()) as f64;
+                }
+                if x > 0 {
+                    steepest = steepest.min(at[2][i] - at[2][i - 1]);
+                }
+            }
+        }
+        for s in squares {
+            assert!((0.7..1.5).contains(&s.sqrt()), "moved by {} µm, asked for 1.2", s.sqrt());
+        }
+        assert!(steepest > 0.1, "neighbours come as near as {steepest}");
+    }
+}

@@ -165,25 +165,27 @@ fn intensities(stack: &Stack, file: &Image) -> Result<(Intensities, [u8; 32], u6
         step += 2;
     }
     let mut brightest = (f64::NEG_INFINITY, 0u64);
-    stack.each_slab(file, &mut |_, _, samples| {
+    for (start, size) in stack.slabs() {
+        let samples = stack.read(file, start, size)?;
         moments.add(&samples);
         hash.update(samples.as_bytes());
         with_samples!(&samples, v => thin(v, &mut seen, step, &mut kept, &mut odd, &mut brightest));
-        Ok(())
-    })?;
+    }
     kept.sort_unstable_by(f32::total_cmp);
     let at = |p: f64| {
         let i = (p / 100.0 * kept.len().saturating_sub(1) as f64).round() as usize;
         kept.get(i).map_or(0.0, |v| f64::from(*v))
     };
     let share = brightest.1 as f64 / stack.voxels().max(1) as f64;
+    // A camera's end: 255, 1023, 4095, 65535 and the like.
+    let end = !stack.dtype.is_float() && moments.max >= 255.0 && ((moments.max + 1.0) as u64).is_power_of_two();
     let about = Intensities {
         min: moments.min,
         max: moments.max,
         mean: moments.mean,
         std: moments.variance().sqrt(),
         percentiles: [at(1.0), at(50.0), at(99.0)],
-        saturated_share: if share > 1e-4 && moments.max > moments.min { share } else { 0.0 },
+        saturated_share: if end { share } else { 0.0 },
     };
     Ok((about, hash.finalize().into(), odd))
 }
@@ -262,15 +264,15 @@ fn labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result<Labels,
     let mut indexer = Indexer::default();
     let (mut fractions, mut negative, mut above) = (0u64, 0u64, 0u64);
     let ignored = code.ignored();
-    stack.each_slab(file, &mut |start, size, samples| {
+    for (start, size) in stack.slabs() {
+        let samples = stack.read(file, start, size)?;
         hash.update(samples.as_bytes());
         with_samples!(&samples, v => odd_labels(v, ignored, &mut fractions, &mut negative, &mut above));
         // Fractions would be as many labels as voxels: enough is known.
-        if fractions > 0 {
-            return Ok(());
+        if fractions == 0 {
+            indexer.add(&stack.image.path, start, size, &samples, &window, &code)?;
         }
-        indexer.add(&stack.image.path, start, size, &samples, &window, &code)
-    })?;
+    }
     Ok(Labels { index: indexer.finish(), hash: hash.finalize().into(), fractions, negative, above })
 }
 

@@ -37,7 +37,8 @@ pub struct Intensities {
     pub std: f64,
     /// Percentiles 1, 50 and 99 of at most four million voxels spread evenly.
     pub percentiles: [f64; 3],
-    /// Share of voxels that are at the greatest value the type or the camera can hold, where that is many.
+    /// Share of voxels that are at the greatest value a camera can give (255, 1023, 4095, 65 535 and the like); 0 where the
+    /// greatest value is none of these.
     pub saturated_share: f64,
 }
 

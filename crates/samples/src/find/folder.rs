@@ -101,9 +101,17 @@ fn two_folders(listing: &Listing, task: Task, part: Option<Part>, found: &mut Fo
     };
     let both = names.iter().find_map(|(a, b)| Some((listing.folder(a)?, listing.folder(b)?)));
     let Some((images, targets)) = both else { return Ok(false) };
-    let (image_files, target_files) = (Listing::of(images, found)?.files, Listing::of(targets, found)?.files);
+    let (image_files, target_files) = (Listing::of(images, found)?, Listing::of(targets, found)?);
     found.convention(Convention::TwoFolders);
-    pair_lists(&image_files, &target_files, (images, targets), task, part, found);
+    pair_lists(&image_files.files, &target_files.files, (images, targets), task, part, found);
+    // images/train and masks/train
+    for folder in &image_files.folders {
+        let name = file_name(folder);
+        if let Some(other) = target_files.folder(&name) {
+            let (a, b) = (Listing::of(folder, found)?, Listing::of(other, found)?);
+            pair_lists(&a.files, &b.files, (folder, other), task, Part::from_word(&name).or(part), found);
+        }
+    }
     Ok(true)
 }
 

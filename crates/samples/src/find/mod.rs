@@ -184,6 +184,7 @@ impl Found {
         }
         self.pairs.sort_by(|a, b| (&a.name, &a.image.path).cmp(&(&b.name, &b.image.path)));
         make_names_unique(&mut self.pairs, root);
+        self.pairs.sort_by(|a, b| a.name.cmp(&b.name));
         self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
         Ok(Dataset {
             task,

@@ -33,15 +33,11 @@ impl GapWeight {
     /// Factors for every voxel of a label volume, 1 where nothing is near.
     pub(crate) fn factors(&self, labels: &[u32], [nz, ny, nx]: [usize; 3], voxel_um: [f64; 3]) -> Vec<f32> {
         let mut out = vec![1.0f32; labels.len()];
-        let lines = [(nz, ny * nx), (ny, nx), (nx, 1)];
-        for (axis, (count, stride)) in lines.into_iter().enumerate() {
-            for first in 0..labels.len() {
-                // The first voxel of each line along this axis.
-                if first / stride % count == 0 {
-                    self.line(labels, &mut out, first, stride, count, voxel_um[axis]);
-                }
-            }
-        }
+        let plane = ny * nx;
+        let mut line = |first, stride, count, step| self.line(labels, &mut out, first, stride, count, step);
+        (0..plane).for_each(|first| line(first, plane, nz, voxel_um[0]));
+        (0..nz).for_each(|z| (0..nx).for_each(|x| line(z * plane + x, nx, ny, voxel_um[1])));
+        (0..nz * ny).for_each(|row| line(row * nx, 1, nx, voxel_um[2]));
         out
     }
 
