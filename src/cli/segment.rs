@@ -110,6 +110,7 @@ impl Segment {
                 height: (self.method == Method::Watershed).then_some(height),
                 seed_height: self.seed_height.unwrap_or(usual.seed_height),
                 min_volume_um3: self.min_volume_um3.unwrap_or(usual.min_volume_um3),
+                min_peak: usual.min_peak,
                 drop_border: self.drop_border,
                 ..usual
             },

@@ -56,6 +56,8 @@ pub struct SegmentOptions {
     pub connectivity: Connectivity,
     /// Smaller objects are dropped.
     pub min_volume_um3: f64,
+    /// Objects whose map nowhere reaches this are dropped; 0 keeps all.
+    pub min_peak: f64,
     /// Objects that touch the border of the volume are dropped.
     pub drop_border: bool,
 }
@@ -71,6 +73,7 @@ impl Default for SegmentOptions {
             seed_height: 0.5,
             connectivity: Connectivity::Corners,
             min_volume_um3: 20.0,
+            min_peak: 0.0,
             drop_border: false,
         }
     }
@@ -147,7 +150,7 @@ fn label_map(
     // Specks go first: they would cost a flood each.
     let count = filter_and_relabel(&mut labels, shape, count, min_voxels, false);
     let Some(height) = options.height else {
-        return Ok(finish(labels, shape, count, 0, options));
+        return Ok(finish(labels, map, shape, count, 0, options));
     };
     let found = boxes(&labels, shape, count);
     let mut next = 0u32;
@@ -183,18 +186,36 @@ fn label_map(
     for l in labels.iter_mut().filter(|l| **l > 0) {
         *l -= count;
     }
-    Ok(finish(labels, shape, next, min_voxels, options))
+    Ok(finish(labels, map, shape, next, min_voxels, options))
 }
 
 fn finish(
     mut labels: Vec<u32>,
+    map: &[f32],
     shape: [usize; 3],
     count: u32,
     min_voxels: u64,
     options: &SegmentOptions,
 ) -> (Vec<u32>, u32) {
+    drop_dim(&mut labels, map, count, options.min_peak as f32);
     let count = filter_and_relabel(&mut labels, shape, count, min_voxels, options.drop_border);
     (labels, count)
+}
+
+/// Takes out objects whose map nowhere reaches a value; numbers are left with gaps.
+fn drop_dim(labels: &mut [u32], map: &[f32], count: u32, min_peak: f32) {
+    if min_peak <= 0.0 {
+        return;
+    }
+    let mut bright = vec![false; count as usize + 1];
+    for (label, value) in labels.iter().zip(map) {
+        if *value >= min_peak
+            && let Some(slot) = bright.get_mut(*label as usize)
+        {
+            *slot = true;
+        }
+    }
+    labels.iter_mut().filter(|l| !bright.get(**l as usize).copied().unwrap_or(false)).for_each(|l| *l = 0);
 }
 
 /// The basins of one component, in its box with a margin of one voxel where the volume has one.

@@ -73,6 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         seed_height: 0.6,
         connectivity: Connectivity::Faces,
         min_volume_um3: 200.0,
+        min_peak: 0.0,
         drop_border: false,
     };
     let builder = PackageBuilder {

@@ -139,11 +139,13 @@ pub struct NetworkConfig {
     pub strides: Vec<[usize; 3]>,
     /// Convolutions in each block.
     pub convs_per_block: usize,
+    /// Before the first convolution, x becomes kx / (1 + |kx|) with this k: bright objects and dim ones differ less. 0 leaves x.
+    pub compress: f32,
 }
 
 impl Default for NetworkConfig {
     fn default() -> Self {
-        Self { filters: vec![16, 32, 64], strides: Vec::new(), convs_per_block: 2 }
+        Self { filters: vec![16, 32, 64], strides: Vec::new(), convs_per_block: 2, compress: 4.0 }
     }
 }
 
@@ -154,6 +156,9 @@ impl NetworkConfig {
             return Err(wrong(
                 "network: expected 1 to 6 levels of 1 to 1024 filters, and 1 to 8 convolutions in a block",
             ));
+        }
+        if !(self.compress.is_finite() && (0.0..=1000.0).contains(&self.compress)) {
+            return Err(wrong("network.compress: expected 0 to 1000"));
         }
         let fits = self.strides.is_empty() || self.strides.len() + 1 == self.filters.len();
         if !fits || self.strides.iter().flatten().any(|s| !(1..=4).contains(s)) {
@@ -219,8 +224,11 @@ pub(crate) fn loss(target: TargetKind, asked: Option<LossConfig>) -> Loss {
     let sigmoid = target.of_labels();
     let mut terms = vec![LossTerm { kind, channels: 0..1, factor: 1.0, sigmoid, within: None }];
     if target.channels() > 1 {
+        // Background is most of a patch: what tells objects apart lies inside them, and counts there once more.
         let kind = LossKind::BinaryCrossEntropy;
-        terms.push(LossTerm { kind, channels: 1..target.channels(), factor: 1.0, sigmoid, within: None });
+        for within in [None, Some(0)] {
+            terms.push(LossTerm { kind, channels: 1..target.channels(), factor: 1.0, sigmoid, within });
+        }
     }
     Loss { terms }
 }

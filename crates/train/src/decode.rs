@@ -25,6 +25,7 @@ pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> Seg
         seed_height: 0.1,
         connectivity: Connectivity::Faces,
         min_volume_um3: small_object_um3.unwrap_or(0.0),
+        min_peak: 0.0,
         drop_border: false,
     }
 }
@@ -99,6 +100,7 @@ fn neighbours(begin: &SegmentOptions, now: &SegmentOptions) -> Vec<Vec<SegmentOp
         all.push([0.25, 0.5, 1.0, 1.5].map(|h| with(&|o| o.seed_height = h)).to_vec());
         all.push([0.5, 1.0, 2.0].map(|s| with(&|o| o.height_smooth_um = s)).to_vec());
     }
+    all.push([0.0, 0.7, 0.8, 0.9].map(|p| with(&|o| o.min_peak = p)).to_vec());
     let least = begin.min_volume_um3;
     all.push([0.0, 0.5, 1.0, 2.0, 3.0].map(|f| with(&|o| o.min_volume_um3 = f * least)).to_vec());
     all

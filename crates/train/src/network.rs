@@ -5,7 +5,7 @@ use crate::error::{model, wrong};
 use cytoscope_graph::builders::{UNet3d, Upsampling, Weights, unet3d};
 use cytoscope_graph::package::{Package, Processing};
 use cytoscope_graph::training::prepare;
-use cytoscope_graph::{Activation, Graph, Node, Op, Tensor, ValueId, infer_shapes, passes};
+use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId, infer_shapes, passes};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, Model, find_model};
 use cytoscope_samples::{Normalise, TargetKind, Task};
@@ -65,7 +65,6 @@ pub(crate) fn start(
         )));
     }
     let mut graph = prepare(&source).map_err(model(&shown))?;
-    let bring = known.postprocessing.contains(&Processing::Sigmoid);
     graph.outputs.truncate(1);
     passes::fold_batch_norm(&mut graph).map_err(model(&shown))?;
     passes::eliminate_dead(&mut graph);
@@ -93,7 +92,6 @@ pub(crate) fn start(
             )));
         }
     };
-    let _ = bring;
     Ok(Start {
         graph,
         from_scratch: false,
@@ -139,8 +137,10 @@ fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u
         head: target.of_labels().then_some(Activation::Sigmoid),
         ..UNet3d::default()
     };
-    let graph = unet3d(&description, &Weights::Random { seed }).map_err(model("scratch"))?;
-    let normalise = config.normalise.unwrap_or_default();
+    let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model("scratch"))?;
+    compress(&mut graph, config.network.compress);
+    let robust = Normalise::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 };
+    let normalise = config.normalise.unwrap_or(robust);
     Ok(Start {
         graph: prepare(&graph).map_err(model("scratch"))?,
         from_scratch: true,
@@ -154,6 +154,20 @@ fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u
         segment: None,
         comparable: false,
     })
+}
+
+/// Puts x ↦ kx / (1 + |kx|) before what reads the input.
+fn compress(graph: &mut Graph, k: f32) {
+    let Some(x) = graph.inputs.first().copied().filter(|_| k > 0.0) else { return };
+    let Ok(factor) = Tensor::new(Vec::new(), vec![k]) else { return };
+    let factor = graph.add_initializer("compress.factor", factor);
+    let at = graph.nodes.len();
+    let scaled = graph.push("compress.scaled", Op::Binary(BinaryOp::Mul), &[Some(x), Some(factor)]);
+    let small = graph.push("compress.out", Op::Activation(Activation::Softsign), &[Some(scaled)]);
+    for node in graph.nodes.iter_mut().take(at) {
+        node.inputs.iter_mut().filter(|id| **id == Some(x)).for_each(|id| *id = Some(small));
+    }
+    graph.nodes.rotate_right(2);
 }
 
 /// Strides that bring voxels nearer to cubes: slices that are far apart are not merged before pixels are as large.

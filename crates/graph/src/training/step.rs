@@ -121,8 +121,11 @@ fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
         };
         for (place, decays) in places {
             let Some(id) = node.input(*place) else { continue };
-            let fits = graph.constant(id).is_some_and(|t| t.dtype() == ElementType::F32 && t.len() > 1)
-                || graph.constant(id).is_some_and(|t| t.dtype() == ElementType::F32 && t.rank() > 0);
+            // A number that everything is multiplied by or added to is part of the design, not of what is learnt.
+            let lone = matches!(node.op, Op::Binary(_));
+            let fits = graph
+                .constant(id)
+                .is_some_and(|t| t.dtype() == ElementType::F32 && (t.len() > 1 || (t.rank() > 0 && !lone)));
             if fits && !found.iter().any(|(known, _)| *known == id) {
                 found.push((id, *decays));
             }
