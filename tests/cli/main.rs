@@ -11,4 +11,5 @@ mod models;
 mod odd_inputs;
 mod predict;
 mod quantize;
+mod train;
 mod worker;

@@ -48,8 +48,10 @@ pub(crate) struct Standing {
     pub rescues: u32,
     /// Seconds it has run, pauses left out.
     pub seconds: f64,
-    /// Best score and the step it was found at.
+    /// Score of the network that is kept, and the step it was found at.
     pub best: Option<(f64, u64)>,
+    /// Greatest score so far.
+    pub peak: Option<f64>,
     /// Score of what training started from.
     pub start_score: Option<f64>,
     /// Validations since the best.

@@ -140,6 +140,7 @@ pub struct NetworkConfig {
     /// Convolutions in each block.
     pub convs_per_block: usize,
     /// Before the first convolution, x becomes kx / (1 + |kx|) with this k: bright objects and dim ones differ less. 0 leaves x.
+    /// For labels only.
     pub compress: f32,
 }
 

@@ -27,7 +27,7 @@ pub struct ValidationPoint {
     pub score: f64,
     /// Scores by name.
     pub scores: BTreeMap<String, f64>,
-    /// Whether it was the best so far.
+    /// Whether its network was kept: the best so far, or as good.
     pub best: bool,
 }
 

@@ -138,9 +138,14 @@ fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u
         ..UNet3d::default()
     };
     let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model("scratch"))?;
-    compress(&mut graph, config.network.compress);
-    let robust = Normalise::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 };
-    let normalise = config.normalise.unwrap_or(robust);
+    // Bright-field images lie about a middle grey: nothing there is bright or dim.
+    let usual = if target.of_labels() {
+        compress(&mut graph, config.network.compress);
+        Normalise::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }
+    } else {
+        Normalise::default()
+    };
+    let normalise = config.normalise.unwrap_or(usual);
     Ok(Start {
         graph: prepare(&graph).map_err(model("scratch"))?,
         from_scratch: true,
