@@ -24,11 +24,13 @@
 mod cells;
 mod error;
 mod exposure;
+mod form;
 mod grid;
 mod labelfree;
 mod noise;
 mod nuclei;
 mod optics;
+mod options;
 mod placement;
 mod progress;
 mod random;
@@ -38,6 +40,7 @@ mod texture;
 mod truth;
 
 pub use error::SimulateError;
+pub use options::Stretch;
 pub use settings::{Camera, Kind, MAX_OBJECTS, MAX_VOXELS, Objects, Optics, Settings};
 pub use truth::MIN_OBJECT_VOXELS;
 

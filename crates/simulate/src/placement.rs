@@ -2,6 +2,7 @@
 
 use crate::{
     Settings, SimulateError,
+    form::Form,
     grid::Grid,
     progress::Watch,
     random::{self, Purpose},
@@ -106,7 +107,11 @@ pub(crate) fn place(
         }
         let diameter = random::log_normal(&mut rng, objects.diameter_um, objects.diameter_spread)
             .clamp(0.5 * objects.diameter_um, 2.0 * objects.diameter_um);
-        let mut blob = Blob::random(&mut rng, diameter);
+        let form = Form::new(settings, blobs.len());
+        let mut blob = form.shaped(Blob::random(&mut rng, diameter));
+        if let Some(flat) = form.flattened(&blob, None) {
+            blob = flat;
+        }
         for _ in 0..ATTEMPTS {
             let touches = !blobs.is_empty() && rng.random::<f64>() < objects.touching;
             blob.centre_um = if touches {

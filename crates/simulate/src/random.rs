@@ -21,6 +21,8 @@ pub(crate) enum Purpose {
     Texture = 6,
     /// The vesicles of one cell.
     Vesicles = 7,
+    /// What one body is besides its random shape.
+    Form = 8,
 }
 
 /// The stream of one object or slice.

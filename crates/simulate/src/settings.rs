@@ -1,6 +1,6 @@
 //! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
 
-use crate::{SimulateError, grid::Grid};
+use crate::{SimulateError, Stretch, grid::Grid};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
@@ -92,6 +92,9 @@ pub struct Objects {
     /// Thickness of membranes in µm (full width at half maximum), at most a quarter of the distance of neighbours; cells
     /// only.
     pub membrane_um: f64,
+    /// How bodies are drawn out along the axes, and how many are flat; not for cells.
+    #[serde(default)]
+    pub stretch: Stretch,
 }
 
 /// Light on its way to the camera.
@@ -163,6 +166,7 @@ impl Settings {
             brightness_spread: 0.35,
             texture: 0.5,
             membrane_um: 0.6,
+            stretch: Stretch::NONE,
         };
         let optics = Optics {
             psf_sigma_um: [0.9, 0.25, 0.25],
@@ -232,6 +236,7 @@ impl Settings {
         within("objects.diameter_spread", objects.diameter_spread, 0.0..=0.5)?;
         within("objects.brightness_spread", objects.brightness_spread, 0.0..=1.5)?;
         within("objects.texture", objects.texture, 0.0..=1.0)?;
+        objects.stretch.check()?;
         if self.kind == Kind::Cells {
             within(
                 "objects.membrane_um (to a quarter of the diameter)",
@@ -257,7 +262,7 @@ impl Settings {
 }
 
 /// `Ok` for a value inside its range (not a number is outside every range).
-fn within(what: &'static str, value: f64, range: RangeInclusive<f64>) -> Result<(), SimulateError> {
+pub(crate) fn within(what: &'static str, value: f64, range: RangeInclusive<f64>) -> Result<(), SimulateError> {
     if range.contains(&value) {
         return Ok(());
     }
