@@ -1,7 +1,7 @@
 //! From light in focus to camera counts: point-spread function, haze, uneven light, loss in depth, noise.
 
 use crate::{
-    Settings, SimulateError,
+    Optics, Settings, SimulateError,
     grid::Grid,
     noise, optics,
     progress::{Watch, each_slab, each_slab_of_two},
@@ -37,6 +37,22 @@ impl Illumination {
     }
 }
 
+/// Blurs light as the objective does what is near focus; `scratch` is lost.
+pub(crate) fn focus(
+    signal: &mut Vec<f32>,
+    scratch: &mut Vec<f32>,
+    grid: &Grid,
+    optics: &Optics,
+    watch: &Watch<'_>,
+) -> Result<(), SimulateError> {
+    optics::blur(signal, scratch, grid, optics.psf_sigma_um, watch)
+}
+
+/// How far in µm [`focus`] carries light worth noticing along Z, Y, X.
+pub(crate) fn reach_um(optics: &Optics) -> [f64; 3] {
+    optics.psf_sigma_um.map(|sigma| 3.0 * sigma)
+}
+
 /// The counts of a fluorescence stack, from the light each voxel sends (photons, before any blur):
 /// `light · depth · ((1 - haze) · PSF∗signal + haze · wide∗signal) + light · background`, then the camera.
 pub(crate) fn fluorescence(
@@ -47,7 +63,7 @@ pub(crate) fn fluorescence(
 ) -> Result<Vec<u16>, SimulateError> {
     let optics = &settings.optics;
     let mut scratch = Vec::new();
-    optics::blur(&mut signal, &mut scratch, grid, optics.psf_sigma_um, &watch.part(0.0, 0.2))?;
+    focus(&mut signal, &mut scratch, grid, optics, &watch.part(0.0, 0.2))?;
     if optics.haze > 0.0 {
         let mut wide = signal.clone();
         optics::blur(&mut wide, &mut scratch, grid, HAZE_SIGMA_UM, &watch.part(0.2, 0.65))?;

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod cells;
+mod debris;
 mod error;
 mod exposure;
 mod form;
@@ -38,9 +39,10 @@ mod settings;
 mod shape;
 mod texture;
 mod truth;
+mod visible;
 
 pub use error::SimulateError;
-pub use options::Stretch;
+pub use options::{Debris, Stretch, Truth, TruthOutline};
 pub use settings::{Camera, Kind, MAX_OBJECTS, MAX_VOXELS, Objects, Optics, Settings};
 pub use truth::MIN_OBJECT_VOXELS;
 

@@ -1,14 +1,14 @@
 //! Fluorescent nuclei: chromatin texture, nucleoli, a rim, and a brightness of their own.
 
 use crate::{
-    Made, Settings, SimulateError, exposure,
+    Made, Settings, SimulateError, Truth, debris, exposure,
     grid::Grid,
     placement,
     progress::{Watch, each_slab},
     random::{self, Purpose},
     shape::{self, Blob},
     texture::Texture,
-    truth,
+    truth, visible,
 };
 use rand::Rng;
 use rayon::prelude::*;
@@ -41,6 +41,11 @@ impl Nucleus {
             })
             .collect();
         Self { blob, brightness, chromatin, nucleoli }
+    }
+
+    /// Its mean brightness relative to the average nucleus.
+    pub(crate) fn brightness(&self) -> f32 {
+        self.brightness
     }
 
     /// The chromatin at a position: about 0 ± 0.26.
@@ -140,10 +145,18 @@ impl Scene {
 
 /// A stack of nuclei and their labels.
 pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> Result<Made, SimulateError> {
-    let scene = Scene::new(settings, grid, 1.0, 1.0, &watch.part(0.0, 0.35))?;
-    let light = scene.light(settings, grid, settings.camera.photons, &watch.part(0.35, 0.5))?;
-    let Scene { labels, nuclei, relative_radius } = scene;
+    let scene = Scene::new(settings, grid, 1.0, 1.0, &watch.part(0.0, 0.3))?;
+    let mut light = scene.light(settings, grid, settings.camera.photons, &watch.part(0.3, 0.42))?;
+    let Scene { mut labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
-    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.5, 1.0))?;
-    Ok(Made { raw, labels, object_count: nuclei.len(), target: None })
+    let noticed = visible::noticed(&labels, &light, nuclei.len(), settings, grid);
+    debris::scatter(&mut light, &labels, settings, grid);
+    visible::outline(&mut labels, &nuclei, settings, grid, &watch.part(0.42, 0.55))?;
+    let mut object_count = nuclei.len();
+    if settings.truth != Truth::default() {
+        labels.par_iter_mut().filter(|l| **l > 0 && !noticed[**l as usize - 1]).for_each(|l| *l = 0);
+        object_count = truth::tidy(&mut labels, grid, nuclei.len()).len();
+    }
+    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.55, 1.0))?;
+    Ok(Made { raw, labels, object_count, target: None })
 }

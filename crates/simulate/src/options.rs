@@ -37,3 +37,66 @@ impl Default for Stretch {
         Self::NONE
     }
 }
+
+/// Where the outline of a nucleus lies in the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum TruthOutline {
+    /// Where its body ends.
+    #[default]
+    Body,
+    /// Where it is seen to end: where its own light, as the objective blurs it, falls to a share of its peak. A voxel that
+    /// shows several nuclei belongs to the one that sends it the most light.
+    Visible {
+        /// The share of the peak, 0.02 to 0.9; people draw outlines at about 0.2 to 0.25.
+        share: f64,
+    },
+}
+
+/// Which objects the truth tells of, and how; nuclei only.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Truth {
+    /// Where outlines lie.
+    pub outline: TruthOutline,
+    /// Nuclei whose mean light is less than this share, 0 to 1, of the bright nuclei's (the 75th percentile of the stack)
+    /// are in the image and not in the truth. 0 keeps all.
+    pub least_brightness: f64,
+}
+
+impl Truth {
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        if let TruthOutline::Visible { share } = self.outline {
+            within("truth.outline.visible.share", share, 0.02..=0.9)?;
+        }
+        within("truth.least_brightness", self.least_brightness, 0.0..=1.0)
+    }
+}
+
+/// Faint bodies and crumbs that are in the image and never in the truth; nuclei only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Debris {
+    /// Pieces in the stack, 0 to 10 000. Their diameters are 0.2 to 1.1 of a nucleus'.
+    pub count: usize,
+    /// Their mean brightness relative to the average nucleus, 0 to 10.
+    pub brightness: f64,
+}
+
+impl Debris {
+    /// None.
+    pub const NONE: Self = Self { count: 0, brightness: 0.15 };
+
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        within("objects.debris.count", self.count as f64, 0.0..=10_000.0)?;
+        within("objects.debris.brightness", self.brightness, 0.0..=10.0)
+    }
+}
+
+impl Default for Debris {
+    fn default() -> Self {
+        Self::NONE
+    }
+}

@@ -23,6 +23,8 @@ pub(crate) enum Purpose {
     Vesicles = 7,
     /// What one body is besides its random shape.
     Form = 8,
+    /// One piece of debris.
+    Debris = 9,
 }
 
 /// The stream of one object or slice.

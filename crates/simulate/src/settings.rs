@@ -1,6 +1,6 @@
 //! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
 
-use crate::{SimulateError, Stretch, grid::Grid};
+use crate::{Debris, SimulateError, Stretch, Truth, TruthOutline, grid::Grid};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
@@ -95,6 +95,9 @@ pub struct Objects {
     /// How bodies are drawn out along the axes, and how many are flat; not for cells.
     #[serde(default)]
     pub stretch: Stretch,
+    /// What shines and is no nucleus.
+    #[serde(default)]
+    pub debris: Debris,
 }
 
 /// Light on its way to the camera.
@@ -151,6 +154,9 @@ pub struct Settings {
     pub optics: Optics,
     /// The camera.
     pub camera: Camera,
+    /// Which nuclei the truth tells of, and where it draws their outlines.
+    #[serde(default)]
+    pub truth: Truth,
 }
 
 impl Settings {
@@ -167,6 +173,7 @@ impl Settings {
             texture: 0.5,
             membrane_um: 0.6,
             stretch: Stretch::NONE,
+            debris: Debris::NONE,
         };
         let optics = Optics {
             psf_sigma_um: [0.9, 0.25, 0.25],
@@ -198,13 +205,14 @@ impl Settings {
                 Camera { photons: 4000.0, background_photons: 0.0, gain_counts_per_photon: 4.0, ..camera },
             ),
         };
-        Self { kind, shape_zyx, voxel_size_um, seed, objects, optics, camera }
+        Self { kind, shape_zyx, voxel_size_um, seed, objects, optics, camera, truth: Truth::default() }
     }
 
     /// An upper estimate of the memory [`simulate`](crate::simulate) takes at its peak, result included, in bytes.
     pub fn peak_bytes(&self) -> u64 {
         let voxels = self.shape_zyx.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
         let bytes_per_voxel = match self.kind {
+            Kind::Nuclei if self.truth.outline != TruthOutline::Body => 36,
             Kind::Nuclei | Kind::Cells => 20,
             Kind::LabelFree => 24,
         };
@@ -237,6 +245,8 @@ impl Settings {
         within("objects.brightness_spread", objects.brightness_spread, 0.0..=1.5)?;
         within("objects.texture", objects.texture, 0.0..=1.0)?;
         objects.stretch.check()?;
+        objects.debris.check()?;
+        self.truth.check()?;
         if self.kind == Kind::Cells {
             within(
                 "objects.membrane_um (to a quarter of the diameter)",

@@ -2,6 +2,7 @@
 
 use crate::{SimulateError, grid::Grid, progress::Watch, progress::each_slab_of_two, random};
 use rand::Rng;
+use std::ops::Range;
 
 /// The largest a bump's amplitude may be, as a share of the radius.
 const MAX_BUMP: f64 = 0.1;
@@ -135,6 +136,11 @@ impl Blob {
     /// The largest distance in µm that the surface can have from the centre.
     pub(crate) fn reach_um(&self) -> f64 {
         self.half_um.iter().map(|h| h * h).sum::<f64>().sqrt()
+    }
+
+    /// The voxels, along each axis, of the box around the body.
+    pub(crate) fn voxels(&self, grid: &Grid) -> [Range<usize>; 3] {
+        [0, 1, 2].map(|a| grid.range(a, self.centre_um[a] - self.half_um[a], self.centre_um[a] + self.half_um[a]))
     }
 
     /// The position in µm of a point given as a direction and a relative radius.

@@ -1,7 +1,7 @@
 //! What the options beyond the defaults promise, and that leaving them out changes nothing.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "functions shared by tests")]
 
-use cytoscope_simulate::{Kind, Settings, Simulation, Stretch, simulate};
+use cytoscope_simulate::{Debris, Kind, Settings, SimulateError, Simulation, Stretch, Truth, TruthOutline, simulate};
 use cytoscope_volume::{Samples, VoxelSize};
 
 const SHAPE: [usize; 3] = [48, 96, 96];
@@ -56,11 +56,12 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 fn cards_without_the_options_still_open_and_make_the_same_stack() {
     let settings = plain();
     let mut card = serde_json::to_value(&settings).unwrap();
-    for (part, names) in [("objects", &["stretch"][..])] {
+    for (part, names) in [("objects", &["stretch", "debris"][..])] {
         for name in names {
             card[part].as_object_mut().unwrap().remove(*name).unwrap();
         }
     }
+    card.as_object_mut().unwrap().remove("truth").unwrap();
     assert_eq!(serde_json::from_value::<Settings>(card).unwrap(), settings);
 }
 
@@ -86,4 +87,111 @@ fn stretched_nuclei_are_longer_along_z_and_flat_ones_thinner() {
         median(extents.iter().map(|(_, e)| least(e)))
     };
     assert!(thin(1.0) < thin(0.0) - 0.05, "{} {}", thin(1.0), thin(0.0));
+}
+
+#[test]
+fn visible_outlines_lie_outside_the_bodies_and_further_out_along_z() {
+    let mut settings = plain();
+    settings.optics.psf_sigma_um = [2.5, 0.5, 0.5];
+    let body = make(&settings);
+    settings.truth.outline = TruthOutline::Visible { share: 0.22 };
+    let seen = make(&settings);
+    assert_eq!(body.raw, seen.raw, "the truth changes no image");
+    assert_eq!(body.object_count, seen.object_count);
+    let (before, after) = (labels(&body), labels(&seen));
+    let lost = before.iter().zip(&after).filter(|(b, a)| **b > 0 && **a == 0).count();
+    assert!(lost * 100 < before.iter().filter(|b| **b > 0).count(), "{lost} voxels of bodies lost");
+    let size = |labels: &[usize]| {
+        let extents = extents(labels, body.object_count);
+        [0, 1, 2].map(|a| median(extents.iter().map(|(_, e)| e[a])))
+    };
+    let (before, after) = (size(&before), size(&after));
+    let growth = [0, 1, 2].map(|a| after[a] / before[a]);
+    assert!(growth[0] > 1.15 && growth[1] > 1.0 && growth[0] > growth[1] + 0.1, "{growth:?}");
+    // A higher share draws the outline further in.
+    settings.truth.outline = TruthOutline::Visible { share: 0.7 };
+    let inner = labels(&make(&settings)).iter().filter(|l| **l > 0).count();
+    assert!(inner < labels(&body).iter().filter(|l| **l > 0).count());
+}
+
+#[test]
+fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
+    let mut settings = plain();
+    settings.objects.brightness_spread = 0.8;
+    let all = make(&settings);
+    settings.truth.least_brightness = 0.4;
+    let some = make(&settings);
+    assert_eq!(all.raw, some.raw);
+    assert!(some.object_count < all.object_count && some.object_count * 4 > all.object_count);
+    // Each object kept is one of the others, whole.
+    let (before, after) = (labels(&all), labels(&some));
+    assert!(before.iter().zip(&after).all(|(b, a)| *a == 0 || *b > 0));
+    let brightness = |labels: &[usize], with: &dyn Fn(usize) -> bool| {
+        let raw = values(all.raw.samples());
+        let inside: Vec<usize> = (0..raw.len()).filter(|i| labels[*i] > 0 && with(*i)).map(|i| raw[i]).collect();
+        inside.iter().sum::<usize>() as f64 / inside.len() as f64
+    };
+    let kept = brightness(&before, &|i| after[i] > 0);
+    let dropped = brightness(&before, &|i| after[i] == 0);
+    assert!(kept > 2.0 * dropped, "{kept} kept, {dropped} dropped");
+
+    let mut settings = plain();
+    let clean = make(&settings);
+    settings.objects.debris = Debris { count: 40, brightness: 0.5 };
+    let littered = make(&settings);
+    assert_eq!(clean.labels, littered.labels);
+    let sum = |stack: &Simulation| {
+        let truth = labels(&clean);
+        let raw = values(stack.raw.samples());
+        raw.iter().zip(&truth).filter(|(_, l)| **l == 0).map(|(r, _)| r).sum::<usize>()
+    };
+    // The noise of the sum is about 7000 counts.
+    assert!(sum(&littered) > sum(&clean) + 50_000, "{} {}", sum(&littered), sum(&clean));
+}
+
+#[test]
+fn options_out_of_range_are_refused_with_their_names() {
+    type Change<'a> = (&'a dyn Fn(&mut Settings), &'a str);
+    let changes: [Change<'_>; 5] = [
+        (&|s| s.objects.stretch.zyx = [0.0, 1.0, 1.0], "objects.stretch.zyx"),
+        (&|s| s.objects.stretch.flat = 1.1, "objects.stretch.flat"),
+        (&|s| s.objects.debris.count = usize::MAX, "objects.debris.count"),
+        (&|s| s.truth = Truth { outline: TruthOutline::Visible { share: 0.0 }, ..s.truth }, "truth.outline"),
+        (&|s| s.truth.least_brightness = f64::NAN, "truth.least_brightness"),
+    ];
+    for (change, name) in changes {
+        let mut settings = plain();
+        change(&mut settings);
+        let error = simulate(&settings, |_| true).unwrap_err();
+        assert!(matches!(&error, SimulateError::BadSetting { what, .. } if what.starts_with(name)), "{error}");
+    }
+}
+
+/// Every option at once.
+fn everything() -> Settings {
+    let mut settings = plain();
+    settings.objects.stretch = Stretch { zyx: [1.5, 1.0, 1.0], spread: 0.2, flat: 0.3 };
+    settings.objects.debris = Debris { count: 12, brightness: 0.3 };
+    settings.truth = Truth { outline: TruthOutline::Visible { share: 0.22 }, least_brightness: 0.35 };
+    settings
+}
+
+#[test]
+fn every_option_gives_the_same_bytes_on_any_number_of_threads_and_sound_labels() {
+    let settings = everything();
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| make(&settings))
+    };
+    let one = on(1);
+    assert_eq!(one, on(5));
+    let mut sizes = vec![0; one.object_count + 1];
+    labels(&one).iter().for_each(|l| sizes[*l] += 1);
+    assert!(one.object_count > 5 && sizes[1..].iter().all(|s| *s >= cytoscope_simulate::MIN_OBJECT_VOXELS));
+    let text = serde_json::to_string(&settings).unwrap();
+    assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+    for shape in [[1, 1, 1], [1, 64, 64], [9, 1, 1], [2, 3, 5]] {
+        assert_eq!(make(&Settings { shape_zyx: shape, ..settings.clone() }).raw.shape(), shape);
+    }
+    assert_eq!(simulate(&settings, |fraction| fraction < 0.5), Err(SimulateError::Cancelled));
 }

@@ -1,0 +1,45 @@
+//! What shines and is no nucleus: polar bodies, crumbs of dead cells, ghosts from other planes.
+
+use crate::{
+    Settings,
+    grid::Grid,
+    nuclei::smooth_step,
+    random::{self, Purpose},
+    shape::Blob,
+    texture::Texture,
+};
+use rand::Rng;
+
+/// Diameters as shares of a nucleus'.
+const SIZES: (f64, f64) = (0.2, 1.1);
+
+/// Spread of the brightness from piece to piece: standard deviation of its logarithm.
+const SPREAD: f64 = 0.6;
+
+/// Adds the light of debris outside the nuclei; `labels` are the nuclei's bodies.
+pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, grid: &Grid) {
+    let (objects, extent) = (&settings.objects, grid.extent_um());
+    for piece in 0..objects.debris.count {
+        let mut rng = random::stream(settings.seed, Purpose::Debris, piece);
+        let size = (rng.random_range(SIZES.0.ln()..SIZES.1.ln())).exp();
+        let mut blob = Blob::random(&mut rng, size * objects.diameter_um);
+        blob.centre_um = extent.map(|e| e * rng.random::<f64>());
+        let brightness = random::log_normal(&mut rng, objects.debris.brightness, SPREAD);
+        let texture = Texture::new(rng.random());
+        let photons = (settings.camera.photons * brightness) as f32;
+        let [slices, rows, columns] = blob.voxels(grid);
+        for z in slices {
+            for y in rows.clone() {
+                for x in columns.clone() {
+                    let position = [grid.position_um(0, z), grid.position_um(1, y), grid.position_um(2, x)];
+                    let radius = blob.relative_radius(position) as f32;
+                    let at = (z * grid.shape[1] + y) * grid.shape[2] + x;
+                    if radius < 1.0 && labels[at] == 0 {
+                        let grain = 1.0 + texture.at(position, 0.5 * blob.radius_um);
+                        light[at] += photons * grain * smooth_step(2.5 * (1.0 - radius));
+                    }
+                }
+            }
+        }
+    }
+}
