@@ -5,6 +5,7 @@ use crate::{
     grid::Grid,
     nuclei::smooth_step,
     random::{self, Purpose},
+    region::Region,
     shape::Blob,
     texture::Texture,
 };
@@ -18,12 +19,12 @@ const SPREAD: f64 = 0.6;
 
 /// Adds the light of debris outside the nuclei; `labels` are the nuclei's bodies.
 pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, grid: &Grid) {
-    let (objects, extent) = (&settings.objects, grid.extent_um());
+    let (objects, region) = (&settings.objects, Region::new(settings, grid, 0.0));
     for piece in 0..objects.debris.count {
         let mut rng = random::stream(settings.seed, Purpose::Debris, piece);
         let size = (rng.random_range(SIZES.0.ln()..SIZES.1.ln())).exp();
         let mut blob = Blob::random(&mut rng, size * objects.diameter_um);
-        blob.centre_um = extent.map(|e| e * rng.random::<f64>());
+        blob.centre_um = region.litter(&mut rng);
         let brightness = random::log_normal(&mut rng, objects.debris.brightness, SPREAD);
         let texture = Texture::new(rng.random());
         let photons = (settings.camera.photons * brightness) as f32;

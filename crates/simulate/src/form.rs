@@ -1,4 +1,4 @@
-//! What a body is besides its random shape: drawn out along the axes, or flat.
+//! What a body is besides its random shape: drawn out along the axes, flat, or dividing.
 
 use crate::{
     Settings, Stretch,
@@ -11,6 +11,22 @@ use rand::Rng;
 /// Width over thickness of a flat body.
 const FLATNESS: f64 = 2.0;
 
+/// Diameters of dividing nuclei as shares of what they had.
+const MITOTIC_SIZES: std::ops::Range<f64> = 0.55..0.8;
+
+/// Brightness of dividing nuclei over that of others.
+const MITOTIC_BRIGHTNESS: std::ops::Range<f64> = 2.0..4.5;
+
+/// Width over thickness of dividing nuclei: from balls to plates.
+const MITOTIC_FLATNESS: std::ops::Range<f64> = 1.0..2.5;
+
+/// A dividing nucleus against others.
+#[derive(Debug, Clone, Copy)]
+struct Mitosis {
+    size: f64,
+    brightness: f64,
+}
+
 /// A body's own draws; they come from a stream of their own, so that they shift no other draw.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
@@ -18,14 +34,15 @@ pub(crate) struct Form {
     stretch: Option<[f64; 3]>,
     /// Width over thickness, and the direction of the thickness where the place says none.
     flat: Option<(f64, [f64; 3])>,
+    mitosis: Option<Mitosis>,
 }
 
 impl Form {
     /// The form of the `index`-th body placed.
     pub(crate) fn new(settings: &Settings, index: usize) -> Self {
-        let stretch = settings.objects.stretch;
-        if stretch == Stretch::NONE {
-            return Self { stretch: None, flat: None };
+        let (stretch, mitotic) = (settings.objects.stretch, settings.objects.mitotic);
+        if stretch == Stretch::NONE && mitotic <= 0.0 {
+            return Self { stretch: None, flat: None, mitosis: None };
         }
         let mut rng = random::stream(settings.seed, Purpose::Form, index);
         let along_z = stretch.spread * random::normal(&mut rng).clamp(-2.5, 2.5);
@@ -33,18 +50,35 @@ impl Form {
         let direction = random::unit_vector(&mut rng);
         let [z, y, x] = stretch.zyx;
         let factors = [(z * along_z.exp()).clamp(1.0 / MAX_STRETCH, MAX_STRETCH), y, x];
-        Self { stretch: Some(factors), flat: is_flat.then_some((FLATNESS, direction)) }
+        let flat = is_flat.then_some((FLATNESS, direction));
+        if rng.random::<f64>() >= mitotic {
+            return Self { stretch: Some(factors), flat, mitosis: None };
+        }
+        let mitosis = Mitosis {
+            size: rng.random_range(MITOTIC_SIZES),
+            brightness: rng.random_range(MITOTIC_BRIGHTNESS.start.ln()..MITOTIC_BRIGHTNESS.end.ln()).exp(),
+        };
+        let flat = Some((rng.random_range(MITOTIC_FLATNESS), direction));
+        Self { stretch: Some(factors), flat, mitosis: Some(mitosis) }
     }
 
     /// A body with everything of this form that does not depend on its place.
     pub(crate) fn shaped(&self, blob: Blob) -> Blob {
-        self.stretch.map_or(blob.clone(), |factors| blob.stretched(factors))
+        let blob = self.stretch.map_or(blob.clone(), |factors| blob.stretched(factors));
+        self.mitosis.map_or(blob.clone(), |m| blob.scaled(m.size))
     }
 
     /// A shaped body made flat where this form is; `outward` is the direction of its thickness where its place has one.
     pub(crate) fn flattened(&self, blob: &Blob, outward: Option<[f64; 3]>) -> Option<Blob> {
         let (flatness, direction) = self.flat?;
+        // Plates of dividing nuclei stand any way.
+        let outward = outward.filter(|_| self.mitosis.is_none());
         Some(blob.flattened(outward.unwrap_or(direction), flatness))
+    }
+
+    /// How much brighter than others this body is, where it divides: such a body has no texture either.
+    pub(crate) fn mitotic_brightness(&self) -> Option<f64> {
+        self.mitosis.map(|m| m.brightness)
     }
 }
 

@@ -35,6 +35,7 @@ mod options;
 mod placement;
 mod progress;
 mod random;
+mod region;
 mod settings;
 mod shape;
 mod texture;
@@ -42,7 +43,7 @@ mod truth;
 mod visible;
 
 pub use error::SimulateError;
-pub use options::{Debris, Stretch, Truth, TruthOutline};
+pub use options::{Debris, Placement, Stretch, Truth, TruthOutline};
 pub use settings::{Camera, Kind, MAX_OBJECTS, MAX_VOXELS, Objects, Optics, Settings};
 pub use truth::MIN_OBJECT_VOXELS;
 

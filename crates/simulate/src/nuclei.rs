@@ -2,6 +2,7 @@
 
 use crate::{
     Made, Settings, SimulateError, Truth, debris, exposure,
+    form::Form,
     grid::Grid,
     placement,
     progress::{Watch, each_slab},
@@ -23,6 +24,8 @@ pub(crate) struct Nucleus {
     /// Its mean brightness relative to the average nucleus.
     brightness: f32,
     chromatin: Texture,
+    /// Whether its chromatin is condensed: no grains and no rim.
+    even: bool,
     /// Centre and radius in µm.
     nucleoli: Vec<([f64; 3], f64)>,
 }
@@ -40,7 +43,12 @@ impl Nucleus {
                 (place, blob.radius_um * rng.random_range(0.17..0.3))
             })
             .collect();
-        Self { blob, brightness, chromatin, nucleoli }
+        match Form::new(settings, index).mitotic_brightness() {
+            None => Self { blob, brightness, chromatin, nucleoli, even: false },
+            Some(times) => {
+                Self { blob, brightness: brightness * times as f32, chromatin, nucleoli: Vec::new(), even: true }
+            }
+        }
     }
 
     /// Its mean brightness relative to the average nucleus.
@@ -64,6 +72,7 @@ impl Nucleus {
 
     /// Stain at a position inside, at a relative radius; about 1 for the average nucleus.
     fn stain(&self, position_um: [f64; 3], relative_radius: f32, texture: f32) -> f32 {
+        let texture = if self.even { 0.15 * texture } else { texture };
         let chromatin = 1.0 + texture * (2.0 * self.chromatin(position_um) + 0.3 * rim(relative_radius));
         let nucleoli = 1.0 - (1.2 * texture).min(0.9) * self.nucleolus(position_um);
         self.brightness * (chromatin * nucleoli).max(0.08)

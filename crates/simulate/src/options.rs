@@ -100,3 +100,32 @@ impl Default for Debris {
         Self::NONE
     }
 }
+
+/// Where nuclei may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Placement {
+    /// Anywhere in the field, and cut by its edges.
+    #[default]
+    Field,
+    /// In balls or shells with empty space around them, such as embryos and spheroids; `fill` is then the share of theirs
+    /// that nuclei take up, and flat nuclei lie along their surface.
+    Clusters {
+        /// Balls in the field, 1 to 1000. They may run into each other.
+        count: usize,
+        /// Radius in µm up to which centres of nuclei lie, 1 to 2000.
+        radius_um: f64,
+        /// Radius of the hollow inside as a share of `radius_um`: 0 = a ball, to 0.95 = a thin shell.
+        hollow: f64,
+    },
+}
+
+impl Placement {
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        let Self::Clusters { count, radius_um, hollow } = *self else { return Ok(()) };
+        within("objects.placement.clusters.count", count as f64, 1.0..=1000.0)?;
+        within("objects.placement.clusters.radius_um", radius_um, 1.0..=2000.0)?;
+        within("objects.placement.clusters.hollow", hollow, 0.0..=0.95)
+    }
+}

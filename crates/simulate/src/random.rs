@@ -25,6 +25,8 @@ pub(crate) enum Purpose {
     Form = 8,
     /// One piece of debris.
     Debris = 9,
+    /// Where clusters of objects lie.
+    Clusters = 10,
 }
 
 /// The stream of one object or slice.

@@ -1,6 +1,6 @@
 //! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
 
-use crate::{Debris, SimulateError, Stretch, Truth, TruthOutline, grid::Grid};
+use crate::{Debris, Placement, SimulateError, Stretch, Truth, TruthOutline, grid::Grid};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
@@ -95,6 +95,12 @@ pub struct Objects {
     /// How bodies are drawn out along the axes, and how many are flat; not for cells.
     #[serde(default)]
     pub stretch: Stretch,
+    /// Where nuclei may lie; not for cells.
+    #[serde(default)]
+    pub placement: Placement,
+    /// Share of the nuclei that divide, 0 to 1: smaller, compact, without texture and several times as bright.
+    #[serde(default)]
+    pub mitotic: f64,
     /// What shines and is no nucleus.
     #[serde(default)]
     pub debris: Debris,
@@ -173,6 +179,8 @@ impl Settings {
             texture: 0.5,
             membrane_um: 0.6,
             stretch: Stretch::NONE,
+            placement: Placement::Field,
+            mitotic: 0.0,
             debris: Debris::NONE,
         };
         let optics = Optics {
@@ -245,6 +253,8 @@ impl Settings {
         within("objects.brightness_spread", objects.brightness_spread, 0.0..=1.5)?;
         within("objects.texture", objects.texture, 0.0..=1.0)?;
         objects.stretch.check()?;
+        objects.placement.check()?;
+        within("objects.mitotic", objects.mitotic, 0.0..=1.0)?;
         objects.debris.check()?;
         self.truth.check()?;
         if self.kind == Kind::Cells {

@@ -102,6 +102,13 @@ impl Blob {
         self.with_axes(from_unit, to_unit)
     }
 
+    /// This body, `factor` times as large every way.
+    pub(crate) fn scaled(&self, factor: f64) -> Self {
+        let from_unit = self.from_unit.map(|row| row.map(|v| v * factor));
+        let to_unit = self.to_unit.map(|row| row.map(|v| v / factor));
+        Self { radius_um: factor * self.radius_um, ..self.with_axes(from_unit, to_unit) }
+    }
+
     fn with_axes(&self, from_unit: [[f64; 3]; 3], to_unit: [[f64; 3]; 3]) -> Self {
         let half_um = from_unit.map(|row| dot(row, row).sqrt() * swell(&self.bumps));
         Self { from_unit, to_unit, half_um, ..self.clone() }

@@ -1,7 +1,9 @@
 //! What the options beyond the defaults promise, and that leaving them out changes nothing.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "functions shared by tests")]
 
-use cytoscope_simulate::{Debris, Kind, Settings, SimulateError, Simulation, Stretch, Truth, TruthOutline, simulate};
+use cytoscope_simulate::{
+    Debris, Kind, Placement, Settings, SimulateError, Simulation, Stretch, Truth, TruthOutline, simulate,
+};
 use cytoscope_volume::{Samples, VoxelSize};
 
 const SHAPE: [usize; 3] = [48, 96, 96];
@@ -56,7 +58,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 fn cards_without_the_options_still_open_and_make_the_same_stack() {
     let settings = plain();
     let mut card = serde_json::to_value(&settings).unwrap();
-    for (part, names) in [("objects", &["stretch", "debris"][..])] {
+    for (part, names) in [("objects", &["stretch", "placement", "mitotic", "debris"][..])] {
         for name in names {
             card[part].as_object_mut().unwrap().remove(*name).unwrap();
         }
@@ -115,6 +117,39 @@ fn visible_outlines_lie_outside_the_bodies_and_further_out_along_z() {
 }
 
 #[test]
+fn clusters_leave_the_rest_of_the_field_empty() {
+    let mut settings = plain();
+    (settings.objects.fill, settings.objects.touching) = (0.4, 0.9);
+    settings.objects.placement = Placement::Clusters { count: 1, radius_um: 12.0, hollow: 0.0 };
+    let stack = make(&settings);
+    let labels = labels(&stack);
+    assert!(stack.object_count > 8, "{}", stack.object_count);
+    let at = |i: usize| [i / (SHAPE[1] * SHAPE[2]), i / SHAPE[2] % SHAPE[1], i % SHAPE[2]].map(|v| v as f64 * 0.8);
+    let inside: Vec<[f64; 3]> = (0..labels.len()).filter(|i| labels[*i] > 0).map(at).collect();
+    let middle = [0, 1, 2].map(|a| inside.iter().map(|p| p[a]).sum::<f64>() / inside.len() as f64);
+    let furthest = inside.iter().map(|p| (0..3).map(|a| (p[a] - middle[a]).powi(2)).sum::<f64>().sqrt());
+    let furthest = furthest.fold(0.0, f64::max);
+    assert!(furthest < 12.0 + 12.0, "{furthest} µm from the middle");
+}
+
+#[test]
+fn dividing_nuclei_are_smaller_and_brighter() {
+    let mut settings = plain();
+    settings.objects.brightness_spread = 0.0;
+    let measure = |mitotic: f64| {
+        let mut settings = settings.clone();
+        settings.objects.mitotic = mitotic;
+        let stack = make(&settings);
+        let (labels, raw) = (labels(&stack), values(stack.raw.samples()));
+        let extents = extents(&labels, stack.object_count);
+        let inside: Vec<f64> = (0..raw.len()).filter(|i| labels[*i] > 0).map(|i| raw[i] as f64 - 100.0).collect();
+        (median(extents.iter().map(|(n, _)| *n)), inside.iter().sum::<f64>() / inside.len() as f64)
+    };
+    let (others, dividing) = (measure(0.0), measure(1.0));
+    assert!(dividing.0 < 0.6 * others.0 && dividing.1 > 1.8 * others.1, "{dividing:?} against {others:?}");
+}
+
+#[test]
 fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
     let mut settings = plain();
     settings.objects.brightness_spread = 0.8;
@@ -152,7 +187,9 @@ fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
 #[test]
 fn options_out_of_range_are_refused_with_their_names() {
     type Change<'a> = (&'a dyn Fn(&mut Settings), &'a str);
-    let changes: [Change<'_>; 5] = [
+    let changes: [Change<'_>; 7] = [
+        (&|s| s.objects.mitotic = -0.1, "objects.mitotic"),
+        (&|s| s.objects.placement = Placement::Clusters { count: 0, radius_um: 9.0, hollow: 0.0 }, "objects.placement"),
         (&|s| s.objects.stretch.zyx = [0.0, 1.0, 1.0], "objects.stretch.zyx"),
         (&|s| s.objects.stretch.flat = 1.1, "objects.stretch.flat"),
         (&|s| s.objects.debris.count = usize::MAX, "objects.debris.count"),
@@ -172,6 +209,9 @@ fn everything() -> Settings {
     let mut settings = plain();
     settings.objects.stretch = Stretch { zyx: [1.5, 1.0, 1.0], spread: 0.2, flat: 0.3 };
     settings.objects.debris = Debris { count: 12, brightness: 0.3 };
+    settings.objects.placement = Placement::Clusters { count: 2, radius_um: 22.0, hollow: 0.4 };
+    settings.objects.fill = 0.3;
+    settings.objects.mitotic = 0.1;
     settings.truth = Truth { outline: TruthOutline::Visible { share: 0.22 }, least_brightness: 0.35 };
     settings
 }
