@@ -11,6 +11,9 @@ pub const MAX_VOXELS: usize = 1 << 28;
 /// The most objects a stack may be asked to hold.
 pub const MAX_OBJECTS: usize = 1_000_000;
 
+/// The largest share of the light that comes back as haze.
+pub(crate) const MAX_HAZE: f64 = 0.9;
+
 /// What a stack shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -114,8 +117,21 @@ pub struct Optics {
     pub psf_sigma_um: [f64; 3],
     /// How much darker the darkest corner is lit than the brightest place, 0 (even) to 0.95.
     pub unevenness: f64,
+    /// Share of the light that the point-spread function spreads wider than `psf_sigma_um`, 0 to 0.9: its tails.
+    /// Fluorescence only.
+    #[serde(default)]
+    pub tail_share: f64,
+    /// Width of the tails along Z, Y, X beyond that of the rest: standard deviation in µm, 0 to 50.
+    #[serde(default = "default_tail")]
+    pub tail_sigma_um: [f64; 3],
     /// Share of the light that comes back as out-of-focus haze, 0 to 0.9.
     pub haze: f64,
+    /// How much that share grows with depth, in 1/µm, 0 to 0.1; it stays below 0.9.
+    #[serde(default)]
+    pub haze_per_um: f64,
+    /// Width of the haze along Z, Y, X: standard deviation in µm, 0 to 50.
+    #[serde(default = "default_haze")]
+    pub haze_sigma_um: [f64; 3],
     /// Light lost in depth: the signal falls by `exp(-attenuation_per_um · z)`, in 1/µm.
     pub attenuation_per_um: f64,
     /// Numerical aperture of the condenser in water, 0 to 1.2: a wider cone of light blurs what is out of focus sooner.
@@ -123,6 +139,14 @@ pub struct Optics {
     pub condenser_na: f64,
     /// Distance from focus in µm over which an object slice still counts. Bright-field only.
     pub defocus_range_um: f64,
+}
+
+fn default_tail() -> [f64; 3] {
+    [4.0, 0.5, 0.5]
+}
+
+fn default_haze() -> [f64; 3] {
+    [5.0, 4.0, 4.0]
 }
 
 /// The detector.
@@ -186,7 +210,11 @@ impl Settings {
         let optics = Optics {
             psf_sigma_um: [0.9, 0.25, 0.25],
             unevenness: 0.3,
+            tail_share: 0.0,
+            tail_sigma_um: default_tail(),
             haze: 0.15,
+            haze_per_um: 0.0,
+            haze_sigma_um: default_haze(),
             attenuation_per_um: 0.003,
             condenser_na: 0.5,
             defocus_range_um: 6.0,
@@ -268,7 +296,15 @@ impl Settings {
             within("optics.psf_sigma_um", sigma, 0.0..=20.0)?;
         }
         within("optics.unevenness", optics.unevenness, 0.0..=0.95)?;
-        within("optics.haze", optics.haze, 0.0..=0.9)?;
+        within("optics.tail_share", optics.tail_share, 0.0..=0.9)?;
+        for sigma in optics.tail_sigma_um {
+            within("optics.tail_sigma_um", sigma, 0.0..=50.0)?;
+        }
+        within("optics.haze", optics.haze, 0.0..=MAX_HAZE)?;
+        within("optics.haze_per_um", optics.haze_per_um, 0.0..=0.1)?;
+        for sigma in optics.haze_sigma_um {
+            within("optics.haze_sigma_um", sigma, 0.0..=50.0)?;
+        }
         within("optics.attenuation_per_um", optics.attenuation_per_um, 0.0..=1.0)?;
         within("optics.condenser_na", optics.condenser_na, 0.0..=1.2)?;
         within("optics.defocus_range_um", optics.defocus_range_um, 0.0..=50.0)?;

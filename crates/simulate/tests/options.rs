@@ -58,7 +58,10 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 fn cards_without_the_options_still_open_and_make_the_same_stack() {
     let settings = plain();
     let mut card = serde_json::to_value(&settings).unwrap();
-    for (part, names) in [("objects", &["stretch", "placement", "mitotic", "debris"][..])] {
+    for (part, names) in [
+        ("objects", &["stretch", "placement", "mitotic", "debris"][..]),
+        ("optics", &["tail_share", "tail_sigma_um", "haze_per_um", "haze_sigma_um"][..]),
+    ] {
         for name in names {
             card[part].as_object_mut().unwrap().remove(*name).unwrap();
         }
@@ -150,6 +153,36 @@ fn dividing_nuclei_are_smaller_and_brighter() {
 }
 
 #[test]
+fn tails_reach_along_z_and_haze_grows_with_depth() {
+    let mut settings = plain();
+    settings.truth.outline = TruthOutline::Visible { share: 0.2 };
+    let length = |settings: &Settings| {
+        let stack = make(settings);
+        median(extents(&labels(&stack), stack.object_count).iter().map(|(_, e)| e[0] / (e[1] * e[2]).sqrt()))
+    };
+    let without = length(&settings);
+    (settings.optics.tail_share, settings.optics.tail_sigma_um) = (0.5, [4.0, 0.4, 0.4]);
+    assert!(length(&settings) > 1.1 * without);
+
+    // The light between nuclei, against that in them, deep down and at the top.
+    let mut settings = plain();
+    (settings.optics.haze, settings.optics.attenuation_per_um) = (0.1, 0.0);
+    let deep_haze = |per_um: f64| {
+        let mut settings = settings.clone();
+        settings.optics.haze_per_um = per_um;
+        let stack = make(&settings);
+        let (labels, raw) = (labels(&stack), values(stack.raw.samples()));
+        let half = raw.len() / 2;
+        let dark = |from: usize| {
+            let all = (from..from + half).filter(|i| labels[*i] == 0).map(|i| raw[i] as f64 - 100.0);
+            all.sum::<f64>() / labels[from..from + half].iter().filter(|l| **l == 0).count() as f64
+        };
+        dark(half) / dark(0)
+    };
+    assert!(deep_haze(0.015) > 1.1 * deep_haze(0.0), "{} {}", deep_haze(0.015), deep_haze(0.0));
+}
+
+#[test]
 fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
     let mut settings = plain();
     settings.objects.brightness_spread = 0.8;
@@ -187,7 +220,9 @@ fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
 #[test]
 fn options_out_of_range_are_refused_with_their_names() {
     type Change<'a> = (&'a dyn Fn(&mut Settings), &'a str);
-    let changes: [Change<'_>; 7] = [
+    let changes: [Change<'_>; 9] = [
+        (&|s| s.optics.tail_share = 1.0, "optics.tail_share"),
+        (&|s| s.optics.haze_sigma_um = [-1.0; 3], "optics.haze_sigma_um"),
         (&|s| s.objects.mitotic = -0.1, "objects.mitotic"),
         (&|s| s.objects.placement = Placement::Clusters { count: 0, radius_um: 9.0, hollow: 0.0 }, "objects.placement"),
         (&|s| s.objects.stretch.zyx = [0.0, 1.0, 1.0], "objects.stretch.zyx"),
@@ -212,6 +247,7 @@ fn everything() -> Settings {
     settings.objects.placement = Placement::Clusters { count: 2, radius_um: 22.0, hollow: 0.4 };
     settings.objects.fill = 0.3;
     settings.objects.mitotic = 0.1;
+    (settings.optics.tail_share, settings.optics.haze_per_um) = (0.3, 0.01);
     settings.truth = Truth { outline: TruthOutline::Visible { share: 0.22 }, least_brightness: 0.35 };
     settings
 }
