@@ -27,6 +27,8 @@ pub(crate) enum Purpose {
     Debris = 9,
     /// Where clusters of objects lie.
     Clusters = 10,
+    /// Settings drawn over ranges.
+    Varied = 11,
 }
 
 /// The stream of one object or slice.

@@ -271,3 +271,39 @@ fn every_option_gives_the_same_bytes_on_any_number_of_threads_and_sound_labels()
     }
     assert_eq!(simulate(&settings, |fraction| fraction < 0.5), Err(SimulateError::Cancelled));
 }
+
+#[test]
+fn varied_settings_differ_repeat_and_are_all_in_range() {
+    for kind in Kind::ALL {
+        let drawn: Vec<Settings> = (0..200).map(|seed| Settings::varied(kind, [12, 40, 40], seed)).collect();
+        assert_eq!(drawn[7], Settings::varied(kind, [12, 40, 40], 7));
+        assert_ne!(drawn[7].objects, drawn[8].objects);
+        for settings in drawn {
+            // Checks the ranges, and stops before the work.
+            let told = simulate(&settings, |fraction| fraction > 0.0);
+            assert_eq!(told, Err(SimulateError::Cancelled), "{settings:?}");
+        }
+    }
+    for kind in Kind::ALL {
+        for shape in [[1, 1, 1], [2, 3, 5]] {
+            assert_eq!(make(&Settings::varied(kind, shape, 3)).raw.shape(), shape);
+        }
+    }
+}
+
+#[test]
+fn varied_nuclei_hold_objects_and_many_looks() {
+    let mut clustered = 0;
+    let mut photons = Vec::new();
+    let mut sizes = Vec::new();
+    for seed in 0..24 {
+        let settings = Settings::varied(Kind::Nuclei, [32, 96, 96], seed);
+        let stack = make(&settings);
+        assert!(stack.object_count >= 1, "seed {seed}: {settings:?}");
+        clustered += usize::from(settings.objects.placement != Placement::Field);
+        photons.push(settings.camera.photons);
+        sizes.push(settings.objects.diameter_um);
+    }
+    let spread = |v: &[f64]| v.iter().copied().fold(0.0, f64::max) / v.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!((6..22).contains(&clustered) && spread(&photons) > 8.0 && spread(&sizes) > 1.7, "{clustered}");
+}
