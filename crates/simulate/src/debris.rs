@@ -1,9 +1,10 @@
-//! What shines and is no nucleus: polar bodies, crumbs of dead cells, ghosts from other planes.
+//! What shines and is no nucleus: cells' bodies, polar bodies, crumbs of dead cells, ghosts from other planes.
 
 use crate::{
-    Settings,
+    Settings, SimulateError,
     grid::Grid,
     nuclei::smooth_step,
+    progress::{Watch, each_slab},
     random::{self, Purpose},
     region::Region,
     shape::Blob,
@@ -16,6 +17,35 @@ const SIZES: (f64, f64) = (0.2, 1.1);
 
 /// Spread of the brightness from piece to piece: standard deviation of its logarithm.
 const SPREAD: f64 = 0.6;
+
+/// Grain in µm, depth, and margin (in diameters of nuclei) about the balls that nuclei lie in, of the light between them.
+const GLOW: (f64, f32, f64) = (6.0, 0.8, 0.7);
+
+/// Adds the light between the nuclei; `labels` are their bodies.
+pub(crate) fn glow(
+    light: &mut [f32],
+    labels: &[u32],
+    settings: &Settings,
+    grid: &Grid,
+    watch: &Watch<'_>,
+) -> Result<(), SimulateError> {
+    let objects = &settings.objects;
+    if objects.glow <= 0.0 {
+        return Ok(());
+    }
+    let (region, (grain_um, depth, margin)) = (Region::new(settings, grid, 0.0), GLOW);
+    let texture = Texture::new(random::stream(settings.seed, Purpose::Glow, 0).random());
+    let (photons, margin_um) = ((settings.camera.photons * objects.glow) as f32, margin * objects.diameter_um);
+    let (plane, row) = (grid.plane(), grid.shape[2]);
+    each_slab(light, plane, watch, |z, slice| {
+        for (i, (value, label)) in slice.iter_mut().zip(&labels[z * plane..]).enumerate() {
+            let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
+            if *label == 0 && region.near(position, margin_um) {
+                *value += photons * (1.0 + depth * texture.at(position, grain_um));
+            }
+        }
+    })
+}
 
 /// Adds the light of debris outside the nuclei; `labels` are the nuclei's bodies.
 pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, grid: &Grid) {

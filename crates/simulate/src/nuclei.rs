@@ -159,8 +159,9 @@ pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> R
     let Scene { mut labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
     let noticed = visible::noticed(&labels, &light, nuclei.len(), settings, grid);
+    debris::glow(&mut light, &labels, settings, grid, &watch.part(0.42, 0.44))?;
     debris::scatter(&mut light, &labels, settings, grid);
-    visible::outline(&mut labels, &nuclei, settings, grid, &watch.part(0.42, 0.55))?;
+    visible::outline(&mut labels, &nuclei, settings, grid, &watch.part(0.44, 0.55))?;
     let mut object_count = nuclei.len();
     if settings.truth != Truth::default() {
         labels.par_iter_mut().filter(|l| **l > 0 && !noticed[**l as usize - 1]).for_each(|l| *l = 0);

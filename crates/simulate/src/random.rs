@@ -29,6 +29,8 @@ pub(crate) enum Purpose {
     Clusters = 10,
     /// Settings drawn over ranges.
     Varied = 11,
+    /// The light between objects.
+    Glow = 12,
 }
 
 /// The stream of one object or slice.

@@ -57,6 +57,12 @@ impl Region {
         inside && (self.centres_um.is_empty() || self.centres_um.iter().any(in_ball))
     }
 
+    /// Whether a position is in a ball or shell, thicker by `more_um` on both sides, or there are none.
+    pub(crate) fn near(&self, position_um: [f64; 3], more_um: f64) -> bool {
+        let wider = self.inner_um - more_um..=self.outer_um + more_um;
+        self.centres_um.is_empty() || self.centres_um.iter().any(|c| wider.contains(&distance(position_um, *c)))
+    }
+
     /// A place drawn evenly (in a ball, which an edge of the field may cut).
     pub(crate) fn draw(&self, rng: &mut impl Rng) -> [f64; 3] {
         if self.centres_um.is_empty() {

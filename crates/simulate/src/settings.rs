@@ -104,6 +104,10 @@ pub struct Objects {
     /// Share of the nuclei that divide, 0 to 1: smaller, compact, without texture and several times as bright.
     #[serde(default)]
     pub mitotic: f64,
+    /// Light between nuclei (their cells' bodies), in shares of the average nucleus' light, 0 to 1: in balls where nuclei lie
+    /// in such, else in the whole field. Nuclei only.
+    #[serde(default)]
+    pub glow: f64,
     /// What shines and is no nucleus.
     #[serde(default)]
     pub debris: Debris,
@@ -205,6 +209,7 @@ impl Settings {
             stretch: Stretch::NONE,
             placement: Placement::Field,
             mitotic: 0.0,
+            glow: 0.0,
             debris: Debris::NONE,
         };
         let optics = Optics {
@@ -283,6 +288,7 @@ impl Settings {
         objects.stretch.check()?;
         objects.placement.check()?;
         within("objects.mitotic", objects.mitotic, 0.0..=1.0)?;
+        within("objects.glow", objects.glow, 0.0..=1.0)?;
         objects.debris.check()?;
         self.truth.check()?;
         if self.kind == Kind::Cells {

@@ -129,36 +129,42 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
     let embryo = look == Look::Embryo;
     let objects = &mut settings.objects;
     objects.diameter_um = match look {
-        Look::Embryo => draw.log(8.5, 17.0),
+        Look::Embryo => draw.log(9.5, 19.5),
         Look::Dense => draw.log(7.0, 12.0),
         _ => draw.log(7.0, 16.0),
     };
     objects.diameter_spread = draw.even(0.08, 0.25);
-    objects.brightness_spread = draw.even(0.12, 0.5);
+    objects.brightness_spread = draw.even(0.1, 0.45);
     objects.texture = draw.even(0.0, 0.7);
-    let long = if embryo { draw.log(1.0, 1.5) } else { draw.log(0.8, 1.3) };
+    let long = if embryo { draw.log(1.1, 1.8) } else { draw.log(0.8, 1.3) };
     let wide = draw.log(0.87, 1.15);
-    objects.stretch =
-        Stretch { zyx: [long, wide, 1.0 / wide], spread: draw.even(0.03, 0.18), flat: draw.sometimes(0.6, 0.05, 0.3) };
-    objects.mitotic = draw.sometimes(0.5, 0.02, 0.1);
+    let spread = draw.even(0.03, 0.18);
+    let (radius_um, hollow) = (draw.even(24.0, 52.0), draw.sometimes(0.5, 0.4, 0.92));
+    let clusters = draw.chance(if embryo { 0.75 } else { 0.15 });
+    // Nuclei in a thin wall lie flat in it.
+    let flat = if clusters && hollow > 0.0 { draw.even(0.2, 0.9) } else { draw.sometimes(0.6, 0.05, 0.3) };
+    objects.stretch = Stretch { zyx: [long, wide, 1.0 / wide], spread, flat };
+    objects.mitotic = draw.sometimes(0.4, 0.01, 0.06);
+    objects.glow = draw.sometimes(0.6, 0.0, 0.12);
     // Up to 15 pieces in a field of 100 µm every way.
     let debris = draw.sometimes(0.7, 0.0, 15.0) * field / 1e6;
     objects.debris = Debris { count: debris.ceil().min(500.0) as usize, brightness: draw.log(0.04, 0.35) };
     (objects.fill, objects.touching) = match look {
-        Look::Embryo => (draw.even(0.05, 0.35), draw.even(0.4, 0.97)),
+        Look::Embryo => (draw.log(0.03, 0.28), draw.even(0.05, 0.9)),
         Look::Clean | Look::Isotropic => (draw.even(0.08, 0.4), draw.even(0.3, 0.95)),
         Look::Sparse => (draw.log(0.01, 0.05), draw.even(0.0, 0.5)),
         Look::Dense => (draw.even(0.4, 0.6), draw.even(0.7, 0.97)),
     };
-    let (radius_um, hollow) = (draw.even(24.0, 48.0), draw.sometimes(0.5, 0.3, 0.8));
     let crowd = draw.even(0.3, 1.0);
     let mut room = field;
-    if draw.chance(if embryo { 0.75 } else { 0.15 }) {
+    if clusters {
         // As many balls as lie side by side, in fields that hold more than one.
         let count = (crowd * field / (2.5 * radius_um).powi(3)).round().clamp(1.0, 60.0);
         objects.placement = Placement::Clusters { count: count as usize, radius_um, hollow };
         let ball = 4.0 / 3.0 * std::f64::consts::PI * radius_um.powi(3) * (1.0 - hollow.powi(3));
         room = field.min(count * ball);
+        // A thin wall has room for few; it is full.
+        objects.fill *= 1.0 / (1.0 - hollow.powi(3)).max(0.35);
         if look == Look::Sparse {
             objects.fill = (objects.fill * field / room).min(0.3);
         }
@@ -170,17 +176,17 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
 fn nuclear_optics(settings: &mut Settings, look: Look, draw: &mut Draw) {
     let optics = &mut settings.optics;
     let (z, xy) = match look {
-        Look::Embryo => (draw.even(1.0, 2.8), draw.even(0.35, 1.1)),
+        Look::Embryo => (draw.even(1.2, 3.6), draw.even(0.35, 1.0)),
         Look::Clean => (draw.even(0.5, 1.5), draw.even(0.15, 0.45)),
         Look::Isotropic => (draw.even(0.6, 2.0), draw.even(0.3, 0.8)),
         Look::Sparse | Look::Dense => (draw.even(0.5, 2.2), draw.even(0.2, 0.8)),
     };
     optics.psf_sigma_um = [z, xy, xy];
     let often = if look == Look::Embryo { 0.75 } else { 0.3 };
-    optics.tail_share = draw.sometimes(often, 0.15, 0.5);
+    optics.tail_share = draw.sometimes(often, 0.15, 0.55);
     let wide = draw.even(0.3, 2.0);
     optics.tail_sigma_um = [draw.even(3.0, 8.0), wide, wide];
-    optics.haze = if look == Look::Clean { draw.even(0.0, 0.2) } else { draw.even(0.05, 0.4) };
+    optics.haze = if look == Look::Clean { draw.even(0.0, 0.2) } else { draw.even(0.03, 0.35) };
     optics.haze_per_um = draw.sometimes(0.5, 0.0, 0.004);
     let spread = draw.even(3.0, 9.0);
     optics.haze_sigma_um = [spread * draw.even(1.0, 1.6), spread, spread];
@@ -196,7 +202,7 @@ fn nuclear_camera(settings: &mut Settings, look: Look, draw: &mut Draw) {
         _ => draw.chance(0.4),
     };
     if counting {
-        camera.photons = draw.log(3.0, 40.0);
+        camera.photons = draw.log(3.5, 45.0);
         camera.background_photons = draw.even(0.02, 0.3);
         camera.read_noise_photons = draw.even(0.05, 0.3);
         camera.gain_counts_per_photon = 28.0 * draw.log(0.5, 2.0);

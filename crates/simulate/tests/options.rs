@@ -59,7 +59,7 @@ fn cards_without_the_options_still_open_and_make_the_same_stack() {
     let settings = plain();
     let mut card = serde_json::to_value(&settings).unwrap();
     for (part, names) in [
-        ("objects", &["stretch", "placement", "mitotic", "debris"][..]),
+        ("objects", &["stretch", "placement", "mitotic", "glow", "debris"][..]),
         ("optics", &["tail_share", "tail_sigma_um", "haze_per_um", "haze_sigma_um"][..]),
     ] {
         for name in names {
@@ -208,19 +208,25 @@ fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
     settings.objects.debris = Debris { count: 40, brightness: 0.5 };
     let littered = make(&settings);
     assert_eq!(clean.labels, littered.labels);
+    let mut shining = plain();
+    shining.objects.glow = 0.1;
+    let shining = make(&shining);
+    assert_eq!(clean.labels, shining.labels);
     let sum = |stack: &Simulation| {
         let truth = labels(&clean);
         let raw = values(stack.raw.samples());
         raw.iter().zip(&truth).filter(|(_, l)| **l == 0).map(|(r, _)| r).sum::<usize>()
     };
     // The noise of the sum is about 7000 counts.
+    assert!(sum(&shining) > sum(&clean) + 1_000_000, "{} {}", sum(&shining), sum(&clean));
     assert!(sum(&littered) > sum(&clean) + 50_000, "{} {}", sum(&littered), sum(&clean));
 }
 
 #[test]
 fn options_out_of_range_are_refused_with_their_names() {
     type Change<'a> = (&'a dyn Fn(&mut Settings), &'a str);
-    let changes: [Change<'_>; 9] = [
+    let changes: [Change<'_>; 10] = [
+        (&|s| s.objects.glow = 2.0, "objects.glow"),
         (&|s| s.optics.tail_share = 1.0, "optics.tail_share"),
         (&|s| s.optics.haze_sigma_um = [-1.0; 3], "optics.haze_sigma_um"),
         (&|s| s.objects.mitotic = -0.1, "objects.mitotic"),
@@ -246,7 +252,7 @@ fn everything() -> Settings {
     settings.objects.debris = Debris { count: 12, brightness: 0.3 };
     settings.objects.placement = Placement::Clusters { count: 2, radius_um: 22.0, hollow: 0.4 };
     settings.objects.fill = 0.3;
-    settings.objects.mitotic = 0.1;
+    (settings.objects.mitotic, settings.objects.glow) = (0.1, 0.05);
     (settings.optics.tail_share, settings.optics.haze_per_um) = (0.3, 0.01);
     settings.truth = Truth { outline: TruthOutline::Visible { share: 0.22 }, least_brightness: 0.35 };
     settings
