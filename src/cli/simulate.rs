@@ -9,7 +9,7 @@ use cytoscope_profile::Recorder;
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_volume::{Array, DType};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Options of `simulate`.
@@ -24,6 +24,12 @@ pub(crate) struct Simulate {
     /// The same seed makes the same stack.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Stacks to make, with this seed and the next ones.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000), conflicts_with = "settings")]
+    count: u64,
+    /// Draw voxel size, objects, optics and camera over wide ranges, each stack its own: to teach networks with.
+    #[arg(long, conflicts_with = "settings")]
+    varied: bool,
     /// Folder to write to; made if it is not there.
     #[arg(long)]
     out: PathBuf,
@@ -50,43 +56,57 @@ fn made(settings: &Settings, context: &Context) -> Result<Simulation, Failure> {
     })?)
 }
 
+/// Simulates one stack and writes its parts and its card; gives the number of objects.
+fn write(settings: &Settings, out: &Path, context: &Context, written: &mut Vec<PathBuf>) -> Result<usize, Failure> {
+    let made = made(settings, context)?;
+    let stem = format!("{}_{}", settings.kind, settings.seed);
+    let parts: [(&str, Option<&Array>); 3] =
+        [("raw", Some(&made.raw)), ("labels", made.labels.as_ref()), ("target", made.target.as_ref())];
+    for (part, array) in parts {
+        let Some(array) = array else { continue };
+        context.check()?;
+        let wide = array.dtype() == DType::U32;
+        let container = if wide { Container::OmeTiff } else { Container::ImageJ };
+        let path = out.join(format!("{stem}_{part}.{}", if wide { "ome.tif" } else { "tif" }));
+        let mut spec = WriteSpec::of(array, container);
+        spec.voxel_size_um = made.voxel_size_um;
+        spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
+        write_array(&path, array, &spec)?;
+        written.push(path);
+    }
+    let card = out.join(format!("{stem}.json"));
+    let text = serde_json::to_string_pretty(&made.settings).map_err(|e| Failure::other(e.to_string()))?;
+    cytoscope_formats::atomic_write(&card, text.as_bytes())?;
+    written.push(card);
+    Ok(made.object_count)
+}
+
 impl Simulate {
+    /// The settings of every stack asked for.
+    fn settings(&self) -> Result<Vec<Settings>, Failure> {
+        if let Some(path) = &self.settings {
+            let text = std::fs::read(path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+            let read = serde_json::from_slice(&text);
+            return Ok(vec![read.map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?]);
+        }
+        let make = if self.varied { Settings::varied } else { Settings::new };
+        Ok((0..self.count).map(|n| make(self.kind, self.shape, self.seed.wrapping_add(n))).collect())
+    }
+
     pub(crate) fn run(self) -> Outcome {
-        let settings = match &self.settings {
-            None => Settings::new(self.kind, self.shape, self.seed),
-            Some(path) => {
-                let text = std::fs::read(path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
-                serde_json::from_slice(&text).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?
-            }
-        };
+        let stacks = self.settings()?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         progress::results_in(&self.out);
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
-        let made = made(&settings, &context)?;
-        let stem = format!("{}_{}", settings.kind, settings.seed);
         let mut written = Vec::new();
-        let parts: [(&str, Option<&Array>); 3] =
-            [("raw", Some(&made.raw)), ("labels", made.labels.as_ref()), ("target", made.target.as_ref())];
-        for (part, array) in parts {
-            let Some(array) = array else { continue };
-            context.check()?;
-            let wide = array.dtype() == DType::U32;
-            let container = if wide { Container::OmeTiff } else { Container::ImageJ };
-            let path = self.out.join(format!("{stem}_{part}.{}", if wide { "ome.tif" } else { "tif" }));
-            let mut spec = WriteSpec::of(array, container);
-            spec.voxel_size_um = made.voxel_size_um;
-            spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
-            write_array(&path, array, &spec)?;
-            written.push(path);
+        let mut objects = 0;
+        for settings in &stacks {
+            objects += write(settings, &self.out, &context, &mut written)?;
         }
-        let card = self.out.join(format!("{stem}.json"));
-        let text = serde_json::to_string_pretty(&made.settings).map_err(|e| Failure::other(e.to_string()))?;
-        cytoscope_formats::atomic_write(&card, text.as_bytes())?;
-        written.push(card);
         if self.json {
-            return print_json(&json!({"objects": made.object_count, "outputs": written}));
+            return print_json(&json!({"objects": objects, "outputs": written}));
         }
-        print(&format!("{} objects", made.object_count));
+        print(&format!("{objects} objects"));
         written.iter().for_each(|p| print(&format!("  wrote {}", p.display())));
         Ok(())
     }

@@ -118,6 +118,32 @@ fn one_channel_and_one_time_are_taken_out() {
 }
 
 #[test]
+fn varied_simulations_come_by_the_dozen_each_with_its_voxel_size_and_card() {
+    let desk = Desk::new();
+    let many = ["simulate", "--kind", "nuclei", "--varied", "--count", "3", "--shape", "10,40,44", "--seed", "5"];
+    let made = desk.run(&[&many[..], &["--out", "v", "--json"]].concat()).json();
+    assert_eq!(made["outputs"].as_array().unwrap().len(), 9);
+    let mut sizes = Vec::new();
+    for seed in 5..8 {
+        let told = desk.run(&["info", &format!("v/nuclei_{seed}_raw.tif"), "--json"]).json()["voxel_size_um"].clone();
+        let card: serde_json::Value = serde_json::from_slice(&desk.bytes(&format!("v/nuclei_{seed}.json"))).unwrap();
+        assert_eq!(card["seed"], seed);
+        for axis in ["z", "y", "x"] {
+            let (told, meant) = (told[axis].as_f64().unwrap(), card["voxel_size_um"][axis].as_f64().unwrap());
+            assert!((told / meant - 1.0).abs() < 1e-4, "{axis}: {told} in the file, {meant} on the card");
+        }
+        sizes.push(told.to_string());
+        desk.run(&["simulate", "--kind", "nuclei", "--settings", &format!("v/nuclei_{seed}.json"), "--out", "w"]).ok();
+        for part in ["raw", "labels"] {
+            let name = |folder: &str| format!("{folder}/nuclei_{seed}_{part}.tif");
+            assert_eq!(desk.bytes(&name("v")), desk.bytes(&name("w")), "{seed} {part}");
+        }
+    }
+    sizes.dedup();
+    assert!(sizes.len() > 1, "{sizes:?}");
+}
+
+#[test]
 fn simulations_are_reproducible_and_differ_by_seed() {
     let desk = Desk::new();
     for kind in ["nuclei", "cells", "labelfree"] {

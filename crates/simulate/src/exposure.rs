@@ -1,16 +1,14 @@
 //! From light in focus to camera counts: point-spread function, haze, uneven light, loss in depth, noise.
 
 use crate::{
-    Settings, SimulateError,
+    Optics, Settings, SimulateError,
     grid::Grid,
     noise, optics,
     progress::{Watch, each_slab, each_slab_of_two},
     random::{self, Purpose},
+    settings::MAX_HAZE,
 };
 use rand::Rng;
-
-/// Width of the out-of-focus haze along Z, Y, X: standard deviation in µm.
-const HAZE_SIGMA_UM: [f64; 3] = [5.0, 4.0, 4.0];
 
 /// How the field is lit: `1 - unevenness · d²`, with d the distance from a random brightest place over its largest value.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +35,48 @@ impl Illumination {
     }
 }
 
+/// Blurs light as the objective does what is near focus; `scratch` is lost.
+pub(crate) fn focus(
+    signal: &mut Vec<f32>,
+    scratch: &mut Vec<f32>,
+    grid: &Grid,
+    optics: &Optics,
+    watch: &Watch<'_>,
+) -> Result<(), SimulateError> {
+    optics::blur(signal, scratch, grid, optics.psf_sigma_um, &watch.part(0.0, 0.4))?;
+    if optics.tail_share > 0.0 {
+        spread(signal, scratch, grid, optics.tail_sigma_um, |_| optics.tail_share, &watch.part(0.4, 1.0))?;
+    }
+    Ok(())
+}
+
+/// Blurs a share, told for each slice, of the light.
+fn spread(
+    signal: &mut [f32],
+    scratch: &mut Vec<f32>,
+    grid: &Grid,
+    sigma_um: [f64; 3],
+    share: impl Fn(usize) -> f64 + Sync,
+    watch: &Watch<'_>,
+) -> Result<(), SimulateError> {
+    let mut wide = signal.to_vec();
+    optics::blur(&mut wide, scratch, grid, sigma_um, &watch.part(0.0, 0.95))?;
+    let slabs = (signal, &mut wide[..]);
+    each_slab_of_two(slabs, grid.plane(), &watch.part(0.95, 1.0), |z, signal, wide| {
+        let share = share(z) as f32;
+        signal.iter_mut().zip(wide).for_each(|(s, w)| *s = (1.0 - share) * *s + share * *w);
+    })
+}
+
+/// How far in µm [`focus`] carries light worth noticing along Z, Y, X.
+pub(crate) fn reach_um(optics: &Optics) -> [f64; 3] {
+    // Tails hold a share of the light only: two deviations of them matter as much as three of the rest.
+    let tail = |a: usize| if optics.tail_share > 0.0 { 2.0 * optics.tail_sigma_um[a] } else { 0.0 };
+    [0, 1, 2].map(|a| 3.0 * optics.psf_sigma_um[a] + tail(a))
+}
+
 /// The counts of a fluorescence stack, from the light each voxel sends (photons, before any blur):
-/// `light · depth · ((1 - haze) · PSF∗signal + haze · wide∗signal) + light · background`, then the camera.
+/// `light · depth · ((1 - haze) · PSF∗signal + haze · wide∗PSF∗signal) + light · background`, then the camera.
 pub(crate) fn fluorescence(
     mut signal: Vec<f32>,
     settings: &Settings,
@@ -47,19 +85,10 @@ pub(crate) fn fluorescence(
 ) -> Result<Vec<u16>, SimulateError> {
     let optics = &settings.optics;
     let mut scratch = Vec::new();
-    optics::blur(&mut signal, &mut scratch, grid, optics.psf_sigma_um, &watch.part(0.0, 0.2))?;
-    if optics.haze > 0.0 {
-        let mut wide = signal.clone();
-        optics::blur(&mut wide, &mut scratch, grid, HAZE_SIGMA_UM, &watch.part(0.2, 0.65))?;
-        let haze = optics.haze as f32;
-        each_slab_of_two(
-            (&mut signal[..], &mut wide[..]),
-            grid.plane(),
-            &watch.part(0.65, 0.68),
-            |_, signal, wide| {
-                signal.iter_mut().zip(wide).for_each(|(s, w)| *s = (1.0 - haze) * *s + haze * *w);
-            },
-        )?;
+    focus(&mut signal, &mut scratch, grid, optics, &watch.part(0.0, 0.25))?;
+    if optics.haze > 0.0 || optics.haze_per_um > 0.0 {
+        let share = |z: usize| (optics.haze + optics.haze_per_um * grid.position_um(0, z)).min(MAX_HAZE);
+        spread(&mut signal, &mut scratch, grid, optics.haze_sigma_um, share, &watch.part(0.25, 0.68))?;
     }
     drop(scratch);
     let light = Illumination::new(settings, grid);

@@ -5,7 +5,8 @@
 //! - **cells**: space-filling cells whose membranes are stained, with their labels;
 //! - **label-free**: the bright-field image of cells through focus, with the fluorescence of their nuclei as the target.
 //!
-//! [`Settings::new`] holds sensible values for each kind and [`simulate`] makes the stack. The room is pure: it reads and
+//! [`Settings::new`] holds sensible values for each kind, [`Settings::varied`] draws them over wide ranges to teach networks
+//! with, and [`simulate`] makes the stack. The room is pure: it reads and
 //! writes no files. It fails with [`SimulateError`] on shapes or settings out of range ([`MAX_VOXELS`], [`MAX_OBJECTS`])
 //! and when its progress callback says stop; it does not panic on any settings.
 //!
@@ -22,22 +23,29 @@
 #![forbid(unsafe_code)]
 
 mod cells;
+mod debris;
 mod error;
 mod exposure;
+mod form;
 mod grid;
 mod labelfree;
 mod noise;
 mod nuclei;
 mod optics;
+mod options;
 mod placement;
 mod progress;
 mod random;
+mod region;
 mod settings;
 mod shape;
 mod texture;
 mod truth;
+mod varied;
+mod visible;
 
 pub use error::SimulateError;
+pub use options::{Debris, Placement, Stretch, Truth, TruthOutline};
 pub use settings::{Camera, Kind, MAX_OBJECTS, MAX_VOXELS, Objects, Optics, Settings};
 pub use truth::MIN_OBJECT_VOXELS;
 

@@ -1,14 +1,15 @@
 //! Fluorescent nuclei: chromatin texture, nucleoli, a rim, and a brightness of their own.
 
 use crate::{
-    Made, Settings, SimulateError, exposure,
+    Made, Settings, SimulateError, Truth, debris, exposure,
+    form::Form,
     grid::Grid,
     placement,
     progress::{Watch, each_slab},
     random::{self, Purpose},
     shape::{self, Blob},
     texture::Texture,
-    truth,
+    truth, visible,
 };
 use rand::Rng;
 use rayon::prelude::*;
@@ -23,6 +24,8 @@ pub(crate) struct Nucleus {
     /// Its mean brightness relative to the average nucleus.
     brightness: f32,
     chromatin: Texture,
+    /// Whether its chromatin is condensed: no grains and no rim.
+    even: bool,
     /// Centre and radius in µm.
     nucleoli: Vec<([f64; 3], f64)>,
 }
@@ -40,7 +43,17 @@ impl Nucleus {
                 (place, blob.radius_um * rng.random_range(0.17..0.3))
             })
             .collect();
-        Self { blob, brightness, chromatin, nucleoli }
+        match Form::new(settings, index).mitotic_brightness() {
+            None => Self { blob, brightness, chromatin, nucleoli, even: false },
+            Some(times) => {
+                Self { blob, brightness: brightness * times as f32, chromatin, nucleoli: Vec::new(), even: true }
+            }
+        }
+    }
+
+    /// Its mean brightness relative to the average nucleus.
+    pub(crate) fn brightness(&self) -> f32 {
+        self.brightness
     }
 
     /// The chromatin at a position: about 0 ± 0.26.
@@ -59,6 +72,7 @@ impl Nucleus {
 
     /// Stain at a position inside, at a relative radius; about 1 for the average nucleus.
     fn stain(&self, position_um: [f64; 3], relative_radius: f32, texture: f32) -> f32 {
+        let texture = if self.even { 0.15 * texture } else { texture };
         let chromatin = 1.0 + texture * (2.0 * self.chromatin(position_um) + 0.3 * rim(relative_radius));
         let nucleoli = 1.0 - (1.2 * texture).min(0.9) * self.nucleolus(position_um);
         self.brightness * (chromatin * nucleoli).max(0.08)
@@ -140,10 +154,19 @@ impl Scene {
 
 /// A stack of nuclei and their labels.
 pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> Result<Made, SimulateError> {
-    let scene = Scene::new(settings, grid, 1.0, 1.0, &watch.part(0.0, 0.35))?;
-    let light = scene.light(settings, grid, settings.camera.photons, &watch.part(0.35, 0.5))?;
-    let Scene { labels, nuclei, relative_radius } = scene;
+    let scene = Scene::new(settings, grid, 1.0, 1.0, &watch.part(0.0, 0.3))?;
+    let mut light = scene.light(settings, grid, settings.camera.photons, &watch.part(0.3, 0.42))?;
+    let Scene { mut labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
-    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.5, 1.0))?;
-    Ok(Made { raw, labels, object_count: nuclei.len(), target: None })
+    let noticed = visible::noticed(&labels, &light, nuclei.len(), settings, grid);
+    debris::glow(&mut light, &labels, settings, grid, &watch.part(0.42, 0.44))?;
+    debris::scatter(&mut light, &labels, settings, grid);
+    visible::outline(&mut labels, &nuclei, settings, grid, &watch.part(0.44, 0.55))?;
+    let mut object_count = nuclei.len();
+    if settings.truth != Truth::default() {
+        labels.par_iter_mut().filter(|l| **l > 0 && !noticed[**l as usize - 1]).for_each(|l| *l = 0);
+        object_count = truth::tidy(&mut labels, grid, nuclei.len()).len();
+    }
+    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.55, 1.0))?;
+    Ok(Made { raw, labels, object_count, target: None })
 }

@@ -2,9 +2,11 @@
 
 use crate::{
     Settings, SimulateError,
+    form::Form,
     grid::Grid,
     progress::Watch,
     random::{self, Purpose},
+    region::Region,
     settings::check_count,
     shape::Blob,
 };
@@ -90,11 +92,12 @@ pub(crate) fn place(
 ) -> Result<Vec<Blob>, SimulateError> {
     let objects = &settings.objects;
     let margin = MARGIN * objects.diameter_um;
+    let region = Region::new(settings, grid, margin);
     let (origin, extent) = ([-margin; 3], grid.extent_um().map(|e| e + 2.0 * margin));
     // The mean volume of spheres whose diameters are log-normal: π/6 · mean³ · exp(3 σ²).
     let mean_volume =
         std::f64::consts::PI / 6.0 * objects.diameter_um.powi(3) * (3.0 * objects.diameter_spread.powi(2)).exp();
-    let by_fill = (objects.fill * extent.iter().product::<f64>() / mean_volume).ceil();
+    let by_fill = (objects.fill * region.volume_um3() / mean_volume).ceil();
     let wanted = check_count(objects.count.map_or(by_fill, |n| n as f64))?;
 
     let mut rng = random::stream(settings.seed, Purpose::Placement, 0);
@@ -106,26 +109,38 @@ pub(crate) fn place(
         }
         let diameter = random::log_normal(&mut rng, objects.diameter_um, objects.diameter_spread)
             .clamp(0.5 * objects.diameter_um, 2.0 * objects.diameter_um);
-        let mut blob = Blob::random(&mut rng, diameter);
+        let form = Form::new(settings, blobs.len());
+        let round = form.shaped(Blob::random(&mut rng, diameter));
         for _ in 0..ATTEMPTS {
+            let mut blob = round.clone();
             let touches = !blobs.is_empty() && rng.random::<f64>() < objects.touching;
-            blob.centre_um = if touches {
+            if touches {
                 let other = &blobs[rng.random_range(0..blobs.len())];
                 let direction = random::unit_vector(&mut rng);
-                let distance = rng.random_range(0.86..0.97)
-                    * (other.radius_towards_um(direction) + blob.radius_towards_um(direction.map(|d| -d)));
-                [0, 1, 2].map(|a| other.centre_um[a] + distance * direction[a])
+                let closeness = rng.random_range(0.86..0.97);
+                let against = |blob: &Blob| {
+                    let distance = closeness
+                        * (other.radius_towards_um(direction) + blob.radius_towards_um(direction.map(|d| -d)));
+                    [0, 1, 2].map(|a| other.centre_um[a] + distance * direction[a])
+                };
+                blob.centre_um = against(&blob);
+                if let Some(flat) = form.flattened(&blob, region.outward(blob.centre_um)) {
+                    blob = flat;
+                    blob.centre_um = against(&blob);
+                }
             } else {
-                [0, 1, 2].map(|a| origin[a] + extent[a] * rng.random::<f64>())
-            };
-            let inside = (0..3).all(|a| (0.0..=extent[a]).contains(&(blob.centre_um[a] - origin[a])));
+                blob.centre_um = region.draw(&mut rng);
+                if let Some(flat) = form.flattened(&blob, region.outward(blob.centre_um)) {
+                    blob = flat;
+                }
+            }
             let spacing = |other: &Blob| {
                 let smaller = blob.radius_um.min(other.radius_um);
                 let least = if touches { -OVERLAP * smaller } else { GAP * diameter + (room - 1.0) * smaller };
                 gap_um(&blob, other) >= least
             };
             let horizon = blob.reach_um() + near.reach_um + GAP * diameter + (room - 1.0) * blob.radius_um;
-            if inside && near.all_near(blob.centre_um, horizon, |i| spacing(&blobs[i as usize])) {
+            if region.holds(blob.centre_um) && near.all_near(blob.centre_um, horizon, |i| spacing(&blobs[i as usize])) {
                 near.insert(blobs.len() as u32, &blob);
                 blobs.push(blob);
                 break;

@@ -21,6 +21,16 @@ pub(crate) enum Purpose {
     Texture = 6,
     /// The vesicles of one cell.
     Vesicles = 7,
+    /// What one body is besides its random shape.
+    Form = 8,
+    /// One piece of debris.
+    Debris = 9,
+    /// Where clusters of objects lie.
+    Clusters = 10,
+    /// Settings drawn over ranges.
+    Varied = 11,
+    /// The light between objects.
+    Glow = 12,
 }
 
 /// The stream of one object or slice.

@@ -1,6 +1,6 @@
 //! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
 
-use crate::{SimulateError, grid::Grid};
+use crate::{Debris, Placement, SimulateError, Stretch, Truth, TruthOutline, grid::Grid};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
@@ -10,6 +10,9 @@ pub const MAX_VOXELS: usize = 1 << 28;
 
 /// The most objects a stack may be asked to hold.
 pub const MAX_OBJECTS: usize = 1_000_000;
+
+/// The largest share of the light that comes back as haze.
+pub(crate) const MAX_HAZE: f64 = 0.9;
 
 /// What a stack shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,6 +95,22 @@ pub struct Objects {
     /// Thickness of membranes in µm (full width at half maximum), at most a quarter of the distance of neighbours; cells
     /// only.
     pub membrane_um: f64,
+    /// How bodies are drawn out along the axes, and how many are flat; not for cells.
+    #[serde(default)]
+    pub stretch: Stretch,
+    /// Where nuclei may lie; not for cells.
+    #[serde(default)]
+    pub placement: Placement,
+    /// Share of the nuclei that divide, 0 to 1: smaller, compact, without texture and several times as bright.
+    #[serde(default)]
+    pub mitotic: f64,
+    /// Light between nuclei (their cells' bodies), in shares of the average nucleus' light, 0 to 1: in balls where nuclei lie
+    /// in such, else in the whole field. Nuclei only.
+    #[serde(default)]
+    pub glow: f64,
+    /// What shines and is no nucleus.
+    #[serde(default)]
+    pub debris: Debris,
 }
 
 /// Light on its way to the camera.
@@ -102,8 +121,21 @@ pub struct Optics {
     pub psf_sigma_um: [f64; 3],
     /// How much darker the darkest corner is lit than the brightest place, 0 (even) to 0.95.
     pub unevenness: f64,
+    /// Share of the light that the point-spread function spreads wider than `psf_sigma_um`, 0 to 0.9: its tails.
+    /// Fluorescence only.
+    #[serde(default)]
+    pub tail_share: f64,
+    /// Width of the tails along Z, Y, X beyond that of the rest: standard deviation in µm, 0 to 50.
+    #[serde(default = "default_tail")]
+    pub tail_sigma_um: [f64; 3],
     /// Share of the light that comes back as out-of-focus haze, 0 to 0.9.
     pub haze: f64,
+    /// How much that share grows with depth, in 1/µm, 0 to 0.1; it stays below 0.9.
+    #[serde(default)]
+    pub haze_per_um: f64,
+    /// Width of the haze along Z, Y, X: standard deviation in µm, 0 to 50.
+    #[serde(default = "default_haze")]
+    pub haze_sigma_um: [f64; 3],
     /// Light lost in depth: the signal falls by `exp(-attenuation_per_um · z)`, in 1/µm.
     pub attenuation_per_um: f64,
     /// Numerical aperture of the condenser in water, 0 to 1.2: a wider cone of light blurs what is out of focus sooner.
@@ -111,6 +143,14 @@ pub struct Optics {
     pub condenser_na: f64,
     /// Distance from focus in µm over which an object slice still counts. Bright-field only.
     pub defocus_range_um: f64,
+}
+
+fn default_tail() -> [f64; 3] {
+    [4.0, 0.5, 0.5]
+}
+
+fn default_haze() -> [f64; 3] {
+    [5.0, 4.0, 4.0]
 }
 
 /// The detector.
@@ -148,6 +188,9 @@ pub struct Settings {
     pub optics: Optics,
     /// The camera.
     pub camera: Camera,
+    /// Which nuclei the truth tells of, and where it draws their outlines.
+    #[serde(default)]
+    pub truth: Truth,
 }
 
 impl Settings {
@@ -163,11 +206,20 @@ impl Settings {
             brightness_spread: 0.35,
             texture: 0.5,
             membrane_um: 0.6,
+            stretch: Stretch::NONE,
+            placement: Placement::Field,
+            mitotic: 0.0,
+            glow: 0.0,
+            debris: Debris::NONE,
         };
         let optics = Optics {
             psf_sigma_um: [0.9, 0.25, 0.25],
             unevenness: 0.3,
+            tail_share: 0.0,
+            tail_sigma_um: default_tail(),
             haze: 0.15,
+            haze_per_um: 0.0,
+            haze_sigma_um: default_haze(),
             attenuation_per_um: 0.003,
             condenser_na: 0.5,
             defocus_range_um: 6.0,
@@ -194,13 +246,14 @@ impl Settings {
                 Camera { photons: 4000.0, background_photons: 0.0, gain_counts_per_photon: 4.0, ..camera },
             ),
         };
-        Self { kind, shape_zyx, voxel_size_um, seed, objects, optics, camera }
+        Self { kind, shape_zyx, voxel_size_um, seed, objects, optics, camera, truth: Truth::default() }
     }
 
     /// An upper estimate of the memory [`simulate`](crate::simulate) takes at its peak, result included, in bytes.
     pub fn peak_bytes(&self) -> u64 {
         let voxels = self.shape_zyx.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
         let bytes_per_voxel = match self.kind {
+            Kind::Nuclei if self.truth.outline != TruthOutline::Body => 36,
             Kind::Nuclei | Kind::Cells => 20,
             Kind::LabelFree => 24,
         };
@@ -232,6 +285,12 @@ impl Settings {
         within("objects.diameter_spread", objects.diameter_spread, 0.0..=0.5)?;
         within("objects.brightness_spread", objects.brightness_spread, 0.0..=1.5)?;
         within("objects.texture", objects.texture, 0.0..=1.0)?;
+        objects.stretch.check()?;
+        objects.placement.check()?;
+        within("objects.mitotic", objects.mitotic, 0.0..=1.0)?;
+        within("objects.glow", objects.glow, 0.0..=1.0)?;
+        objects.debris.check()?;
+        self.truth.check()?;
         if self.kind == Kind::Cells {
             within(
                 "objects.membrane_um (to a quarter of the diameter)",
@@ -243,7 +302,15 @@ impl Settings {
             within("optics.psf_sigma_um", sigma, 0.0..=20.0)?;
         }
         within("optics.unevenness", optics.unevenness, 0.0..=0.95)?;
-        within("optics.haze", optics.haze, 0.0..=0.9)?;
+        within("optics.tail_share", optics.tail_share, 0.0..=0.9)?;
+        for sigma in optics.tail_sigma_um {
+            within("optics.tail_sigma_um", sigma, 0.0..=50.0)?;
+        }
+        within("optics.haze", optics.haze, 0.0..=MAX_HAZE)?;
+        within("optics.haze_per_um", optics.haze_per_um, 0.0..=0.1)?;
+        for sigma in optics.haze_sigma_um {
+            within("optics.haze_sigma_um", sigma, 0.0..=50.0)?;
+        }
         within("optics.attenuation_per_um", optics.attenuation_per_um, 0.0..=1.0)?;
         within("optics.condenser_na", optics.condenser_na, 0.0..=1.2)?;
         within("optics.defocus_range_um", optics.defocus_range_um, 0.0..=50.0)?;
@@ -257,7 +324,7 @@ impl Settings {
 }
 
 /// `Ok` for a value inside its range (not a number is outside every range).
-fn within(what: &'static str, value: f64, range: RangeInclusive<f64>) -> Result<(), SimulateError> {
+pub(crate) fn within(what: &'static str, value: f64, range: RangeInclusive<f64>) -> Result<(), SimulateError> {
     if range.contains(&value) {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use crate::{SimulateError, grid::Grid, progress::Watch, progress::each_slab_of_two, random};
 use rand::Rng;
+use std::ops::Range;
 
 /// The largest a bump's amplitude may be, as a share of the radius.
 const MAX_BUMP: f64 = 0.1;
@@ -28,6 +29,11 @@ pub(crate) struct Blob {
     bumps: [Bump; 3],
     /// Half extents in µm along Z, Y, X of the box around the body.
     half_um: [f64; 3],
+}
+
+/// The most that bumps raise a surface: |P_l| is at most 1, so no bump reaches further than its amplitude.
+fn swell(bumps: &[Bump; 3]) -> f64 {
+    1.0 + bumps.iter().map(|b| b.amplitude.abs()).sum::<f64>()
 }
 
 fn dot(a: [f64; 3], b: [f64; 3]) -> f64 {
@@ -68,10 +74,44 @@ impl Blob {
         // World = turn · diag(half) · own, and back: own = diag(1/half) · turnᵀ · world.
         let from_unit = turn.map(|row| [row[0] * half[0], row[1] * half[1], row[2] * half[2]]);
         let to_unit = [0, 1, 2].map(|i| [turn[0][i] / half[i], turn[1][i] / half[i], turn[2][i] / half[i]]);
-        // |P_l| is at most 1, so no bump reaches further than its amplitude.
-        let swell = 1.0 + bumps.iter().map(|b| b.amplitude.abs()).sum::<f64>();
-        let half_um = from_unit.map(|row| dot(row, row).sqrt() * swell);
+        let half_um = from_unit.map(|row| dot(row, row).sqrt() * swell(&bumps));
         Self { centre_um: [0.0; 3], radius_um, to_unit, from_unit, bumps, half_um }
+    }
+
+    /// This body with the space about its centre scaled along Z, Y, X, and its volume kept.
+    pub(crate) fn stretched(&self, factors: [f64; 3]) -> Self {
+        let mean = (factors[0] * factors[1] * factors[2]).cbrt();
+        let factors = factors.map(|f| f / mean);
+        let from_unit = [0, 1, 2].map(|a| self.from_unit[a].map(|v| v * factors[a]));
+        let to_unit = self.to_unit.map(|row| [row[0] / factors[0], row[1] / factors[1], row[2] / factors[2]]);
+        self.with_axes(from_unit, to_unit)
+    }
+
+    /// This body with the space about its centre pressed along a unit direction, so that a ball becomes `flatness` times
+    /// as wide as it is thick, and its volume kept.
+    pub(crate) fn flattened(&self, direction: [f64; 3], flatness: f64) -> Self {
+        let (wide, thick) = (flatness.cbrt(), flatness.cbrt() / flatness);
+        // World = (wide · 1 + (thick - wide) · n nᵀ) · turn · …, and the inverse on the other side.
+        let press = |wide: f64, thick: f64, v: [f64; 3]| {
+            let along = (thick - wide) * dot(direction, v);
+            [0, 1, 2].map(|a| wide * v[a] + along * direction[a])
+        };
+        let columns = [0, 1, 2].map(|c| press(wide, thick, self.from_unit.map(|row| row[c])));
+        let from_unit = [0, 1, 2].map(|r| columns.map(|column| column[r]));
+        let to_unit = self.to_unit.map(|row| press(1.0 / wide, 1.0 / thick, row));
+        self.with_axes(from_unit, to_unit)
+    }
+
+    /// This body, `factor` times as large every way.
+    pub(crate) fn scaled(&self, factor: f64) -> Self {
+        let from_unit = self.from_unit.map(|row| row.map(|v| v * factor));
+        let to_unit = self.to_unit.map(|row| row.map(|v| v / factor));
+        Self { radius_um: factor * self.radius_um, ..self.with_axes(from_unit, to_unit) }
+    }
+
+    fn with_axes(&self, from_unit: [[f64; 3]; 3], to_unit: [[f64; 3]; 3]) -> Self {
+        let half_um = from_unit.map(|row| dot(row, row).sqrt() * swell(&self.bumps));
+        Self { from_unit, to_unit, half_um, ..self.clone() }
     }
 
     /// The distance of the surface from the centre along a unit direction in own coordinates.
@@ -103,6 +143,11 @@ impl Blob {
     /// The largest distance in µm that the surface can have from the centre.
     pub(crate) fn reach_um(&self) -> f64 {
         self.half_um.iter().map(|h| h * h).sum::<f64>().sqrt()
+    }
+
+    /// The voxels, along each axis, of the box around the body.
+    pub(crate) fn voxels(&self, grid: &Grid) -> [Range<usize>; 3] {
+        [0, 1, 2].map(|a| grid.range(a, self.centre_um[a] - self.half_um[a], self.centre_um[a] + self.half_um[a]))
     }
 
     /// The position in µm of a point given as a direction and a relative radius.
@@ -177,6 +222,41 @@ mod tests {
                 assert!((blob.relative_radius(surface) - 1.0).abs() < 1e-9);
                 assert!((0..3).all(|a| (radius * direction[a]).abs() <= blob.half_um[a] + 1e-9));
             }
+        }
+    }
+
+    #[test]
+    fn a_body_drawn_out_keeps_its_volume_and_has_the_proportions_asked_for() {
+        let grid = Grid { shape: [60, 60, 60], voxel_um: [0.4; 3] };
+        let mut blob = Blob::random(&mut stream(4, Purpose::Placement, 0), 8.0);
+        blob.centre_um = [12.0; 3];
+        let measure = |blob: Blob| {
+            let cover = cover(&grid, &[blob], 1.0, &Watch::new(&|_| true)).unwrap();
+            let (mut count, mut square) = (0.0, [0.0; 3]);
+            for (i, _) in cover.owner.iter().enumerate().filter(|(_, o)| **o == 1) {
+                let at = [i / 3600, i / 60 % 60, i % 60];
+                count += 1.0;
+                (0..3).for_each(|a| square[a] += (grid.position_um(a, at[a]) - 12.0).powi(2));
+            }
+            (count, square.map(|s| (s / count).sqrt()))
+        };
+        let (volume, extent) = measure(blob.clone());
+        for (changed, axis, factors) in [
+            (blob.stretched([2.0, 1.0, 1.0]), 0, [2.0, 1.0, 1.0]),
+            (blob.flattened([0.0, 1.0, 0.0], 2.0), 1, [1.0, 0.5, 1.0]),
+        ] {
+            let (after, now) = measure(changed.clone());
+            assert!((after / volume - 1.0).abs() < 0.02, "{after} for {volume}");
+            let mean = factors.iter().product::<f64>().cbrt();
+            for a in 0..3 {
+                let expected = factors[a] / mean;
+                assert!((now[a] / extent[a] / expected - 1.0).abs() < 0.02, "{axis}: {now:?} from {extent:?}");
+            }
+            let direction = random::unit_vector(&mut stream(1, Purpose::Looks, 0));
+            let radius = changed.radius_towards_um(direction);
+            let surface = [0, 1, 2].map(|a| 12.0 + radius * direction[a]);
+            assert!((changed.relative_radius(surface) - 1.0).abs() < 1e-9);
+            assert!((0..3).all(|a| (radius * direction[a]).abs() <= changed.half_um[a]));
         }
     }
 

@@ -9,9 +9,9 @@ pub const MIN_OBJECT_VOXELS: usize = 20;
 
 /// A box of voxels: first and last index along Z, Y, X.
 #[derive(Clone, Copy)]
-struct Bounds {
-    low: [usize; 3],
-    high: [usize; 3],
+pub(crate) struct Bounds {
+    pub(crate) low: [usize; 3],
+    pub(crate) high: [usize; 3],
 }
 
 /// Keeps the largest piece (voxels joined by faces) of every label, drops labels of fewer than [`MIN_OBJECT_VOXELS`], and
@@ -37,7 +37,7 @@ pub(crate) fn tidy(labels: &mut [u32], grid: &Grid, count: usize) -> Vec<u32> {
 }
 
 /// The box around every label.
-fn bounds(labels: &[u32], grid: &Grid, count: usize) -> Vec<Option<Bounds>> {
+pub(crate) fn bounds(labels: &[u32], grid: &Grid, count: usize) -> Vec<Option<Bounds>> {
     let mut bounds: Vec<Option<Bounds>> = vec![None; count];
     for (line, row) in labels.chunks_exact(grid.shape[2]).enumerate() {
         let (z, y) = (line / grid.shape[1], line % grid.shape[1]);

@@ -1,0 +1,76 @@
+//! What shines and is no nucleus: cells' bodies, polar bodies, crumbs of dead cells, ghosts from other planes.
+
+use crate::{
+    Settings, SimulateError,
+    grid::Grid,
+    nuclei::smooth_step,
+    progress::{Watch, each_slab},
+    random::{self, Purpose},
+    region::Region,
+    shape::Blob,
+    texture::Texture,
+};
+use rand::Rng;
+
+/// Diameters as shares of a nucleus'.
+const SIZES: (f64, f64) = (0.2, 1.1);
+
+/// Spread of the brightness from piece to piece: standard deviation of its logarithm.
+const SPREAD: f64 = 0.6;
+
+/// Grain in µm, depth, and margin (in diameters of nuclei) about the balls that nuclei lie in, of the light between them.
+const GLOW: (f64, f32, f64) = (6.0, 0.8, 0.7);
+
+/// Adds the light between the nuclei; `labels` are their bodies.
+pub(crate) fn glow(
+    light: &mut [f32],
+    labels: &[u32],
+    settings: &Settings,
+    grid: &Grid,
+    watch: &Watch<'_>,
+) -> Result<(), SimulateError> {
+    let objects = &settings.objects;
+    if objects.glow <= 0.0 {
+        return Ok(());
+    }
+    let (region, (grain_um, depth, margin)) = (Region::new(settings, grid, 0.0), GLOW);
+    let texture = Texture::new(random::stream(settings.seed, Purpose::Glow, 0).random());
+    let (photons, margin_um) = ((settings.camera.photons * objects.glow) as f32, margin * objects.diameter_um);
+    let (plane, row) = (grid.plane(), grid.shape[2]);
+    each_slab(light, plane, watch, |z, slice| {
+        for (i, (value, label)) in slice.iter_mut().zip(&labels[z * plane..]).enumerate() {
+            let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
+            if *label == 0 && region.near(position, margin_um) {
+                *value += photons * (1.0 + depth * texture.at(position, grain_um));
+            }
+        }
+    })
+}
+
+/// Adds the light of debris outside the nuclei; `labels` are the nuclei's bodies.
+pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, grid: &Grid) {
+    let (objects, region) = (&settings.objects, Region::new(settings, grid, 0.0));
+    for piece in 0..objects.debris.count {
+        let mut rng = random::stream(settings.seed, Purpose::Debris, piece);
+        let size = (rng.random_range(SIZES.0.ln()..SIZES.1.ln())).exp();
+        let mut blob = Blob::random(&mut rng, size * objects.diameter_um);
+        blob.centre_um = region.litter(&mut rng);
+        let brightness = random::log_normal(&mut rng, objects.debris.brightness, SPREAD);
+        let texture = Texture::new(rng.random());
+        let photons = (settings.camera.photons * brightness) as f32;
+        let [slices, rows, columns] = blob.voxels(grid);
+        for z in slices {
+            for y in rows.clone() {
+                for x in columns.clone() {
+                    let position = [grid.position_um(0, z), grid.position_um(1, y), grid.position_um(2, x)];
+                    let radius = blob.relative_radius(position) as f32;
+                    let at = (z * grid.shape[1] + y) * grid.shape[2] + x;
+                    if radius < 1.0 && labels[at] == 0 {
+                        let grain = 1.0 + texture.at(position, 0.5 * blob.radius_um);
+                        light[at] += photons * grain * smooth_step(2.5 * (1.0 - radius));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Options beyond the defaults of a kind; each is off, and changes no byte, until it is asked for.
+
+use crate::{SimulateError, settings::within};
+use serde::{Deserialize, Serialize};
+
+/// The most that a body is drawn out, or pressed together, along an axis.
+pub(crate) const MAX_STRETCH: f64 = 5.0;
+
+/// How bodies are drawn out along the axes of the stack. A body keeps its volume: only the ratios of the factors count.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stretch {
+    /// Mean factors along Z, Y, X, each 0.2 to 5: `[1.6, 1.0, 1.0]` makes bodies 1.6 times as long along Z as in the plane.
+    pub zyx: [f64; 3],
+    /// Spread of the factor along Z from body to body: standard deviation of its logarithm, 0 to 0.5.
+    pub spread: f64,
+    /// Share of the bodies that are flat besides, 0 to 1: half as thick as they are wide, turned any way.
+    pub flat: f64,
+}
+
+impl Stretch {
+    /// Bodies as they are.
+    pub const NONE: Self = Self { zyx: [1.0; 3], spread: 0.0, flat: 0.0 };
+
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        for factor in self.zyx {
+            within("objects.stretch.zyx", factor, 1.0 / MAX_STRETCH..=MAX_STRETCH)?;
+        }
+        within("objects.stretch.spread", self.spread, 0.0..=0.5)?;
+        within("objects.stretch.flat", self.flat, 0.0..=1.0)
+    }
+}
+
+impl Default for Stretch {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// Where the outline of a nucleus lies in the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum TruthOutline {
+    /// Where its body ends.
+    #[default]
+    Body,
+    /// Where it is seen to end: where its own light, as the objective blurs it, falls to a share of its peak. A voxel that
+    /// shows several nuclei belongs to the one that sends it the most light.
+    Visible {
+        /// The share of the peak, 0.02 to 0.9; people draw outlines at about 0.2 to 0.25.
+        share: f64,
+    },
+}
+
+/// Which objects the truth tells of, and how; nuclei only.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Truth {
+    /// Where outlines lie.
+    pub outline: TruthOutline,
+    /// Nuclei whose mean light is less than this share, 0 to 1, of the bright nuclei's (the 75th percentile of the stack)
+    /// are in the image and not in the truth. 0 keeps all.
+    pub least_brightness: f64,
+}
+
+impl Truth {
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        if let TruthOutline::Visible { share } = self.outline {
+            within("truth.outline.visible.share", share, 0.02..=0.9)?;
+        }
+        within("truth.least_brightness", self.least_brightness, 0.0..=1.0)
+    }
+}
+
+/// Faint bodies and crumbs that are in the image and never in the truth; nuclei only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Debris {
+    /// Pieces in the stack, 0 to 10 000. Their diameters are 0.2 to 1.1 of a nucleus'.
+    pub count: usize,
+    /// Their mean brightness relative to the average nucleus, 0 to 10.
+    pub brightness: f64,
+}
+
+impl Debris {
+    /// None.
+    pub const NONE: Self = Self { count: 0, brightness: 0.15 };
+
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        within("objects.debris.count", self.count as f64, 0.0..=10_000.0)?;
+        within("objects.debris.brightness", self.brightness, 0.0..=10.0)
+    }
+}
+
+impl Default for Debris {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// Where nuclei may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Placement {
+    /// Anywhere in the field, and cut by its edges.
+    #[default]
+    Field,
+    /// In balls or shells with empty space around them, such as embryos and spheroids; `fill` is then the share of theirs
+    /// that nuclei take up, and flat nuclei lie along their surface.
+    Clusters {
+        /// Balls in the field, 1 to 1000. They may run into each other.
+        count: usize,
+        /// Radius in µm up to which centres of nuclei lie, 1 to 2000.
+        radius_um: f64,
+        /// Radius of the hollow inside as a share of `radius_um`: 0 = a ball, to 0.95 = a thin shell.
+        hollow: f64,
+    },
+}
+
+impl Placement {
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        let Self::Clusters { count, radius_um, hollow } = *self else { return Ok(()) };
+        within("objects.placement.clusters.count", count as f64, 1.0..=1000.0)?;
+        within("objects.placement.clusters.radius_um", radius_um, 1.0..=2000.0)?;
+        within("objects.placement.clusters.hollow", hollow, 0.0..=0.95)
+    }
+}

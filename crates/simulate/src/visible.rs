@@ -1,0 +1,117 @@
+//! The truth as it is seen: outlines where a nucleus' own blurred light fades, and no nuclei too faint to be noticed.
+
+use crate::{
+    Optics, Settings, SimulateError, TruthOutline,
+    exposure::{self, Illumination},
+    grid::Grid,
+    nuclei::Nucleus,
+    progress::Watch,
+    truth::{self, Bounds},
+};
+use rayon::prelude::*;
+
+/// Which nuclei (by index) are bright enough for the truth. `light` is what each voxel sends, before any blur; what is lost
+/// in depth and to uneven light counts as lost.
+pub(crate) fn noticed(labels: &[u32], light: &[f32], count: usize, settings: &Settings, grid: &Grid) -> Vec<bool> {
+    let least = settings.truth.least_brightness;
+    if least <= 0.0 || count == 0 {
+        return vec![true; count];
+    }
+    let lit = Illumination::new(settings, grid);
+    let mut sums = vec![(0.0f64, 0.0f64); count];
+    for (line, (labels, light)) in labels.chunks_exact(grid.shape[2]).zip(light.chunks_exact(grid.shape[2])).enumerate()
+    {
+        let (z, y) = (line / grid.shape[1], line % grid.shape[1]);
+        let depth = (-settings.optics.attenuation_per_um * grid.position_um(0, z)).exp();
+        for (x, (label, value)) in labels.iter().zip(light).enumerate().filter(|(_, (l, _))| **l > 0) {
+            let (sum, voxels) = &mut sums[*label as usize - 1];
+            *sum += depth * lit.at(grid.position_um(1, y), grid.position_um(2, x)) * f64::from(*value);
+            *voxels += 1.0;
+        }
+    }
+    let means: Vec<f64> = sums.iter().map(|(sum, voxels)| sum / voxels.max(1.0)).collect();
+    let mut sorted = means.clone();
+    sorted.sort_by(f64::total_cmp);
+    let bright = sorted[3 * (count - 1) / 4];
+    means.into_iter().map(|m| m >= least * bright).collect()
+}
+
+/// Moves the outlines of `labels` (1 + index in `nuclei`) to where the settings want them.
+pub(crate) fn outline(
+    labels: &mut [u32],
+    nuclei: &[Nucleus],
+    settings: &Settings,
+    grid: &Grid,
+    watch: &Watch<'_>,
+) -> Result<(), SimulateError> {
+    let TruthOutline::Visible { share } = settings.truth.outline else { return Ok(()) };
+    let boxes: Vec<(usize, Window)> = truth::bounds(labels, grid, nuclei.len())
+        .into_iter()
+        .enumerate()
+        .filter_map(|(i, b)| Some((i, Window::around(b?, &settings.optics, grid))))
+        .collect();
+    let mut largest = vec![0.0f32; grid.len()];
+    let mut owner = vec![0u32; grid.len()];
+    let mut rest = &boxes[..];
+    while !rest.is_empty() {
+        watch.at(1.0 - rest.len() as f64 / boxes.len() as f64)?;
+        // As many at once as hold no more voxels than the stack, so that memory stays bounded.
+        let mut voxels = 0;
+        let fit = rest.iter().take(64).take_while(|(_, window)| {
+            voxels += window.grid.len();
+            voxels <= grid.len()
+        });
+        let (now, later) = rest.split_at(fit.count().max(1));
+        rest = later;
+        let seen: Vec<Vec<f32>> = now
+            .par_iter()
+            .map(|(i, window)| window.own_light(labels, *i, &settings.optics, grid))
+            .collect::<Result<_, _>>()?;
+        for ((i, window), light) in now.iter().zip(seen) {
+            let peak = light.iter().copied().fold(0.0, f32::max);
+            let brightness = nuclei[*i].brightness();
+            for (at, value) in light.into_iter().enumerate() {
+                let here = window.index(at, grid);
+                if value > 0.0 && value >= share as f32 * peak && brightness * value > largest[here] {
+                    largest[here] = brightness * value;
+                    owner[here] = *i as u32 + 1;
+                }
+            }
+        }
+    }
+    labels.copy_from_slice(&owner);
+    Ok(())
+}
+
+/// A part of the stack.
+struct Window {
+    first: [usize; 3],
+    grid: Grid,
+}
+
+impl Window {
+    /// The part in which a nucleus may be seen.
+    fn around(bounds: Bounds, optics: &Optics, grid: &Grid) -> Self {
+        let reach_um = exposure::reach_um(optics);
+        let margin = [0, 1, 2].map(|a| (reach_um[a] / grid.voxel_um[a]).ceil() as usize + 1);
+        let first = [0, 1, 2].map(|a| bounds.low[a].saturating_sub(margin[a]));
+        let shape = [0, 1, 2].map(|a| (bounds.high[a] + margin[a] + 1).min(grid.shape[a]) - first[a]);
+        Self { first, grid: Grid { shape, voxel_um: grid.voxel_um } }
+    }
+
+    /// The index in the stack of a voxel of this part.
+    fn index(&self, at: usize, grid: &Grid) -> usize {
+        let [_, rows, row] = self.grid.shape;
+        let [z, y, x] = [at / (rows * row), at / row % rows, at % row];
+        ((self.first[0] + z) * grid.shape[1] + self.first[1] + y) * grid.shape[2] + self.first[2] + x
+    }
+
+    /// What the objective shows of a nucleus of even brightness 1: even, so that a dark nucleolus makes no hole.
+    fn own_light(&self, labels: &[u32], index: usize, optics: &Optics, grid: &Grid) -> Result<Vec<f32>, SimulateError> {
+        let own = index as u32 + 1;
+        let mut light: Vec<f32> =
+            (0..self.grid.len()).map(|at| f32::from(u8::from(labels[self.index(at, grid)] == own))).collect();
+        exposure::focus(&mut light, &mut Vec::new(), &self.grid, optics, &Watch::new(&|_| true))?;
+        Ok(light)
+    }
+}
