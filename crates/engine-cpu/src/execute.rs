@@ -368,8 +368,13 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
             let (ones, zeros) = (vec![1.0; to.layout.channels], vec![0.0; to.layout.channels]);
             each(to, &mut |image, words, split| {
                 let x = split.read(from.range(image)).ok_or_else(overlap)?;
-                let term = apply::Term { source: Source::F32(x, &from.layout), scale: &ones, shift: &zeros };
                 let bytes = bytes_mut(words, to.layout.len());
+                if from.layout.block == 1 {
+                    let quantizer = Quantizer::new(scale, zero);
+                    reorder::quantize_planes(isa, x, &from.layout, quantizer, bytes, &to.layout).map_err(kernel)?;
+                    return reorder::clear_border(&to.layout, zero, bytes).map_err(kernel);
+                }
+                let term = apply::Term { source: Source::F32(x, &from.layout), scale: &ones, shift: &zeros };
                 let target = Target::U8(bytes, Quantizer::new(scale, zero));
                 apply::apply(isa, &[term], conv::Activation::None, target, &to.layout).map_err(kernel)?;
                 reorder::clear_border(&to.layout, zero, bytes_mut(words, to.layout.len())).map_err(kernel)

@@ -270,7 +270,7 @@ impl Model {
 
     /// Compiles the network for inputs of one shape.
     ///
-    /// An engine that has no integers yet runs a quantized network with its own meaning: what is dequantized is a float.
+    /// In a float precision a quantized network is run with its own meaning: what is dequantized is a float.
     ///
     /// # Errors
     /// The engine's; [`EngineError::NotQuantized`] if integers are asked of a model in floats.
@@ -286,11 +286,7 @@ impl Model {
             if !self.has_int8 {
                 return Err(EngineError::NotQuantized { engine: engine.name() });
             }
-            match engine.compile(graph, &shapes, options) {
-                // No integers on this engine, or none in this network that it could use.
-                Err(EngineError::UnsupportedPrecision { .. } | EngineError::NotQuantized { .. }) => {}
-                done => return done,
-            }
+            return engine.compile(graph, &shapes, options);
         }
         if !is_quantized(graph) {
             return engine.compile(graph, &shapes, options);
@@ -298,8 +294,7 @@ impl Model {
         let mut floats = graph.clone();
         passes::fold_dequantized(&mut floats)?;
         passes::eliminate_dead(&mut floats);
-        let precision = if options.precision == Precision::Int8 { Precision::F32 } else { options.precision };
-        engine.compile(&floats, &shapes, &CompileOptions { precision, ..options.clone() })
+        engine.compile(&floats, &shapes, options)
     }
 
     /// The shape of the network's input for a tile.

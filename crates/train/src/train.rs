@@ -2,27 +2,25 @@
 
 use crate::budget::{self, Costs};
 use crate::checkpoint::{Folder, Standing, restore};
-use crate::config::{self, TrainConfig};
-use crate::data::{self, Data};
-use crate::decode;
-use crate::error::{data as data_error, engine as engine_error, io, wrong};
+use crate::config::TrainConfig;
+use crate::data;
+use crate::error::data as data_error;
 use crate::history::{History, StepPoint, ValidationPoint};
-use crate::job::{TrainJob, TrainReport, Verdict};
-use crate::network::{self, Start};
+use crate::job::{TrainJob, TrainReport};
+use crate::network::Start;
 use crate::package::{self, Description};
+use crate::setup::{agree, fingerprint, prepare, spare};
 use crate::step::{State, Stepper, StepperOptions};
 use crate::validate::{Scores, Validator};
-use cytoscope_engine::{DeviceId, Engine, Precision};
-use cytoscope_graph::package::Package;
+use cytoscope_engine::{Engine, Precision};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_pipeline::{Context, Event, JobError};
-use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind};
+use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,35 +32,28 @@ const CHECKPOINT_SECS: u64 = 30;
 const MOST_RESCUES: u32 = 5;
 /// Scores so near one another are taken as equal.
 const SCORE_NOISE: f64 = 0.01;
-/// Greatest loss of F1 that quantizing may cost.
-const INT8_LOSS: f64 = 0.005;
-/// Patches where nothing is said: voxels along Z, Y, X.
-const PATCH: [usize; 3] = [24, 64, 64];
-/// Patches of a step where nothing is said.
-const BATCH: usize = 2;
-
 /// Everything a training works with.
-struct Training<'a> {
-    job: &'a TrainJob,
-    context: &'a Context,
-    devices: &'a Devices,
-    engine: Box<dyn Engine>,
-    folder: Folder,
-    start: Start,
-    options: StepperOptions,
-    config: TrainConfig,
-    patch: [usize; 3],
-    batch: usize,
-    sampler: Arc<Sampler>,
-    validator: Validator,
-    segment: SegmentOptions,
-    voxel_um: Option<[f64; 3]>,
-    intensity: Option<(f64, f64)>,
-    epoch_steps: u64,
-    train_pairs: Vec<Pair>,
-    validation_pairs: usize,
-    fingerprint: String,
-    began: Instant,
+pub(crate) struct Training<'a> {
+    pub(crate) job: &'a TrainJob,
+    pub(crate) context: &'a Context,
+    pub(crate) devices: &'a Devices,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) folder: Folder,
+    pub(crate) start: Start,
+    pub(crate) options: StepperOptions,
+    pub(crate) config: TrainConfig,
+    pub(crate) patch: [usize; 3],
+    pub(crate) batch: usize,
+    pub(crate) sampler: Arc<Sampler>,
+    pub(crate) validator: Validator,
+    pub(crate) segment: SegmentOptions,
+    pub(crate) voxel_um: Option<[f64; 3]>,
+    pub(crate) intensity: Option<(f64, f64)>,
+    pub(crate) epoch_steps: u64,
+    pub(crate) train_pairs: Vec<Pair>,
+    pub(crate) validation_pairs: usize,
+    pub(crate) fingerprint: String,
+    pub(crate) began: Instant,
 }
 
 pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
@@ -94,135 +85,11 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
     Ok(report)
 }
 
-/// Refuses to write over what is no package.
-fn spare(out: &Path) -> Result<(), JobError> {
-    let is_zip = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"));
-    if out.is_file() && !(is_zip && Package::open(out).is_ok()) {
-        return Err(wrong(format!("{} is a file and no package: give another path with --out", out.display())));
-    }
-    let full = std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
-    if out.is_dir() && full && !out.join("rdf.yaml").is_file() {
-        return Err(wrong(format!("{} holds other files: give a new folder with --out", out.display())));
-    }
-    Ok(())
-}
-
-/// What the data are, so that a resumed training notices others.
-fn fingerprint(data: &Data) -> String {
-    let mut text = String::new();
-    for pair in &data.dataset.pairs {
-        let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
-        text.push_str(&format!("{} {} {};", pair.name, size(&pair.image.path), size(&pair.target.path)));
-    }
-    cytoscope_engine::select::fingerprint(text.as_bytes())
-}
-
-fn agree(standing: &Standing, job: &TrainJob, fingerprint: &str, folder: &Folder) -> Result<(), JobError> {
-    let was = &standing.job;
-    let differs = if was.task != job.task || was.from != job.from || was.seed != job.seed {
-        Some("another task, start or seed")
-    } else if standing.data_fingerprint != fingerprint {
-        Some("other data")
-    } else {
-        None
-    };
-    match differs {
-        None => Ok(()),
-        Some(what) => Err(JobError::Mismatch {
-            path: folder.path.clone(),
-            problem: format!("the training in it was begun with {what}"),
-            next_step: "begin anew without --resume, or give what it was begun with".to_owned(),
-        }),
-    }
-}
-
-#[allow(clippy::too_many_arguments)]
-fn prepare<'a>(
-    job: &'a TrainJob,
-    context: &'a Context,
-    devices: &'a Devices,
-    folder: Folder,
-    config: TrainConfig,
-    data: &Data,
-    fingerprint: String,
-    began: Instant,
-) -> Result<Training<'a>, JobError> {
-    let start = network::start(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
-    let engine = devices.engine(DeviceId::Cpu).map_err(engine_error)?;
-    let voxel_um = start.voxel_um;
-    let mut patch = config.patch_zyx.unwrap_or(PATCH);
-    if start.spatial_axes == 2 {
-        patch[0] = 1;
-    }
-    patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
-    let batch = config.batch.unwrap_or(BATCH);
-    let sources = SourceOptions { cache_bytes: config.cache_bytes };
-    let sources = Arc::new(Sources::open(&data.split.train, &sources).map_err(data_error)?);
-    let options = SamplerOptions {
-        patch_zyx: patch,
-        voxel_um,
-        object_bias: config.object_bias,
-        seed: job.seed,
-        augment: config.augment,
-        target: start.target,
-        normalise: start.normalise,
-        ..SamplerOptions::default()
-    };
-    context.note("Looking through the stacks for their statistics and objects.");
-    let sampler = Arc::new(Sampler::new(sources, options).map_err(data_error)?);
-    let labels = start.target.of_labels();
-    let moments = sampler.target_moments();
-    let intensity = (!labels).then(|| (moments.mean, moments.variance().sqrt().max(1e-12)));
-    let mut shape = vec![batch, 1];
-    shape.extend(patch.iter().skip(3 - start.spatial_axes));
-    let options = StepperOptions {
-        loss: config::loss(start.target, config.loss),
-        optimizer: config.optimizer.rule(),
-        shape,
-        batch_statistics: true,
-        only: config.only.clone(),
-        ema: config.ema,
-        threads: job.threads,
-        memory_budget_bytes: None,
-        recorder: context.recorder.clone(),
-    };
-    let validation: &[Pair] = &data.split.validation;
-    let cases = folder.path.join("validation");
-    let validator = Validator::new(validation, config.validation.max_files, start.target, cases)?;
-    if validator.is_empty() {
-        context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
-    }
-    let segment = start.segment.clone().unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3()));
-    let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
-    Ok(Training {
-        job,
-        context,
-        devices,
-        engine,
-        folder,
-        options,
-        patch,
-        batch,
-        sampler,
-        validator,
-        segment,
-        voxel_um,
-        intensity,
-        epoch_steps,
-        train_pairs: data.split.train.clone(),
-        validation_pairs: validation.len(),
-        fingerprint,
-        began,
-        start,
-        config,
-    })
-}
-
 /// Where the loop ended.
-struct Outcome {
-    standing: Standing,
-    before: Option<Scores>,
-    parameters: usize,
+pub(crate) struct Outcome {
+    pub(crate) standing: Standing,
+    pub(crate) before: Option<Scores>,
+    pub(crate) parameters: usize,
 }
 
 /// Steps since a point of the curve.
@@ -267,7 +134,7 @@ impl Training<'_> {
         ])
     }
 
-    fn describe(&self, record: serde_json::Value, card: String, name: String) -> Description<'_> {
+    pub(crate) fn describe(&self, record: serde_json::Value, card: String, name: String) -> Description<'_> {
         Description {
             start: &self.start,
             name,
@@ -603,174 +470,5 @@ impl Training<'_> {
             }
             other => other,
         }
-    }
-
-    /// Settings for objects, the package, its quantized network, and the scores of both.
-    fn finish(&mut self, outcome: Outcome) -> Result<TrainReport, JobError> {
-        let Outcome { standing, before, parameters } = outcome;
-        let context = self.context;
-        let labels = self.start.target.of_labels();
-        let taught = self.folder.best().join("rdf.yaml").is_file() || self.folder.best().is_dir();
-        let verdict = if taught { Verdict::Taught } else { Verdict::Start };
-        let chosen: PathBuf = if taught { self.folder.best() } else { self.folder.start() };
-        if verdict == Verdict::Start {
-            context.note("Nothing that was learnt scored better than what training started from: that is kept.");
-        }
-        let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
-        if labels && !self.validator.is_empty() && self.start.target != TargetKind::Semantic {
-            context.note("Choosing how objects are made of the maps.");
-            let channel = package::seed_channel(self.start.target);
-            let found = decode::tune(&context.cancel, self.devices, &self.validator, &chosen, &self.segment, channel)?;
-            self.segment = found.0;
-        }
-        let name = package::package_name(&self.job.out);
-        let metric = match self.start.target {
-            TargetKind::Regression => "Pearson",
-            TargetKind::Semantic => "Dice",
-            _ => "mean of F1 at IoU 0.5 and 0.7",
-        };
-        let float = self.folder.path.join("float");
-        let record = self.record(&standing, before.as_ref(), parameters);
-        let card = self.card(&name, &standing, before.as_ref(), parameters, metric);
-        package::write(&self.describe(record, card, name), &graph, &float)?;
-        let mut after = None;
-        if !self.validator.is_empty() {
-            let found = self.validator.score(&context.cancel, self.devices, &float, Some(Precision::F32))?;
-            after = Some(found);
-        }
-        let (package, int8) = self.quantize(&float, after.as_ref())?;
-        self.hand_over(&package)?;
-        let last: Vec<&StepPoint> = standing.history.steps.iter().rev().take(100).collect();
-        let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
-        Ok(TrainReport {
-            out: self.job.out.clone(),
-            verdict,
-            metric: metric.to_owned(),
-            before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
-            after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
-            after_int8: int8.map(|s| s.scores).unwrap_or_default(),
-            pairs_before: before.map(|s| s.pairs).unwrap_or_default(),
-            pairs_after: after.map(|s| s.pairs).unwrap_or_default(),
-            steps: standing.step,
-            epoch_steps: self.epoch_steps,
-            batch: self.batch * self.config.accumulate,
-            patch_zyx: self.patch,
-            parameters,
-            train_pairs: self.train_pairs.len(),
-            validation_pairs: self.validation_pairs,
-            seconds: self.began.elapsed().as_secs_f64(),
-            step_secs: mean(|p| p.step_secs),
-            stalled_secs: mean(|p| p.stalled_secs),
-            peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
-            device: self.engine.device().name.clone(),
-            history: standing.history,
-        })
-    }
-
-    fn record(&self, standing: &Standing, before: Option<&Scores>, parameters: usize) -> serde_json::Value {
-        json!({
-            "program": format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
-            "from": self.start.name,
-            "seed": self.job.seed,
-            "steps": standing.step,
-            "epoch_steps": self.epoch_steps,
-            "batch": self.batch * self.config.accumulate,
-            "patch_zyx": self.patch,
-            "parameters": parameters,
-            "train": self.train_pairs.iter().map(|p| &p.name).collect::<Vec<_>>(),
-            "validation": self.validator.cases.iter().map(|c| &c.name).collect::<Vec<_>>(),
-            "before": before.map(|s| &s.scores),
-            "best": standing.best.map(|(score, step)| json!({"score": score, "step": step})),
-            "rescues": standing.rescues,
-            "seconds": self.began.elapsed().as_secs_f64(),
-            "settings": self.config,
-            "history": standing.history,
-        })
-    }
-
-    fn card(
-        &self,
-        name: &str,
-        standing: &Standing,
-        before: Option<&Scores>,
-        parameters: usize,
-        metric: &str,
-    ) -> String {
-        let mut summary = vec![
-            ("started from".to_owned(), self.start.name.clone()),
-            ("values taught".to_owned(), parameters.to_string()),
-            ("pairs learnt from".to_owned(), self.train_pairs.len().to_string()),
-            ("pairs validated on".to_owned(), self.validation_pairs.to_string()),
-            ("steps".to_owned(), standing.step.to_string()),
-            ("patch".to_owned(), format!("{} x {:?} voxels", self.batch, self.patch)),
-        ];
-        if let Some(v) = self.voxel_um {
-            summary.push(("voxel size".to_owned(), format!("{} x {} x {} µm", v[0], v[1], v[2])));
-        }
-        if let Some(before) = before {
-            summary.push(("score before".to_owned(), format!("{:.4}", before.score)));
-        }
-        if let Some((score, step)) = standing.best {
-            summary.push(("best score".to_owned(), format!("{score:.4} at step {step}")));
-        }
-        package::card(name, &summary, &standing.history, metric)
-    }
-
-    /// The package with its quantized network, where that costs no accuracy; with the scores of that.
-    fn quantize(&self, float: &Path, after: Option<&Scores>) -> Result<(PathBuf, Option<Scores>), JobError> {
-        if self.job.without_int8 {
-            return Ok((float.to_owned(), None));
-        }
-        self.context.note("Quantizing.");
-        let out = self.folder.path.join("int8");
-        let quiet = Context { cancel: self.context.cancel.clone(), ..Context::default() };
-        let mut calibrate: Vec<PathBuf> = Vec::new();
-        let step = self.train_pairs.len().div_ceil(8).max(1);
-        calibrate.extend(self.train_pairs.iter().step_by(step).map(|p| p.image.path.clone()));
-        let job = QuantizeJob {
-            model: float.display().to_string(),
-            out: out.clone(),
-            mode: QuantizeMode::Static,
-            calibrate,
-            accuracy_budget: ACCURACY_BUDGET,
-            keep_float: Default::default(),
-            without_float: false,
-        };
-        match job.run(&quiet) {
-            Ok(_) => {}
-            Err(JobError::Cancelled) => return Err(JobError::Cancelled),
-            Err(error) => {
-                self.context.note(format!("The network stays in floats: {error}"));
-                return Ok((float.to_owned(), None));
-            }
-        }
-        let Some(after) = after else { return Ok((out, None)) };
-        let scores = self.validator.score(&self.context.cancel, self.devices, &out, Some(Precision::Int8));
-        match scores {
-            Ok(int8) if int8.score + INT8_LOSS >= after.score => Ok((out, Some(int8))),
-            Ok(int8) => {
-                self.context.note(format!(
-                    "In int8 the score falls from {:.4} to {:.4}: the network stays in floats.",
-                    after.score, int8.score
-                ));
-                Ok((float.to_owned(), None))
-            }
-            Err(JobError::Cancelled) => Err(JobError::Cancelled),
-            Err(error) => {
-                self.context.note(format!("The network stays in floats: {error}"));
-                Ok((float.to_owned(), None))
-            }
-        }
-    }
-
-    /// Puts the package where it was asked for.
-    fn hand_over(&self, package: &Path) -> Result<(), JobError> {
-        let out = &self.job.out;
-        if let Some(parent) = out.parent().filter(|p| !p.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent).map_err(io(parent))?;
-        }
-        let shown = package.display().to_string();
-        let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
-        cytoscope_pipeline::packages::save(&package, out)
     }
 }

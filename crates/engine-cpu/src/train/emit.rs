@@ -1,6 +1,7 @@
 //! From plans to steps on one arena: in which order, where each tensor lies, and for how long.
 
-use super::plan::{Plan, Plans};
+use super::kind::Plan;
+use super::plan::Plans;
 use crate::arena::{self, Request};
 use crate::places::Places;
 use crate::session::internal;

@@ -5,6 +5,7 @@
 //! losses and whatever has no kernel are dense tensors.
 
 mod emit;
+mod kind;
 mod plan;
 mod run;
 mod session;

@@ -1,7 +1,7 @@
 //! One step of a step graph on the arena.
 
 use super::emit::{Program, Step};
-use super::plan::{Norm, Plan, Term};
+use super::kind::{Norm, Plan, Term};
 use super::update;
 use crate::session::internal;
 use crate::split::Split;

@@ -74,10 +74,17 @@ impl Planner<'_> {
         };
         let kept = [output, scale, zero].iter().any(|v| self.graph.outputs.contains(v));
         let (layout, _) = self.layout(input)?;
+        // Bytes of few channels are for convolutions alone: nothing makes floats of them at run time.
+        let for_convolutions = |i: &usize| {
+            let real = self.graph.nodes[*i].output(0);
+            let next = real.and_then(|v| self.consumers.get(&v)).cloned().unwrap_or_default();
+            let conv = |n: &usize| matches!(&self.graph.nodes[*n].op, Op::Conv(a) | Op::FusedConv { conv: a, .. } if a.group == 1);
+            !next.is_empty() && next.iter().all(conv) && !real.is_some_and(|v| self.graph.outputs.contains(&v))
+        };
         let fits = self.integers
             && !kept
             && readers.iter().flatten().all(own)
-            && layout.block == CHANNEL_BLOCK
+            && (layout.block == CHANNEL_BLOCK || readers.iter().flatten().all(for_convolutions))
             && self.graph.value(input).dtype == Some(ElementType::F32)
             && self.graph.constant(input).is_none()
             && self.layout(output).is_some();

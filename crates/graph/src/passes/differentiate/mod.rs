@@ -3,6 +3,7 @@
 //! Nodes are gone through from the last to the first; each operator has one rule ([`rules`]) that says, in graph operators, what
 //! the gradient of its output is worth to its inputs. Only what lies between the chosen values and the scalar is differentiated.
 
+mod arithmetic;
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,8 @@ use crate::op::{Activation, BinaryOp, Op, PadMode, ReduceOp, UnaryOp};
 use crate::reference::moves_only;
 use crate::tensor::{ElementType, Tensor};
 
-type Gradients = Vec<Option<ValueId>>;
+/// The gradient of each input of a node, where it has one.
+pub(super) type Gradients = Vec<Option<ValueId>>;
 
 impl Backward<'_> {
     /// The gradient of each input of `node`, as far as `wanted`.
@@ -214,7 +215,7 @@ impl Backward<'_> {
         (wanted.get(i) == Some(&true)).then(|| self.graph.push(grad(name), op, inputs))
     }
 
-    fn set_shape(&mut self, id: ValueId, shape: &[usize], like: ValueId) {
+    pub(super) fn set_shape(&mut self, id: ValueId, shape: &[usize], like: ValueId) {
         let dtype = self.graph.value(like).dtype;
         if let Some(value) = self.graph.values.get_mut(id.index()) {
             value.shape = Some(shape.iter().map(|n| Dim::Fixed(*n)).collect());
@@ -223,7 +224,7 @@ impl Backward<'_> {
     }
 
     /// A constant of the type of `like`.
-    fn scalar(&mut self, value: f64, like: ValueId) -> Result<ValueId> {
+    pub(super) fn scalar(&mut self, value: f64, like: ValueId) -> Result<ValueId> {
         let dtype = self.graph.value(like).dtype.unwrap_or(ElementType::F32);
         let tensor = Tensor::new(Vec::new(), vec![value])?.cast(dtype);
         Ok(self.graph.add_initializer("gradient.constant", tensor))
@@ -234,7 +235,7 @@ impl Backward<'_> {
     }
 
     /// A function of two values whose result has the shape they broadcast to.
-    fn binary(&mut self, name: &str, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
+    pub(super) fn binary(&mut self, name: &str, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
         let shapes = (self.graph.value(a).fixed_shape(), self.graph.value(b).fixed_shape());
         let made = self.graph.push(grad(name), Op::Binary(op), &[Some(a), Some(b)]);
         if let (Some(s), Some(t)) = shapes
@@ -245,7 +246,7 @@ impl Backward<'_> {
         made
     }
 
-    fn unary(&mut self, name: &str, op: UnaryOp, x: ValueId) -> ValueId {
+    pub(super) fn unary(&mut self, name: &str, op: UnaryOp, x: ValueId) -> ValueId {
         let shape = self.graph.value(x).fixed_shape();
         let made = self.graph.push(grad(name), Op::Unary(op), &[Some(x)]);
         if let Some(shape) = shape {
@@ -254,14 +255,14 @@ impl Backward<'_> {
         made
     }
 
-    fn reshape(&mut self, name: &str, x: ValueId, shape: &[usize]) -> Result<ValueId> {
+    pub(super) fn reshape(&mut self, name: &str, x: ValueId, shape: &[usize]) -> Result<ValueId> {
         let target = self.ints(shape.iter().map(|n| *n as i64).collect());
         let made = self.graph.push(grad(name), Op::Reshape { allow_zero: true }, &[Some(x), Some(target)]);
         self.set_shape(made, shape, x);
         Ok(made)
     }
 
-    fn expand(&mut self, name: &str, x: ValueId, shape: &[usize]) -> Result<ValueId> {
+    pub(super) fn expand(&mut self, name: &str, x: ValueId, shape: &[usize]) -> Result<ValueId> {
         let target = self.ints(shape.iter().map(|n| *n as i64).collect());
         let made = self.graph.push(grad(name), Op::Expand, &[Some(x), Some(target)]);
         self.set_shape(made, shape, x);
@@ -285,7 +286,7 @@ impl Backward<'_> {
     }
 
     /// Sums what was broadcast, so that a gradient gets the shape of what it belongs to.
-    fn sum_to(&mut self, name: &str, g: ValueId, shape: &[usize]) -> Result<ValueId> {
+    pub(super) fn sum_to(&mut self, name: &str, g: ValueId, shape: &[usize]) -> Result<ValueId> {
         let full = self.shape(g)?;
         if full == shape {
             return Ok(g);
@@ -357,201 +358,6 @@ impl Backward<'_> {
         Ok(found)
     }
 
-    fn unary_rule(
-        &mut self,
-        kind: UnaryOp,
-        x: ValueId,
-        y: Option<ValueId>,
-        g: ValueId,
-        name: &str,
-    ) -> Result<Option<ValueId>> {
-        let y = y.unwrap_or(x);
-        let slope = match kind {
-            UnaryOp::Neg => return Ok(Some(self.unary(name, UnaryOp::Neg, g))),
-            UnaryOp::Abs => self.unary(name, UnaryOp::Sign, x),
-            UnaryOp::Exp => y,
-            UnaryOp::Log => return Ok(Some(self.binary(name, BinaryOp::Div, g, x))),
-            UnaryOp::Sqrt => {
-                let half = self.scalar(0.5, x)?;
-                self.binary(name, BinaryOp::Div, half, y)
-            }
-            UnaryOp::Reciprocal => {
-                let square = self.binary(name, BinaryOp::Mul, y, y);
-                self.unary(name, UnaryOp::Neg, square)
-            }
-            UnaryOp::Sin => self.unary(name, UnaryOp::Cos, x),
-            UnaryOp::Cos => {
-                let sine = self.unary(name, UnaryOp::Sin, x);
-                self.unary(name, UnaryOp::Neg, sine)
-            }
-            UnaryOp::Erf => {
-                let square = self.binary(name, BinaryOp::Mul, x, x);
-                let falling = self.unary(name, UnaryOp::Neg, square);
-                let bell = self.unary(name, UnaryOp::Exp, falling);
-                let factor = self.scalar(std::f64::consts::FRAC_2_SQRT_PI, x)?;
-                self.binary(name, BinaryOp::Mul, bell, factor)
-            }
-            UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Sign | UnaryOp::IsNaN | UnaryOp::Not => {
-                return Ok(None);
-            }
-            other => {
-                return Err(GraphError::unsupported(format!(
-                    "the derivative of {}",
-                    crate::op_name(&Op::Unary(other))
-                )));
-            }
-        };
-        Ok(Some(self.binary(name, BinaryOp::Mul, g, slope)))
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn binary_rule(
-        &mut self,
-        kind: BinaryOp,
-        a: ValueId,
-        b: ValueId,
-        y: Option<ValueId>,
-        g: ValueId,
-        wanted: &[bool],
-        name: &str,
-    ) -> Result<Gradients> {
-        if kind.is_comparison() {
-            return Ok(vec![None, None]);
-        }
-        let shapes = [self.shape(a)?, self.shape(b)?];
-        let mut found = vec![None, None];
-        for (i, slot) in found.iter_mut().enumerate() {
-            if wanted.get(i) != Some(&true) {
-                continue;
-            }
-            let (me, other) = if i == 0 { (a, b) } else { (b, a) };
-            let full = match kind {
-                BinaryOp::Add => g,
-                BinaryOp::Sub if i == 0 => g,
-                BinaryOp::Sub => self.unary(name, UnaryOp::Neg, g),
-                BinaryOp::Mul => self.binary(name, BinaryOp::Mul, g, other),
-                BinaryOp::Div if i == 0 => self.binary(name, BinaryOp::Div, g, b),
-                BinaryOp::Div => {
-                    let ratio = self.binary(name, BinaryOp::Div, y.unwrap_or(a), b);
-                    let product = self.binary(name, BinaryOp::Mul, g, ratio);
-                    self.unary(name, UnaryOp::Neg, product)
-                }
-                BinaryOp::Pow if i == 0 => {
-                    let one = self.scalar(1.0, b)?;
-                    let less = self.binary(name, BinaryOp::Sub, b, one);
-                    let power = self.binary(name, BinaryOp::Pow, a, less);
-                    let slope = self.binary(name, BinaryOp::Mul, b, power);
-                    self.binary(name, BinaryOp::Mul, g, slope)
-                }
-                BinaryOp::Pow => {
-                    let log = self.unary(name, UnaryOp::Log, a);
-                    let slope = self.binary(name, BinaryOp::Mul, y.unwrap_or(a), log);
-                    self.binary(name, BinaryOp::Mul, g, slope)
-                }
-                BinaryOp::Min | BinaryOp::Max => {
-                    let wins = match (kind, i) {
-                        (BinaryOp::Max, 0) => BinaryOp::GreaterOrEqual,
-                        (BinaryOp::Max, _) => BinaryOp::Greater,
-                        (_, 0) => BinaryOp::LessOrEqual,
-                        _ => BinaryOp::Less,
-                    };
-                    let chosen = self.graph.push(grad(name), Op::Binary(wins), &[Some(me), Some(other)]);
-                    let zero = self.scalar(0.0, g)?;
-                    let part = self.graph.push(grad(name), Op::Where, &[Some(chosen), Some(g), Some(zero)]);
-                    let shape = self.shape(g)?;
-                    self.set_shape(part, &shape, g);
-                    part
-                }
-                other => {
-                    let what = crate::op_name(&Op::Binary(other));
-                    return Err(GraphError::unsupported(format!("the derivative of {what}")));
-                }
-            };
-            let shape = shapes.get(i).cloned().unwrap_or_default();
-            *slot = Some(self.sum_to(name, full, &shape)?);
-        }
-        Ok(found)
-    }
-
-    fn reduce_rule(&mut self, node: &Node, kind: ReduceOp, g: ValueId, name: &str) -> Result<Option<ValueId>> {
-        let Some(x) = node.input(0) else { return Ok(None) };
-        let (shape, reduced) = (self.shape(x)?, self.shape(g)?);
-        let axes = match node.input(1) {
-            None => None,
-            Some(id) => {
-                let list = self.graph.constant(id).and_then(|t| t.to_i64_vec());
-                Some(list.ok_or_else(|| {
-                    GraphError::unsupported("the derivative of a reduction over axes made at run time")
-                })?)
-            }
-        };
-        let mut kept = shape.clone();
-        match axes.filter(|a| !a.is_empty()) {
-            None => kept.iter_mut().for_each(|n| *n = 1),
-            Some(axes) => {
-                for axis in axes {
-                    let axis = resolve_axis(axis, shape.len())?;
-                    if let Some(n) = kept.get_mut(axis) {
-                        *n = 1;
-                    }
-                }
-            }
-        }
-        let g = if reduced == kept { g } else { self.reshape(name, g, &kept)? };
-        let count = shape.iter().product::<usize>() as f64 / kept.iter().product::<usize>().max(1) as f64;
-        let full = match kind {
-            ReduceOp::Sum => g,
-            ReduceOp::Mean => {
-                let share = self.scalar(1.0 / count, g)?;
-                self.binary(name, BinaryOp::Mul, g, share)
-            }
-            ReduceOp::SumSquare => {
-                let two = self.scalar(2.0, g)?;
-                let twice = self.binary(name, BinaryOp::Mul, x, two);
-                return Ok(Some(self.binary(name, BinaryOp::Mul, twice, g)));
-            }
-            ReduceOp::L1 => {
-                let sign = self.unary(name, UnaryOp::Sign, x);
-                return Ok(Some(self.binary(name, BinaryOp::Mul, sign, g)));
-            }
-            other => {
-                let op = Op::Reduce { kind: other, keep_dims: true, noop_with_empty_axes: false };
-                return Err(GraphError::unsupported(format!("the derivative of {}", crate::op_name(&op))));
-            }
-        };
-        Ok(Some(self.expand(name, full, &shape)?))
-    }
-
-    fn mat_mul(&mut self, a: ValueId, b: ValueId, g: ValueId, name: &str) -> Result<Gradients> {
-        let (sa, sb) = (self.shape(a)?, self.shape(b)?);
-        if sa.len() < 2 || sb.len() < 2 {
-            return Err(GraphError::unsupported("the derivative of MatMul of a vector"));
-        }
-        let turned = |me: &mut Self, id: ValueId, shape: &[usize]| {
-            let rank = shape.len();
-            let mut perm: Vec<usize> = (0..rank).collect();
-            perm.swap(rank - 1, rank - 2);
-            let mut shape = shape.to_vec();
-            shape.swap(rank - 1, rank - 2);
-            let made = me.graph.push(grad(name), Op::Transpose { perm }, &[Some(id)]);
-            me.set_shape(made, &shape, id);
-            made
-        };
-        let sg = self.shape(g)?;
-        let (at, bt) = (turned(self, a, &sa), turned(self, b, &sb));
-        let product = |me: &mut Self, p: ValueId, q: ValueId, shape: &[usize]| -> Result<ValueId> {
-            let made = me.graph.push(grad(name), Op::MatMul, &[Some(p), Some(q)]);
-            let mut full = sg.clone();
-            let rank = full.len();
-            full[rank - 2..].copy_from_slice(&shape[shape.len() - 2..]);
-            me.set_shape(made, &full, p);
-            me.sum_to(name, made, shape)
-        };
-        let da = product(self, g, bt, &sa)?;
-        let db = product(self, at, g, &sb)?;
-        Ok(vec![Some(da), Some(db)])
-    }
-
     /// Batch norm with fixed statistics: an affine map by channel.
     fn frozen_batch_norm(
         &mut self,
@@ -594,7 +400,8 @@ impl Backward<'_> {
     }
 }
 
-fn grad(name: &str) -> String {
+/// The name of a gradient's node.
+pub(super) fn grad(name: &str) -> String {
     format!("{name}.gradient")
 }
 

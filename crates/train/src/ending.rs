@@ -1,0 +1,191 @@
+//! The end of a training: settings for objects, the package, its quantized network, and the scores of both.
+
+use crate::checkpoint::Standing;
+use crate::decode;
+use crate::error::io;
+use crate::history::StepPoint;
+use crate::job::{TrainReport, Verdict};
+use crate::package;
+use crate::train::{Outcome, Training};
+use crate::validate::Scores;
+use cytoscope_engine::Precision;
+use cytoscope_graph::package::Package;
+use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
+use cytoscope_pipeline::{Context, JobError};
+use cytoscope_samples::TargetKind;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// Greatest loss of the score that quantizing may cost.
+const INT8_LOSS: f64 = 0.005;
+
+impl Training<'_> {
+    /// Settings for objects, the package, its quantized network, and the scores of both.
+    pub(crate) fn finish(&mut self, outcome: Outcome) -> Result<TrainReport, JobError> {
+        let Outcome { standing, before, parameters } = outcome;
+        let context = self.context;
+        let labels = self.start.target.of_labels();
+        let taught = self.folder.best().join("rdf.yaml").is_file() || self.folder.best().is_dir();
+        let verdict = if taught { Verdict::Taught } else { Verdict::Start };
+        let chosen: PathBuf = if taught { self.folder.best() } else { self.folder.start() };
+        if verdict == Verdict::Start {
+            context.note("Nothing that was learnt scored better than what training started from: that is kept.");
+        }
+        let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
+        if labels && !self.validator.is_empty() && self.start.target != TargetKind::Semantic {
+            context.note("Choosing how objects are made of the maps.");
+            let channel = package::seed_channel(self.start.target);
+            let found = decode::tune(&context.cancel, self.devices, &self.validator, &chosen, &self.segment, channel)?;
+            self.segment = found.0;
+        }
+        let name = package::package_name(&self.job.out);
+        let metric = match self.start.target {
+            TargetKind::Regression => "Pearson",
+            TargetKind::Semantic => "Dice",
+            _ => "mean of F1 at IoU 0.5 and 0.7",
+        };
+        let float = self.folder.path.join("float");
+        let record = self.record(&standing, before.as_ref(), parameters);
+        let card = self.card(&name, &standing, before.as_ref(), parameters, metric);
+        package::write(&self.describe(record, card, name), &graph, &float)?;
+        let mut after = None;
+        if !self.validator.is_empty() {
+            let found = self.validator.score(&context.cancel, self.devices, &float, Some(Precision::F32))?;
+            after = Some(found);
+        }
+        let (package, int8) = self.quantize(&float, after.as_ref())?;
+        self.hand_over(&package)?;
+        let last: Vec<&StepPoint> = standing.history.steps.iter().rev().take(100).collect();
+        let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
+        Ok(TrainReport {
+            out: self.job.out.clone(),
+            verdict,
+            metric: metric.to_owned(),
+            before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
+            after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
+            after_int8: int8.map(|s| s.scores).unwrap_or_default(),
+            pairs_before: before.map(|s| s.pairs).unwrap_or_default(),
+            pairs_after: after.map(|s| s.pairs).unwrap_or_default(),
+            steps: standing.step,
+            epoch_steps: self.epoch_steps,
+            batch: self.batch * self.config.accumulate,
+            patch_zyx: self.patch,
+            parameters,
+            train_pairs: self.train_pairs.len(),
+            validation_pairs: self.validation_pairs,
+            seconds: self.began.elapsed().as_secs_f64(),
+            step_secs: mean(|p| p.step_secs),
+            stalled_secs: mean(|p| p.stalled_secs),
+            peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
+            device: self.engine.device().name.clone(),
+            history: standing.history,
+        })
+    }
+
+    fn record(&self, standing: &Standing, before: Option<&Scores>, parameters: usize) -> serde_json::Value {
+        json!({
+            "program": format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
+            "from": self.start.name,
+            "seed": self.job.seed,
+            "steps": standing.step,
+            "epoch_steps": self.epoch_steps,
+            "batch": self.batch * self.config.accumulate,
+            "patch_zyx": self.patch,
+            "parameters": parameters,
+            "train": self.train_pairs.iter().map(|p| &p.name).collect::<Vec<_>>(),
+            "validation": self.validator.cases.iter().map(|c| &c.name).collect::<Vec<_>>(),
+            "before": before.map(|s| &s.scores),
+            "best": standing.best.map(|(score, step)| json!({"score": score, "step": step})),
+            "rescues": standing.rescues,
+            "seconds": self.began.elapsed().as_secs_f64(),
+            "settings": self.config,
+            "history": standing.history,
+        })
+    }
+
+    fn card(
+        &self,
+        name: &str,
+        standing: &Standing,
+        before: Option<&Scores>,
+        parameters: usize,
+        metric: &str,
+    ) -> String {
+        let mut summary = vec![
+            ("started from".to_owned(), self.start.name.clone()),
+            ("values taught".to_owned(), parameters.to_string()),
+            ("pairs learnt from".to_owned(), self.train_pairs.len().to_string()),
+            ("pairs validated on".to_owned(), self.validation_pairs.to_string()),
+            ("steps".to_owned(), standing.step.to_string()),
+            ("patch".to_owned(), format!("{} x {:?} voxels", self.batch, self.patch)),
+        ];
+        if let Some(v) = self.voxel_um {
+            summary.push(("voxel size".to_owned(), format!("{} x {} x {} µm", v[0], v[1], v[2])));
+        }
+        if let Some(before) = before {
+            summary.push(("score before".to_owned(), format!("{:.4}", before.score)));
+        }
+        if let Some((score, step)) = standing.best {
+            summary.push(("best score".to_owned(), format!("{score:.4} at step {step}")));
+        }
+        package::card(name, &summary, &standing.history, metric)
+    }
+
+    /// The package with its quantized network, where that costs no accuracy; with the scores of that.
+    fn quantize(&self, float: &Path, after: Option<&Scores>) -> Result<(PathBuf, Option<Scores>), JobError> {
+        if self.job.without_int8 {
+            return Ok((float.to_owned(), None));
+        }
+        self.context.note("Quantizing.");
+        let out = self.folder.path.join("int8");
+        let quiet = Context { cancel: self.context.cancel.clone(), ..Context::default() };
+        let mut calibrate: Vec<PathBuf> = Vec::new();
+        let step = self.train_pairs.len().div_ceil(8).max(1);
+        calibrate.extend(self.train_pairs.iter().step_by(step).map(|p| p.image.path.clone()));
+        let job = QuantizeJob {
+            model: float.display().to_string(),
+            out: out.clone(),
+            mode: QuantizeMode::Static,
+            calibrate,
+            accuracy_budget: ACCURACY_BUDGET,
+            keep_float: Default::default(),
+            without_float: false,
+        };
+        match job.run(&quiet) {
+            Ok(_) => {}
+            Err(JobError::Cancelled) => return Err(JobError::Cancelled),
+            Err(error) => {
+                self.context.note(format!("The network stays in floats: {error}"));
+                return Ok((float.to_owned(), None));
+            }
+        }
+        let Some(after) = after else { return Ok((out, None)) };
+        let scores = self.validator.score(&self.context.cancel, self.devices, &out, Some(Precision::Int8));
+        match scores {
+            Ok(int8) if int8.score + INT8_LOSS >= after.score => Ok((out, Some(int8))),
+            Ok(int8) => {
+                self.context.note(format!(
+                    "In int8 the score falls from {:.4} to {:.4}: the network stays in floats.",
+                    after.score, int8.score
+                ));
+                Ok((float.to_owned(), None))
+            }
+            Err(JobError::Cancelled) => Err(JobError::Cancelled),
+            Err(error) => {
+                self.context.note(format!("The network stays in floats: {error}"));
+                Ok((float.to_owned(), None))
+            }
+        }
+    }
+
+    /// Puts the package where it was asked for.
+    fn hand_over(&self, package: &Path) -> Result<(), JobError> {
+        let out = &self.job.out;
+        if let Some(parent) = out.parent().filter(|p| !p.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent).map_err(io(parent))?;
+        }
+        let shown = package.display().to_string();
+        let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
+        cytoscope_pipeline::packages::save(&package, out)
+    }
+}

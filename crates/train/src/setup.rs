@@ -1,0 +1,151 @@
+//! From what was asked for to everything that training works with.
+
+use crate::budget;
+use crate::checkpoint::{Folder, Standing};
+use crate::config::{self, TrainConfig};
+use crate::data::Data;
+use crate::decode;
+use crate::error::{data as data_error, engine as engine_error, wrong};
+use crate::job::TrainJob;
+use crate::network;
+use crate::step::StepperOptions;
+use crate::train::Training;
+use crate::validate::Validator;
+use cytoscope_engine::DeviceId;
+use cytoscope_graph::package::Package;
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{Context, JobError};
+use cytoscope_samples::{Pair, Sampler, SamplerOptions, SourceOptions, Sources};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Patches where nothing is said: voxels along Z, Y, X.
+const PATCH: [usize; 3] = [24, 64, 64];
+/// Patches of a step where nothing is said.
+const BATCH: usize = 2;
+
+/// Refuses to write over what is no package.
+pub(crate) fn spare(out: &Path) -> Result<(), JobError> {
+    let is_zip = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"));
+    if out.is_file() && !(is_zip && Package::open(out).is_ok()) {
+        return Err(wrong(format!("{} is a file and no package: give another path with --out", out.display())));
+    }
+    let full = std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
+    if out.is_dir() && full && !out.join("rdf.yaml").is_file() {
+        return Err(wrong(format!("{} holds other files: give a new folder with --out", out.display())));
+    }
+    Ok(())
+}
+
+/// What the data are, so that a resumed training notices others.
+pub(crate) fn fingerprint(data: &Data) -> String {
+    let mut text = String::new();
+    for pair in &data.dataset.pairs {
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
+        text.push_str(&format!("{} {} {};", pair.name, size(&pair.image.path), size(&pair.target.path)));
+    }
+    cytoscope_engine::select::fingerprint(text.as_bytes())
+}
+
+pub(crate) fn agree(standing: &Standing, job: &TrainJob, fingerprint: &str, folder: &Folder) -> Result<(), JobError> {
+    let was = &standing.job;
+    let differs = if was.task != job.task || was.from != job.from || was.seed != job.seed {
+        Some("another task, start or seed")
+    } else if standing.data_fingerprint != fingerprint {
+        Some("other data")
+    } else {
+        None
+    };
+    match differs {
+        None => Ok(()),
+        Some(what) => Err(JobError::Mismatch {
+            path: folder.path.clone(),
+            problem: format!("the training in it was begun with {what}"),
+            next_step: "begin anew without --resume, or give what it was begun with".to_owned(),
+        }),
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+/// Everything that training works with.
+pub(crate) fn prepare<'a>(
+    job: &'a TrainJob,
+    context: &'a Context,
+    devices: &'a Devices,
+    folder: Folder,
+    config: TrainConfig,
+    data: &Data,
+    fingerprint: String,
+    began: Instant,
+) -> Result<Training<'a>, JobError> {
+    let start = network::start(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
+    let engine = devices.engine(DeviceId::Cpu).map_err(engine_error)?;
+    let voxel_um = start.voxel_um;
+    let mut patch = config.patch_zyx.unwrap_or(PATCH);
+    if start.spatial_axes == 2 {
+        patch[0] = 1;
+    }
+    patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
+    let batch = config.batch.unwrap_or(BATCH);
+    let sources = SourceOptions { cache_bytes: config.cache_bytes };
+    let sources = Arc::new(Sources::open(&data.split.train, &sources).map_err(data_error)?);
+    let options = SamplerOptions {
+        patch_zyx: patch,
+        voxel_um,
+        object_bias: config.object_bias,
+        seed: job.seed,
+        augment: config.augment,
+        target: start.target,
+        normalise: start.normalise,
+        ..SamplerOptions::default()
+    };
+    context.note("Looking through the stacks for their statistics and objects.");
+    let sampler = Arc::new(Sampler::new(sources, options).map_err(data_error)?);
+    let labels = start.target.of_labels();
+    let moments = sampler.target_moments();
+    let intensity = (!labels).then(|| (moments.mean, moments.variance().sqrt().max(1e-12)));
+    let mut shape = vec![batch, 1];
+    shape.extend(patch.iter().skip(3 - start.spatial_axes));
+    let options = StepperOptions {
+        loss: config::loss(start.target, config.loss),
+        optimizer: config.optimizer.rule(),
+        shape,
+        batch_statistics: true,
+        only: config.only.clone(),
+        ema: config.ema,
+        threads: job.threads,
+        memory_budget_bytes: None,
+        recorder: context.recorder.clone(),
+    };
+    let validation: &[Pair] = &data.split.validation;
+    let cases = folder.path.join("validation");
+    let validator = Validator::new(validation, config.validation.max_files, start.target, cases)?;
+    if validator.is_empty() {
+        context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
+    }
+    let segment = start.segment.clone().unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3()));
+    let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
+    Ok(Training {
+        job,
+        context,
+        devices,
+        engine,
+        folder,
+        options,
+        patch,
+        batch,
+        sampler,
+        validator,
+        segment,
+        voxel_um,
+        intensity,
+        epoch_steps,
+        train_pairs: data.split.train.clone(),
+        validation_pairs: validation.len(),
+        fingerprint,
+        began,
+        start,
+        config,
+    })
+}
