@@ -158,12 +158,14 @@ pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> R
     let mut light = scene.light(settings, grid, settings.camera.photons, &watch.part(0.3, 0.42))?;
     let Scene { mut labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
-    let noticed = visible::noticed(&labels, &light, nuclei.len(), settings, grid);
+    let mean_light = visible::mean_light(&labels, &light, nuclei.len(), settings, grid);
     debris::glow(&mut light, &labels, settings, grid, &watch.part(0.42, 0.44))?;
     debris::scatter(&mut light, &labels, settings, grid);
-    visible::outline(&mut labels, &nuclei, settings, grid, &watch.part(0.44, 0.55))?;
+    let peaks = visible::outline(&mut labels, &nuclei, settings, grid, &watch.part(0.44, 0.55))?;
     let mut object_count = nuclei.len();
     if settings.truth != Truth::default() {
+        let brightness: Vec<f64> = mean_light.iter().zip(peaks).map(|(light, peak)| light * f64::from(peak)).collect();
+        let noticed = visible::noticed(&brightness, settings.truth.least_brightness);
         labels.par_iter_mut().filter(|l| **l > 0 && !noticed[**l as usize - 1]).for_each(|l| *l = 0);
         object_count = truth::tidy(&mut labels, grid, nuclei.len()).len();
     }

@@ -59,8 +59,9 @@ pub enum TruthOutline {
 pub struct Truth {
     /// Where outlines lie.
     pub outline: TruthOutline,
-    /// Nuclei whose mean light is less than this share, 0 to 1, of the bright nuclei's (the 75th percentile of the stack)
-    /// are in the image and not in the truth. 0 keeps all.
+    /// Nuclei whose light is less than this share, 0 to 1, of the bright nuclei's (the 75th percentile of the stack) are in
+    /// the image and not in the truth. 0 keeps all. Light is the mean of the body, less what is lost in depth, to uneven
+    /// light and, with visible outlines, to blur.
     pub least_brightness: f64,
 }
 

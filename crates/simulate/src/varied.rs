@@ -61,11 +61,12 @@ impl Settings {
     /// Settings drawn over wide ranges by the seed: voxel size, size and form of objects, how they lie, brightness, blur,
     /// haze and noise. A network taught on a few dozen of such stacks meets most that microscopes do.
     ///
-    /// Of nuclei, seven in ten stacks are like embryos: voxels of 1.75 × 0.8 × 0.8 µm (four in ten) or 0.7 to 2.8 × 0.35 to
-    /// 1.1 µm; bodies of 8.5 to 17 µm, 1 to 1.5 times as long along Z, up to three in ten flat; in balls or shells of 24 to
-    /// 48 µm or anywhere; 3 to 40 photons at a gain of 14 to 56 counts. The others are clean tissue (30 to 150 photons),
-    /// isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %), with bodies of 7 to 16 µm. The truth has outlines
-    /// where nuclei are seen to end (18 to 26 % of their peak) and none with under 30 to 45 % of the light of bright ones.
+    /// Of nuclei, seven in ten stacks are like embryos: voxels of 1.75 × 0.8 × 0.8 µm (four in ten) or 0.5 to 2.8 × 0.35 to
+    /// 1.1 µm; bodies of 8.5 to 18 µm, 1.1 to 1.8 times as long along Z, in thin walls mostly flat; in balls or shells of 24
+    /// to 52 µm (three in four) or anywhere, 2 to 22 % of that space; 4.5 to 70 photons at a gain of 14 to 56 counts. The
+    /// others are clean tissue (30 to 150 photons), isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %), with
+    /// bodies of 7 to 16 µm. The truth has outlines where nuclei are seen to end (8 to 28 % of an even nucleus' peak) and
+    /// leaves out those with less than 35 to 50 % of the light of bright ones.
     ///
     /// Of cells and label-free pairs, sizes, densities, blur and photons are drawn about the defaults.
     pub fn varied(kind: Kind, shape_zyx: [usize; 3], seed: u64) -> Self {
@@ -109,8 +110,10 @@ fn nuclei(settings: &mut Settings, draw: &mut Draw) {
     nuclear_optics(settings, look, draw);
     nuclear_camera(settings, look, draw);
     settings.truth = Truth {
-        outline: TruthOutline::Visible { share: draw.even(0.18, 0.26) },
-        least_brightness: draw.even(0.3, 0.45),
+        outline: TruthOutline::Visible {
+            share: if look == Look::Embryo { draw.even(0.08, 0.2) } else { draw.even(0.15, 0.28) },
+        },
+        least_brightness: draw.even(0.35, 0.5),
     };
 }
 
@@ -129,7 +132,7 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
     let embryo = look == Look::Embryo;
     let objects = &mut settings.objects;
     objects.diameter_um = match look {
-        Look::Embryo => draw.log(9.5, 19.5),
+        Look::Embryo => draw.log(8.5, 18.0),
         Look::Dense => draw.log(7.0, 12.0),
         _ => draw.log(7.0, 16.0),
     };
@@ -150,7 +153,7 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
     let debris = draw.sometimes(0.7, 0.0, 15.0) * field / 1e6;
     objects.debris = Debris { count: debris.ceil().min(500.0) as usize, brightness: draw.log(0.04, 0.35) };
     (objects.fill, objects.touching) = match look {
-        Look::Embryo => (draw.log(0.03, 0.28), draw.even(0.05, 0.9)),
+        Look::Embryo => (draw.log(0.02, 0.22), draw.even(0.0, 0.85)),
         Look::Clean | Look::Isotropic => (draw.even(0.08, 0.4), draw.even(0.3, 0.95)),
         Look::Sparse => (draw.log(0.01, 0.05), draw.even(0.0, 0.5)),
         Look::Dense => (draw.even(0.4, 0.6), draw.even(0.7, 0.97)),
@@ -176,7 +179,7 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
 fn nuclear_optics(settings: &mut Settings, look: Look, draw: &mut Draw) {
     let optics = &mut settings.optics;
     let (z, xy) = match look {
-        Look::Embryo => (draw.even(1.2, 3.6), draw.even(0.35, 1.0)),
+        Look::Embryo => (draw.even(1.4, 4.2), draw.even(0.45, 1.4)),
         Look::Clean => (draw.even(0.5, 1.5), draw.even(0.15, 0.45)),
         Look::Isotropic => (draw.even(0.6, 2.0), draw.even(0.3, 0.8)),
         Look::Sparse | Look::Dense => (draw.even(0.5, 2.2), draw.even(0.2, 0.8)),
@@ -184,7 +187,7 @@ fn nuclear_optics(settings: &mut Settings, look: Look, draw: &mut Draw) {
     optics.psf_sigma_um = [z, xy, xy];
     let often = if look == Look::Embryo { 0.75 } else { 0.3 };
     optics.tail_share = draw.sometimes(often, 0.15, 0.55);
-    let wide = draw.even(0.3, 2.0);
+    let wide = draw.even(0.3, 3.0);
     optics.tail_sigma_um = [draw.even(3.0, 8.0), wide, wide];
     optics.haze = if look == Look::Clean { draw.even(0.0, 0.2) } else { draw.even(0.03, 0.35) };
     optics.haze_per_um = draw.sometimes(0.5, 0.0, 0.004);
@@ -202,7 +205,7 @@ fn nuclear_camera(settings: &mut Settings, look: Look, draw: &mut Draw) {
         _ => draw.chance(0.4),
     };
     if counting {
-        camera.photons = draw.log(3.5, 45.0);
+        camera.photons = draw.log(4.5, 70.0);
         camera.background_photons = draw.even(0.02, 0.3);
         camera.read_noise_photons = draw.even(0.05, 0.3);
         camera.gain_counts_per_photon = 28.0 * draw.log(0.5, 2.0);

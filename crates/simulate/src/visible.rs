@@ -10,17 +10,13 @@ use crate::{
 };
 use rayon::prelude::*;
 
-/// Which nuclei (by index) are bright enough for the truth. `light` is what each voxel sends, before any blur; what is lost
-/// in depth and to uneven light counts as lost.
-pub(crate) fn noticed(labels: &[u32], light: &[f32], count: usize, settings: &Settings, grid: &Grid) -> Vec<bool> {
-    let least = settings.truth.least_brightness;
-    if least <= 0.0 || count == 0 {
-        return vec![true; count];
-    }
+/// The mean light of every nucleus: of what its voxels send (`light`, before any blur), less what is lost in depth and to
+/// uneven light.
+pub(crate) fn mean_light(labels: &[u32], light: &[f32], count: usize, settings: &Settings, grid: &Grid) -> Vec<f64> {
     let lit = Illumination::new(settings, grid);
     let mut sums = vec![(0.0f64, 0.0f64); count];
-    for (line, (labels, light)) in labels.chunks_exact(grid.shape[2]).zip(light.chunks_exact(grid.shape[2])).enumerate()
-    {
+    let row = grid.shape[2];
+    for (line, (labels, light)) in labels.chunks_exact(row).zip(light.chunks_exact(row)).enumerate() {
         let (z, y) = (line / grid.shape[1], line % grid.shape[1]);
         let depth = (-settings.optics.attenuation_per_um * grid.position_um(0, z)).exp();
         for (x, (label, value)) in labels.iter().zip(light).enumerate().filter(|(_, (l, _))| **l > 0) {
@@ -29,22 +25,28 @@ pub(crate) fn noticed(labels: &[u32], light: &[f32], count: usize, settings: &Se
             *voxels += 1.0;
         }
     }
-    let means: Vec<f64> = sums.iter().map(|(sum, voxels)| sum / voxels.max(1.0)).collect();
-    let mut sorted = means.clone();
-    sorted.sort_by(f64::total_cmp);
-    let bright = sorted[3 * (count - 1) / 4];
-    means.into_iter().map(|m| m >= least * bright).collect()
+    sums.iter().map(|(sum, voxels)| sum / voxels.max(1.0)).collect()
 }
 
-/// Moves the outlines of `labels` (1 + index in `nuclei`) to where the settings want them.
+/// Which nuclei are bright enough for the truth: those with `least` of the 75th percentile of `brightness`.
+pub(crate) fn noticed(brightness: &[f64], least: f64) -> Vec<bool> {
+    let mut sorted = brightness.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let bright = sorted.get(3 * sorted.len().saturating_sub(1) / 4).copied().unwrap_or(0.0);
+    brightness.iter().map(|b| *b >= least * bright).collect()
+}
+
+/// Moves the outlines of `labels` (1 + index in `nuclei`) to where the settings want them, and tells how much of its light
+/// blur leaves at the brightest place of each nucleus (1 where outlines are the bodies').
 pub(crate) fn outline(
     labels: &mut [u32],
     nuclei: &[Nucleus],
     settings: &Settings,
     grid: &Grid,
     watch: &Watch<'_>,
-) -> Result<(), SimulateError> {
-    let TruthOutline::Visible { share } = settings.truth.outline else { return Ok(()) };
+) -> Result<Vec<f32>, SimulateError> {
+    let mut peaks = vec![1.0f32; nuclei.len()];
+    let TruthOutline::Visible { share } = settings.truth.outline else { return Ok(peaks) };
     let boxes: Vec<(usize, Window)> = truth::bounds(labels, grid, nuclei.len())
         .into_iter()
         .enumerate()
@@ -69,6 +71,7 @@ pub(crate) fn outline(
             .collect::<Result<_, _>>()?;
         for ((i, window), light) in now.iter().zip(seen) {
             let peak = light.iter().copied().fold(0.0, f32::max);
+            peaks[*i] = peak;
             let brightness = nuclei[*i].brightness();
             for (at, value) in light.into_iter().enumerate() {
                 let here = window.index(at, grid);
@@ -80,7 +83,7 @@ pub(crate) fn outline(
         }
     }
     labels.copy_from_slice(&owner);
-    Ok(())
+    Ok(peaks)
 }
 
 /// A part of the stack.
