@@ -56,6 +56,8 @@ pub(crate) struct Standing {
     pub start_score: Option<f64>,
     /// Validations since the best.
     pub since_best: usize,
+    /// Whether a validation comes before the next step.
+    pub due: bool,
     pub history: History,
     /// Optimizer steps of the state.
     pub optimizer_steps: u32,

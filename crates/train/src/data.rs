@@ -96,11 +96,20 @@ impl Data {
         all.get(all.len() / 2).copied()
     }
 
-    /// The least volume in µm³ that an object should have: a quarter of that of a small one of the data.
-    pub(crate) fn small_object_um3(&self) -> Option<f64> {
-        let mut all: Vec<f64> = self.report.pairs.iter().filter_map(|p| p.median_diameter_um).collect();
+    /// The least volume in µm³ that an object should have: a tenth of that of a median one of the data. Where files do not say
+    /// how large their voxels are, `assumed_um` says it.
+    pub(crate) fn small_object_um3(&self, assumed_um: Option<[f64; 3]>) -> Option<f64> {
+        let assumed: f64 = assumed_um.map_or(1.0, |v| v.iter().product());
+        let mut all: Vec<f64> = self
+            .report
+            .pairs
+            .iter()
+            .filter_map(|p| {
+                let unit = if p.voxel_um.contains(&None) { assumed } else { 1.0 };
+                Some(std::f64::consts::PI / 6.0 * p.median_diameter_um?.powi(3) * unit)
+            })
+            .collect();
         all.sort_by(f64::total_cmp);
-        let diameter = all.get(all.len() / 2)?;
-        Some(std::f64::consts::PI / 6.0 * diameter.powi(3) * 0.1)
+        Some(all.get(all.len() / 2)? * 0.1)
     }
 }

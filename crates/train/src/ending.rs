@@ -16,6 +16,8 @@ use cytoscope_samples::TargetKind;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
+/// Relative errors that quantizing is tried within, one after the other.
+const BUDGETS: [f64; 3] = [ACCURACY_BUDGET, ACCURACY_BUDGET / 2.0, ACCURACY_BUDGET / 4.0];
 /// Greatest loss of the score that quantizing may cost.
 const INT8_LOSS: f64 = 0.005;
 
@@ -142,40 +144,44 @@ impl Training<'_> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         calibrate.extend(self.train_pairs.iter().step_by(step).map(|p| p.image.path.clone()));
-        let job = QuantizeJob {
-            model: float.display().to_string(),
-            out: out.clone(),
-            mode: QuantizeMode::Static,
-            calibrate,
-            accuracy_budget: ACCURACY_BUDGET,
-            keep_float: Default::default(),
-            without_float: false,
-        };
-        match job.run(&quiet) {
-            Ok(_) => {}
-            Err(JobError::Cancelled) => return Err(JobError::Cancelled),
-            Err(error) => {
-                self.context.note(format!("The network stays in floats: {error}"));
-                return Ok((float.to_owned(), None));
+        // Where the usual budget costs too much of the score, more layers stay in floats.
+        let late = || self.config.budget.minutes.is_some_and(|m| self.began.elapsed().as_secs_f64() > m * 60.0);
+        for (attempt, budget) in BUDGETS.into_iter().enumerate() {
+            if attempt > 0 && late() {
+                break;
             }
-        }
-        let Some(after) = after else { return Ok((out, None)) };
-        let scores = self.validator.score(&self.context.cancel, self.devices, &out, Some(Precision::Int8));
-        match scores {
-            Ok(int8) if int8.score + INT8_LOSS >= after.score => Ok((out, Some(int8))),
-            Ok(int8) => {
-                self.context.note(format!(
-                    "In int8 the score falls from {:.4} to {:.4}: the network stays in floats.",
+            let job = QuantizeJob {
+                model: float.display().to_string(),
+                out: out.clone(),
+                mode: QuantizeMode::Static,
+                calibrate: calibrate.clone(),
+                accuracy_budget: budget,
+                keep_float: Default::default(),
+                without_float: false,
+            };
+            let scored = job.run(&quiet).and_then(|_| match after {
+                None => Ok(None),
+                Some(_) => {
+                    let cancel = &self.context.cancel;
+                    self.validator.score(cancel, self.devices, &out, Some(Precision::Int8)).map(Some)
+                }
+            });
+            match (scored, after) {
+                (Ok(None), _) | (Ok(_), None) => return Ok((out, None)),
+                (Ok(Some(int8)), Some(after)) if int8.score + INT8_LOSS >= after.score => return Ok((out, Some(int8))),
+                (Ok(Some(int8)), Some(after)) => self.context.note(format!(
+                    "In int8 within a relative error of {budget} the score falls from {:.4} to {:.4}.",
                     after.score, int8.score
-                ));
-                Ok((float.to_owned(), None))
-            }
-            Err(JobError::Cancelled) => Err(JobError::Cancelled),
-            Err(error) => {
-                self.context.note(format!("The network stays in floats: {error}"));
-                Ok((float.to_owned(), None))
+                )),
+                (Err(JobError::Cancelled), _) => return Err(JobError::Cancelled),
+                (Err(error), _) => {
+                    self.context.note(format!("The network stays in floats: {error}"));
+                    return Ok((float.to_owned(), None));
+                }
             }
         }
+        self.context.note("The network stays in floats.");
+        Ok((float.to_owned(), None))
     }
 
     /// Puts the package where it was asked for.

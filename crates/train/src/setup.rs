@@ -120,11 +120,12 @@ pub(crate) fn prepare<'a>(
     };
     let validation: &[Pair] = &data.split.validation;
     let cases = folder.path.join("validation");
-    let validator = Validator::new(validation, config.validation.max_files, start.target, cases)?;
+    let validator = Validator::new(validation, config.validation.max_files, start.target, cases, voxel_um)?;
     if validator.is_empty() {
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }
-    let segment = start.segment.clone().unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3()));
+    let segment =
+        start.segment.clone().unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3(voxel_um)));
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
     Ok(Training {
         job,

@@ -208,7 +208,7 @@ impl Training<'_> {
         let mut saved = Instant::now();
         let mut behind = standing.seconds;
         let validations = self.config.validation.times.max(1) as u64;
-        while standing.step < standing.steps {
+        while standing.step < standing.steps || standing.due {
             if context.cancel.is_cancelled() {
                 stepper.forget();
                 self.keep(&mut standing, &stepper, behind)?;
@@ -219,6 +219,24 @@ impl Training<'_> {
                     self.folder.path.display()
                 ));
                 return Err(JobError::Cancelled);
+            }
+            if standing.due {
+                if !self.validate(&mut standing, &stepper)? {
+                    continue;
+                }
+                standing.due = false;
+                window = Window::default();
+                self.replan(&mut standing);
+                good = (stepper.state.clone(), standing.step, standing.next_patch);
+                self.keep(&mut standing, &stepper, behind)?;
+                saved = Instant::now();
+                let patience = self.config.budget.patience;
+                if patience > 0 && standing.since_best >= patience {
+                    context.note(format!("No better score for {patience} validations: training ends."));
+                    standing.history.notes.push(format!("Ended early at step {}.", standing.step));
+                    break;
+                }
+                continue;
             }
             let progress = standing.step as f64 / standing.steps.max(1) as f64;
             if !standing.folded && stepper.has_norms() && progress >= self.config.norm_share {
@@ -273,22 +291,9 @@ impl Training<'_> {
             }
             // Cancelling is answered at the loop's head, where what was learnt is kept.
             let _ = meter.add(1);
-            let due = standing.step * validations / standing.steps.max(1)
-                > (standing.step - 1) * validations / standing.steps.max(1);
-            if due && !self.validator.is_empty() {
-                self.validate(&mut standing, &stepper)?;
-                window = Window::default();
-                self.replan(&mut standing);
-                good = (stepper.state.clone(), standing.step, standing.next_patch);
-                self.keep(&mut standing, &stepper, behind)?;
-                saved = Instant::now();
-                let patience = self.config.budget.patience;
-                if patience > 0 && standing.since_best >= patience {
-                    context.note(format!("No better score for {patience} validations: training ends."));
-                    standing.history.notes.push(format!("Ended early at step {}.", standing.step));
-                    break;
-                }
-            } else if saved.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
+            let validation = |step: u64| step * validations / standing.steps.max(1);
+            standing.due = !self.validator.is_empty() && validation(standing.step) > validation(standing.step - 1);
+            if !standing.due && saved.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
                 self.keep(&mut standing, &stepper, behind)?;
                 saved = Instant::now();
@@ -361,6 +366,7 @@ impl Training<'_> {
             peak: before.as_ref().map(|s| s.score),
             start_score: before.as_ref().map(|s| s.score),
             since_best: 0,
+            due: false,
             history: History::default(),
             optimizer_steps: 0,
             tensors: String::new(),
@@ -384,12 +390,11 @@ impl Training<'_> {
         });
     }
 
-    /// Scores the network as it is, and keeps it if it is the best.
-    fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<(), JobError> {
+    /// Scores the network as it is, and keeps it if it is the best. False if it was cancelled: then it is still due.
+    fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<bool, JobError> {
         let graph = stepper.folded()?;
         let scores = match self.score(&graph) {
-            // What was learnt is kept at the loop's head.
-            Err(JobError::Cancelled) => return Ok(()),
+            Err(JobError::Cancelled) => return Ok(false),
             other => other?,
         };
         let better = standing.peak.is_none_or(|peak| scores.score > peak);
@@ -403,7 +408,7 @@ impl Training<'_> {
         }
         standing.peak = Some(standing.peak.map_or(scores.score, |peak| peak.max(scores.score)));
         standing.since_best = if better { 0 } else { standing.since_best + 1 };
-        Ok(())
+        Ok(true)
     }
 
     /// Keeps within the minutes: steps turned out to take longer, or shorter.

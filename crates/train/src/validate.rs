@@ -55,7 +55,14 @@ pub(crate) struct Validator {
     pub cases: Vec<Case>,
     target: TargetKind,
     folder: PathBuf,
+    /// Voxel size where a file says none: the network's.
+    assumed_um: [f64; 3],
 }
+
+/// Most voxels of a case: larger stacks are validated on their middle.
+const MAX_CASE_VOXELS: usize = 16 << 20;
+/// Most slices of a case that is cut.
+const MAX_CASE_SLICES: usize = 64;
 
 /// A stack in order Z, Y, X.
 pub(crate) type Stack = (Vec<f32>, [usize; 3]);
@@ -87,6 +94,26 @@ pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::Windo
     Ok((array.into_samples().to_f32(), shape))
 }
 
+/// The middle of a stack that is too large to be compared as a whole.
+fn middle(image: &ImageRef) -> Result<Option<cytoscope_samples::Window>, JobError> {
+    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let file = open(&image.path, &options)?;
+    let meta = file.meta();
+    let shape = [Axis::Z, Axis::Y, Axis::X]
+        .map(|axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1));
+    let voxels = |s: [usize; 3]| s.iter().fold(1usize, |n, v| n.saturating_mul(*v));
+    if voxels(shape) <= MAX_CASE_VOXELS {
+        return Ok(None);
+    }
+    let mut size_zyx = [shape[0].min(MAX_CASE_SLICES), shape[1], shape[2]];
+    while voxels(size_zyx) > MAX_CASE_VOXELS {
+        let longer = if size_zyx[1] >= size_zyx[2] { 1 } else { 2 };
+        size_zyx[longer] = size_zyx[longer].div_ceil(2);
+    }
+    let start_zyx = std::array::from_fn(|a| (shape[a] - size_zyx[a]) / 2);
+    Ok(Some(cytoscope_samples::Window { start_zyx, size_zyx }))
+}
+
 fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) -> Result<(), JobError> {
     let axes: Axes = "ZYX".parse()?;
     let array = Array::new(axes, shape.to_vec(), Samples::F32(values))?;
@@ -100,13 +127,20 @@ fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) ->
 
 impl Validator {
     /// Of some pairs; what has to be cut out of larger files is written into `folder`.
-    pub(crate) fn new(pairs: &[Pair], most: usize, target: TargetKind, folder: PathBuf) -> Result<Self, JobError> {
+    pub(crate) fn new(
+        pairs: &[Pair],
+        most: usize,
+        target: TargetKind,
+        folder: PathBuf,
+        model_um: Option<[f64; 3]>,
+    ) -> Result<Self, JobError> {
         std::fs::create_dir_all(&folder).map_err(io(&folder))?;
         // Spread over all of them.
         let step = pairs.len().div_ceil(most.max(1)).max(1);
         let mut cases = Vec::new();
         for (i, pair) in pairs.iter().step_by(step).enumerate() {
-            let whole = pair.window.is_none()
+            let window = pair.window.or(middle(&pair.image)?);
+            let whole = window.is_none()
                 && pair.image.channel.is_none()
                 && pair.image.time.is_none()
                 && pair.image.series == 0
@@ -122,13 +156,13 @@ impl Validator {
                 pair.image.path.clone()
             } else {
                 let path = folder.join(format!("case{i}.tif"));
-                write_f32(&path, read_zyx(&pair.image, pair.window)?, voxel_um)?;
+                write_f32(&path, read_zyx(&pair.image, window)?, voxel_um)?;
                 path
             };
-            let truth = Truth(Arc::new(read_zyx(&pair.target, pair.window)?));
+            let truth = Truth(Arc::new(read_zyx(&pair.target, window)?));
             cases.push(Case { name: pair.name.clone(), image, truth, voxel_um });
         }
-        Ok(Self { cases, target, folder })
+        Ok(Self { cases, target, folder, assumed_um: model_um.unwrap_or([1.0; 3]) })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -244,9 +278,9 @@ impl Validator {
         self.cases.get(case).map(|c| (c.truth.0.0.as_slice(), c.truth.0.1))
     }
 
-    /// Voxel size of a case in µm; 1 where it is not known.
+    /// Voxel size of a case in µm.
     pub(crate) fn voxel_um(&self, case: usize) -> [f64; 3] {
-        self.cases.get(case).and_then(|c| c.voxel_um).unwrap_or([1.0; 3])
+        self.cases.get(case).and_then(|c| c.voxel_um).unwrap_or(self.assumed_um)
     }
 }
 
