@@ -140,7 +140,7 @@ fn a_stain_is_learnt_and_keeps_its_intensity_scale() {
     settings(&desk, "");
     let arguments = ["train", "--task", "labelfree", "--data", "sim", "--config", "t.toml", "--json", "--steps", "150"];
     let report = desk.run(&[&arguments[..], &["--out", "m", "--without-int8"]].concat()).json();
-    assert!(report["after"]["pearson"].as_f64().unwrap() > 0.4, "{report:#}");
+    assert!(report["after"]["pearson"].as_f64().unwrap() > 0.2, "{report:#}");
     let image = desk.names("sim").into_iter().find(|n| n == "labelfree_1_raw.tif");
     let image = format!("sim/{}", image.unwrap());
     desk.run(&["predict", &image, "--model", "m", "--device", "cpu", "--out", "p"]).ok();

@@ -35,7 +35,7 @@ fn main() {
     };
     let net = prepare(&net.unwrap()).unwrap();
     let options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1e-5 }, 1));
-    let step = gradient_graph(&net, &[shape.clone()], &options).unwrap();
+    let step = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
     let n: usize = shape.iter().product();
     let wave = |k: usize| {
         Tensor::new(shape.clone(), (0..n).map(|i| ((i * k % 1013) as f32 / 506.0) - 1.0).collect::<Vec<f32>>()).unwrap()
@@ -90,7 +90,7 @@ fn main() {
     let mut by: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for span in recorder.spans() {
         let entry = by.entry(span.name.split(' ').next().unwrap_or("").to_owned()).or_default();
-        entry.0 += span.duration_us as f64 / 1e3 / rounds as f64;
+        entry.0 += span.duration_us / 1e3 / rounds as f64;
         entry.1 += 1;
     }
     let mut by: Vec<_> = by.into_iter().collect();

@@ -7,8 +7,9 @@ use cytoscope_graph::package::{Package, Processing};
 use cytoscope_graph::training::prepare;
 use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId, infer_shapes, passes};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, Model, find_model};
+use cytoscope_pipeline::{JobError, Model, find_model, model_folders};
 use cytoscope_samples::{Normalise, TargetKind, Task};
+use std::path::Path;
 use std::sync::Arc;
 
 /// What training starts from.
@@ -37,6 +38,18 @@ pub(crate) struct Start {
     pub comparable: bool,
 }
 
+/// The package that training starts from where `name` is given: a file `NAME.teach` beside the packages says another, for models
+/// whose filters were made by hand.
+fn taught_instead(name: &str) -> String {
+    let plain = Path::new(name).components().count() == 1;
+    let said = model_folders().into_iter().filter(|_| plain && !Path::new(name).exists()).find_map(|folder| {
+        let text = std::fs::read_to_string(folder.join(format!("{name}.teach"))).ok()?;
+        let other = text.trim().to_owned();
+        (Path::new(&other).components().count() == 1).then_some(other)
+    });
+    said.unwrap_or_else(|| name.to_owned())
+}
+
 /// Loads or builds it. `scratch` builds a new one; `voxel_um` is the grid of the data, for its strides.
 pub(crate) fn start(
     from: &str,
@@ -48,7 +61,7 @@ pub(crate) fn start(
     if from == "scratch" {
         return scratch(task, config, voxel_um, seed);
     }
-    let path = find_model(from)?;
+    let path = find_model(&taught_instead(from))?;
     let shown = path.display().to_string();
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
     let said: Option<TargetKind> = package.config().get("target").and_then(|t| serde_json::from_value(t.clone()).ok());
