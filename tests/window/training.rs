@@ -1,12 +1,15 @@
 //! Teaching a model in the window: from a folder to a model that predicts; pausing, closing, and going on.
 
 use crate::desk::{Desk, sees, window, window_with};
+use crate::names;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, simulate};
 use cytoscope_train::TrainConfig;
-use cytoscope_ui::training::RunState;
 use cytoscope_ui::training::plan::Step;
-use eframe::egui::{Key, Modifiers, ViewportCommand, ViewportEvent, ViewportId};
+use cytoscope_ui::training::run::RunState;
+use cytoscope_ui::{Workbench, WorkbenchOptions};
+use eframe::egui::{Key, Modifiers, Theme, ViewportCommand, ViewportEvent, ViewportId};
+use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
@@ -57,6 +60,85 @@ fn next_window(desk: &mut Desk, steps: usize) {
     desk.window.run_steps(3);
 }
 
+/// A window that is drawn, at the size it is.
+fn drawn(home: &Path, steps: usize) -> Harness<'static, Workbench> {
+    let options = WorkbenchOptions {
+        program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))),
+        settings_path: Some(home.join("settings/settings.json")),
+        sample: Some(home.join("sample/nuclei_raw.tif")),
+        train_config: tiny(steps),
+        ..WorkbenchOptions::default()
+    };
+    let builder = Harness::builder().with_size([1360.0, 860.0]).with_step_dt(1.0 / 60.0).wgpu();
+    builder.build_eframe(move |cc| Workbench::new(&cc.egui_ctx, options))
+}
+
+/// Takes pictures of a step: light and dark, and small.
+fn take(desk: &mut Desk, to: &Path, name: &str) {
+    for (look, theme, size) in [
+        ("light", Theme::Light, [1360.0, 860.0]),
+        ("dark", Theme::Dark, [1360.0, 860.0]),
+        ("small", Theme::Dark, [1024.0, 700.0]),
+    ] {
+        desk.window.set_size(size.into());
+        desk.window.ctx.set_theme(theme);
+        // Thumbnails come when they are first drawn.
+        for _ in 0..20 {
+            desk.window.step();
+            std::thread::sleep(std::time::Duration::from_millis(15));
+        }
+        desk.window.render().unwrap().save(to.join(format!("{name}_{look}.png"))).unwrap();
+    }
+    desk.window.set_size([1360.0, 860.0].into());
+    desk.window.run_steps(3);
+}
+
+#[test]
+#[ignore = "takes the pictures of the guide: CYTOSCOPE_PICTURES names a folder for them"]
+fn pictures_of_every_step() {
+    let to = PathBuf::from(std::env::var_os("CYTOSCOPE_PICTURES").expect("a folder is named"));
+    std::fs::create_dir_all(&to).unwrap();
+    let desk = Desk::new();
+    let data = pairs(desk.folder.path(), 6);
+    let Desk { folder, window: other } = desk;
+    drop(other);
+    let mut desk = Desk { window: drawn(folder.path(), 900), folder };
+    desk.window.run_steps(4);
+    take(&mut desk, &to, "0_empty");
+    desk.click("Teach a model…");
+    take(&mut desk, &to, "1_task");
+    desk.click("Next");
+    take(&mut desk, &to, "2_no_data");
+    // One pair with a fault.
+    let made = simulate(&Settings::new(Kind::Nuclei, [6, 40, 48], 9), |_| true).unwrap();
+    let labels = made.labels.unwrap();
+    write_array(&data.join("embryo3_labels.tif"), &labels, &WriteSpec::of(&labels, Container::ImageJ)).unwrap();
+    std::fs::copy(data.join("embryo0_raw.tif"), data.join("lonely_raw.tif")).unwrap();
+    desk.window.state_mut().train_on(data);
+    desk.until("the pairs", |w| sees(w, "5 of 6 pairs can be used"));
+    take(&mut desk, &to, "2_data");
+    desk.click("Next");
+    desk.until("the models", |w| sees(w, "nuclei-dog"));
+    take(&mut desk, &to, "3_start");
+    desk.click("Start training");
+    take(&mut desk, &to, "4_preparing");
+    desk.until("many steps", |w| w.state().wizard().run.step() >= 560);
+    take(&mut desk, &to, "4_training");
+    desk.click("Pause training");
+    desk.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+    desk.click("Stop…");
+    take(&mut desk, &to, "4_paused");
+    desk.click("Keep it");
+    desk.click("Continue training");
+    desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    take(&mut desk, &to, "5_results");
+    desk.click("Next");
+    take(&mut desk, &to, "6_use");
+    desk.click("Save to my models");
+    desk.until("the model", |w| sees(w, "Saved among your models."));
+    take(&mut desk, &to, "6_saved");
+}
+
 /// From the first step to the one before training, with data that are dropped.
 fn to_start(desk: &mut Desk, data: &Path) {
     desk.click("Teach a model…");
@@ -85,7 +167,9 @@ fn step_of(desk: &Desk) -> u64 {
 fn from_a_folder_to_a_model_that_predicts() {
     let (mut desk, data) = desk(4);
     desk.click("Teach a model…");
+    names::check(&desk, "task");
     desk.click("Next");
+    names::check(&desk, "data");
     assert!(desk.sees("Drop a folder of pairs here"), "{}", desk.on_screen());
     assert!(desk.window.get_by_label("Next").accesskit_node().is_disabled(), "nothing is chosen yet");
     // Typed this time.
@@ -97,13 +181,16 @@ fn from_a_folder_to_a_model_that_predicts() {
     desk.until("the pairs", |w| sees(w, "3 pairs to learn from"));
     assert!(desk.sees("1 of 3 pairs are for validation") && desk.sees("8 × 48 × 48 voxels"), "{}", desk.on_screen());
     assert!(desk.sees("image of embryo0") && desk.sees("target of embryo2"), "{}", desk.on_screen());
+    names::check(&desk, "pairs");
     desk.click("Next");
+    names::check(&desk, "start");
     desk.click("Quick");
     desk.click("A new network");
     assert_eq!(desk.window.state().wizard().plan.name, "embryos");
     desk.click("Start training");
     desk.until("what was measured", |w| sees(w, "4 steps are planned"));
     desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    names::check(&desk, "results");
     let report = desk.window.state().wizard().report.clone().unwrap();
     assert_eq!((report.steps, report.train_pairs, report.validation_pairs), (4, 2, 1));
     desk.until("the sentence", |w| sees(w, "The model learnt the task from scratch."));
@@ -126,6 +213,8 @@ fn from_a_folder_to_a_model_that_predicts() {
     }
     assert!(cytoscope_graph::package::Package::open(&zip).is_ok() && onnx.is_file());
     // It predicts.
+    desk.until("its place in the list", |w| !w.get_by_label("Predict with it").accesskit_node().is_disabled());
+    names::check(&desk, "saved");
     desk.click("Predict with it");
     desk.click("Open the sample");
     desk.settle();
@@ -168,27 +257,28 @@ fn a_folder_with_a_problem_shows_it_and_what_to_do() {
     let empty = desk.path("empty");
     std::fs::create_dir(&empty).unwrap();
     desk.window.state_mut().train_on(empty.clone());
-    desk.until("no pairs", |w| sees(w, "No pairs"));
+    desk.until("no pairs", |w| sees(w, "no pair of an image and its target was found"));
     assert!(desk.window.get_by_label("Next").accesskit_node().is_disabled());
     std::fs::remove_dir(&empty).unwrap();
     desk.click("Look again");
-    desk.until("the reason", |w| sees(w, "These data cannot be read"));
+    desk.until("the reason", |w| sees(w, "check that the path exists"));
 }
 
 #[test]
 fn a_training_is_paused_and_goes_on() {
-    let (mut desk, data) = desk(400);
+    let (mut desk, data) = desk(4000);
     begin(&mut desk, &data);
     desk.until("some steps", |w| w.state().wizard().run.step() >= 3);
     desk.click("Pause training");
     desk.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let at = step_of(&desk);
-    assert!(at < 400, "it was paused in the middle");
+    assert!(at < 4000, "it was paused in the middle");
     assert!(desk.sees("Continue training"), "{}", desk.on_screen());
+    names::check(&desk, "paused");
     desk.click("Continue training");
     desk.until("further steps", |w| w.state().wizard().run.step() > at);
     let steps: Vec<u64> = desk.window.state().wizard().run.history.steps.iter().map(|p| p.step).collect();
-    assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] == 1, "one curve: {steps:?}");
+    assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 10, "one curve: {steps:?}");
     // Its engine is killed: the failure is told, and it goes on from what was kept.
     let pid = desk.window.state().engine_pid().unwrap();
     std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
@@ -208,11 +298,13 @@ fn a_training_is_paused_and_goes_on() {
 
 #[test]
 fn closing_in_the_middle_loses_nothing() {
-    let (mut desk, data) = desk(60);
+    // Enough to be closed in their middle.
+    const STEPS: usize = 400;
+    let (mut desk, data) = desk(STEPS);
     to_start(&mut desk, &data);
     // Choices come back.
     desk.click("Thorough");
-    next_window(&mut desk, 60);
+    next_window(&mut desk, STEPS);
     desk.click("Teach a model…");
     desk.until("the step that was open", |w| sees(w, "What should it begin from?"));
     assert!((desk.window.state().wizard().plan.minutes - 60.0).abs() < 1e-9);
@@ -230,16 +322,16 @@ fn closing_in_the_middle_loses_nothing() {
         w.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(&ViewportCommand::Close))
     });
     let at = step_of(&desk);
-    next_window(&mut desk, 60);
+    next_window(&mut desk, STEPS);
     desk.until("the offer", |w| sees(w, "The training of embryos was not finished."));
     desk.click("Continue the training");
     desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
     let report = desk.window.state().wizard().report.clone().unwrap();
     let steps: Vec<u64> = report.history.steps.iter().map(|p| p.step).collect();
-    assert_eq!((steps[0], report.steps), (1, 60), "one curve from its beginning");
+    assert_eq!((steps[0], report.steps), (1, STEPS as u64), "one curve from its beginning");
     assert!(at >= 3 && steps.contains(&at), "{at}: {steps:?}");
     // Results are there in the next window, too.
-    next_window(&mut desk, 60);
+    next_window(&mut desk, STEPS);
     assert!(!desk.sees("was not finished"), "{}", desk.on_screen());
     desk.click("Teach a model…");
     desk.until("the results", |w| sees(w, "How good is embryos?"));

@@ -529,7 +529,12 @@ impl eframe::App for Workbench {
         self.sheets(&ctx);
         self.picture_sheet(&ctx);
         self.quitting_sheet(&ctx);
-        self.notices.show(&ctx, views.response.rect);
+        let mut place = views.response.rect;
+        if training {
+            // The buttons that lead on are there.
+            place.max.y -= crate::panels::train::FOOT;
+        }
+        self.notices.show(&ctx, place);
         self.carry_out(&ctx);
     }
 

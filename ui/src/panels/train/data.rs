@@ -8,7 +8,7 @@ use crate::panels::weak;
 use crate::theme;
 use crate::training::Check;
 use crate::training::thumbs::{Look, Thumb, Thumbs};
-use crate::work::Progress;
+use crate::work::{JobState, JobView};
 use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, Task};
 use cytoscope_train::CheckReport;
 use eframe::egui::{self, RichText, Sense, Ui, vec2};
@@ -37,12 +37,13 @@ impl Workbench {
             Check::None => self.no_data(ui),
             Check::Running(id) => {
                 let job = self.work.jobs.iter().find(|j| j.id == *id);
-                looking(ui, job.map(|j| &j.progress));
+                looking(ui, job);
             }
             Check::Failed(reason) => {
                 ui.add_space(theme::GROUP_GAP);
                 let color = theme::bad(ui.visuals());
                 colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
+                ui.add_space(theme::GAP);
                 if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Look again").clicked() {
                     self.wizard.check = check;
                     return self.check_data();
@@ -210,12 +211,14 @@ fn part_of(report: &CheckReport, name: &str) -> Option<Part> {
     }
 }
 
-fn looking(ui: &mut Ui, progress: Option<&Progress>) {
+fn looking(ui: &mut Ui, job: Option<&JobView>) {
+    let progress = job.map(|j| &j.progress);
     ui.add_space(theme::GROUP_GAP);
     ui.horizontal(|ui| {
         ui.spinner();
         let text = match progress.filter(|p| p.total > 0) {
             Some(p) => format!("Looking through {} of {} {}", p.done, p.total, p.unit),
+            None if job.is_some_and(|j| j.state == JobState::Queued) => "Waiting for another job to end…".to_owned(),
             None => "Looking for pairs…".to_owned(),
         };
         ui.label(text);

@@ -4,7 +4,7 @@ use super::{colored, headline, icon_text_button, title};
 use crate::app::Workbench;
 use crate::panels::{seconds, weak};
 use crate::theme;
-use crate::training::{Run, RunState};
+use crate::training::run::{Run, RunState};
 use crate::work::{JobState, JobView};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -60,7 +60,12 @@ impl Workbench {
         if let RunState::Failed(reason) = &self.wizard.run.state {
             let color = theme::bad(ui.visuals());
             colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
-            weak(ui, "What was learnt and kept until then is there: continue, or stop and begin anew.");
+            let text = if self.wizard.run.steps > 0 {
+                "What was learnt and kept until then is there: continue, or stop and begin anew."
+            } else {
+                "Nothing was learnt yet: change the data or what it begins from, or try again."
+            };
+            weak(ui, text);
         }
         if let Some(note) = self.wizard.run.notes.iter().find(|n| n.contains("steps are planned")) {
             weak(ui, note);
@@ -110,6 +115,14 @@ impl Workbench {
                     self.pause_training();
                 }
                 self.stop_button(ui);
+            }
+            RunState::Failed(_) if self.wizard.run.steps == 0 => {
+                if super::lead_button(ui, true, icon::ARROW_LEFT, "Change the choices").clicked() {
+                    self.stop_training();
+                }
+                if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
+                    self.continue_training();
+                }
             }
             RunState::Paused | RunState::Failed(_) => {
                 if super::lead_button(ui, self.options.program.is_some(), icon::PLAY, "Continue training").clicked() {

@@ -11,8 +11,9 @@ use super::weak;
 use crate::app::Workbench;
 use crate::document::file_name;
 use crate::theme;
+use crate::training::Check;
 use crate::training::plan::{SCRATCH, Step};
-use crate::training::{Check, RunState};
+use crate::training::run::RunState;
 use cytoscope_samples::Task;
 use cytoscope_train::{TrainReport, Verdict};
 use eframe::egui::{self, Margin, RichText, Ui, vec2};
@@ -20,6 +21,8 @@ use egui_phosphor::regular as icon;
 
 /// Pairs and problems listed at first, and more at a time.
 pub(crate) const LISTED: usize = 40;
+/// Height of the bar with the buttons that lead on.
+pub(crate) const FOOT: f32 = 56.0;
 /// Widest a page gets: longer lines are hard to read.
 const PAGE_WIDTH: f32 = 900.0;
 
@@ -224,7 +227,7 @@ impl Workbench {
         let text = match (step, &self.wizard.check) {
             (Step::Data, Check::None) => "Choose data first",
             (Step::Data, Check::Running(_)) => "Looking through the data…",
-            (Step::Data, Check::Failed(_)) => "These data cannot be read",
+            (Step::Data, Check::Failed(_)) => "Nothing to learn from there",
             (Step::Data, Check::Done(_)) if !self.wizard.is_usable() => "No pair can be used yet",
             _ => return,
         };
