@@ -4,7 +4,7 @@ use crate::desk::{Desk, sees, window, window_with};
 use crate::names;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, simulate};
-use cytoscope_train::TrainConfig;
+use cytoscope_train::{NetworkConfig, TrainConfig};
 use cytoscope_ui::training::plan::Step;
 use cytoscope_ui::training::run::RunState;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
@@ -22,7 +22,7 @@ fn tiny(steps: usize) -> TrainConfig {
     config.network.strides = vec![[1, 2, 2]];
     config.network.convs_per_block = 1;
     config.budget.steps = Some(steps);
-    config.validation.times = 2;
+    config.validation.times = 6;
     config
 }
 
@@ -66,7 +66,11 @@ fn drawn(home: &Path, steps: usize) -> Harness<'static, Workbench> {
         program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))),
         settings_path: Some(home.join("settings/settings.json")),
         sample: Some(home.join("sample/nuclei_raw.tif")),
-        train_config: tiny(steps),
+        train_config: TrainConfig {
+            patch_zyx: Some([8, 32, 32]),
+            network: NetworkConfig { filters: vec![8, 16], ..tiny(steps).network },
+            ..tiny(steps)
+        },
         ..WorkbenchOptions::default()
     };
     let builder = Harness::builder().with_size([1360.0, 860.0]).with_step_dt(1.0 / 60.0).wgpu();
@@ -102,7 +106,7 @@ fn pictures_of_every_step() {
     let data = pairs(desk.folder.path(), 6);
     let Desk { folder, window: other } = desk;
     drop(other);
-    let mut desk = Desk { window: drawn(folder.path(), 900), folder };
+    let mut desk = Desk { window: drawn(folder.path(), 1500), folder };
     desk.window.run_steps(4);
     take(&mut desk, &to, "0_empty");
     desk.click("Teach a model…");
@@ -122,7 +126,7 @@ fn pictures_of_every_step() {
     take(&mut desk, &to, "3_start");
     desk.click("Start training");
     take(&mut desk, &to, "4_preparing");
-    desk.until("many steps", |w| w.state().wizard().run.step() >= 560);
+    desk.until("many steps", |w| w.state().wizard().run.step() >= 800);
     take(&mut desk, &to, "4_training");
     desk.click("Pause training");
     desk.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
@@ -266,19 +270,19 @@ fn a_folder_with_a_problem_shows_it_and_what_to_do() {
 
 #[test]
 fn a_training_is_paused_and_goes_on() {
-    let (mut desk, data) = desk(4000);
+    let (mut desk, data) = desk(40_000);
     begin(&mut desk, &data);
     desk.until("some steps", |w| w.state().wizard().run.step() >= 3);
     desk.click("Pause training");
     desk.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let at = step_of(&desk);
-    assert!(at < 4000, "it was paused in the middle");
+    assert!(at < 40_000, "it was paused in the middle");
     assert!(desk.sees("Continue training"), "{}", desk.on_screen());
     names::check(&desk, "paused");
     desk.click("Continue training");
     desk.until("further steps", |w| w.state().wizard().run.step() > at);
     let steps: Vec<u64> = desk.window.state().wizard().run.history.steps.iter().map(|p| p.step).collect();
-    assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 10, "one curve: {steps:?}");
+    assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 100, "one curve: {steps:?}");
     // Its engine is killed: the failure is told, and it goes on from what was kept.
     let pid = desk.window.state().engine_pid().unwrap();
     std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
@@ -299,7 +303,7 @@ fn a_training_is_paused_and_goes_on() {
 #[test]
 fn closing_in_the_middle_loses_nothing() {
     // Enough to be closed in their middle.
-    const STEPS: usize = 400;
+    const STEPS: usize = 4000;
     let (mut desk, data) = desk(STEPS);
     to_start(&mut desk, &data);
     // Choices come back.
@@ -328,7 +332,7 @@ fn closing_in_the_middle_loses_nothing() {
     desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
     let report = desk.window.state().wizard().report.clone().unwrap();
     let steps: Vec<u64> = report.history.steps.iter().map(|p| p.step).collect();
-    assert_eq!((steps[0], report.steps), (1, STEPS as u64), "one curve from its beginning");
+    assert_eq!((steps[0], report.steps), (10, STEPS as u64), "one curve from its beginning");
     assert!(at >= 3 && steps.contains(&at), "{at}: {steps:?}");
     // Results are there in the next window, too.
     next_window(&mut desk, STEPS);

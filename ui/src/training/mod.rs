@@ -404,8 +404,11 @@ impl Workbench {
             self.wizard.run.state = match serde_json::from_value::<Box<TrainReport>>(report) {
                 Ok(report) => {
                     self.wizard.run.history = report.history.clone();
-                    self.notices
-                        .good(format!("{} is taught", self.wizard.plan.name), crate::panels::train::verdict(&report));
+                    // The page of results says it where that is on screen.
+                    if self.panels.task != PanelTask::Train {
+                        let title = format!("{} is taught", self.wizard.plan.name);
+                        self.notices.good(title, crate::panels::train::verdict(&report));
+                    }
                     self.wizard.plan.job = None;
                     self.wizard.plan.step = Step::Results;
                     self.wizard.report = Some(report);

@@ -68,7 +68,7 @@ impl Workbench {
         ui.horizontal(|ui| {
             let edit = egui::TextEdit::singleline(&mut self.wizard.typed)
                 .hint_text("Drop a folder or a table on the window, or choose one")
-                .desired_width(ui.available_width() - 16.0)
+                .desired_width(f32::INFINITY)
                 .margin(vec2(8.0, 6.0));
             let edit = ui.add(edit);
             edit.widget_info(|| {

@@ -1,6 +1,6 @@
 //! While it learns: how far it is, its curves, and what it tells.
 
-use super::{colored, headline, icon_text_button, title};
+use super::{colored, headline, icon_text_button};
 use crate::app::Workbench;
 use crate::panels::{seconds, weak};
 use crate::theme;
@@ -8,10 +8,12 @@ use crate::training::run::{Run, RunState};
 use crate::work::{JobState, JobView};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
-use egui_plot::{Legend, Line, Plot, PlotPoints, Points};
+use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points};
 
 /// Height of a plot.
 const PLOT: f32 = 210.0;
+/// Notes shown, the newest first.
+const SHOWN_NOTES: usize = 60;
 /// Points of the loss that the newest figures are means of.
 const RECENT: usize = 20;
 
@@ -68,6 +70,8 @@ impl Workbench {
             weak(ui, text);
         }
         if let Some(note) = self.wizard.run.notes.iter().find(|n| n.contains("steps are planned")) {
+            weak(ui, note);
+        } else if let Some(note) = self.wizard.run.notes.last() {
             weak(ui, note);
         }
         self.curves(ui);
@@ -160,14 +164,15 @@ impl Workbench {
         let wide = ui.available_width() > 620.0;
         let width = if wide { (ui.available_width() - 16.0) / 2.0 } else { ui.available_width() };
         let mut log = self.wizard.log_loss;
-        ui.horizontal_wrapped(|ui| {
-            ui.spacing_mut().item_spacing = vec2(16.0, 10.0);
+        let layout = if wide { egui::Layout::left_to_right(egui::Align::Min) } else { *ui.layout() };
+        ui.allocate_ui_with_layout(vec2(ui.available_width(), PLOT + 30.0), layout, |ui| {
+            ui.spacing_mut().item_spacing = vec2(16.0, 4.0);
             for loss in [true, false] {
                 ui.allocate_ui(vec2(width, PLOT + 30.0), |ui| {
                     ui.vertical(|ui| {
                         ui.set_width(width);
                         ui.horizontal(|ui| {
-                            ui.set_min_height(24.0);
+                            ui.set_min_height(26.0);
                             let name = if loss { "Loss" } else { "Score on images kept back" };
                             ui.label(RichText::new(name).strong());
                             if loss {
@@ -187,15 +192,24 @@ impl Workbench {
         if notes.is_empty() {
             return;
         }
-        title(ui, "What it told");
-        for note in notes.iter().rev().take(30) {
-            weak(ui, note);
-        }
+        ui.add_space(theme::GAP);
+        egui::CollapsingHeader::new("What it told").show(ui, |ui| {
+            for note in notes.iter().rev().take(SHOWN_NOTES) {
+                weak(ui, note);
+            }
+        });
     }
 }
 
-fn plot<'a>(name: &str) -> Plot<'a> {
+fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
+    let distance = mark_distance(end as f64);
+    let marks = move |input: GridInput| {
+        let first = (input.bounds.0 / distance).floor().max(0.0) as u64;
+        let count = ((input.bounds.1 / distance).ceil() as u64).saturating_sub(first).min(100);
+        (first..=first + count).map(|i| GridMark { value: i as f64 * distance, step_size: distance }).collect()
+    };
     Plot::new(name.to_owned())
+        .x_grid_spacer(marks)
         .height(PLOT)
         .allow_scroll(false)
         .allow_drag(false)
@@ -210,7 +224,7 @@ fn loss_plot(ui: &mut Ui, run: &Run, log: bool) {
     let value = |v: f64| if log { v.max(1e-12).log10() } else { v };
     let points: Vec<[f64; 2]> = run.history.steps.iter().map(|p| [p.step as f64, value(p.loss)]).collect();
     let shown = move |v: f64| if log { power(v) } else { number(v) };
-    let mut plot = plot("loss").y_axis_formatter(move |mark, _| shown(mark.value));
+    let mut plot = plot("loss", run.step()).y_axis_formatter(move |mark, _| shown(mark.value));
     if !log {
         plot = plot.include_y(0.0);
     }
@@ -229,13 +243,15 @@ fn score_plot(ui: &mut Ui, run: &Run) {
     names.sort();
     names.dedup();
     // What is not between 0 and 1 has no place beside what is.
-    names.retain(|n| !n.ends_with("_db"));
+    // Of overlaps, those that decide.
+    let decides = |n: &str| !n.starts_with("f1@") || n == "f1@0.5" || n == "f1@0.7";
+    names.retain(|n| !n.ends_with("_db") && decides(n));
     let of = |f: &dyn Fn(&cytoscope_train::ValidationPoint) -> Option<f64>| -> Vec<[f64; 2]> {
         validations.iter().filter_map(|v| Some([v.step as f64, f(v)?])).collect()
     };
     let score = of(&|v| Some(v.score));
     let single = names.len() < 2;
-    let mut plot = plot("scores").include_y(0.0).include_y(1.0);
+    let mut plot = plot("scores", run.steps).include_y(0.0).include_y(1.0);
     if run.steps > 0 {
         plot = plot.include_x(run.steps as f64);
     }
@@ -244,7 +260,7 @@ fn score_plot(ui: &mut Ui, run: &Run) {
     }
     let best = validations.iter().rev().find(|v| v.best).map(|v| [v.step as f64, v.score]);
     let lines: Vec<(String, Vec<[f64; 2]>)> =
-        names.iter().map(|n| ((*n).clone(), of(&|v| v.scores.get(*n).copied()))).collect();
+        names.iter().map(|n| (super::results::score_name(n), of(&|v| v.scores.get(*n).copied()))).collect();
     let response = plot.show(ui, |plot| {
         if !single {
             for (i, (name, points)) in lines.into_iter().enumerate() {
@@ -255,7 +271,7 @@ fn score_plot(ui: &mut Ui, run: &Run) {
         plot.line(Line::new("decides", PlotPoints::from(score.clone())).color(theme::ACCENT).width(2.2));
         plot.points(Points::new("decides", PlotPoints::from(score)).color(theme::ACCENT).radius(2.5));
         if let Some(best) = best {
-            plot.points(Points::new("best", PlotPoints::from(vec![best])).color(theme::BEST).radius(5.0));
+            plot.points(Points::new("", PlotPoints::from(vec![best])).color(theme::BEST).radius(5.0));
         }
     });
     let last = validations.last().map_or_else(String::new, |v| format!(", {:.3} at step {}", v.score, v.step));
@@ -279,8 +295,18 @@ fn smoothed(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
 }
 
 fn number(v: f64) -> String {
-    let text = if v.abs() >= 10.0 { format!("{v:.0}") } else { format!("{v:.2}") };
-    text.trim_end_matches('0').trim_end_matches('.').to_owned() + if v == 0.0 { "0" } else { "" }
+    if v.abs() >= 10.0 {
+        return format!("{v:.0}");
+    }
+    let text = format!("{v:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A distance of marks that gives about five of them up to `end`.
+fn mark_distance(end: f64) -> f64 {
+    let rough = (end / 5.0).max(1.0);
+    let decade = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|d| *d >= rough).unwrap_or(rough).max(1.0)
 }
 
 /// A power of ten as the number it is.
@@ -304,7 +330,8 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        assert_eq!((number(0.0), number(0.5), number(12.0)), ("0".to_owned(), "0.5".to_owned(), "12".to_owned()));
+        assert_eq!([0.0, 0.5, 2.0, 20.0].map(number), ["0", "0.5", "2", "20"]);
+        assert_eq!([3.0, 40.0, 900.0, 1500.0].map(mark_distance), [1.0, 10.0, 200.0, 500.0]);
         assert_eq!(power(-1.0), "0.1");
     }
 }

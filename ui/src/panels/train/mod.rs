@@ -123,6 +123,7 @@ impl Workbench {
                 }
                 (Some(path), _) => file_name(path),
             },
+            Step::Start if plan.step < Step::Start => String::new(),
             Step::Start => {
                 let from = if plan.from == SCRATCH { "From scratch".to_owned() } else { self.start_name() };
                 format!("{from} · {} min", plan.minutes)
@@ -195,7 +196,10 @@ impl Workbench {
 
     fn back_and_next(&mut self, ui: &mut Ui, step: Step) {
         let back = step.back().filter(|b| self.wizard.may(*b) && step != Step::Results);
-        if icon_text_button(ui, back.is_some(), icon::ARROW_LEFT, "Back").clicked()
+        let button =
+            egui::Button::new(format!("{}  Back", icon::ARROW_LEFT)).min_size(vec2(80.0, theme::MAIN_BUTTON_HEIGHT));
+        let response = ui.add_enabled(back.is_some(), button);
+        if named(response, back.is_some(), "Back").clicked()
             && let Some(back) = back
         {
             self.go_to_step(back);

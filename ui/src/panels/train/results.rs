@@ -15,7 +15,7 @@ pub(super) fn short(report: &TrainReport) -> String {
 }
 
 /// A score's name for people.
-fn score_name(name: &str) -> String {
+pub(super) fn score_name(name: &str) -> String {
     match name {
         "pearson" => "Pearson's correlation".to_owned(),
         "psnr_db" => "Peak signal to noise (dB)".to_owned(),
