@@ -15,9 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// A network and steps that take seconds.
 fn tiny(steps: usize) -> TrainConfig {
-    let mut config = TrainConfig::default();
-    config.patch_zyx = Some([4, 16, 16]);
-    config.batch = Some(1);
+    let mut config = TrainConfig { patch_zyx: Some([4, 16, 16]), batch: Some(1), ..TrainConfig::default() };
     config.network.filters = vec![4, 8];
     config.network.strides = vec![[1, 2, 2]];
     config.network.convs_per_block = 1;

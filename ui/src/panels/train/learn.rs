@@ -145,7 +145,7 @@ impl Workbench {
             }
             return;
         }
-        ui.label("What was learnt is thrown away.");
+        ui.label("Throw away what was learnt?");
         if icon_text_button(ui, true, icon::TRASH, "Stop and throw away").clicked() {
             self.stop_training();
         }
@@ -204,9 +204,12 @@ impl Workbench {
 fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
     let distance = mark_distance(end as f64);
     let marks = move |input: GridInput| {
-        let first = (input.bounds.0 / distance).floor().max(0.0) as u64;
-        let count = ((input.bounds.1 / distance).ceil() as u64).saturating_sub(first).min(100);
-        (first..=first + count).map(|i| GridMark { value: i as f64 * distance, step_size: distance }).collect()
+        // Only inside: what lies beyond would be drawn over the neighbour.
+        let first = (input.bounds.0 / distance).ceil().max(0.0) as u64;
+        let last = (input.bounds.1 / distance).floor().max(0.0) as u64;
+        (first..=last.min(first.saturating_add(100)))
+            .map(|i| GridMark { value: i as f64 * distance, step_size: distance })
+            .collect()
     };
     Plot::new(name.to_owned())
         .x_grid_spacer(marks)
@@ -268,8 +271,8 @@ fn score_plot(ui: &mut Ui, run: &Run) {
                 plot.line(Line::new(name, PlotPoints::from(points)).color(color).width(1.0));
             }
         }
-        plot.line(Line::new("decides", PlotPoints::from(score.clone())).color(theme::ACCENT).width(2.2));
-        plot.points(Points::new("decides", PlotPoints::from(score)).color(theme::ACCENT).radius(2.5));
+        plot.line(Line::new("Decides", PlotPoints::from(score.clone())).color(theme::ACCENT).width(2.2));
+        plot.points(Points::new("Decides", PlotPoints::from(score)).color(theme::ACCENT).radius(2.5));
         if let Some(best) = best {
             plot.points(Points::new("", PlotPoints::from(vec![best])).color(theme::BEST).radius(5.0));
         }
@@ -302,9 +305,9 @@ fn number(v: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A distance of marks that gives about five of them up to `end`.
+/// A distance of marks that gives three or four of them up to `end`.
 fn mark_distance(end: f64) -> f64 {
-    let rough = (end / 5.0).max(1.0);
+    let rough = (end / 4.0).max(1.0);
     let decade = 10f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|d| *d >= rough).unwrap_or(rough).max(1.0)
 }
@@ -331,7 +334,7 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         assert_eq!([0.0, 0.5, 2.0, 20.0].map(number), ["0", "0.5", "2", "20"]);
-        assert_eq!([3.0, 40.0, 900.0, 1500.0].map(mark_distance), [1.0, 10.0, 200.0, 500.0]);
+        assert_eq!([3.0, 40.0, 900.0, 1500.0].map(mark_distance), [1.0, 10.0, 500.0, 500.0]);
         assert_eq!(power(-1.0), "0.1");
     }
 }
