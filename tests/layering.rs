@@ -22,7 +22,7 @@ const ROOMS: [(&str, &[&str]); 17] = [
     ("engine-burn", &["engine", "graph", "profile"]),
     ("pipeline", &["engine", "engine-cpu", "engine-burn", "formats", "graph", "objects", "profile", "volume"]),
     ("train", &["engine", "formats", "graph", "objects", "pipeline", "profile", "samples", "volume"]),
-    ("ui", &["annotate", "engine", "formats", "graph", "objects", "pipeline", "profile", "volume"]),
+    ("ui", &["annotate", "engine", "formats", "graph", "objects", "pipeline", "profile", "samples", "train", "volume"]),
     (
         "",
         &[

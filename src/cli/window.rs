@@ -27,6 +27,7 @@ pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
         program: std::env::current_exe().ok(),
         settings_path: user_folder().map(|f| f.join("settings.json")),
         sample: sample(),
+        ..WorkbenchOptions::default()
     };
     let pipes = if shell { Some(pipes()?) } else { None };
     cytoscope_ui::run(options, pipes).map_err(|e| {

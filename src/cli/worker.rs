@@ -3,7 +3,13 @@
 use super::devices;
 use super::failure::{Failure, Outcome};
 use clap::Args;
-use cytoscope_pipeline::worker::{Setup, serve};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::worker::{Setup, no_further, serve};
+use cytoscope_pipeline::{Context, JobError};
+use cytoscope_train::{CheckJob, TrainJob};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufReader};
 
@@ -17,13 +23,34 @@ impl Worker {
         // Ctrl-C in a terminal reaches the window and its worker alike; the worker ends when the window closes its input.
         let _ = ctrlc::set_handler(|| {});
         let output = own_stdout().map_err(|e| Failure::other(format!("standard output cannot be set apart: {e}")))?;
-        let setup = Setup { discover: Box::new(devices::discover), temporary: std::env::temp_dir() };
+        let setup = Setup {
+            discover: Box::new(devices::discover),
+            temporary: std::env::temp_dir(),
+            further: Box::new(further),
+        };
         let input = BufReader::with_capacity(1 << 16, io::stdin());
         serve(input, output, setup).map_err(|e| {
             let folder = std::env::temp_dir();
             Failure::other(format!("no private folder can be made in {}: {e}", folder.display()))
         })
     }
+}
+
+/// The jobs of rooms above the worker's own.
+fn further(kind: &str, job: Value, context: &Context) -> Result<Value, JobError> {
+    match kind {
+        TrainJob::KIND => written(&read::<TrainJob>(kind, job)?.run(context, &Devices::cpu_only())?),
+        CheckJob::KIND => written(&read::<CheckJob>(kind, job)?.run(context)?),
+        _ => no_further(kind, job, context),
+    }
+}
+
+fn read<T: DeserializeOwned>(kind: &str, job: Value) -> Result<T, JobError> {
+    serde_json::from_value(job).map_err(|e| JobError::WrongUse(format!("this is no job \"{kind}\": {e}")))
+}
+
+fn written(report: &impl Serialize) -> Result<Value, JobError> {
+    serde_json::to_value(report).map_err(|e| JobError::WrongUse(format!("the report cannot be written down: {e}")))
 }
 
 /// Standard output for replies alone: what drivers print to it goes to standard error.

@@ -1,5 +1,6 @@
 //! A window to work at, without a display.
 
+use cytoscope_train::TrainConfig;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use eframe::egui::accesskit::Role;
 use egui_kittest::Harness;
@@ -97,6 +98,11 @@ pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
 
 /// A window; the engine process is the real program.
 pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
+    window_with(home, files, TrainConfig::default())
+}
+
+/// A window whose trainings begin with other settings.
+pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) -> Harness<'static, Workbench> {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data");
     let sample = home.join("sample/nuclei_raw.tif");
     std::fs::create_dir_all(home.join("sample")).unwrap();
@@ -106,6 +112,7 @@ pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
         program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))),
         settings_path: Some(home.join("settings/settings.json")),
         sample: Some(sample),
+        train_config,
     };
     Harness::builder()
         .with_size([1360.0, 860.0])

@@ -17,3 +17,4 @@ mod shell;
 #[cfg(target_os = "linux")]
 mod snapshots;
 mod tools;
+mod training;

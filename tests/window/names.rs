@@ -25,7 +25,7 @@ fn unnamed(desk: &Desk) -> Vec<String> {
     bare.map(|n| format!("{:?} at {:?}", n.accesskit_node().role(), n.rect())).collect()
 }
 
-fn check(desk: &Desk, what: &str) {
+pub fn check(desk: &Desk, what: &str) {
     let bare = unnamed(desk);
     assert!(bare.is_empty(), "{what}: {bare:?}; on screen: {}", desk.on_screen());
 }

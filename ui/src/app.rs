@@ -18,8 +18,11 @@ use crate::settings::Settings;
 use crate::shell::ShellLink;
 use crate::shots::Shots;
 use crate::theme;
+use crate::training::Wizard;
 use crate::views::layout::Layout;
 use crate::work::Work;
+use cytoscope_pipeline::user_folder;
+use cytoscope_train::TrainConfig;
 use eframe::egui::{self, Frame};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,6 +43,8 @@ pub struct WorkbenchOptions {
     pub settings_path: Option<PathBuf>,
     /// The bundled sample.
     pub sample: Option<PathBuf>,
+    /// Settings that trainings begin with.
+    pub train_config: TrainConfig,
 }
 
 /// The window.
@@ -60,6 +65,7 @@ pub struct Workbench {
     pub(crate) queue: Queue,
     pub(crate) ruler: RulerState,
     pub(crate) shots: Shots,
+    pub(crate) wizard: Wizard,
     /// Draws the window anew.
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     /// Commands of this frame, carried out at its end.
@@ -87,13 +93,17 @@ impl Workbench {
             let ctx = ctx.clone();
             Arc::new(move || ctx.request_repaint()) as Arc<dyn Fn() + Send + Sync>
         };
+        // The user's folder is known to the engine process; another one, such as a test's, is not.
+        let home = options.settings_path.as_deref().and_then(Path::parent);
+        let models = home.filter(|h| user_folder().as_deref() != Some(h)).map(|h| h.join("models"));
         let (for_loader, for_compare) = (Arc::clone(&wake), Arc::clone(&wake));
         let mut workbench = Self {
             documents: Vec::new(),
             active: None,
             loader: Loader::new(CACHE_BYTES, move || for_loader()),
             opener: Opener::new(Arc::clone(&wake)),
-            work: Work::new(options.program.as_deref(), Arc::clone(&wake)),
+            work: Work::new(options.program.as_deref(), models, Arc::clone(&wake)),
+            wizard: Wizard::new(options.settings_path.as_deref(), options.train_config.clone(), &wake),
             corrections: Corrections::default(),
             shell: None,
             queue: Queue::new(options.settings_path.as_deref()),
@@ -245,7 +255,7 @@ impl Workbench {
     fn listen(&mut self, ctx: &egui::Context) {
         let dropped: Vec<PathBuf> = ctx.input(|i| i.raw.dropped_files.iter().filter_map(|f| f.path.clone()).collect());
         if !dropped.is_empty() {
-            self.open_paths(&dropped);
+            self.take_dropped(&dropped);
         }
         for opened in self.opener.poll() {
             self.take_opened(opened);
@@ -256,6 +266,7 @@ impl Workbench {
         self.tell_batch();
         self.refresh_live();
         self.poll_queue();
+        self.poll_training(ctx);
         // News of what is done by now is there to be taken.
         let busy = self.corrections.is_busy();
         self.poll_corrections();
@@ -271,6 +282,14 @@ impl Workbench {
         }
         let names = self.documents.iter().map(|d| d.path.as_path());
         self.letters.watch(ctx, names.chain(self.settings.recent.iter().map(PathBuf::as_path)));
+    }
+
+    /// Files that were dropped: stacks, or what is to be learnt from where that is asked for.
+    fn take_dropped(&mut self, dropped: &[PathBuf]) {
+        match dropped {
+            [one] if self.panels.task == Task::Train => self.train_on(one.clone()),
+            _ => self.open_paths(dropped),
+        }
     }
 
     fn play(&mut self, ctx: &egui::Context) {
@@ -438,6 +457,7 @@ impl Workbench {
                 ctx.set_theme(self.settings.theme.preference());
             }
             Command::Palette => self.panels.palette.open(),
+            Command::Train => self.open_training(),
             Command::Shortcuts => self.panels.sheets.shortcuts = true,
             Command::About => self.panels.sheets.about = true,
             Command::Tool(tool) => self.take_tool(tool),
@@ -481,19 +501,23 @@ impl eframe::App for Workbench {
         self.layout.prepare_volume(self.settings.show_3d, frame.wgpu_render_state().map(|s| s.target_format));
         self.top_bar(ui);
         self.queue_bar(ui);
+        self.training_bar(ui);
         self.status_bar(ui);
         if self.settings.show_profiler {
             self.profiler_panel(ui);
         }
-        if self.settings.show_library && !self.documents.is_empty() {
+        let training = self.panels.task == Task::Train;
+        if self.settings.show_library && !self.documents.is_empty() && !training {
             self.library_panel(ui);
         }
-        if self.settings.show_tasks && !self.documents.is_empty() {
+        if training || (self.settings.show_tasks && !self.documents.is_empty()) {
             self.tasks_panel(ui);
         }
         let frame = Frame::new().fill(ui.visuals().panel_fill);
         let views = egui::CentralPanel::default().frame(frame).show(ui, |ui| {
-            if self.documents.is_empty() {
+            if training {
+                self.training_page(ui);
+            } else if self.documents.is_empty() {
                 self.empty(ui);
             } else {
                 self.center(ui);
@@ -505,7 +529,12 @@ impl eframe::App for Workbench {
         self.sheets(&ctx);
         self.picture_sheet(&ctx);
         self.quitting_sheet(&ctx);
-        self.notices.show(&ctx, views.response.rect);
+        let mut place = views.response.rect;
+        if training {
+            // The buttons that lead on are there.
+            place.max.y -= crate::panels::train::FOOT;
+        }
+        self.notices.show(&ctx, place);
         self.carry_out(&ctx);
     }
 

@@ -21,6 +21,8 @@ pub enum Command {
     Predict,
     /// Predict every open stack.
     PredictAll,
+    /// Teach a model.
+    Train,
     /// Cancel the job that runs.
     Cancel,
     /// One slice up.
@@ -97,7 +99,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// Every command, in the order of the sheet.
-    pub const ALL: [Command; 57] = [
+    pub const ALL: [Command; 58] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -105,6 +107,7 @@ impl Command {
         Command::Close,
         Command::Predict,
         Command::PredictAll,
+        Command::Train,
         Command::Cancel,
         Command::NextSlice,
         Command::PreviousSlice,
@@ -167,6 +170,7 @@ impl Command {
             Command::Close => "Close stack",
             Command::Predict => "Predict",
             Command::PredictAll => "Predict all open stacks",
+            Command::Train => "Teach a model…",
             Command::Cancel => "Cancel job",
             Command::NextSlice => "Next slice",
             Command::PreviousSlice => "Previous slice",
@@ -210,6 +214,7 @@ impl Command {
             Command::Close => icon::X,
             Command::Predict => icon::SPARKLE,
             Command::PredictAll => icon::QUEUE,
+            Command::Train => icon::GRADUATION_CAP,
             Command::Cancel => icon::STOP_CIRCLE,
             Command::NextSlice => icon::CARET_UP,
             Command::PreviousSlice => icon::CARET_DOWN,
@@ -253,6 +258,7 @@ impl Command {
             Command::Close => command(Key::W),
             Command::Predict => command(Key::Enter),
             Command::PredictAll => command_shift(Key::Enter),
+            Command::Train => command_shift(Key::T),
             Command::Cancel => command(Key::Period),
             Command::NextSlice => plain(Key::PageUp),
             Command::PreviousSlice => plain(Key::PageDown),

@@ -103,6 +103,9 @@ impl Workbench {
                     self.export_pair(first);
                 }
             }
+            Ask::TrainingFolder | Ask::TrainingTable => self.train_on(first),
+            Ask::StartModel => self.start_from_file(first),
+            Ask::Model(format) => self.export_model(format, first),
             Ask::ResultsFolder => self.panels.predict.out = Some(first),
             Ask::Picture(of) => self.take_picture(of, first),
             Ask::LineProfile => {
@@ -263,6 +266,8 @@ impl Workbench {
             Outcome::Predicted { document, outcome } => self.take_prediction(document, &outcome),
             Outcome::Segmented { document, kept, report } => self.take_segmentation(document, kept, &report),
             Outcome::Measured { document, report } => self.opener.table(document, report.table),
+            Outcome::Told { id, event } => self.take_told(id, event),
+            Outcome::Ran { id, report } => self.take_ran(id, report),
             Outcome::Failed { title, reason } => {
                 let idle = |id: &u64| self.work.of_document(*id).is_none();
                 let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();

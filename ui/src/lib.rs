@@ -28,6 +28,7 @@ pub mod settings;
 pub mod shell;
 pub mod shots;
 pub mod theme;
+pub mod training;
 pub mod views;
 pub mod work;
 

@@ -4,6 +4,7 @@ use crate::document::{Document, Overlay, Role, file_name};
 use crate::measured;
 use crate::results::Results;
 use crate::shots::PictureOf;
+use crate::training::models::Format;
 use cytoscope_formats::{FormatError, FormatErrorKind};
 use cytoscope_volume::Axes;
 use std::path::{Path, PathBuf};
@@ -58,6 +59,14 @@ pub enum Ask {
     ResultsFolder,
     /// A dataset that corrected stacks are added to.
     DatasetFolder,
+    /// A folder of pairs to learn from.
+    TrainingFolder,
+    /// A table of pairs to learn from.
+    TrainingTable,
+    /// A model to begin a training from.
+    StartModel,
+    /// Where a model goes that is given away.
+    Model(Format),
     /// Where a picture goes.
     Picture(PictureOf),
     /// Where the values along a line go.
@@ -173,7 +182,15 @@ impl Opener {
             match ask {
                 Ask::Stacks => dialog.add_filter("Stacks", &ENDINGS).pick_files().unwrap_or_default(),
                 Ask::Labels(_) | Ask::Truth(_) => one(dialog.add_filter("Label images", &ENDINGS).pick_file()),
-                Ask::ResultsFolder | Ask::DatasetFolder => one(dialog.pick_folder()),
+                Ask::ResultsFolder | Ask::DatasetFolder | Ask::TrainingFolder => one(dialog.pick_folder()),
+                Ask::TrainingTable => one(dialog.add_filter("Tables", &["csv"]).pick_file()),
+                Ask::StartModel => one(dialog.add_filter("Models", &["zip", "onnx"]).pick_file()),
+                Ask::Model(Format::Zip) => {
+                    one(dialog.set_file_name(suggested).add_filter("bioimage.io package", &["zip"]).save_file())
+                }
+                Ask::Model(Format::Onnx) => {
+                    one(dialog.set_file_name(suggested).add_filter("ONNX", &["onnx"]).save_file())
+                }
                 Ask::Picture(_) => one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file()),
                 Ask::Table | Ask::LineProfile | Ask::Profile(ProfileFormat::Csv) => {
                     one(dialog.set_file_name(suggested).add_filter("CSV", &["csv"]).save_file())

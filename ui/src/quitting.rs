@@ -6,9 +6,13 @@ use crate::panels::weak;
 use crate::theme;
 use eframe::egui::{self, Ui, ViewportCommand};
 use egui_phosphor::regular as icon;
+use std::time::{Duration, Instant};
 
 /// Stacks named on the sheet.
 const LISTED_STACKS: usize = 6;
+
+/// How long a training may take to keep its state before the window closes without.
+const KEEPING_TAKES: Duration = Duration::from_secs(20);
 
 /// How far quitting is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,6 +26,8 @@ pub enum Quitting {
     Asking,
     /// Labels are being saved; then the window closes.
     Saving,
+    /// A training keeps its state; then the window closes.
+    Pausing(Instant),
     /// The window closes.
     Decided,
 }
@@ -59,18 +65,61 @@ impl Workbench {
                 self.quitting = Quitting::Asked;
             }
         }
+        if closing && !matches!(self.quitting, Quitting::Decided | Quitting::Pausing(_)) && self.unsaved().is_empty() {
+            self.close_after_training(ctx);
+        }
+        if let Quitting::Pausing(since) = self.quitting {
+            if closing && self.is_training() {
+                ctx.send_viewport_cmd(ViewportCommand::CancelClose);
+            }
+            // A step that takes longer than anyone waits: what was kept last is there.
+            if !self.is_training() || since.elapsed() > KEEPING_TAKES {
+                self.quitting = Quitting::Decided;
+            }
+            ctx.request_repaint_after(Duration::from_millis(50));
+        }
         if self.quitting == Quitting::Saving && !busy {
             // What could not be saved is told in a notice.
-            self.quitting = if self.unsaved().is_empty() { Quitting::Decided } else { Quitting::No };
+            self.quitting = match (self.unsaved().is_empty(), self.is_training()) {
+                (true, false) => Quitting::Decided,
+                (true, true) => self.begin_pausing(),
+                (false, _) => Quitting::No,
+            };
         }
         if self.quitting == Quitting::Decided {
             ctx.send_viewport_cmd(ViewportCommand::Close);
         }
     }
 
+    /// Has a training keep its state before the window closes.
+    fn close_after_training(&mut self, ctx: &egui::Context) {
+        if self.is_training() {
+            ctx.send_viewport_cmd(ViewportCommand::CancelClose);
+            self.quitting = self.begin_pausing();
+        }
+    }
+
+    fn begin_pausing(&mut self) -> Quitting {
+        self.pause_training();
+        Quitting::Pausing(Instant::now())
+    }
+
+    /// Tells that a training is being kept.
+    fn pausing_sheet(ctx: &egui::Context) {
+        egui::Modal::new(egui::Id::new("quitting")).show(ctx, |ui| {
+            ui.set_width(320.0);
+            ui.horizontal(|ui| {
+                ui.spinner();
+                ui.label("Keeping what was learnt…");
+            });
+            weak(ui, "The training goes on from here when Cytoscope is opened again.");
+        });
+    }
+
     pub(crate) fn quitting_sheet(&mut self, ctx: &egui::Context) {
         let saving = match self.quitting {
             Quitting::No | Quitting::Decided => return,
+            Quitting::Pausing(_) => return Self::pausing_sheet(ctx),
             Quitting::Asked | Quitting::Asking => false,
             Quitting::Saving => true,
         };
@@ -101,7 +150,7 @@ impl Workbench {
             None => {}
             Some(Choice::Stay) => self.quitting = Quitting::No,
             Some(Choice::Quit) => {
-                self.quitting = Quitting::Decided;
+                self.quitting = if self.is_training() { self.begin_pausing() } else { Quitting::Decided };
                 ctx.request_repaint();
             }
             Some(Choice::Save) => {

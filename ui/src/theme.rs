@@ -76,6 +76,34 @@ pub const MISSED: [u8; 3] = [255, 190, 60];
 /// An object found where the truth has none.
 pub const FALSE_ONE: [u8; 3] = [235, 80, 90];
 
+/// A bright-field image, the rims of cells in it, and their edges.
+pub const BRIGHT_FIELD: Color32 = Color32::from_rgb(150, 152, 155);
+/// See [`BRIGHT_FIELD`].
+pub const BRIGHT_RIM: Color32 = Color32::from_rgb(206, 208, 210);
+/// See [`BRIGHT_FIELD`].
+pub const BRIGHT_EDGE: Color32 = Color32::from_rgb(96, 98, 102);
+/// A stain.
+pub const STAIN: Color32 = Color32::from_rgb(60, 220, 130);
+/// The best point of a curve.
+pub const BEST: Color32 = Color32::from_rgb(236, 160, 50);
+
+/// Colour of the n-th of several curves.
+pub fn series_color(n: usize) -> Color32 {
+    const ALL: [Color32; 5] = [
+        Color32::from_rgb(226, 136, 76),
+        Color32::from_rgb(130, 170, 80),
+        Color32::from_rgb(170, 130, 210),
+        Color32::from_rgb(200, 120, 160),
+        Color32::from_rgb(140, 140, 150),
+    ];
+    ALL[n % ALL.len()]
+}
+
+/// Colour of something to look at.
+pub fn warn(visuals: &Visuals) -> Color32 {
+    if visuals.dark_mode { Color32::from_rgb(236, 190, 90) } else { Color32::from_rgb(150, 95, 0) }
+}
+
 /// Colour of good news.
 pub fn good(visuals: &Visuals) -> Color32 {
     if visuals.dark_mode { Color32::from_rgb(110, 205, 150) } else { Color32::from_rgb(20, 120, 70) }

@@ -7,7 +7,9 @@ use cytoscope_pipeline::worker::{
 };
 use cytoscope_pipeline::{Event, MeasureJob, MeasureReport, PredictJob, PredictOutcome, SegmentJob, SegmentReport};
 use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +18,9 @@ const MAX_ENDED: usize = 50;
 
 /// Spans kept of all jobs together.
 const MAX_SPANS: usize = 400_000;
+
+/// Names a folder of models to the engine process.
+const MODELS: &str = "CYTOSCOPE_MODELS";
 
 /// What a job is for.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,16 +45,21 @@ pub enum Purpose {
         /// The document.
         document: u64,
     },
+    /// Look a training set through.
+    Check,
+    /// Teach a model.
+    Training,
 }
 
 impl Purpose {
-    /// The document it belongs to.
-    pub fn document(&self) -> u64 {
+    /// The document it belongs to, if to one.
+    pub fn document(&self) -> Option<u64> {
         match self {
             Purpose::Predict { document }
             | Purpose::Preview { document }
             | Purpose::Keep { document }
-            | Purpose::Measure { document } => *document,
+            | Purpose::Measure { document } => Some(*document),
+            Purpose::Check | Purpose::Training => None,
         }
     }
 }
@@ -170,6 +180,20 @@ pub enum Outcome {
         /// The report.
         report: MeasureReport,
     },
+    /// A training took steps, or tried what it learnt.
+    Told {
+        /// Its number.
+        id: JobId,
+        /// What it told.
+        event: Event,
+    },
+    /// A job of the training wizard is done.
+    Ran {
+        /// Its number.
+        id: JobId,
+        /// What it came to.
+        report: Value,
+    },
     /// A job failed.
     Failed {
         /// Its title.
@@ -210,10 +234,22 @@ pub struct Work {
 }
 
 impl Work {
-    /// Starts the engine process; none where there is no program.
-    pub fn new(program: Option<&Path>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+    /// Starts the engine process; none where there is no program. It finds models in the folder `models`, too.
+    pub fn new(program: Option<&Path>, models: Option<PathBuf>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        let start = |program: &Path| {
+            let program = program.to_owned();
+            let command = move || {
+                let mut command = Command::new(&program);
+                command.arg("worker");
+                if let Some(models) = models.as_ref().filter(|_| std::env::var_os(MODELS).is_none()) {
+                    command.env(MODELS, models);
+                }
+                command
+            };
+            Worker::start_with(command, wake)
+        };
         let mut work = Self {
-            worker: program.map(|p| Worker::start(p, wake)),
+            worker: program.map(start),
             next: 1,
             jobs: Vec::new(),
             devices: Vec::new(),
@@ -310,6 +346,17 @@ impl Work {
         id
     }
 
+    /// Runs a job of the training wizard, which writes to some folders.
+    pub fn run(&mut self, kind: &str, title: String, purpose: Purpose, job: Value, writes: Vec<PathBuf>) -> JobId {
+        let id = self.fresh();
+        self.begin(id, title, purpose);
+        if self.worker.is_none() {
+            self.end(id, JobState::Failed("the engine is not there".to_owned()));
+        }
+        self.send(Request::Run { id, kind: kind.to_owned(), job, writes });
+        id
+    }
+
     /// The job that measures a document's labels.
     pub fn measuring(&self, document: u64) -> Option<&JobView> {
         self.jobs.iter().rev().find(|j| !j.state.is_over() && j.purpose == Purpose::Measure { document })
@@ -401,6 +448,7 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
+                    Event::Learned { .. } | Event::Validated { .. } => return Some(Outcome::Told { id, event }),
                     Event::Progress { stage, done, total, unit, rate, eta_secs } => {
                         let (stage, unit) = (stage.into_owned(), unit.into_owned());
                         job.progress = Progress { stage, done, total, unit, rate, eta_secs };
@@ -412,7 +460,7 @@ impl Work {
                 None
             }
             Reply::Live { id, path, channels, shape_zyx, regions, .. } => {
-                let document = self.job(id)?.purpose.document();
+                let document = self.job(id)?.purpose.document()?;
                 Some(Outcome::Live { document, path, channels, shape_zyx, regions })
             }
             Reply::Stages { id, totals } => {
@@ -439,7 +487,10 @@ impl Work {
             }
             Reply::Done { id, result } => {
                 let (title, purpose) = self.end(id, JobState::Done)?;
-                let document = purpose.document();
+                if let JobResult::Run { report, .. } = result {
+                    return Some(Outcome::Ran { id, report });
+                }
+                let document = purpose.document()?;
                 match result {
                     JobResult::Predict(outcome) => {
                         if let (Some(failed), true) = (outcome.failed.first(), outcome.done.is_empty()) {
@@ -454,16 +505,17 @@ impl Work {
                         Some(Outcome::Segmented { document, kept, report })
                     }
                     JobResult::Measure(report) => Some(Outcome::Measured { document, report }),
-                    JobResult::Convert { .. } | JobResult::Evaluate(_) => None,
+                    JobResult::Convert { .. } | JobResult::Evaluate(_) | JobResult::Run { .. } => None,
                 }
             }
             Reply::Failed { id, sentence, .. } => {
-                let (title, _) = self.end(id, JobState::Failed(sentence.clone()))?;
-                Some(Outcome::Failed { title, reason: sentence })
+                let (title, purpose) = self.end(id, JobState::Failed(sentence.clone()))?;
+                // What is wrong with data is shown where they are chosen.
+                (purpose != Purpose::Check).then_some(Outcome::Failed { title, reason: sentence })
             }
             Reply::Cancelled { id } => {
                 let (_, purpose) = self.end(id, JobState::Cancelled)?;
-                Some(Outcome::Cancelled { document: purpose.document() })
+                Some(Outcome::Cancelled { document: purpose.document()? })
             }
         }
     }

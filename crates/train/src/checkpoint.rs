@@ -65,6 +65,23 @@ pub(crate) struct Standing {
     pub tensors: String,
 }
 
+/// What a training left to go on with, for those who only look.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Kept {
+    /// Steps done.
+    pub step: u64,
+    /// Steps planned.
+    pub steps: u64,
+    /// The curves.
+    pub history: History,
+}
+
+impl Kept {
+    pub(crate) fn read(folder: &Folder) -> Option<Self> {
+        serde_json::from_slice(&read(&folder.json(), MAX_JSON_BYTES).ok()?).ok()
+    }
+}
+
 /// A training's folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Folder {

@@ -39,19 +39,7 @@ pub(crate) fn load(
             next_step: format!("give a folder with {hint}, or a table with the columns raw and seg"),
         });
     }
-    let options = CheckOptions { semantic: config.target == Some(TargetKind::Semantic), ..CheckOptions::default() };
-    let total = dataset.pairs.len() as u64;
-    let meter = std::sync::Mutex::new(context.meter("check", total, "pairs"));
-    let seen = std::sync::atomic::AtomicUsize::new(0);
-    let report = check_with(&dataset, &options, &|done, _| {
-        let before = seen.swap(done, std::sync::atomic::Ordering::Relaxed);
-        let go_on = match meter.lock() {
-            Ok(mut meter) => meter.add(done.saturating_sub(before) as u64).is_ok(),
-            Err(_) => true,
-        };
-        if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    });
-    context.check()?;
+    let report = look(context, &dataset, config)?;
     for problem in &report.problems {
         let kind = if problem.severity == Severity::Error { "left out" } else { "warning" };
         let next = &problem.next_step;
@@ -78,6 +66,24 @@ pub(crate) fn load(
         split.how
     ));
     Ok(Data { dataset, report, split })
+}
+
+/// Looks into every pair, and tells how far it is.
+pub(crate) fn look(context: &Context, dataset: &Dataset, config: &TrainConfig) -> Result<Report, JobError> {
+    let options = CheckOptions { semantic: config.target == Some(TargetKind::Semantic), ..CheckOptions::default() };
+    let total = dataset.pairs.len() as u64;
+    let meter = std::sync::Mutex::new(context.meter("check", total, "pairs"));
+    let seen = std::sync::atomic::AtomicUsize::new(0);
+    let report = check_with(dataset, &options, &|done, _| {
+        let before = seen.swap(done, std::sync::atomic::Ordering::Relaxed);
+        let go_on = match meter.lock() {
+            Ok(mut meter) => meter.add(done.saturating_sub(before) as u64).is_ok(),
+            Err(_) => true,
+        };
+        if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    context.check()?;
+    Ok(report)
 }
 
 impl Data {

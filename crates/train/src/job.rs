@@ -1,6 +1,8 @@
 //! A training that is asked for, and what came of it.
 
+use crate::checkpoint::{Folder, Kept};
 use crate::config::TrainConfig;
+use crate::error::io;
 use crate::history::History;
 use crate::train;
 use crate::validate::PairScore;
@@ -97,6 +99,28 @@ pub struct TrainReport {
 }
 
 impl TrainJob {
+    /// What it is called among the worker's jobs.
+    pub const KIND: &'static str = "train";
+
+    /// The folder that holds it while it lasts, and after it was cancelled.
+    pub fn folder(&self) -> PathBuf {
+        Folder::beside(&self.out).path
+    }
+
+    /// What an earlier run left to go on with; `None` where there is nothing that can be read.
+    pub fn kept(&self) -> Option<Kept> {
+        Kept::read(&Folder::beside(&self.out))
+    }
+
+    /// Removes what an earlier run left.
+    ///
+    /// # Errors
+    /// [`JobError::Io`] if the folder cannot be removed.
+    pub fn discard(&self) -> Result<(), JobError> {
+        let path = self.folder();
+        if path.exists() { std::fs::remove_dir_all(&path).map_err(io(&path)) } else { Ok(()) }
+    }
+
     /// Runs the job. Cancelling it keeps what was learnt for [`TrainJob::resume`].
     ///
     /// # Errors

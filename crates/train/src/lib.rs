@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod check;
 mod checkpoint;
 mod config;
 mod data;
@@ -24,6 +25,8 @@ mod step;
 mod train;
 mod validate;
 
+pub use check::{CheckJob, CheckReport};
+pub use checkpoint::Kept;
 pub use config::{
     BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, ValidationConfig,
 };

@@ -2,6 +2,7 @@
 
 mod jobs;
 mod life;
+mod teach;
 
 use crate::common::Desk;
 use cytoscope_pipeline::worker::{JobId, JobResult, Reply, Worker, WorkerEvent, WorkerState};

@@ -53,7 +53,10 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::ResetLayout),
         ],
     ),
-    ("Predict", &[Some(Command::Predict), Some(Command::PredictAll), Some(Command::Cancel)]),
+    (
+        "Predict",
+        &[Some(Command::Predict), Some(Command::PredictAll), Some(Command::Train), None, Some(Command::Cancel)],
+    ),
     (
         "Edit",
         &[

@@ -54,6 +54,14 @@ impl Workbench {
                 }
                 ui.label(RichText::new("Simulated nuclei: open, then predict.").weak().size(12.0));
             }
+            ui.add_space(theme::GAP);
+            let teach = ui.add(egui::Button::new(format!("{}  Teach a model…", Command::Train.icon())).frame(false));
+            teach.widget_info(|| {
+                egui::WidgetInfo::labeled(egui::WidgetType::Button, true, Command::Train.title().to_owned())
+            });
+            if teach.on_hover_text("From images and their labels, or a stain").clicked() {
+                self.commands.push(Command::Train);
+            }
             let recent: Vec<_> = self.settings.recent.iter().take(RECENT).cloned().collect();
             if !recent.is_empty() {
                 ui.add_space(theme::GROUP_GAP);
@@ -78,7 +86,14 @@ impl Workbench {
         let painter = ctx.layer_painter(egui::LayerId::new(egui::Order::Foreground, egui::Id::new("drop hint")));
         painter.rect_filled(rect, 0.0, Color32::from_black_alpha(170));
         painter.rect_stroke(rect.shrink(14.0), 14.0, Stroke::new(3.0, theme::ACCENT), StrokeKind::Inside);
-        let text = if n == 1 { "Drop to open".to_owned() } else { format!("Drop to open {n} files") };
+        let learn = self.panels.task == crate::panels::Task::Train && n == 1;
+        let text = if learn {
+            "Drop to learn from it".to_owned()
+        } else if n == 1 {
+            "Drop to open".to_owned()
+        } else {
+            format!("Drop to open {n} files")
+        };
         painter.text(rect.center(), Align2::CENTER_CENTER, text, FontId::proportional(28.0), theme::ON_IMAGE);
     }
 }

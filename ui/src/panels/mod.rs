@@ -10,6 +10,7 @@ pub mod palette;
 pub mod predict;
 pub mod profiler;
 pub mod sheets;
+pub mod train;
 
 use crate::app::Workbench;
 use crate::theme;
@@ -42,6 +43,8 @@ pub enum Task {
     Correct,
     /// Look at measured objects.
     Objects,
+    /// Teach a model.
+    Train,
 }
 
 /// A panel's frame.
@@ -102,8 +105,13 @@ impl Workbench {
         let frame = frame(ui);
         egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {
             ui.horizontal(|ui| {
-                for (task, name) in [(Task::Predict, "Predict"), (Task::Correct, "Correct"), (Task::Objects, "Objects")]
-                {
+                let tasks = [
+                    (Task::Predict, "Predict"),
+                    (Task::Correct, "Correct"),
+                    (Task::Objects, "Objects"),
+                    (Task::Train, "Train"),
+                ];
+                for (task, name) in tasks {
                     if ui.selectable_label(self.panels.task == task, RichText::new(name).size(15.0)).clicked() {
                         self.panels.task = task;
                     }
@@ -118,6 +126,9 @@ impl Workbench {
                     egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.correct_panel(ui));
                 }
                 Task::Objects => self.objects_panel(ui),
+                Task::Train => {
+                    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.training_panel(ui));
+                }
             }
         });
     }

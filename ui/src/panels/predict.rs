@@ -219,7 +219,7 @@ impl Workbench {
     }
 
     fn why_device(&self, id: u64) -> Option<String> {
-        let of = |j: &&JobView| j.purpose.document() == id && j.device.is_some();
+        let of = |j: &&JobView| j.purpose.document() == Some(id) && j.device.is_some();
         let device = self.work.jobs.iter().rev().find(of)?.device.as_ref()?;
         Some(format!("{}: {}", device.name, device.why))
     }
@@ -252,7 +252,7 @@ impl Workbench {
     }
 
     fn last_failure(&self, ui: &mut Ui, id: u64) {
-        let last = self.work.jobs.iter().rev().find(|j| j.purpose.document() == id);
+        let last = self.work.jobs.iter().rev().find(|j| j.purpose.document() == Some(id));
         if let Some(JobView { state: JobState::Failed(reason), .. }) = last {
             ui.add_space(6.0);
             ui.colored_label(crate::theme::bad(ui.visuals()), format!("{}  It failed", icon::WARNING_CIRCLE));

@@ -30,4 +30,4 @@ pub use protocol::{
     DeviceInUse, JobId, JobResult, LiveRegion, MAX_LIVE_REGIONS, MAX_QUEUED_JOBS, MAX_REPLY_BYTES, MAX_REQUEST_BYTES,
     MAX_SPANS_A_JOB, MAX_SPANS_A_SECOND, PROTOCOL_VERSION, Reply, Request,
 };
-pub use serve::{Setup, serve};
+pub use serve::{Further, Setup, no_further, serve};

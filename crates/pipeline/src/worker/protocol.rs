@@ -10,6 +10,7 @@ use crate::{
 use cytoscope_engine::{Device, DeviceId};
 use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -41,7 +42,7 @@ impl fmt::Display for JobId {
 
 /// What the window asks of the worker.
 ///
-/// Jobs (`Predict`, `Segment`, `Measure`, `Convert`, `Evaluate`) run one at a time in the order they came; each ends in exactly one of
+/// Jobs (`Predict`, `Segment`, `Measure`, `Convert`, `Evaluate`, `Run`) run one at a time in the order they came; each ends in exactly one of
 /// [`Reply::Done`], [`Reply::Failed`] and [`Reply::Cancelled`]. `Devices` and `Models` are answered beside a running job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -109,6 +110,18 @@ pub enum Request {
         /// The job.
         job: EvaluateJob,
     },
+    /// Runs a job of a kind that this room does not know ([`JobResult::Run`]); [`super::Setup::further`] knows it.
+    Run {
+        /// Number of the job.
+        id: JobId,
+        /// Its kind.
+        kind: String,
+        /// The job.
+        job: Value,
+        /// Folders it writes to: what a crash leaves half-written there is removed.
+        #[serde(default)]
+        writes: Vec<PathBuf>,
+    },
     /// Cancels a running job (it answers within a tile) or removes a queued one. One that has ended already is no fault.
     Cancel {
         /// Number of the job.
@@ -136,6 +149,7 @@ impl Request {
             | Self::Measure { id, .. }
             | Self::Convert { id, .. }
             | Self::Evaluate { id, .. }
+            | Self::Run { id, .. }
             | Self::Cancel { id }
             | Self::Release { id } => Some(*id),
         }
@@ -150,6 +164,7 @@ impl Request {
                 | Self::Measure { .. }
                 | Self::Convert { .. }
                 | Self::Evaluate { .. }
+                | Self::Run { .. }
         )
     }
 
@@ -200,7 +215,7 @@ pub enum Reply {
         /// Number of the job.
         id: JobId,
     },
-    /// Something a running job tells; how far a stage is comes at most 20 times a second (a stage's end always).
+    /// Something a running job tells; how far a stage is comes at most 20 times a second (a stage's end always), all else at once.
     Progress {
         /// Number of the job.
         id: JobId,
@@ -330,6 +345,13 @@ pub enum JobResult {
     },
     /// Of [`Request::Evaluate`].
     Evaluate(EvaluateReport),
+    /// Of [`Request::Run`].
+    Run {
+        /// Its kind.
+        kind: String,
+        /// What it came to.
+        report: Value,
+    },
 }
 
 #[cfg(test)]
@@ -337,7 +359,6 @@ pub enum JobResult {
 mod tests {
     use super::*;
     use serde::de::DeserializeOwned;
-    use serde_json::Value;
     use std::collections::BTreeSet;
 
     const DOCS: &str = include_str!("../../../../docs/worker-protocol.md");

@@ -10,6 +10,7 @@ use crate::predict::{LiveSink, panic_text};
 use crate::{CancelToken, Context, Event, JobError, JobErrorKind, cards};
 use cytoscope_engine::DeviceId;
 use cytoscope_profile::Recorder;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +30,19 @@ pub struct Setup {
     pub discover: Box<dyn Fn() -> Devices + Send + Sync>,
     /// Where the private folder is made; usually [`std::env::temp_dir`].
     pub temporary: PathBuf,
+    /// Runs the jobs of higher rooms ([`Request::Run`]): the kind, the job, and what it runs with; gives the report.
+    pub further: Box<Further>,
+}
+
+/// Runs a job of a kind that this room does not know; [`no_further`] knows none.
+pub type Further = dyn Fn(&str, Value, &Context) -> Result<Value, JobError> + Send + Sync;
+
+/// Knows no further kinds of jobs.
+///
+/// # Errors
+/// [`JobError::WrongUse`], always.
+pub fn no_further(kind: &str, _job: Value, _context: &Context) -> Result<Value, JobError> {
+    Err(JobError::WrongUse(format!("\"{kind}\" is no kind of job that this worker knows")))
 }
 
 /// What the threads of a worker share.
@@ -274,7 +288,9 @@ impl Shared {
                 _ => None,
             };
             let gpu = devices.iter().flat_map(Devices::list).any(|d| d.usable && d.id != DeviceId::Cpu);
-            let operators = !gpu || matches!(job, Request::Predict { operators: true, .. });
+            // Hours of operators are more than anyone looks at.
+            let long = matches!(job, Request::Run { .. });
+            let operators = !long && (!gpu || matches!(job, Request::Predict { operators: true, .. }));
             let recorder = if operators { Recorder::new() } else { Recorder::without_operators() };
             let folder = self.folder.path().to_owned();
             let teller = Arc::new(Teller::new(Arc::clone(&self.line), id, recorder.clone(), folder));
@@ -340,6 +356,11 @@ impl Shared {
                 Ok(JobResult::Convert { output: job.output.clone() })
             }
             Request::Evaluate { job, .. } => Ok(JobResult::Evaluate(job.run(context)?)),
+            Request::Run { kind, job, writes, .. } => {
+                writes.iter().for_each(|folder| self.folder.writes_to(folder));
+                let report = (self.setup.further)(kind, job.clone(), context)?;
+                Ok(JobResult::Run { kind: kind.clone(), report })
+            }
             other => Err(JobError::WrongUse(format!("{other:?} is no job"))),
         }
     }
@@ -462,10 +483,77 @@ mod tests {
         let job = serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
         let predict = Request::Predict { id: JobId(1), job, live: false, operators: false };
         let lines = [hello, predict].map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
-        let setup = Setup { discover: Box::new(discover), temporary: temporary.path().to_owned() };
+        let setup = Setup {
+            discover: Box::new(discover),
+            temporary: temporary.path().to_owned(),
+            further: Box::new(no_further),
+        };
         let start = Instant::now();
         serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), setup).unwrap();
         assert!(start.elapsed() < GRACE * 10);
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+    }
+
+    /// What a worker says, kept.
+    #[derive(Clone, Default)]
+    struct Said(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Said {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_job_of_a_higher_room_runs_as_any_other_and_all_it_tells_is_heard() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (ended, wait) = channel();
+        let further = move |kind: &str, job: Value, context: &Context| {
+            if kind != "learn" {
+                let _ = ended.send(());
+                return no_further(kind, job, context);
+            }
+            let steps = job.get("steps").and_then(Value::as_u64).unwrap_or(0);
+            let mut meter = context.meter("learn", steps, "steps");
+            for step in 1..=steps {
+                let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);
+                context.tell(&Event::Learned { step, steps, loss, rate, step_secs, stalled_secs });
+                meter.add(1)?;
+            }
+            let scores = BTreeMap::from([("f1".to_owned(), 0.5)]);
+            context.tell(&Event::Validated { step: steps, score: 0.5, scores, best: true });
+            Ok(serde_json::json!({"learnt": steps}))
+        };
+        let run = |id: u64, kind: &str| Request::Run {
+            id: JobId(id),
+            kind: kind.to_owned(),
+            job: serde_json::json!({"steps": 300}),
+            writes: Vec::new(),
+        };
+        let requests = [Request::Hello { version: PROTOCOL_VERSION }, run(1, "learn"), run(2, "paint")];
+        let lines = requests.map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
+        let setup = Setup {
+            discover: Box::new(Devices::cpu_only),
+            temporary: temporary.path().to_owned(),
+            further: Box::new(further),
+        };
+        let said = Said::default();
+        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), said.clone(), setup).unwrap();
+        let text = String::from_utf8(said.0.lock().unwrap().clone()).unwrap();
+        let replies: Vec<Reply> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        let told = |is: fn(&Event) -> bool| {
+            replies.iter().filter(|r| matches!(r, Reply::Progress { event, .. } if is(event))).count()
+        };
+        assert_eq!(told(|e| matches!(e, Event::Learned { .. })), 300, "none is left out, however fast they come");
+        assert_eq!(told(|e| matches!(e, Event::Validated { .. })), 1);
+        let result = JobResult::Run { kind: "learn".to_owned(), report: serde_json::json!({"learnt": 300}) };
+        assert!(replies.contains(&Reply::Done { id: JobId(1), result }), "{text}");
+        let refused = |r: &Reply| matches!(r, Reply::Failed { id: JobId(2), kind: JobErrorKind::WrongUse, .. });
+        assert!(replies.iter().any(refused), "{text}");
     }
 }

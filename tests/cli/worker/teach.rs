@@ -1,0 +1,87 @@
+//! Trainings through the worker: what a window sees of them, and that a cancelled one goes on.
+
+use super::Engine;
+use crate::common::Desk;
+use cytoscope_pipeline::worker::{JobId, JobResult, Reply, Request};
+use cytoscope_pipeline::{Event, JobErrorKind};
+use cytoscope_train::{CheckReport, TrainReport};
+use serde_json::{Value, json};
+
+/// Three simulated pairs, in `sim/`.
+fn pairs(desk: &Desk) {
+    (0..3).for_each(|seed| _ = desk.nuclei("8,48,48", seed));
+}
+
+fn run(id: u64, kind: &str, job: Value, desk: &Desk) -> Request {
+    Request::Run { id: JobId(id), kind: kind.to_owned(), job, writes: vec![desk.path(".")] }
+}
+
+fn training(desk: &Desk, steps: usize, resume: bool) -> Value {
+    json!({
+        "task": "segmentation", "data": desk.path("sim"), "from": "scratch", "out": desk.path("model"), "resume": resume,
+        "without_int8": true,
+        "config": {
+            "patch_zyx": [4, 16, 16], "batch": 1, "budget": {"steps": steps}, "validation": {"times": 2},
+            "network": {"filters": [4, 8], "strides": [[1, 2, 2]], "convs_per_block": 1},
+        },
+    })
+}
+
+fn report<T: serde::de::DeserializeOwned>(result: JobResult, of: &str) -> T {
+    let JobResult::Run { kind, report } = result else { panic!("{result:?}") };
+    assert_eq!(kind, of);
+    serde_json::from_value(report).unwrap()
+}
+
+#[test]
+fn a_folder_is_looked_through() {
+    let desk = Desk::new();
+    pairs(&desk);
+    let mut engine = Engine::start(&desk);
+    engine.worker.send(run(1, "train-check", json!({"task": "segmentation", "data": desk.path("sim")}), &desk));
+    let found: CheckReport = report(engine.done(1), "train-check");
+    assert_eq!(found.report.pairs.len(), 3);
+    assert!(found.report.pairs.iter().all(|p| p.usable && p.shape_zyx == [8, 48, 48]));
+    let split = found.split.unwrap();
+    assert_eq!((split.train.len(), split.validation.len()), (2, 1));
+    // What is no job, and what is no folder.
+    engine.worker.send(run(2, "train-check", json!({"task": "nothing"}), &desk));
+    engine.worker.send(run(3, "paint", json!({}), &desk));
+    engine.worker.send(run(4, "train-check", json!({"task": "segmentation", "data": desk.path("nothere")}), &desk));
+    for (id, kind) in [(2, Some(JobErrorKind::WrongUse)), (3, Some(JobErrorKind::WrongUse)), (4, None)] {
+        match engine.end(id) {
+            Reply::Failed { kind: got, .. } => assert!(kind.is_none_or(|k| k == got), "{got:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_training_tells_its_curves_and_goes_on_after_it_was_cancelled() {
+    let desk = Desk::new();
+    pairs(&desk);
+    let mut engine = Engine::start(&desk);
+    engine.worker.send(run(1, "train", training(&desk, 300, false), &desk));
+    let learned = |reply: &Reply| match reply {
+        Reply::Progress { event: Event::Learned { step, steps, .. }, .. } => Some((*step, *steps)),
+        Reply::Failed { sentence, .. } => panic!("{sentence}"),
+        _ => None,
+    };
+    assert_eq!(engine.reply("a step", learned), (1, 300));
+    engine.worker.send(Request::Cancel { id: JobId(1) });
+    assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
+    assert!(desk.path("model.training/training.json").is_file() && !desk.path("model").exists());
+    engine.worker.send(run(2, "train", training(&desk, 300, true), &desk));
+    let (next, _) = engine.reply("a further step", learned);
+    assert!(next > 1, "it went on, and did not begin anew");
+    let done: TrainReport = report(engine.done(2), "train");
+    assert_eq!((done.steps, done.history.steps.len()), (300, 300));
+    assert!(desk.path("model/rdf.yaml").is_file() && !desk.path("model.training").exists());
+    let validated = |e: &cytoscope_pipeline::worker::WorkerEvent| {
+        matches!(
+            e,
+            cytoscope_pipeline::worker::WorkerEvent::Reply(Reply::Progress { event: Event::Validated { .. }, .. })
+        )
+    };
+    assert_eq!(engine.seen.iter().filter(|e| validated(e)).count(), done.history.validations.len());
+}

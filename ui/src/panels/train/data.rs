@@ -1,0 +1,365 @@
+//! From what is learnt: a folder or a table, its pairs, and what is wrong with them.
+
+use super::{LISTED, colored, headline, icon_text_button, named, title};
+use crate::app::Workbench;
+use crate::document::file_name;
+use crate::opener::Ask;
+use crate::panels::weak;
+use crate::theme;
+use crate::training::Check;
+use crate::training::thumbs::{Look, Thumb, Thumbs};
+use crate::work::{JobState, JobView};
+use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, Task};
+use cytoscope_train::CheckReport;
+use eframe::egui::{self, RichText, Sense, Ui, vec2};
+use egui_phosphor::regular as icon;
+use std::path::PathBuf;
+
+/// Edge of a thumbnail on screen.
+const THUMB: f32 = 64.0;
+
+impl Workbench {
+    pub(super) fn data_page(&mut self, ui: &mut Ui) {
+        let sentence = match self.wizard.plan.task {
+            Task::Segmentation => {
+                "A folder with images and their label images, such as cell1.tif and cell1_masks.tif, or folders images and masks; or a \
+                 table (CSV) with the columns raw and seg."
+            }
+            Task::LabelFree => {
+                "A folder with pairs such as plate1_brightfield.tif and plate1_signal.tif; or a table (CSV) with the columns \
+                 brightfield and signal."
+            }
+        };
+        headline(ui, "What should it learn from?", sentence);
+        self.choose_data(ui);
+        let check = std::mem::take(&mut self.wizard.check);
+        match &check {
+            Check::None => self.no_data(ui),
+            Check::Running(id) => {
+                let job = self.work.jobs.iter().find(|j| j.id == *id);
+                looking(ui, job);
+            }
+            Check::Failed(reason) => {
+                ui.add_space(theme::GROUP_GAP);
+                let color = theme::bad(ui.visuals());
+                colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
+                ui.add_space(theme::GAP);
+                if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Look again").clicked() {
+                    self.wizard.check = check;
+                    return self.check_data();
+                }
+            }
+            Check::Done(report) => {
+                let again = self.found(ui, report);
+                if again {
+                    self.wizard.check = check;
+                    return self.check_data();
+                }
+            }
+        }
+        // A new choice may have begun another look.
+        if matches!(self.wizard.check, Check::None) {
+            self.wizard.check = check;
+        }
+    }
+
+    fn choose_data(&mut self, ui: &mut Ui) {
+        let mut chosen: Option<PathBuf> = None;
+        ui.horizontal(|ui| {
+            let edit = egui::TextEdit::singleline(&mut self.wizard.typed)
+                .hint_text("Drop a folder or a table on the window, or choose one")
+                .desired_width(f32::INFINITY)
+                .margin(vec2(8.0, 6.0));
+            let edit = ui.add(edit);
+            edit.widget_info(|| {
+                let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Training data");
+                info.current_text_value = Some(self.wizard.typed.clone());
+                info
+            });
+            let entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
+            if entered && !self.wizard.typed.trim().is_empty() {
+                chosen = Some(PathBuf::from(self.wizard.typed.trim()));
+            }
+        });
+        ui.horizontal_wrapped(|ui| {
+            if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose a folder…").clicked() {
+                self.ask_training(Ask::TrainingFolder, String::new());
+            }
+            if icon_text_button(ui, true, icon::TABLE, "Choose a table…").clicked() {
+                self.ask_training(Ask::TrainingTable, String::new());
+            }
+            let folder = self.settings.dataset_folder.clone();
+            let may = folder.is_some() && self.wizard.plan.task == Task::Segmentation;
+            let button = icon_text_button(ui, may, icon::PENCIL_LINE, "Use my corrections");
+            let why = match self.wizard.plan.task {
+                Task::Segmentation => "Correct the labels of a stack first, then press Use as training data there",
+                Task::LabelFree => "Corrected labels are examples for segmenting objects",
+            };
+            let button = match &folder {
+                Some(folder) => button.on_hover_text(folder.display().to_string()).on_disabled_hover_text(why),
+                None => button.on_disabled_hover_text(why),
+            };
+            if button.clicked() {
+                chosen = folder;
+            }
+        });
+        if let Some(path) = chosen {
+            self.train_on(path);
+        }
+    }
+
+    fn no_data(&self, ui: &mut Ui) {
+        ui.add_space(theme::GROUP_GAP);
+        let size = vec2(ui.available_width(), 150.0);
+        let (rect, _) = ui.allocate_exact_size(size, Sense::hover());
+        let visuals = ui.visuals();
+        let stroke = egui::Stroke::new(1.5, visuals.widgets.noninteractive.bg_stroke.color);
+        ui.painter().rect(rect, 12.0, visuals.faint_bg_color, stroke, egui::StrokeKind::Inside);
+        let mut inside = ui.new_child(egui::UiBuilder::new().max_rect(rect.shrink(16.0)));
+        inside.vertical_centered(|ui| {
+            ui.add_space(16.0);
+            ui.label(RichText::new(icon::IMAGES).size(38.0).color(theme::ACCENT));
+            ui.label(RichText::new("Drop a folder of pairs here").size(17.0).strong());
+            ui.add_space(2.0);
+            weak(ui, "Five pairs are a beginning, twenty are good. Some are kept back to measure what was learnt.");
+        });
+    }
+
+    /// What was found; whether it should be looked at again.
+    fn found(&mut self, ui: &mut Ui, report: &CheckReport) -> bool {
+        let pairs = &report.report.pairs;
+        let usable = pairs.iter().filter(|p| p.usable).count();
+        let errors = report.report.of(Severity::Error).count();
+        let warnings = report.report.of(Severity::Warning).count();
+        let mut again = false;
+        ui.add_space(theme::GROUP_GAP);
+        ui.horizontal_wrapped(|ui| {
+            let good = usable > 0;
+            let (sign, color) = match (good, errors) {
+                (true, 0) => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
+                (true, _) => (icon::WARNING, theme::warn(ui.visuals())),
+                (false, _) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
+            };
+            ui.label(RichText::new(sign).size(18.0).color(color));
+            ui.label(RichText::new(counted(usable, pairs.len())).strong().size(15.0));
+            if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Look again").clicked() {
+                again = true;
+            }
+        });
+        if let Some(split) = &report.split {
+            weak(ui, &split.how);
+        }
+        if let Some(reason) = &report.no_split {
+            let color = theme::bad(ui.visuals());
+            colored(ui, color, reason);
+        }
+        if errors + warnings > 0 {
+            title(ui, &problems_title(errors, warnings));
+            let listed = self.wizard.listed[0];
+            for problem in report.report.problems.iter().take(listed) {
+                show_problem(ui, problem);
+            }
+            more(ui, report.report.problems.len(), &mut self.wizard.listed[0], "problems");
+        }
+        if !pairs.is_empty() {
+            title(ui, "Pairs");
+            let listed = self.wizard.listed[1];
+            let look = Look::of_target(report.report.task);
+            for summary in pairs.iter().take(listed) {
+                let pair = report.dataset.pairs.iter().find(|p| p.name == summary.name);
+                show_pair(ui, &mut self.wizard.thumbs, look, summary, pair, part_of(report, &summary.name));
+            }
+            more(ui, pairs.len(), &mut self.wizard.listed[1], "pairs");
+        } else {
+            ui.add_space(theme::GROUP_GAP);
+            let text = "No pair of an image and what should come out was found. Files pair by their names: cell1.tif with \
+                        cell1_masks.tif (or _labels), cell1_raw.tif with cell1_labels.tif.";
+            ui.add(egui::Label::new(text).wrap());
+        }
+        again
+    }
+}
+
+fn counted(usable: usize, all: usize) -> String {
+    match (usable, all) {
+        (_, 0) => "No pairs".to_owned(),
+        (1, 1) => "1 pair to learn from".to_owned(),
+        (u, a) if u == a => format!("{a} pairs to learn from"),
+        (u, a) => format!("{u} of {a} pairs can be used"),
+    }
+}
+
+fn problems_title(errors: usize, warnings: usize) -> String {
+    let n = |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+    match (errors, warnings) {
+        (0, w) => n(w, "thing to know"),
+        (e, 0) => n(e, "problem"),
+        (e, w) => format!("{}, {}", n(e, "problem"), n(w, "warning")),
+    }
+    .replace("thing to knows", "things to know")
+}
+
+/// Where a pair goes.
+fn part_of(report: &CheckReport, name: &str) -> Option<Part> {
+    let split = report.split.as_ref()?;
+    let has = |pairs: &[Pair]| pairs.iter().any(|p| p.name == name);
+    match (has(&split.train), has(&split.validation), has(&split.test)) {
+        (true, false, _) => Some(Part::Train),
+        (false, true, _) => Some(Part::Validation),
+        (_, _, true) => Some(Part::Test),
+        _ => None,
+    }
+}
+
+fn looking(ui: &mut Ui, job: Option<&JobView>) {
+    let progress = job.map(|j| &j.progress);
+    ui.add_space(theme::GROUP_GAP);
+    ui.horizontal(|ui| {
+        ui.spinner();
+        let text = match progress.filter(|p| p.total > 0) {
+            Some(p) => format!("Looking through {} of {} {}", p.done, p.total, p.unit),
+            None if job.is_some_and(|j| j.state == JobState::Queued) => "Waiting for another job to end…".to_owned(),
+            None => "Looking for pairs…".to_owned(),
+        };
+        ui.label(text);
+    });
+    if let Some(progress) = progress.filter(|p| p.total > 0) {
+        ui.add(egui::ProgressBar::new(progress.share()).desired_height(8.0));
+    }
+}
+
+fn show_problem(ui: &mut Ui, problem: &Problem) {
+    let (sign, color) = match problem.severity {
+        Severity::Error => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
+        Severity::Warning => (icon::WARNING, theme::warn(ui.visuals())),
+    };
+    let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).corner_radius(6).inner_margin(8);
+    frame.show(ui, |ui| {
+        ui.set_width(ui.available_width());
+        ui.horizontal_top(|ui| {
+            ui.label(RichText::new(sign).size(16.0).color(color));
+            ui.vertical(|ui| {
+                let left_out = if problem.severity == Severity::Error { " · left out" } else { "" };
+                let name = format!("{}{left_out}", file_name(&problem.file));
+                ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
+                    .on_hover_text(problem.file.display().to_string());
+                ui.add(egui::Label::new(sentence_of(&problem.sentence)).wrap());
+                weak(ui, sentence_of(&problem.next_step));
+            });
+        });
+    });
+    ui.add_space(2.0);
+}
+
+/// With a capital at its beginning and a stop at its end.
+fn sentence_of(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{}{stop}", letters.as_str())
+}
+
+fn more(ui: &mut Ui, all: usize, listed: &mut usize, what: &str) {
+    let left = all.saturating_sub(*listed);
+    if left > 0 {
+        let name = format!("Show more {what}");
+        if named(ui.button(format!("and {left} more")), true, &name).clicked() {
+            *listed += LISTED * 4;
+        }
+    }
+}
+
+/// Facts of a pair in a few words.
+fn facts(summary: &PairSummary) -> String {
+    let [z, y, x] = summary.shape_zyx;
+    let mut parts = vec![format!("{z} × {y} × {x} voxels")];
+    if let [Some(z), Some(y), Some(x)] = summary.voxel_um {
+        parts.push(format!("{} × {} × {} µm", short(z), short(y), short(x)));
+    } else {
+        parts.push("voxel size not known".to_owned());
+    }
+    if let Some(objects) = summary.objects {
+        parts.push(if objects == 1 { "1 object".to_owned() } else { format!("{objects} objects") });
+    }
+    parts.join("  ·  ")
+}
+
+fn short(v: f64) -> String {
+    let text = format!("{v:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn show_pair(
+    ui: &mut Ui,
+    thumbs: &mut Thumbs,
+    look: Look,
+    summary: &PairSummary,
+    pair: Option<&Pair>,
+    part: Option<Part>,
+) {
+    ui.horizontal(|ui| {
+        ui.set_min_height(THUMB);
+        let images = pair.map(|p| [(&p.image, Look::Gray, "image"), (&p.target, look, "target")]);
+        for (image, look, what) in images.into_iter().flatten() {
+            let (rect, response) = ui.allocate_exact_size(vec2(THUMB, THUMB), Sense::hover());
+            response.widget_info(|| {
+                egui::WidgetInfo::labeled(egui::WidgetType::Image, true, format!("{what} of {}", summary.name))
+            });
+            ui.painter().rect_filled(rect, 4.0, theme::IMAGE_BACKGROUND);
+            // Only of what is on screen.
+            if !ui.is_rect_visible(rect) {
+                continue;
+            }
+            match thumbs.get(image, look) {
+                Thumb::Ready(texture) => {
+                    let size = texture.size_vec2();
+                    let fitted = size * (THUMB / size.max_elem().max(1.0));
+                    let place = egui::Rect::from_center_size(rect.center(), fitted);
+                    egui::Image::new(&texture).corner_radius(4).paint_at(ui, place);
+                }
+                Thumb::None => {
+                    let font = egui::FontId::proportional(20.0);
+                    let color = theme::ON_IMAGE.gamma_multiply(0.5);
+                    ui.painter().text(rect.center(), egui::Align2::CENTER_CENTER, icon::IMAGE_BROKEN, font, color);
+                }
+                Thumb::Waiting => {}
+            }
+        }
+        ui.add_space(6.0);
+        ui.vertical(|ui| {
+            ui.add_space(6.0);
+            ui.add(egui::Label::new(RichText::new(&summary.name).strong()).truncate()).on_hover_text(format!(
+                "{}\n{}",
+                summary.image.display(),
+                summary.target.display()
+            ));
+            weak(ui, facts(summary));
+            let (text, color) = match (summary.usable, part) {
+                (false, _) => ("left out", theme::bad(ui.visuals())),
+                (true, Some(Part::Validation)) => ("kept back to measure", ui.visuals().hyperlink_color),
+                (true, Some(Part::Test)) => ("for a last look", ui.visuals().weak_text_color()),
+                (true, Some(Part::Train)) => ("to learn from", ui.visuals().weak_text_color()),
+                (true, None) => ("to learn from and to measure", ui.visuals().weak_text_color()),
+            };
+            ui.label(RichText::new(text).size(12.0).color(color));
+        });
+    });
+    ui.add_space(4.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_fit_their_numbers() {
+        assert_eq!(counted(1, 1), "1 pair to learn from");
+        assert_eq!(counted(3, 4), "3 of 4 pairs can be used");
+        assert_eq!(problems_title(1, 0), "1 problem");
+        assert_eq!(problems_title(2, 1), "2 problems, 1 warning");
+        assert_eq!(problems_title(0, 3), "3 things to know");
+        assert_eq!(sentence_of("it is empty"), "It is empty.");
+        assert_eq!(short(0.65), "0.65");
+        assert_eq!(short(2.0), "2");
+    }
+}

@@ -1,0 +1,324 @@
+//! The training wizard: steps at the right, the step that is open in the middle.
+
+mod cards;
+mod data;
+mod learn;
+mod results;
+mod start;
+mod usage;
+
+use super::weak;
+use crate::app::Workbench;
+use crate::document::file_name;
+use crate::theme;
+use crate::training::Check;
+use crate::training::plan::{SCRATCH, Step};
+use crate::training::run::RunState;
+use cytoscope_samples::Task;
+use cytoscope_train::{TrainReport, Verdict};
+use eframe::egui::{self, Margin, RichText, Ui, vec2};
+use egui_phosphor::regular as icon;
+
+/// Pairs and problems listed at first, and more at a time.
+pub(crate) const LISTED: usize = 40;
+/// Height of the bar with the buttons that lead on.
+pub(crate) const FOOT: f32 = 56.0;
+/// Widest a page gets: longer lines are hard to read.
+const PAGE_WIDTH: f32 = 900.0;
+
+/// What came of a training, in a sentence.
+pub(crate) fn verdict(report: &TrainReport) -> String {
+    match (report.verdict, report.before.is_empty(), report.validation_pairs) {
+        (Verdict::Start, ..) => {
+            "Nothing that was learnt scored better than what training started from: that is kept.".to_owned()
+        }
+        (Verdict::Taught, _, 0) => "The model learnt; there was nothing to measure it on.".to_owned(),
+        (Verdict::Taught, true, _) => "The model learnt the task from scratch.".to_owned(),
+        (Verdict::Taught, false, _) => "The model learnt: it scores better than what training started from.".to_owned(),
+    }
+}
+
+/// A button that leads on.
+fn lead_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
+    let label = RichText::new(format!("{name}  {sign}")).size(15.0).strong();
+    let mut button = egui::Button::new(if enabled { label.color(theme::ON_ACCENT) } else { label })
+        .min_size(vec2(120.0, theme::MAIN_BUTTON_HEIGHT));
+    if enabled {
+        button = button.fill(theme::ACCENT);
+    }
+    named(ui.add_enabled(enabled, button), enabled, name)
+}
+
+/// A button with an icon before its name.
+fn icon_text_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
+    named(ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {name}"))), enabled, name)
+}
+
+fn named(response: egui::Response, enabled: bool, name: &str) -> egui::Response {
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
+    response
+}
+
+/// A title over a part of a page.
+fn title(ui: &mut Ui, text: &str) {
+    ui.add_space(theme::GROUP_GAP);
+    ui.label(RichText::new(text).strong().size(15.0));
+}
+
+/// A page's first lines.
+fn headline(ui: &mut Ui, text: &str, sentence: &str) {
+    ui.label(RichText::new(text).strong().size(21.0));
+    if !sentence.is_empty() {
+        ui.add(egui::Label::new(RichText::new(sentence).weak()).wrap());
+    }
+    ui.add_space(theme::GROUP_GAP);
+}
+
+/// Text in a colour of its own, that wraps.
+fn colored(ui: &mut Ui, color: egui::Color32, text: impl Into<String>) -> egui::Response {
+    ui.add(egui::Label::new(RichText::new(text).color(color)).wrap())
+}
+
+impl Workbench {
+    /// Offers to go on with what an earlier window did not finish.
+    pub(crate) fn training_bar(&mut self, ui: &mut Ui) {
+        if !self.wizard.offer {
+            return;
+        }
+        let name = self.wizard.plan.name.clone();
+        let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).inner_margin(Margin::symmetric(10, 6));
+        egui::Panel::top("unfinished training").frame(frame).show(ui, |ui| {
+            ui.horizontal(|ui| {
+                ui.label(RichText::new(icon::GRADUATION_CAP).size(16.0).color(theme::ACCENT));
+                ui.label(format!("The training of {name} was not finished."));
+                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                    let later = ui.button("Later").on_hover_text("It stays where it is, under Train");
+                    if named(later, true, "Continue training later").clicked() {
+                        self.wizard.offer = false;
+                    }
+                    let text = RichText::new("Continue").color(theme::ON_ACCENT);
+                    let button = ui.add(egui::Button::new(text).fill(theme::ACCENT));
+                    if named(button, true, "Continue the training").clicked() {
+                        self.continue_training();
+                    }
+                });
+            });
+        });
+    }
+
+    /// What was chosen at a step, in a few words.
+    fn step_summary(&self, step: Step) -> String {
+        let wizard = &self.wizard;
+        let plan = &wizard.plan;
+        match step {
+            Step::Task => match plan.task {
+                Task::Segmentation => "Segment objects".to_owned(),
+                Task::LabelFree => "Predict a stain".to_owned(),
+            },
+            Step::Data => match (&plan.data, &wizard.check) {
+                (None, _) => "Nothing chosen yet".to_owned(),
+                (Some(path), Check::Done(report)) => {
+                    let usable = report.report.pairs.iter().filter(|p| p.usable).count();
+                    format!("{} · {usable} pairs", file_name(path))
+                }
+                (Some(path), _) => file_name(path),
+            },
+            Step::Start if plan.step < Step::Start => String::new(),
+            Step::Start => {
+                let from = if plan.from == SCRATCH { "From scratch".to_owned() } else { self.start_name() };
+                format!("{from} · {} min", plan.minutes)
+            }
+            Step::Learn => match &wizard.run.state {
+                RunState::Idle if wizard.report.is_some() => "Done".to_owned(),
+                RunState::Idle => String::new(),
+                RunState::Running(_) if wizard.run.steps > 0 => {
+                    format!("Step {} of {}", wizard.run.step(), wizard.run.steps)
+                }
+                RunState::Running(_) => "Preparing".to_owned(),
+                RunState::Pausing(_) => "Pausing…".to_owned(),
+                RunState::Stopping(_) => "Stopping…".to_owned(),
+                RunState::Paused => "Paused".to_owned(),
+                RunState::Failed(_) => "Stopped by a failure".to_owned(),
+            },
+            Step::Results => wizard.report.as_ref().map_or_else(String::new, |r| results::short(r)),
+            Step::Use => plan.saved.as_deref().map_or_else(String::new, |p| format!("Saved as {}", file_name(p))),
+        }
+    }
+
+    /// The steps, at the right.
+    pub(crate) fn training_panel(&mut self, ui: &mut Ui) {
+        let open = self.wizard.plan.step;
+        for (i, step) in Step::ALL.into_iter().enumerate() {
+            let (may, is_open) = (self.wizard.may(step), step == open);
+            let done = step < open;
+            let summary = self.step_summary(step);
+            let response = step_row(ui, i + 1, step.title(), &summary, may || is_open, is_open, done);
+            if response.clicked() {
+                self.go_to_step(step);
+            }
+        }
+        ui.add_space(theme::GROUP_GAP);
+        let hint = match open {
+            Step::Task | Step::Data => "Everything is computed on this machine; images are only read.",
+            Step::Start => "A model that has learnt something similar needs fewer images and less time.",
+            Step::Learn => {
+                "Predictions wait while a model learns: pause the training to predict, and continue it later. Closing the window \
+                 pauses it, too."
+            }
+            Step::Results => "Scores are of images that were not learnt from.",
+            Step::Use => "A saved model is offered in Predict from now on.",
+        };
+        weak(ui, hint);
+    }
+
+    /// The step that is open.
+    pub(crate) fn training_page(&mut self, ui: &mut Ui) {
+        let step = self.wizard.plan.step;
+        let frame = egui::Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(24, 10));
+        egui::Panel::bottom("training steps").frame(frame).show(ui, |ui| {
+            ui.horizontal(|ui| self.back_and_next(ui, step));
+        });
+        let page = egui::ScrollArea::vertical().id_salt(("training page", step)).auto_shrink([false; 2]);
+        page.show(ui, |ui| {
+            egui::Frame::new().inner_margin(Margin::symmetric(24, 20)).show(ui, |ui| {
+                ui.set_max_width(PAGE_WIDTH.min(ui.available_width()));
+                match step {
+                    Step::Task => self.task_page(ui),
+                    Step::Data => self.data_page(ui),
+                    Step::Start => self.start_page(ui),
+                    Step::Learn => self.learn_page(ui),
+                    Step::Results => self.results_page(ui),
+                    Step::Use => self.use_page(ui),
+                }
+            });
+        });
+    }
+
+    fn back_and_next(&mut self, ui: &mut Ui, step: Step) {
+        let back = step.back().filter(|b| self.wizard.may(*b) && step != Step::Results);
+        let button =
+            egui::Button::new(format!("{}  Back", icon::ARROW_LEFT)).min_size(vec2(80.0, theme::MAIN_BUTTON_HEIGHT));
+        let response = ui.add_enabled(back.is_some(), button);
+        if named(response, back.is_some(), "Back").clicked()
+            && let Some(back) = back
+        {
+            self.go_to_step(back);
+        }
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
+            Step::Start => {
+                let may = self.wizard.is_usable() && self.options.program.is_some();
+                if lead_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
+                    self.start_training();
+                }
+            }
+            Step::Use => {
+                if icon_text_button(ui, true, icon::PLUS, "Teach another model").clicked() {
+                    self.teach_another();
+                }
+            }
+            _ => {
+                let next = step.next().filter(|n| self.wizard.may(*n));
+                let response = lead_button(ui, next.is_some(), icon::ARROW_RIGHT, "Next");
+                if let (true, Some(next)) = (response.clicked(), next) {
+                    self.go_to_step(next);
+                }
+                self.why_no_next(ui, step);
+            }
+        });
+    }
+
+    fn why_no_next(&self, ui: &mut Ui, step: Step) {
+        let text = match (step, &self.wizard.check) {
+            (Step::Data, Check::None) => "Choose data first",
+            (Step::Data, Check::Running(_)) => "Looking through the data…",
+            (Step::Data, Check::Failed(_)) => "Nothing to learn from there",
+            (Step::Data, Check::Done(_)) if !self.wizard.is_usable() => "No pair can be used yet",
+            _ => return,
+        };
+        ui.label(RichText::new(text).weak().size(12.0));
+    }
+
+    fn task_page(&mut self, ui: &mut Ui) {
+        headline(
+            ui,
+            "What should the model learn?",
+            "It learns from examples of yours: images, and for each what should come out.",
+        );
+        let tasks = [
+            (
+                Task::Segmentation,
+                "Segment objects",
+                "Nuclei or cells in an image. Examples are images with label images, where every object has its own number.",
+            ),
+            (
+                Task::LabelFree,
+                "Predict a stain",
+                "What a fluorescent stain would show, from an image without it. Examples are pairs of images of the same place.",
+            ),
+        ];
+        let narrow = ui.available_width() < 560.0;
+        let width = if narrow { ui.available_width() } else { (ui.available_width() - 16.0) / 2.0 };
+        ui.horizontal_wrapped(|ui| {
+            ui.spacing_mut().item_spacing = vec2(16.0, 16.0);
+            for (task, name, sentence) in tasks {
+                let selected = self.wizard.plan.task == task;
+                if cards::task_card(ui, width.min(420.0), selected, task, name, sentence).clicked() {
+                    self.choose_task(task);
+                }
+            }
+        });
+    }
+}
+
+/// A step in the list of steps.
+fn step_row(
+    ui: &mut Ui,
+    number: usize,
+    name: &str,
+    summary: &str,
+    may: bool,
+    open: bool,
+    done: bool,
+) -> egui::Response {
+    let height = if summary.is_empty() { 34.0 } else { 46.0 };
+    let sense = if may { egui::Sense::click() } else { egui::Sense::hover() };
+    let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), height), sense);
+    response.widget_info(|| {
+        egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, may, open, format!("Step {number}: {name}"))
+    });
+    let visuals = ui.visuals();
+    let painter = ui.painter();
+    if open || response.hovered() && may || response.has_focus() {
+        let fill = if open { visuals.widgets.inactive.weak_bg_fill } else { visuals.faint_bg_color };
+        painter.rect_filled(rect, 6.0, fill);
+    }
+    if response.has_focus() {
+        let stroke = egui::Stroke::new(1.5, theme::ACCENT);
+        painter.rect_stroke(rect, 6.0, stroke, egui::StrokeKind::Inside);
+    }
+    let strong = if may || done { visuals.strong_text_color() } else { visuals.weak_text_color() };
+    let center = rect.left_center() + vec2(20.0, 0.0);
+    let (fill, ink) = match (open, done) {
+        (true, _) => (theme::ACCENT, theme::ON_ACCENT),
+        (false, true) => (visuals.widgets.inactive.bg_fill, visuals.strong_text_color()),
+        (false, false) => (visuals.widgets.inactive.weak_bg_fill, visuals.weak_text_color()),
+    };
+    painter.circle_filled(center, 11.0, fill);
+    let sign = if done && !open { icon::CHECK.to_owned() } else { number.to_string() };
+    painter.text(center, egui::Align2::CENTER_CENTER, sign, egui::FontId::proportional(12.0), ink);
+    let left = rect.left() + 42.0;
+    let width = rect.right() - left - 6.0;
+    let title_y = if summary.is_empty() { rect.center().y - 9.0 } else { rect.top() + 5.0 };
+    painter.text(egui::pos2(left, title_y), egui::Align2::LEFT_TOP, name, egui::FontId::proportional(14.0), strong);
+    if !summary.is_empty() {
+        let mut job = egui::text::LayoutJob::simple_singleline(
+            summary.to_owned(),
+            egui::FontId::proportional(12.0),
+            visuals.weak_text_color(),
+        );
+        job.wrap = egui::text::TextWrapping::truncate_at_width(width);
+        let galley = painter.layout_job(job);
+        painter.galley(egui::pos2(left, rect.top() + 24.0), galley, visuals.weak_text_color());
+    }
+    response
+}

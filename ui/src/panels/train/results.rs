@@ -1,0 +1,167 @@
+//! How well it went: scores before and after, pair by pair.
+
+use super::{headline, title, verdict};
+use crate::app::Workbench;
+use crate::panels::{seconds, weak};
+use crate::theme;
+use cytoscope_train::{TrainReport, Verdict};
+use eframe::egui::{self, RichText, Ui};
+use egui_phosphor::regular as icon;
+
+/// The score that people ask for first.
+pub(super) fn short(report: &TrainReport) -> String {
+    let first = ["f1@0.5", "pearson", "dice"].into_iter().find_map(|n| Some((n, *report.after.get(n)?)));
+    first.map_or_else(String::new, |(name, score)| format!("{} {score:.3}", score_name(name)))
+}
+
+/// A score's name for people.
+pub(super) fn score_name(name: &str) -> String {
+    match name {
+        "pearson" => "Pearson's correlation".to_owned(),
+        "psnr_db" => "Peak signal to noise (dB)".to_owned(),
+        "ssim" => "Structural similarity".to_owned(),
+        "dice" => "Dice".to_owned(),
+        other => match other.strip_prefix("f1@") {
+            Some(overlap) => format!("F1 at overlap {overlap}"),
+            None => other.to_owned(),
+        },
+    }
+}
+
+fn number(v: Option<&f64>) -> String {
+    v.map_or_else(|| "–".to_owned(), |v| format!("{v:.3}"))
+}
+
+/// A pair's scores.
+struct Row<'a> {
+    name: &'a str,
+    before: Option<f64>,
+    after: f64,
+}
+
+/// Pairs, the best first.
+fn rows(report: &TrainReport) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = report
+        .pairs_after
+        .iter()
+        .map(|after| {
+            let before = report.pairs_before.iter().find(|b| b.name == after.name).map(|b| b.score);
+            Row { name: &after.name, before, after: after.score }
+        })
+        .collect();
+    rows.sort_by(|a, b| b.after.total_cmp(&a.after));
+    rows
+}
+
+impl Workbench {
+    pub(super) fn results_page(&mut self, ui: &mut Ui) {
+        let Some(report) = self.wizard.report.take() else { return };
+        headline(ui, &format!("How good is {}?", self.wizard.plan.name), "");
+        let taught = report.verdict == Verdict::Taught;
+        ui.horizontal_wrapped(|ui| {
+            let (sign, color) = if taught {
+                (icon::CHECK_CIRCLE, theme::good(ui.visuals()))
+            } else {
+                (icon::INFO, theme::warn(ui.visuals()))
+            };
+            ui.label(RichText::new(sign).size(20.0).color(color));
+            ui.add(egui::Label::new(RichText::new(verdict(&report)).size(15.0)).wrap());
+        });
+        if !taught {
+            weak(ui, "More pairs, or more time, may help; so may beginning from scratch.");
+        }
+        scores(ui, &report);
+        pairs(ui, &report);
+        let [z, y, x] = report.patch_zyx;
+        let facts = format!(
+            "{} steps of {} patches ({z} × {y} × {x} voxels) in {}, on {}; {} pairs learnt from, {} kept back; {} values taught.",
+            report.steps,
+            report.batch,
+            seconds(report.seconds),
+            report.device,
+            report.train_pairs,
+            report.validation_pairs,
+            report.parameters
+        );
+        ui.add_space(theme::GAP);
+        weak(ui, facts);
+        for note in &report.history.notes {
+            weak(ui, note);
+        }
+        if self.wizard.run.history.steps.is_empty() {
+            self.wizard.run.history = report.history.clone();
+            self.wizard.run.steps = report.steps;
+        }
+        self.curves(ui);
+        self.wizard.report = Some(report);
+    }
+}
+
+/// Scores of all images kept back together.
+pub(super) fn scores(ui: &mut Ui, report: &TrainReport) {
+    if report.after.is_empty() {
+        return;
+    }
+    title(ui, "Scores");
+    let has_before = !report.before.is_empty();
+    let has_int8 = !report.after_int8.is_empty();
+    egui::Grid::new("scores").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
+        ui.label("");
+        if has_before {
+            ui.label(RichText::new("Before").weak());
+        }
+        ui.label(RichText::new(if has_int8 { "After, floats" } else { "After" }).weak());
+        if has_int8 {
+            ui.label(RichText::new("After, int8").weak());
+        }
+        ui.end_row();
+        for (name, after) in &report.after {
+            ui.label(score_name(name));
+            if has_before {
+                ui.label(number(report.before.get(name)));
+            }
+            ui.label(RichText::new(number(Some(after))).strong());
+            if has_int8 {
+                ui.label(number(report.after_int8.get(name)));
+            }
+            ui.end_row();
+        }
+    });
+    weak(ui, format!("What decides is the {}.", report.metric));
+}
+
+fn pairs(ui: &mut Ui, report: &TrainReport) {
+    let rows = rows(report);
+    if rows.is_empty() {
+        return;
+    }
+    title(ui, "Image by image");
+    let has_before = rows.iter().any(|r| r.before.is_some());
+    let (good, bad) = (theme::good(ui.visuals()), theme::bad(ui.visuals()));
+    let several = rows.len() > 1;
+    egui::Grid::new("pairs").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
+        for (i, row) in rows.iter().enumerate() {
+            ui.label(row.name);
+            if has_before {
+                let before = row.before;
+                ui.label(format!("{} {} {:.3}", number(before.as_ref()), icon::ARROW_RIGHT, row.after));
+                let change = before.map(|b| row.after - b);
+                match change {
+                    Some(c) if c.abs() >= 0.0005 => {
+                        ui.colored_label(if c > 0.0 { good } else { bad }, format!("{c:+.3}"))
+                    }
+                    _ => ui.label(RichText::new("the same").weak()),
+                };
+            } else {
+                ui.label(format!("{:.3}", row.after));
+            }
+            let mark = match i {
+                0 if several => "best",
+                i if several && i + 1 == rows.len() => "worst",
+                _ => "",
+            };
+            ui.label(RichText::new(mark).weak());
+            ui.end_row();
+        }
+    });
+}

@@ -1,0 +1,109 @@
+//! What training begins from, and how long it lasts.
+
+use super::{cards, headline, icon_text_button, title};
+use crate::app::Workbench;
+use crate::opener::Ask;
+use crate::panels::weak;
+use crate::theme;
+use crate::training::plan::{MINUTES, SCRATCH};
+use cytoscope_pipeline::Task as ModelTask;
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_samples::Task;
+use eframe::egui::{self, Ui};
+use egui_phosphor::regular as icon;
+
+impl Workbench {
+    /// What training begins from, as its package calls itself.
+    pub(super) fn start_name(&self) -> String {
+        let from = &self.wizard.plan.from;
+        let of = |m: &&ModelCard| m.path.display().to_string() == *from;
+        let own = self.wizard.own_start.as_deref();
+        let card = self.work.models.iter().find(of).or_else(|| own.filter(|m| of(m)));
+        card.map_or_else(|| crate::document::file_name(std::path::Path::new(from)), |m| m.title.clone())
+    }
+
+    pub(super) fn start_page(&mut self, ui: &mut Ui) {
+        headline(ui, "What should it begin from?", "");
+        let wanted = match self.wizard.plan.task {
+            Task::Segmentation => ModelTask::Segmentation,
+            Task::LabelFree => ModelTask::LabelFree,
+        };
+        let fits = |m: &&ModelCard| m.problem.is_none() && m.input_channels == 1 && m.task == Some(wanted);
+        let mut chosen = None;
+        let scratch = self.wizard.plan.from == SCRATCH;
+        let sentence = "A small 3-D U-Net that knows nothing yet. Best with twenty pairs or more.";
+        if cards::row(ui, scratch, "A new network", "from scratch", sentence).clicked() {
+            chosen = Some(SCRATCH.to_owned());
+        }
+        let own_folder = self.wizard.models_folder();
+        let own = self.wizard.own_start.as_deref().filter(|m| fits(m));
+        for model in self.work.models.iter().filter(fits).chain(own) {
+            let path = model.path.display().to_string();
+            let mark = match own.is_some_and(|o| o.path == model.path) {
+                true => "a file of yours",
+                false if model.path.starts_with(&own_folder) => "your model",
+                false => "comes with Cytoscope",
+            };
+            let selected = self.wizard.plan.from == path;
+            if cards::row(ui, selected, &model.title, mark, &model.description).clicked() {
+                chosen = Some(path);
+            }
+        }
+        if icon_text_button(ui, true, icon::FOLDER_OPEN, "Another model file…")
+            .on_hover_text("A bioimage.io package (.zip) or an ONNX file")
+            .clicked()
+        {
+            self.ask_training(Ask::StartModel, String::new());
+        }
+        if let Some(own) = self.wizard.own_start.as_deref().filter(|m| !fits(m)) {
+            let text =
+                format!("{} does something else than what is to be learnt, or takes several channels.", own.name);
+            weak(ui, text);
+        }
+        if let Some(from) = chosen {
+            self.wizard.plan.from = from;
+        }
+        self.how_long(ui);
+        title(ui, "What is it called?");
+        let edit =
+            egui::TextEdit::singleline(&mut self.wizard.plan.name).desired_width(300.0).margin(egui::vec2(8.0, 5.0));
+        let edit = ui.add(edit);
+        edit.widget_info(|| {
+            let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the model");
+            info.current_text_value = Some(self.wizard.plan.name.clone());
+            info
+        });
+    }
+
+    fn how_long(&mut self, ui: &mut Ui) {
+        ui.add_space(theme::GAP);
+        title(ui, "How long may it take?");
+        let width = ((ui.available_width() - 24.0) / 3.0).clamp(110.0, 190.0);
+        ui.horizontal_wrapped(|ui| {
+            for (name, minutes) in MINUTES {
+                let selected = (self.wizard.plan.minutes - minutes).abs() < 1e-9;
+                if cards::time(ui, width, selected, name, minutes).clicked() {
+                    self.wizard.plan.minutes = minutes;
+                }
+            }
+        });
+        ui.horizontal(|ui| {
+            let value = egui::DragValue::new(&mut self.wizard.plan.minutes)
+                .range(0.5..=2880.0)
+                .speed(0.5)
+                .max_decimals(1)
+                .suffix(" minutes");
+            let number = ui.add(value);
+            number.widget_info(|| egui::WidgetInfo {
+                value: Some(self.wizard.plan.minutes),
+                ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Minutes")
+            });
+            ui.label("in all, or what you like");
+        });
+        weak(
+            ui,
+            "How many steps that makes on this machine, and how much memory they take, is measured when training starts. It can be \
+             paused at any time.",
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! Saving the model, predicting with it, giving it away.
+
+use super::{headline, icon_text_button, lead_button, results, title};
+use crate::app::Workbench;
+use crate::panels::weak;
+use crate::theme;
+use crate::training::models::{Format, Saving};
+use crate::training::plan::clean_name;
+use eframe::egui::{self, RichText, Ui};
+use egui_phosphor::regular as icon;
+
+impl Workbench {
+    pub(super) fn use_page(&mut self, ui: &mut Ui) {
+        headline(ui, "Keep it and use it", "");
+        let saved = self.wizard.plan.saved.clone();
+        let (place, taken) = self.place_of_model();
+        let idle = self.wizard.saving == Saving::No;
+        ui.label("Name of the model");
+        ui.horizontal(|ui| {
+            let edit = egui::TextEdit::singleline(&mut self.wizard.plan.name)
+                .desired_width(300.0)
+                .margin(egui::vec2(8.0, 6.0));
+            let edit = ui.add_enabled(saved.is_none(), edit);
+            edit.widget_info(|| {
+                let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the model");
+                info.current_text_value = Some(self.wizard.plan.name.clone());
+                info
+            });
+            let named = !clean_name(&self.wizard.plan.name).is_empty();
+            if saved.is_none() {
+                let may = named && !taken && idle;
+                if lead_button(ui, may, icon::FLOPPY_DISK, "Save to my models").clicked() {
+                    self.save_model();
+                }
+            }
+            if self.wizard.saving != Saving::No {
+                ui.spinner();
+            }
+        });
+        match &saved {
+            Some(path) => {
+                ui.horizontal_wrapped(|ui| {
+                    let color = theme::good(ui.visuals());
+                    ui.label(RichText::new(icon::CHECK_CIRCLE).size(17.0).color(color));
+                    ui.label("Saved among your models.");
+                });
+                weak(ui, path.display().to_string());
+                ui.add_space(theme::GAP);
+                let listed = self.work.models.iter().any(|m| m.path == *path);
+                if lead_button(ui, listed, icon::SPARKLE, "Predict with it").clicked() {
+                    self.use_model();
+                }
+            }
+            None if taken => {
+                let color = theme::bad(ui.visuals());
+                super::colored(ui, color, "There is a model of this name already: choose another.");
+            }
+            None => {
+                weak(ui, format!("It goes to {}", place.display()));
+            }
+        }
+        title(ui, "Give it away");
+        ui.horizontal_wrapped(|ui| {
+            if icon_text_button(ui, idle, icon::PACKAGE, "Export as bioimage.io package…")
+                .on_hover_text("A zip that other programs of the BioImage Model Zoo read, too")
+                .clicked()
+            {
+                self.ask_export(Format::Zip);
+            }
+            if icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("The network alone").clicked()
+            {
+                self.ask_export(Format::Onnx);
+            }
+        });
+        if let Some(report) = self.wizard.report.take() {
+            results::scores(ui, &report);
+            if report.after_int8.is_empty() {
+                weak(ui, "The model computes in floats: in int8 it would have lost accuracy, or was not tried.");
+            } else {
+                weak(
+                    ui,
+                    "The package holds both networks: processors compute in int8, which is faster, others in floats.",
+                );
+            }
+            self.wizard.report = Some(report);
+        }
+    }
+}
