@@ -75,7 +75,7 @@ impl Training<'_> {
             parameters,
             train_pairs: self.train_pairs.len(),
             validation_pairs: self.validation_pairs,
-            seconds: self.began.elapsed().as_secs_f64(),
+            seconds: self.seconds(&standing),
             step_secs: mean(|p| p.step_secs),
             stalled_secs: mean(|p| p.stalled_secs),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
@@ -99,7 +99,7 @@ impl Training<'_> {
             "before": before.map(|s| &s.scores),
             "best": standing.best.map(|(score, step)| json!({"score": score, "step": step})),
             "rescues": standing.rescues,
-            "seconds": self.began.elapsed().as_secs_f64(),
+            "seconds": self.seconds(standing),
             "settings": self.config,
             "history": standing.history,
         })

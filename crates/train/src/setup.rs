@@ -15,7 +15,7 @@ use cytoscope_engine::DeviceId;
 use cytoscope_graph::package::Package;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_samples::{Pair, Sampler, SamplerOptions, SourceOptions, Sources};
+use cytoscope_samples::{IgnoreLabel, Pair, Sampler, SamplerOptions, SourceOptions, Sources};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -98,6 +98,7 @@ pub(crate) fn prepare<'a>(
         augment: config.augment,
         target: start.target,
         normalise: start.normalise,
+        ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
         ..SamplerOptions::default()
     };
     context.note("Looking through the stacks for their statistics and objects.");

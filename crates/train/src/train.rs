@@ -161,7 +161,8 @@ impl Training<'_> {
         scores
     }
 
-    fn seconds(&self, standing: &Standing) -> f64 {
+    /// Seconds of all its runs; the standing holds those of earlier ones.
+    pub(crate) fn seconds(&self, standing: &Standing) -> f64 {
         standing.seconds + self.began.elapsed().as_secs_f64()
     }
 
@@ -206,12 +207,11 @@ impl Training<'_> {
         let mut window = Window::default();
         let mut good: (State, u64, u64) = (stepper.state.clone(), standing.step, standing.next_patch);
         let mut saved = Instant::now();
-        let mut behind = standing.seconds;
         let validations = self.config.validation.times.max(1) as u64;
         while standing.step < standing.steps || standing.due {
             if context.cancel.is_cancelled() {
                 stepper.forget();
-                self.keep(&mut standing, &stepper, behind)?;
+                self.keep(&mut standing, &stepper)?;
                 context.note(format!(
                     "Stopped after step {} of {}; resume goes on from here ({}).",
                     standing.step,
@@ -228,7 +228,7 @@ impl Training<'_> {
                 window = Window::default();
                 self.replan(&mut standing);
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
-                self.keep(&mut standing, &stepper, behind)?;
+                self.keep(&mut standing, &stepper)?;
                 saved = Instant::now();
                 let patience = self.config.budget.patience;
                 if patience > 0 && standing.since_best >= patience {
@@ -295,12 +295,10 @@ impl Training<'_> {
             standing.due = !self.validator.is_empty() && validation(standing.step) > validation(standing.step - 1);
             if !standing.due && saved.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
-                self.keep(&mut standing, &stepper, behind)?;
+                self.keep(&mut standing, &stepper)?;
                 saved = Instant::now();
             }
         }
-        behind = self.seconds(&standing);
-        standing.seconds = behind;
         if self.validator.is_empty() {
             self.plain(&stepper.folded()?, &self.folder.best())?;
         }
@@ -462,8 +460,8 @@ impl Training<'_> {
         Ok(())
     }
 
-    fn keep(&self, standing: &mut Standing, stepper: &Stepper, behind: f64) -> Result<(), JobError> {
-        let now = behind + self.began.elapsed().as_secs_f64();
+    fn keep(&self, standing: &mut Standing, stepper: &Stepper) -> Result<(), JobError> {
+        let now = self.seconds(standing);
         let seconds = std::mem::replace(&mut standing.seconds, now);
         let done = self.folder.save(standing, &stepper.names(), &stepper.state);
         standing.seconds = seconds;
