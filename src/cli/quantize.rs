@@ -5,6 +5,7 @@ use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_train::QuantizedTeacher;
 use std::path::{Path, PathBuf};
 
 /// Options of `quantize`.
@@ -24,6 +25,12 @@ pub(crate) struct Quantize {
     /// Greatest relative L2 error of an output; layers stay in floats until it is met.
     #[arg(long, default_value_t = ACCURACY_BUDGET)]
     accuracy_budget: f64,
+    /// Most minutes of teaching (--mode qat).
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// Most steps of teaching, a tile each (--mode qat).
+    #[arg(long)]
+    steps: Option<u64>,
     /// Layers to keep in floats, by name.
     #[arg(long, value_delimiter = ',', value_name = "LAYER")]
     keep_float: Vec<String>,
@@ -44,7 +51,7 @@ enum Mode {
     Dynamic,
     /// Ranges are found from calibration data.
     Static,
-    /// Training with quantization.
+    /// As static; where that costs more than the accuracy budget, the weights are taught with the rounding in the network.
     Qat,
 }
 
@@ -53,12 +60,16 @@ impl Quantize {
         let mode = match self.mode {
             Mode::Dynamic => QuantizeMode::Dynamic,
             Mode::Static => QuantizeMode::Static,
-            Mode::Qat => {
-                return Err(Failure::wrong_use(
-                    "training with quantization (--mode qat) is not available yet: take --mode static with --calibrate",
-                ));
-            }
+            Mode::Qat => QuantizeMode::Qat,
         };
+        if self.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
+            return Err(Failure::wrong_use("--minutes must be a number above 0"));
+        }
+        if (self.minutes.is_some() || self.steps.is_some()) && mode != QuantizeMode::Qat {
+            return Err(Failure::wrong_use("--minutes and --steps are for --mode qat: the other modes teach nothing"));
+        }
+        let mut teacher = QuantizedTeacher { minutes: self.minutes, ..QuantizedTeacher::default() };
+        teacher.steps = self.steps.unwrap_or(teacher.steps).max(1);
         progress::results_in(self.out.parent().unwrap_or(Path::new(".")));
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let job = QuantizeJob {
@@ -70,7 +81,7 @@ impl Quantize {
             keep_float: self.keep_float.into_iter().collect(),
             without_float: self.without_float,
         };
-        let report = job.run(&context)?;
+        let report = job.run_with(&context, Some(&teacher))?;
         if self.json {
             return print_json(&report);
         }
@@ -104,6 +115,13 @@ fn tell(report: &QuantizeReport) {
         let method = c.method.map_or_else(|| "while running".to_owned(), |m| m.to_string());
         let alike = c.equalized.map_or_else(|| "channels as they are".to_owned(), |s| format!("channels alike, {s}"));
         print(&format!("    {method:18} {alike:22} {:.5}{mark}", c.relative_l2));
+    }
+    if let Some(t) = &report.taught {
+        let kept = if t.kept { "" } else { "; layers stayed in floats instead" };
+        print(&format!(
+            "  taught with the rounding in it, {} steps in {:.0} s: relative L2 error {:.5} before, {:.5} after{kept}",
+            t.steps, t.seconds, t.before, t.after
+        ));
     }
     if !report.bias_corrected.is_empty() {
         print(&format!("  bias corrected: {}", report.bias_corrected.join(", ")));

@@ -203,3 +203,47 @@ fn optimizers_agree_with_the_reference() {
         }
     }
 }
+
+/// Two convolutions that read rounded values, as a quantized network is taught. Scales are powers of two, so that sums are exact in
+/// any order and no value rounds another way.
+fn rounded() -> Graph {
+    use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op};
+    let mut graph = Graph::new("rounded");
+    let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
+    let mut read = x;
+    for (name, from, to) in [("a", 1, 16), ("b", 16, 1)] {
+        let values: Vec<f32> = noise(to as u64, to * from * 27).iter().map(|v| v * 0.3).collect();
+        let w = graph.add_initializer(format!("{name}.w"), Tensor::new([to, from, 3, 3, 3], values).unwrap());
+        let scales: Vec<f32> = (0..to).map(|i| if i % 2 == 0 { 0.0078125 } else { 0.015625 }).collect();
+        let fake = Op::FakeQuantize { scales, axis: 0, low: -127.0, high: 127.0 };
+        let w = graph.push(format!("{name}.rounded"), fake, &[Some(w)]);
+        let fake = Op::FakeQuantize { scales: vec![0.25], axis: 1, low: -3.0, high: 4.0 };
+        let seen = graph.push(format!("{name}.seen"), fake, &[Some(read)]);
+        read = graph.push(name, Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(seen), Some(w)]);
+        if name == "a" {
+            read = graph.push("a.act", Op::Activation(Activation::Relu), &[Some(read)]);
+        }
+    }
+    graph.outputs.push(read);
+    graph
+}
+
+#[test]
+fn rounded_networks_have_the_gradients_of_the_reference() {
+    let (net, shape) = (rounded(), vec![2, 1, 4, 6, 8]);
+    let options = StepOptions::new(Loss::single(LossKind::MeanSquared, 1));
+    let made = gradient_graph(&net, &[shape], &options).unwrap();
+    assert_eq!(made.parameters.len(), 2, "weights are taught through their rounding");
+    let inputs = inputs(&net, &made);
+    let named: Vec<(String, Tensor)> =
+        made.graph.inputs.iter().map(|id| made.graph.value(*id).name.clone()).zip(inputs.iter().cloned()).collect();
+    let want = reference::run(&made.graph, &named).unwrap();
+    for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
+        for (i, (got, want)) in run(isa, 2, &made, &inputs).iter().zip(&want).enumerate() {
+            let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
+            let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+            let off = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+            assert!(norm > 0.0 && off <= 1e-4 * norm, "{isa}, output {i}: off by {off} of {norm}");
+        }
+    }
+}

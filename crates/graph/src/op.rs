@@ -504,6 +504,19 @@ pub enum Op {
         /// ε
         epsilon: f32,
     },
+    /// Made for training, never in a file: `[x]` -> clamp(round half to even(x / scale), low, high)·scale, what
+    /// [`Op::QuantizeLinear`] and [`Op::DequantizeLinear`] make of it together. Its derivative is taken as 1 where nothing is cut
+    /// off, else 0 (straight-through estimator).
+    FakeQuantize {
+        /// One scale, or one for each index along `axis`.
+        scales: Vec<f32>,
+        /// The axis of several scales.
+        axis: usize,
+        /// Least step, counted from the one that stands for 0.
+        low: f32,
+        /// Greatest step.
+        high: f32,
+    },
     /// Made for training, never in a file: see [`Loss`].
     Loss(Loss),
     /// Made for training, never in a file: `[g…]` -> root of the sum of all squares, a scalar.
@@ -513,11 +526,30 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether the operator makes, reads or computes with quantized values.
+    pub fn is_of_bytes(&self) -> bool {
+        matches!(
+            self,
+            Self::QuantizeLinear { .. }
+                | Self::DequantizeLinear { .. }
+                | Self::DynamicQuantizeLinear
+                | Self::QLinearConv(_)
+                | Self::QLinearMatMul
+                | Self::ConvInteger(_)
+                | Self::MatMulInteger
+        )
+    }
+
     /// Whether the operator exists only while a network is taught.
     pub fn is_of_training(&self) -> bool {
         matches!(
             self,
-            Self::Vjp(_) | Self::BatchNormalizationTraining { .. } | Self::Loss(_) | Self::GlobalNorm | Self::Update(_)
+            Self::Vjp(_)
+                | Self::BatchNormalizationTraining { .. }
+                | Self::FakeQuantize { .. }
+                | Self::Loss(_)
+                | Self::GlobalNorm
+                | Self::Update(_)
         )
     }
 }

@@ -33,6 +33,7 @@ fn gradient_name(of: &Op) -> &'static str {
         Op::MaxPool(_) => "MaxPoolGradient",
         Op::AveragePool(_) => "AveragePoolGradient",
         Op::Resize(_) => "ResizeGradient",
+        Op::FakeQuantize { .. } => "FakeQuantizeGradient",
         Op::Loss(_) => "LossGradient",
         _ => "Gradient",
     }
@@ -103,6 +104,7 @@ pub fn op_name(op: &Op) -> &'static str {
         Op::MatMulInteger => "MatMulInteger",
         Op::Vjp(of) => gradient_name(of),
         Op::BatchNormalizationTraining { .. } => "BatchNormalizationTraining",
+        Op::FakeQuantize { .. } => "FakeQuantize",
         Op::Loss(_) => "Loss",
         Op::GlobalNorm => "GlobalNorm",
         Op::Update(_) => "Update",

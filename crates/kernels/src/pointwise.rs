@@ -29,6 +29,15 @@ pub enum Unary {
         /// Summand.
         offset: f32,
     },
+    /// `clamp(round(x / scale), low, high) · scale`, halves to even.
+    FakeQuantize {
+        /// Value of a step.
+        scale: f32,
+        /// Least step.
+        low: f32,
+        /// Greatest step.
+        high: f32,
+    },
     /// `|x|`.
     Abs,
     /// `-x`.
@@ -202,6 +211,9 @@ multiversion! {
             Unary::Silu => row.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x)),
             Unary::Clip { min, max } => row.iter_mut().for_each(|x| *x = x.max(min).min(max)),
             Unary::Affine { gain, offset } => row.iter_mut().for_each(|x| *x = x.mul_add(gain, offset)),
+            Unary::FakeQuantize { scale, low, high } => {
+                row.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even().max(low).min(high) * scale);
+            }
             Unary::Abs => row.iter_mut().for_each(|x| *x = x.abs()),
             Unary::Neg => row.iter_mut().for_each(|x| *x = -*x),
         }

@@ -1,8 +1,7 @@
 //! How objects are made of a network's maps: chosen by the score on known objects.
 
-use crate::validate::{Validator, matchings};
+use crate::validate::{Scores, Validator};
 use cytoscope_objects::components::Connectivity;
-use cytoscope_objects::matching::Matching;
 use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{CancelToken, JobError, Output};
@@ -30,7 +29,8 @@ pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> Seg
     }
 }
 
-struct Maps {
+/// What a network made of a validation pair.
+pub(crate) struct Maps {
     foreground: Vec<f32>,
     seeds: Vec<f32>,
     shape: [usize; 3],
@@ -38,16 +38,23 @@ struct Maps {
     case: usize,
 }
 
-/// The settings with the best score on the validator's pairs, found one after the other from those given; with that score.
-/// `seed_channel` is the channel of the maps that tells objects apart.
-pub(crate) fn tune(
+/// How thoroughly settings are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Care {
+    /// Once through those that matter most: to compare networks while they are taught.
+    Quick,
+    /// Twice through all of them.
+    Thorough,
+}
+
+/// What a network makes of the validator's pairs. `seed_channel` is the channel that tells objects apart.
+pub(crate) fn maps(
     cancel: &CancelToken,
     devices: &Devices,
     validator: &Validator,
     model: &Path,
-    begin: &SegmentOptions,
     seed_channel: usize,
-) -> Result<(SegmentOptions, f64), JobError> {
+) -> Result<Vec<Maps>, JobError> {
     let mut maps = Vec::new();
     for case in 0..validator.cases.len() {
         let (values, shape) = validator.predict(cancel, devices, model, case, Output::Raw, None)?;
@@ -59,37 +66,61 @@ pub(crate) fn tune(
         let seeds = channel(seed_channel.min(channels.saturating_sub(1)));
         maps.push(Maps { foreground: channel(0), seeds, shape: shape_zyx, voxel_um: validator.voxel_um(case), case });
     }
+    Ok(maps)
+}
+
+/// The settings with the best score on the validator's pairs, found one after the other from those given; with all scores.
+pub(crate) fn tune(
+    cancel: &CancelToken,
+    validator: &Validator,
+    maps: &[Maps],
+    begin: &SegmentOptions,
+    care: Care,
+) -> Result<(SegmentOptions, Scores), JobError> {
     let mut best = begin.clone();
-    let mut score = score_of(validator, &maps, &best)?;
-    // Twice through all settings, each with the others as they are.
+    let mut scores = scores_of(validator, maps, &best)?;
     for round in 0..2 {
-        let before = score;
-        for candidates in neighbours(begin, &best) {
-            for candidate in candidates {
+        let before = scores.score;
+        for at in 0..neighbours(begin, &best, care).len() {
+            // Each with the others as they are by now.
+            for candidate in neighbours(begin, &best, care).swap_remove(at) {
                 if cancel.is_cancelled() {
                     return Err(JobError::Cancelled);
                 }
-                let found = score_of(validator, &maps, &candidate)?;
-                if found > score + 1e-9 {
-                    (best, score) = (candidate, found);
+                if candidate == best {
+                    continue;
+                }
+                let found = scores_of(validator, maps, &candidate)?;
+                if found.score > scores.score + 1e-9 {
+                    (best, scores) = (candidate, found);
                 }
             }
         }
-        if round == 0 && score <= before {
+        if care == Care::Quick || (round == 0 && scores.score <= before) {
             break;
         }
     }
-    Ok((best, score))
+    Ok((best, scores))
 }
 
 /// For each setting, what else it could be.
-fn neighbours(begin: &SegmentOptions, now: &SegmentOptions) -> Vec<Vec<SegmentOptions>> {
+fn neighbours(begin: &SegmentOptions, now: &SegmentOptions, care: Care) -> Vec<Vec<SegmentOptions>> {
     let with = |change: &dyn Fn(&mut SegmentOptions)| {
         let mut made = now.clone();
         change(&mut made);
         made
     };
     let mut all = Vec::new();
+    if care == Care::Quick {
+        if matches!(now.threshold, Threshold::Fixed(_)) {
+            all.push([0.4, 0.5, 0.6].map(|t| with(&|o| o.threshold = Threshold::Fixed(t))).to_vec());
+        }
+        if now.height == Some(Height::Seeds) {
+            all.push([0.05, 0.1, 0.2].map(|h| with(&|o| o.seed_height = h)).to_vec());
+        }
+        all.push([0.0, 0.8, 0.9].map(|p| with(&|o| o.min_peak = p)).to_vec());
+        return all;
+    }
     if matches!(now.threshold, Threshold::Fixed(_)) {
         all.push([0.3, 0.4, 0.5, 0.6, 0.7].map(|t| with(&|o| o.threshold = Threshold::Fixed(t))).to_vec());
     }
@@ -106,17 +137,12 @@ fn neighbours(begin: &SegmentOptions, now: &SegmentOptions) -> Vec<Vec<SegmentOp
     all
 }
 
-fn score_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<f64, JobError> {
-    let mut parts: [Vec<Matching>; 2] = Default::default();
-    for map in maps {
+/// Scores with some settings.
+pub(crate) fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
+    let labels = maps.iter().map(|map| {
         let mut foreground = map.foreground.clone();
         let (labels, _) = segment_in_place(&mut foreground, Some(&map.seeds), map.shape, map.voxel_um, options)?;
-        let Some((truth, _)) = validator.truth(map.case) else { continue };
-        let labels: Vec<f32> = labels.into_iter().map(|l| l as f32).collect();
-        for (list, found) in parts.iter_mut().zip(matchings(truth, &labels)?) {
-            list.push(found);
-        }
-    }
-    let f1 = |list: &[Matching]| Matching::pooled(list).map_or(0.0, |m| m.f1);
-    Ok((f1(&parts[0]) + f1(&parts[1])) / 2.0)
+        Ok((map.case, labels.into_iter().map(|l| l as f32).collect()))
+    });
+    validator.score_labels(labels)
 }

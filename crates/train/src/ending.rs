@@ -1,11 +1,12 @@
 //! The end of a training: settings for objects, the package, its quantized network, and the scores of both.
 
 use crate::checkpoint::Standing;
-use crate::decode;
+use crate::decode::{self, Care};
 use crate::error::io;
 use crate::history::StepPoint;
 use crate::job::{TrainReport, Verdict};
 use crate::package;
+use crate::qat::QuantizedTeacher;
 use crate::train::{Outcome, Training};
 use crate::validate::Scores;
 use cytoscope_engine::Precision;
@@ -16,8 +17,14 @@ use cytoscope_samples::TargetKind;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Relative errors that quantizing is tried within, one after the other.
-const BUDGETS: [f64; 3] = [ACCURACY_BUDGET, ACCURACY_BUDGET / 2.0, ACCURACY_BUDGET / 4.0];
+/// How quantizing is tried, one after the other: first by calibration alone, then by teaching the bytes, then with ever more layers
+/// in floats.
+const ATTEMPTS: [(QuantizeMode, f64); 4] = [
+    (QuantizeMode::Static, ACCURACY_BUDGET),
+    (QuantizeMode::Qat, ACCURACY_BUDGET / 2.0),
+    (QuantizeMode::Static, ACCURACY_BUDGET / 2.0),
+    (QuantizeMode::Static, ACCURACY_BUDGET / 4.0),
+];
 /// Greatest loss of the score that quantizing may cost.
 const INT8_LOSS: f64 = 0.005;
 
@@ -26,7 +33,6 @@ impl Training<'_> {
     pub(crate) fn finish(&mut self, outcome: Outcome) -> Result<TrainReport, JobError> {
         let Outcome { standing, before, parameters } = outcome;
         let context = self.context;
-        let labels = self.start.target.of_labels();
         let taught = self.folder.best().join("rdf.yaml").is_file() || self.folder.best().is_dir();
         let verdict = if taught { Verdict::Taught } else { Verdict::Start };
         let chosen: PathBuf = if taught { self.folder.best() } else { self.folder.start() };
@@ -34,10 +40,11 @@ impl Training<'_> {
             context.note("Nothing that was learnt scored better than what training started from: that is kept.");
         }
         let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
-        if labels && !self.validator.is_empty() && self.start.target != TargetKind::Semantic {
+        if self.tunes() {
             context.note("Choosing how objects are made of the maps.");
             let channel = package::seed_channel(self.start.target);
-            let found = decode::tune(&context.cancel, self.devices, &self.validator, &chosen, &self.segment, channel)?;
+            let maps = decode::maps(&context.cancel, self.devices, &self.validator, &chosen, channel)?;
+            let found = decode::tune(&context.cancel, &self.validator, &maps, &self.segment, Care::Thorough)?;
             self.segment = found.0;
         }
         let name = package::package_name(&self.job.out);
@@ -144,22 +151,23 @@ impl Training<'_> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         calibrate.extend(self.train_pairs.iter().step_by(step).map(|p| p.image.path.clone()));
-        // Where the usual budget costs too much of the score, more layers stay in floats.
-        let late = || self.config.budget.minutes.is_some_and(|m| self.began.elapsed().as_secs_f64() > m * 60.0);
-        for (attempt, budget) in BUDGETS.into_iter().enumerate() {
-            if attempt > 0 && late() {
+        let left = || self.config.budget.minutes.map(|m| m - self.began.elapsed().as_secs_f64() / 60.0);
+        for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
+            if attempt > 0 && left().is_some_and(|m| m <= 0.0) {
                 break;
             }
+            let teacher =
+                QuantizedTeacher { minutes: left(), threads: self.job.threads, ..QuantizedTeacher::default() };
             let job = QuantizeJob {
                 model: float.display().to_string(),
                 out: out.clone(),
-                mode: QuantizeMode::Static,
+                mode,
                 calibrate: calibrate.clone(),
                 accuracy_budget: budget,
                 keep_float: Default::default(),
                 without_float: false,
             };
-            let scored = job.run(&quiet).and_then(|_| match after {
+            let scored = job.run_with(&quiet, Some(&teacher)).and_then(|_| match after {
                 None => Ok(None),
                 Some(_) => {
                     let cancel = &self.context.cancel;
@@ -170,8 +178,10 @@ impl Training<'_> {
                 (Ok(None), _) | (Ok(_), None) => return Ok((out, None)),
                 (Ok(Some(int8)), Some(after)) if int8.score + INT8_LOSS >= after.score => return Ok((out, Some(int8))),
                 (Ok(Some(int8)), Some(after)) => self.context.note(format!(
-                    "In int8 within a relative error of {budget} the score falls from {:.4} to {:.4}.",
-                    after.score, int8.score
+                    "In int8 {}within a relative error of {budget} the score falls from {:.4} to {:.4}.",
+                    if mode == QuantizeMode::Qat { "taught " } else { "" },
+                    after.score,
+                    int8.score
                 )),
                 (Err(JobError::Cancelled), _) => return Err(JobError::Cancelled),
                 (Err(error), _) => {

@@ -20,6 +20,7 @@ mod history;
 mod job;
 mod network;
 mod package;
+mod qat;
 mod setup;
 mod step;
 mod train;
@@ -32,4 +33,5 @@ pub use config::{
 };
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{TrainJob, TrainReport, Verdict};
+pub use qat::QuantizedTeacher;
 pub use validate::{PairScore, Scores};

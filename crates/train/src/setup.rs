@@ -121,7 +121,8 @@ pub(crate) fn prepare<'a>(
     };
     let validation: &[Pair] = &data.split.validation;
     let cases = folder.path.join("validation");
-    let validator = Validator::new(validation, config.validation.max_files, start.target, cases, voxel_um)?;
+    let validator =
+        Validator::new(validation, config.validation.max_files, start.target, cases, voxel_um, job.threads)?;
     if validator.is_empty() {
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }

@@ -4,6 +4,7 @@ use crate::budget::{self, Costs};
 use crate::checkpoint::{Folder, Standing, restore};
 use crate::config::TrainConfig;
 use crate::data;
+use crate::decode::{self, Care};
 use crate::error::data as data_error;
 use crate::history::{History, StepPoint, ValidationPoint};
 use crate::job::{TrainJob, TrainReport};
@@ -17,7 +18,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event, JobError};
-use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
+use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler, TargetKind};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -153,10 +154,28 @@ impl Training<'_> {
         package::write(&description, graph, to)
     }
 
-    fn score(&self, graph: &Graph) -> Result<Scores, JobError> {
+    /// Whether how objects are made of the maps is found by their score.
+    pub(crate) fn tunes(&self) -> bool {
+        let target = self.start.target;
+        target.of_labels() && target != TargetKind::Semantic && !self.validator.is_empty()
+    }
+
+    /// Scores of a network: as a package with the settings there are, and with those for making objects that suit it.
+    fn score(&self, graph: &Graph) -> Result<[Scores; 2], JobError> {
         let path = self.folder.path.join("candidate");
         self.plain(graph, &path)?;
-        let scores = self.validator.score(&self.context.cancel, self.devices, &path, Some(Precision::F32));
+        let cancel = &self.context.cancel;
+        let scores = if self.tunes() {
+            let channel = package::seed_channel(self.start.target);
+            decode::maps(cancel, self.devices, &self.validator, &path, channel).and_then(|maps| {
+                let plain = decode::scores_of(&self.validator, &maps, &self.segment)?;
+                let tuned = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?.1;
+                Ok([plain, tuned])
+            })
+        } else {
+            let found = self.validator.score(cancel, self.devices, &path, Some(Precision::F32));
+            found.map(|scores| [scores.clone(), scores])
+        };
         let _ = std::fs::remove_dir_all(&path);
         scores
     }
@@ -191,7 +210,7 @@ impl Training<'_> {
             }
         };
         let before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
-            (None, true, true) => Some(self.score(&self.start.graph)?),
+            (None, true, true) => Some(self.score(&self.start.graph)?[0].clone()),
             (before, ..) => before,
         };
         // What works on the input alone costs next to nothing.
@@ -326,13 +345,13 @@ impl Training<'_> {
         times.sort_unstable();
         let step = times.get(times.len() / 2).copied().unwrap_or(Duration::from_secs(1));
         let begun = Instant::now();
-        let (mut validation, mut before) = (Duration::ZERO, None);
+        let (mut validation, mut before, mut best) = (Duration::ZERO, None, None);
         if !self.validator.is_empty() {
             context.note("Scoring what training starts from.");
-            let scores = self.score(&self.start.graph)?;
+            let [plain, tuned] = self.score(&self.start.graph)?;
             validation = begun.elapsed();
             if self.start.comparable {
-                before = Some(scores);
+                (before, best) = (Some(plain), Some(tuned));
             }
         }
         let costs = Costs { step, validation };
@@ -361,15 +380,15 @@ impl Training<'_> {
             rescues: 0,
             seconds: 0.0,
             best: None,
-            peak: before.as_ref().map(|s| s.score),
-            start_score: before.as_ref().map(|s| s.score),
+            peak: best.as_ref().map(|s: &Scores| s.score),
+            start_score: best.as_ref().map(|s| s.score),
             since_best: 0,
             due: false,
             history: History::default(),
             optimizer_steps: 0,
             tensors: String::new(),
         };
-        if let Some(scores) = &before {
+        if let Some(scores) = &best {
             self.plain(&self.start.graph, &self.folder.start())?;
             standing.best = Some((scores.score, 0));
             self.tell(&mut standing, scores, true);
@@ -391,7 +410,7 @@ impl Training<'_> {
     /// Scores the network as it is, and keeps it if it is the best. False if it was cancelled: then it is still due.
     fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<bool, JobError> {
         let graph = stepper.folded()?;
-        let scores = match self.score(&graph) {
+        let [_, scores] = match self.score(&graph) {
             Err(JobError::Cancelled) => return Ok(false),
             other => other?,
         };

@@ -57,6 +57,7 @@ pub(crate) struct Validator {
     folder: PathBuf,
     /// Voxel size where a file says none: the network's.
     assumed_um: [f64; 3],
+    threads: usize,
 }
 
 /// Most voxels of a case: larger stacks are validated on their middle.
@@ -133,6 +134,7 @@ impl Validator {
         target: TargetKind,
         folder: PathBuf,
         model_um: Option<[f64; 3]>,
+        threads: usize,
     ) -> Result<Self, JobError> {
         std::fs::create_dir_all(&folder).map_err(io(&folder))?;
         // Spread over all of them.
@@ -162,7 +164,7 @@ impl Validator {
             let truth = Truth(Arc::new(read_zyx(&pair.target, window)?));
             cases.push(Case { name: pair.name.clone(), image, truth, voxel_um });
         }
-        Ok(Self { cases, target, folder, assumed_um: model_um.unwrap_or([1.0; 3]) })
+        Ok(Self { cases, target, folder, assumed_um: model_um.unwrap_or([1.0; 3]), threads })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -197,7 +199,7 @@ impl Validator {
             voxel_um: case.voxel_um,
             memory_budget_bytes: None,
             resume: false,
-            threads: 0,
+            threads: self.threads,
         };
         let outcome = job.run(&quiet, devices)?;
         if let Some(failure) = outcome.failed.first() {
@@ -240,13 +242,24 @@ impl Validator {
         precision: Option<Precision>,
     ) -> Result<Scores, JobError> {
         let output = if self.target.of_labels() { Output::Labels } else { Output::Raw };
-        let mut all = Tally::default();
-        let mut pairs = Vec::with_capacity(self.cases.len());
-        for (i, case) in self.cases.iter().enumerate() {
+        self.score_labels((0..self.cases.len()).map(|i| {
             if cancel.is_cancelled() {
                 return Err(JobError::Cancelled);
             }
-            let (found, _) = self.predict(cancel, devices, model, i, output, precision)?;
+            Ok((i, self.predict(cancel, devices, model, i, output, precision)?.0))
+        }))
+    }
+
+    /// Scores of what was made of cases (labels, a stain), each with the number of its case.
+    pub(crate) fn score_labels(
+        &self,
+        labels: impl Iterator<Item = Result<(usize, Vec<f32>), JobError>>,
+    ) -> Result<Scores, JobError> {
+        let mut all = Tally::default();
+        let mut pairs = Vec::with_capacity(self.cases.len());
+        for made in labels {
+            let (at, found) = made?;
+            let Some(case) = self.cases.get(at) else { continue };
             let (truth, shape) = case.truth.0.as_ref();
             let one = self.compare(truth, &found, *shape)?;
             let (score, scores) = one.scores(self.target);
@@ -285,7 +298,7 @@ impl Validator {
 }
 
 /// Labels against true ones, given as floats that hold whole numbers; what is below 1 is background.
-pub(crate) fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
+fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
     let labels = |v: &[f32]| -> Vec<u32> { v.iter().map(|l| if *l >= 1.0 { *l as u32 } else { 0 }).collect() };
     let mut overlaps = Overlaps::new();
     overlaps.add(&labels(truth), &labels(found))?;

@@ -5,6 +5,7 @@ use cytoscope_kernels::conv::{Activation, ConvShape};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
+use cytoscope_kernels::train::Derivative;
 
 /// A tensor in a pass over voxels: as it is, or normalised with moments that were taken of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,11 +85,11 @@ pub(crate) enum Plan {
         d_scale: Option<ValueId>,
         d_bias: Option<ValueId>,
     },
-    /// The gradient of a (leaky) rectifier by its result.
-    RectifierGradient {
+    /// The gradient of a function of one value, by what tells its derivative: its result for a (leaky) rectifier.
+    UnaryGradient {
         y: ValueId,
         dy: ValueId,
-        slope: f32,
+        of: Derivative,
         output: ValueId,
     },
     Unary {
@@ -148,7 +149,7 @@ impl Plan {
             Plan::Conv { output, .. }
             | Plan::Transposed { output, .. }
             | Plan::Apply { output, .. }
-            | Plan::RectifierGradient { output, .. }
+            | Plan::UnaryGradient { output, .. }
             | Plan::Unary { output, .. }
             | Plan::Binary { output, .. }
             | Plan::Pool { output, .. }
@@ -194,7 +195,7 @@ impl Plan {
             Plan::ConvGradient { x, dy, onto, .. } => onto.iter().copied().chain([*x, *dy]).collect(),
             Plan::Apply { terms, .. } => terms.iter().map(|t| t.x).collect(),
             Plan::NormGradient { x, dy, .. } => vec![*dy, *x],
-            Plan::RectifierGradient { y, dy, .. } => vec![*dy, *y],
+            Plan::UnaryGradient { y, dy, .. } => vec![*dy, *y],
             Plan::Unary { x, .. } | Plan::Pool { x, .. } | Plan::Resize { x, .. } | Plan::Slice { x, .. } => vec![*x],
             Plan::Binary { a, b, .. } => vec![*a, *b],
             Plan::PoolGradient { x, dy, .. } => vec![*x, *dy],

@@ -8,6 +8,7 @@ use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
+use cytoscope_kernels::train::Derivative;
 use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +64,7 @@ fn undo_rectifiers_with_norms(graph: &Graph, plans: &mut [Plan]) {
         let Plan::NormGradient { x, dy, activation: Activation::None, .. } = &plans[index] else { continue };
         let (x, dy) = (*x, *dy);
         let Some(maker) = makers.get(&dy).copied().filter(|_| reads.get(&dy) == Some(&1)) else { continue };
-        let Plan::RectifierGradient { y, dy: before, slope, .. } = plans[maker] else { continue };
+        let Plan::UnaryGradient { y, dy: before, of: Derivative::Leaky { slope }, .. } = plans[maker] else { continue };
         let of_x = matches!(
             makers.get(&y).map(|m| &plans[*m]),
             Some(Plan::Apply { terms, .. }) if terms.len() == 1 && terms.first().is_some_and(|t| t.x == x)
@@ -192,6 +193,11 @@ impl Planner<'_> {
             Op::Activation(act) if self.blocked.contains(&x) => {
                 self.layout(output)?;
                 here(Plan::Unary { f: unary(*act)?, x, output })
+            }
+            Op::FakeQuantize { scales, low, high, .. } if self.blocked.contains(&x) => {
+                let [scale] = scales[..] else { return None };
+                self.layout(output)?;
+                here(Plan::Unary { f: Unary::FakeQuantize { scale, low: *low, high: *high }, x, output })
             }
             Op::Binary(op) => self.binary(index, node, *op),
             Op::MaxPool(a) if node.outputs.iter().skip(1).all(Option::is_none) => {
@@ -430,7 +436,14 @@ impl Planner<'_> {
                 self.blocked.contains(&x).then_some(())?;
                 let output = node.output(0)?;
                 self.layout(output)?;
-                Some(Plan::RectifierGradient { y: x, dy, slope, output })
+                Some(Plan::UnaryGradient { y: x, dy, of: Derivative::Leaky { slope }, output })
+            }
+            Op::FakeQuantize { scales, low, high, .. } if self.blocked.contains(&x) => {
+                let [scale] = scales[..] else { return None };
+                let output = node.output(0)?;
+                self.layout(output)?;
+                let of = Derivative::Within { least: (low - 0.5) * scale, greatest: (high + 0.5) * scale };
+                Some(Plan::UnaryGradient { y: x, dy, of, output })
             }
             Op::MaxPool(a) => {
                 self.layout(x)?;

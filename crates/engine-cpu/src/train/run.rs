@@ -11,7 +11,7 @@ use cytoscope_graph::{Tensor, ValueId, reference};
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, Transposed, WeightShape};
 use cytoscope_kernels::norm::Moments;
-use cytoscope_kernels::train::{self, Activated, Derivative, InputGradient, NormFactors};
+use cytoscope_kernels::train::{self, Activated, InputGradient, NormFactors};
 use cytoscope_kernels::{Isa, KernelError, norm, pointwise, pool, reorder, resize};
 use std::collections::BTreeMap;
 
@@ -211,9 +211,9 @@ impl Runner<'_, '_> {
             Plan::NormGradient { x, dy, norm, activation, dx, d_scale, d_bias } => {
                 self.norm_gradient(*x, *dy, norm, *activation, [*dx, *d_scale, *d_bias])
             }
-            Plan::RectifierGradient { y, dy, slope, output } => {
+            Plan::UnaryGradient { y, dy, of, output } => {
                 let (y, dy, to) = (self.slot(*y)?, self.slot(*dy)?, self.slot(*output)?);
-                let of = Derivative::Leaky { slope: *slope };
+                let of = *of;
                 self.each(to, |image, target, split| {
                     let (y_values, g) = (part(split, &y, image)?, part(split, &dy, image)?);
                     train::activation_gradient(isa, of, y_values, &y.layout, g, &dy.layout, false, target, &to.layout)

@@ -39,6 +39,15 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             let by_channel = Info::new(x.dtype, channels.map(|c| vec![c]));
             vec![Info::new(x.dtype, x.shape.clone()), by_channel.clone(), by_channel]
         }
+        Op::FakeQuantize { scales, axis, .. } => {
+            given.types(0, &FLOATS)?;
+            let x = given.need(0)?;
+            let along = x.fixed_shape().map(|s| s.get(*axis).copied().unwrap_or(0));
+            if scales.len() != 1 && along.is_some_and(|n| n != scales.len()) {
+                return Err(GraphError::misused("scales", scales.len().to_string(), format!("1 or {along:?}")));
+            }
+            vec![Info::new(x.dtype, x.shape.clone())]
+        }
         Op::Loss(loss) => {
             given.types(0, &FLOATS)?;
             let dtype = given.same_type([0, 1, 2])?;

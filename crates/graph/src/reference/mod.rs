@@ -188,9 +188,11 @@ fn eval_typed(
             Ok(vec![indexing::eval(op, &call)?])
         }
         Op::Vjp(of) => vjp::eval(of, &call),
-        Op::BatchNormalizationTraining { .. } | Op::Loss(_) | Op::GlobalNorm | Op::Update(_) => {
-            training::eval(op, &call)
-        }
+        Op::BatchNormalizationTraining { .. }
+        | Op::FakeQuantize { .. }
+        | Op::Loss(_)
+        | Op::GlobalNorm
+        | Op::Update(_) => training::eval(op, &call),
         _ => shape_ops::eval(op, &call),
     }
 }

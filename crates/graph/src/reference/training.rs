@@ -9,6 +9,17 @@ use crate::training::{self, Hyper};
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     match op {
         Op::BatchNormalizationTraining { epsilon } => batch_norm(*epsilon, call),
+        Op::FakeQuantize { scales, axis, low, high } => {
+            let x = call.need(0)?;
+            let (low, high) = (f64::from(*low), f64::from(*high));
+            let steps = Steps::new(x.shape(), scales, *axis);
+            let values: Vec<f64> = x.to_f64_vec();
+            let made = values.iter().enumerate().map(|(at, v)| {
+                let scale = steps.scale(at);
+                (v / scale).round_ties_even().clamp(low, high) * scale
+            });
+            Ok(vec![Tensor::new(x.shape(), made.collect::<Vec<f64>>())?.cast(x.dtype())])
+        }
         Op::Loss(loss) => {
             let given = Given::new(call)?;
             let value = training::evaluate_loss(loss, &given.compared());
@@ -36,6 +47,23 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
                 .collect()
         }
         other => Err(GraphError::unsupported(crate::opname::op_name(other))),
+    }
+}
+
+/// The scale of each element of a tensor that is quantized.
+pub(super) struct Steps<'a> {
+    scales: &'a [f32],
+    inner: usize,
+}
+
+impl<'a> Steps<'a> {
+    pub(super) fn new(shape: &[usize], scales: &'a [f32], axis: usize) -> Self {
+        Self { scales, inner: shape.iter().skip(axis + 1).product::<usize>().max(1) }
+    }
+
+    pub(super) fn scale(&self, at: usize) -> f64 {
+        let channel = at / self.inner % self.scales.len().max(1);
+        f64::from(self.scales.get(channel).copied().unwrap_or(1.0))
     }
 }
 

@@ -30,6 +30,13 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         Op::Activation(a) => {
             vec![x.to_f64_vec().iter().zip(&g).map(|(v, g)| g * slope(a, *v)).collect()]
         }
+        Op::FakeQuantize { scales, axis, low, high } => {
+            let (low, high) = (f64::from(*low) - 0.5, f64::from(*high) + 0.5);
+            let steps = training::Steps::new(x.shape(), scales, *axis);
+            let inside = |at: usize, v: f64| (low..=high).contains(&(v / steps.scale(at)));
+            let values = x.to_f64_vec();
+            vec![values.iter().zip(&g).enumerate().map(|(at, (v, g))| if inside(at, *v) { *g } else { 0.0 }).collect()]
+        }
         Op::BatchNormalizationTraining { .. }
         | Op::InstanceNormalization { .. }
         | Op::GroupNormalization { .. }

@@ -6,11 +6,13 @@
 
 mod loss;
 mod optimizer;
+mod quantized;
 mod schedule;
 mod step;
 
 pub use loss::{Loss, LossKind, LossTerm};
 pub use optimizer::{Hyper, Optimizer};
+pub use quantized::{FakeQuantized, fake_quantized};
 pub use schedule::{Decay, Schedule};
 pub use step::{
     GradientGraph, Parameter, RunningNorm, StepOptions, UpdateGraph, gradient_graph, prepare, set_constant,

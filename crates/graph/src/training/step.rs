@@ -1,6 +1,6 @@
 //! The two graphs of a training step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Loss, Optimizer};
@@ -101,6 +101,22 @@ pub fn prepare(model: &Graph) -> Result<Graph> {
 
 /// Constants of a prepared model that can be taught, with whether decay makes sense for them.
 fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
+    // Weights that are rounded, and multiplied by their steps, on the way to their layer.
+    let mut rounded: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+    for node in &graph.nodes {
+        let (Some(from), Some(to)) = (node.input(0), node.output(0)) else { continue };
+        match node.op {
+            Op::FakeQuantize { .. } if graph.constant(from).is_some() => {
+                rounded.insert(to, from);
+            }
+            Op::Binary(BinaryOp::Mul) => {
+                if let Some(first) = rounded.get(&from).copied() {
+                    rounded.insert(to, first);
+                }
+            }
+            _ => {}
+        }
+    }
     let mut moving: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
     let mut found: Vec<(ValueId, bool)> = Vec::new();
     for node in &graph.nodes {
@@ -121,6 +137,7 @@ fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
         };
         for (place, decays) in places {
             let Some(id) = node.input(*place) else { continue };
+            let id = rounded.get(&id).copied().unwrap_or(id);
             // A number that everything is multiplied by or added to is part of the design, not of what is learnt.
             let lone = matches!(node.op, Op::Binary(_));
             let fits = graph

@@ -360,3 +360,50 @@ fn what_cannot_be_quantized_is_refused_with_the_reason() {
     let error = quantize(&float, &Activations::Dynamic, &["nosuch".to_owned()].into()).unwrap_err();
     assert!(error.to_string().contains("nosuch") && error.to_string().contains('a'), "{error}");
 }
+
+#[test]
+fn a_quantized_network_to_be_taught_computes_the_same_and_takes_back_what_it_learns() {
+    use cytoscope_graph::training::{fake_quantized, set_constant};
+    for (name, net) in nets() {
+        let float = prepare(&net).unwrap();
+        let x = common::noise_tensor(1, &SHAPE);
+        let quantized = on(&float, &x, &BTreeSet::new());
+        let fake = fake_quantized(&quantized).unwrap();
+        assert!(!is_quantized(&fake.graph), "{name}");
+        assert!(relative_l2(&run(&fake.graph, &x), &run(&quantized, &x)) < 1e-6, "{name}");
+        let mut same = quantized.clone();
+        fake.put(&fake.graph, &mut same).unwrap();
+        assert_eq!(same.to_bytes().unwrap(), quantized.to_bytes().unwrap(), "{name}");
+        // A weight that moves by more than half a step becomes another byte, one that moves by less does not.
+        let layer = survey(&float).layers.into_iter().next().unwrap();
+        let weight = float.value(layer.weight).name.clone();
+        let held = |graph: &Graph, ending: &str| {
+            let id = graph.find(&format!("{weight}_{ending}")).unwrap();
+            graph.constant(id).unwrap().to_f64_vec()
+        };
+        let bytes = held(&quantized, "quantized");
+        let at = bytes.iter().position(|b| b.abs() < 100.0).unwrap();
+        let mut taught = fake.graph.clone();
+        let floats = format!("{weight}_quantized.steps");
+        let tensor = taught.constant(taught.find(&floats).unwrap()).unwrap().as_ref().clone();
+        let mut values = tensor.as_f32().unwrap().to_vec();
+        values[at] += 0.7;
+        values[at + 1] += 0.2;
+        set_constant(&mut taught, &floats, Tensor::new(tensor.shape(), values).unwrap()).unwrap();
+        fake.put(&taught, &mut same).unwrap();
+        let mut want = bytes.clone();
+        want[at] += 1.0;
+        assert_eq!(held(&same, "quantized"), want, "{name}");
+        assert!(relative_l2(&run(&taught, &x), &run(&same, &x)) < 1e-6, "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_taught_with_bytes_in_it_is_said() {
+    use cytoscope_graph::training::fake_quantized;
+    let float = prepare(&nets()[0].1).unwrap();
+    let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
+    let error = fake_quantized(&dynamic).unwrap_err();
+    assert_eq!(error.kind(), GraphErrorKind::Unsupported);
+    assert!(error.to_string().contains("not quantized with a fixed scale"), "{error}");
+}

@@ -440,3 +440,32 @@ fn what_has_no_derivative_is_named() {
     let error = passes::differentiate(&mut graph, total, &[x], None).unwrap_err().to_string();
     assert!(error.contains("CumSum"), "{error}");
 }
+
+#[test]
+fn rounding_to_steps_is_what_files_spell_out_and_gradients_go_straight_through() {
+    let x = doubles(5, &[2, 3, 4, 5], 0.0);
+    for (scales, axis, low, high) in [(vec![0.05f32], 0, -3.0f32, 9.0f32), (vec![0.01, 0.1, 0.004], 1, -127.0, 127.0)] {
+        let fake = Op::FakeQuantize { scales: scales.clone(), axis, low, high };
+        let single = x.cast(ElementType::F32);
+        let made = cytoscope_graph::reference::eval(&fake, &[Some(&single)], 1).unwrap().remove(0);
+        // The same by the operators of the format, with a zero point that the least step falls on.
+        let zero = -low as i64;
+        let channel = |at: usize| if scales.len() == 1 { 0 } else { at / 20 % 3 };
+        for (at, (x, y)) in single.to_f64_vec().iter().zip(made.to_f64_vec()).enumerate() {
+            let scale = f64::from(scales[channel(at)]);
+            let q = ((x / scale).round_ties_even() as i64 + zero).clamp(0, (high - low) as i64);
+            assert!((y - (q - zero) as f64 * scale).abs() < 1e-6, "{x} became {y}");
+        }
+        let dy = doubles(6, &[2, 3, 4, 5], 0.0);
+        let vjp = Op::Vjp(Box::new(fake));
+        let dx = cytoscope_graph::reference::eval(&vjp, &[Some(&x), Some(&dy)], 1).unwrap().remove(0);
+        let (mut through, mut cut) = (0, 0);
+        for (at, ((x, dy), dx)) in x.to_f64_vec().iter().zip(dy.to_f64_vec()).zip(dx.to_f64_vec()).enumerate() {
+            let step = (x / f64::from(scales[channel(at)])).round_ties_even();
+            let inside = (f64::from(low)..=f64::from(high)).contains(&step);
+            assert_eq!(dx, if inside { dy } else { 0.0 });
+            if inside { through += 1 } else { cut += 1 }
+        }
+        assert!(through > 5 && cut > 5, "{through} {cut}");
+    }
+}

@@ -16,9 +16,16 @@ pub enum Derivative {
     },
     /// Of `1 / (1 + e^-x)`.
     Sigmoid,
+    /// 1 from one end to the other, both counted, else 0; told by what went in.
+    Within {
+        /// The lower end.
+        least: f32,
+        /// The upper end.
+        greatest: f32,
+    },
 }
 
-/// Gradient of an activation's input, from its output and that output's gradient: added to `in_gradient` if `accumulate`, else
+/// Gradient of an activation's input, from its output (or what tells its derivative) and that output's gradient: added to `in_gradient` if `accumulate`, else
 /// written there; borders are left as they are.
 ///
 /// # Errors
@@ -61,6 +68,16 @@ with_lanes! {
                     for at in (0..len).step_by(CHANNEL_BLOCK) {
                         let g = load::<L>(gradient.as_ptr().add(at), len - at);
                         let v = g.where_positive(load::<L>(y.as_ptr().add(at), len - at), slope);
+                        store(v, to.as_mut_ptr().add(at), len - at, accumulate);
+                    }
+                }
+                Derivative::Within { least, greatest } => {
+                    let (zero, least, greatest) = (L::splat(0.0), L::splat(least), L::splat(greatest));
+                    for at in (0..len).step_by(CHANNEL_BLOCK) {
+                        let g = load::<L>(gradient.as_ptr().add(at), len - at);
+                        let x = load::<L>(y.as_ptr().add(at), len - at);
+                        // Taken off where a value lies past an end, so that the ends themselves count as within.
+                        let v = g.sub(g.where_positive(least.sub(x), zero)).sub(g.where_positive(x.sub(greatest), zero));
                         store(v, to.as_mut_ptr().add(at), len - at, accumulate);
                     }
                 }

@@ -6,12 +6,14 @@ mod measure;
 mod observe;
 mod search;
 mod speed;
+mod teach;
 mod tiles;
 
 pub use histogram::Method;
 pub use measure::OutputError;
 pub use search::{Candidate, FloatLayer};
 pub use speed::TileTime;
+pub use teach::{Lesson, Taught, TaughtReport, Teacher};
 
 use crate::packages::{self, Quantized};
 use crate::{Context, JobError, Model, Task, find_model};
@@ -35,10 +37,14 @@ pub enum QuantizeMode {
     Dynamic,
     /// Once, from calibration data.
     Static,
+    /// Once, and where that costs more than the accuracy budget, weights are taught with the rounding in the network.
+    Qat,
 }
 
 /// Most tiles that are calibrated and measured with.
 pub const MAX_TILES: usize = 16;
+/// Most tiles where the network is taught.
+pub const MAX_TAUGHT_TILES: usize = 48;
 /// Greatest relative L2 error of an output where none is asked for.
 pub const ACCURACY_BUDGET: f64 = 0.02;
 
@@ -107,6 +113,9 @@ pub struct QuantizeReport {
     pub candidates: Vec<Candidate>,
     /// Layers whose bias was corrected.
     pub bias_corrected: Vec<String>,
+    /// What teaching brought; absent where it was not asked for or not needed.
+    #[serde(default)]
+    pub taught: Option<TaughtReport>,
     /// Layers that compute in integers.
     pub quantized_layers: usize,
     /// Layers that stay in floats, and why.
@@ -124,13 +133,24 @@ pub struct QuantizeReport {
 }
 
 impl QuantizeJob {
-    /// Runs the job.
+    /// Runs the job without a teacher.
+    ///
+    /// # Errors
+    /// As [`QuantizeJob::run_with`].
+    pub fn run(&self, context: &Context) -> Result<QuantizeReport, JobError> {
+        self.run_with(context, None)
+    }
+
+    /// Runs the job; [`QuantizeMode::Qat`] needs somebody who teaches.
     ///
     /// # Errors
     /// [`JobError`]: the model cannot be quantized, calibration data is missing or at fault, the package cannot be written, or on
     /// cancelling; nothing half-written is left.
-    pub fn run(&self, context: &Context) -> Result<QuantizeReport, JobError> {
+    pub fn run_with(&self, context: &Context, teacher: Option<&dyn Teacher>) -> Result<QuantizeReport, JobError> {
         let start = Instant::now();
+        if self.mode == QuantizeMode::Qat && teacher.is_none() {
+            return Err(JobError::WrongUse("there is nobody here to teach a quantized network".to_owned()));
+        }
         if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {
             return Err(JobError::WrongUse(format!(
                 "an accuracy budget of {} is none: give a relative error above 0, such as {ACCURACY_BUDGET}",
@@ -155,7 +175,11 @@ impl QuantizeJob {
         let float =
             Model { graph: source.clone(), float_graph: None, has_int8: false, ..Model::from_package(open()?)? };
         let tiles = self.tiles(context, &package, &float, &mut notes)?;
-        let (calibration, held_out) = split(tiles, &mut notes);
+        let (mut calibration, held_out) = split(tiles, &mut notes);
+        let lessons: Vec<Tensor> = calibration.iter().map(|t| t.values.clone()).collect();
+        // Ranges are found and biases corrected on as many tiles as without teaching.
+        let most = if calibration.len() > MAX_TILES { MAX_TILES * 3 / 4 } else { calibration.len() };
+        calibration = spread(calibration, most);
         let engine = CpuEngine::new();
         let runner = Runner { context, engine: &engine, threads: 0 };
         let expected = runner.outputs(&graph, &held_out)?;
@@ -183,8 +207,12 @@ impl QuantizeJob {
             match self.mode {
                 QuantizeMode::Static => search.statically(&mut meter)?,
                 QuantizeMode::Dynamic => search.dynamically(&mut meter)?,
+                QuantizeMode::Qat => search.taught(&mut meter, teacher, &lessons)?,
             }
         };
+        if self.mode == QuantizeMode::Qat && found.taught.is_none() {
+            notes.push("no teaching was needed: calibration alone keeps the accuracy budget".to_owned());
+        }
         let int8 = Model { graph: found.graph.clone(), has_int8: true, ..float.clone() };
         let Some(timed) = search.held_out.first().map(|t| t.values.clone()) else {
             return Err(JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned()));
@@ -263,7 +291,8 @@ impl QuantizeJob {
         notes: &mut Vec<String>,
     ) -> Result<Vec<Tile>, JobError> {
         if !self.calibrate.is_empty() {
-            return tiles::cut(context, float, &self.calibrate, MAX_TILES);
+            let most = if self.mode == QuantizeMode::Qat { MAX_TAUGHT_TILES } else { MAX_TILES };
+            return tiles::cut(context, float, &self.calibrate, most);
         }
         let path = &package.path;
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
@@ -279,7 +308,7 @@ impl QuantizeJob {
                 notes.push("errors and times are those of a made-up tile: give stacks with --calibrate".to_owned());
                 (packages::test_or_made_up(package)?.0, "a made-up tile")
             }
-            (None, QuantizeMode::Static) => {
+            (None, QuantizeMode::Static | QuantizeMode::Qat) => {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "it has no test tensors to calibrate with".to_owned(),
@@ -319,12 +348,13 @@ impl QuantizeJob {
                 Task::Segmentation => "dice".to_owned(),
                 Task::LabelFree => "pearson".to_owned(),
             },
-            calibration_tiles: if self.mode == QuantizeMode::Static { search.calibration.len() } else { 0 },
+            calibration_tiles: if self.mode == QuantizeMode::Dynamic { 0 } else { search.calibration.len() },
             held_out_tiles: search.held_out.len(),
             method: found.method,
             equalized: found.equalized,
             candidates: found.candidates.clone(),
             bias_corrected: found.bias_corrected.clone(),
+            taught: found.taught.clone(),
             quantized_layers: all.iter().filter(|l| !left.contains(l.name.as_str())).count(),
             float_share_of_work: found.left_float.iter().fold(0.0, |sum, l| sum + l.share_of_work),
             left_float: found.left_float.clone(),
@@ -359,6 +389,7 @@ impl QuantizeJob {
             "budget_met": report.budget_met,
             "left_float": report.left_float,
             "bias_corrected": report.bias_corrected,
+            "taught": report.taught,
             "calibration_tiles": report.calibration_tiles,
             "held_out_tiles": report.held_out_tiles,
         });
@@ -382,6 +413,13 @@ fn tolerance(float: &[Tensor], quantized: &[Tensor]) -> Tolerance {
     let largest = pairs.flat_map(|(a, b)| a.iter().zip(b)).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
     let absolute = if largest.is_finite() { usual.absolute.max(largest) } else { usual.absolute };
     Tolerance { absolute, outside_ppm: 1000.0, ..usual }
+}
+
+/// `most` of some tiles, evenly.
+fn spread(tiles: Vec<Tile>, most: usize) -> Vec<Tile> {
+    let count = tiles.len();
+    let taken = |i: usize| i * most / count.max(1) != (i + 1) * most / count.max(1);
+    tiles.into_iter().enumerate().filter(|(i, _)| taken(*i)).map(|(_, t)| t).collect()
 }
 
 /// Every fourth tile is held out; a single one has to serve for both.

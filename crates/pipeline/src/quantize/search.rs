@@ -3,6 +3,7 @@
 use super::histogram::{Histogram, Method};
 use super::measure::{Comparison, OutputError};
 use super::observe::{Observed, Runner, Tile, observe};
+use super::teach::{Lesson, TaughtReport, Teacher};
 use super::{QuantizeMode, bias};
 use crate::{JobError, Meter, Task};
 use cytoscope_graph::passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
@@ -10,6 +11,7 @@ use cytoscope_graph::{Graph, Tensor, ValueId, analysis, infer_shapes};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// One way that was tried, and how it did on the held-out tiles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +51,7 @@ pub(crate) struct Found {
     pub candidates: Vec<Candidate>,
     pub left_float: Vec<FloatLayer>,
     pub errors: Vec<OutputError>,
+    pub taught: Option<TaughtReport>,
 }
 
 /// Strengths of equalization that are tried.
@@ -84,6 +87,14 @@ struct Variant {
     groups: Vec<(Group, Histogram)>,
     /// Ranges found so far, one a group.
     ranges: RefCell<Vec<(Method, Ranges)>>,
+}
+
+/// What does best with every layer in integers.
+struct Chosen {
+    variant: Variant,
+    method: Option<Method>,
+    error: f64,
+    candidates: Vec<Candidate>,
 }
 
 impl Variant {
@@ -190,7 +201,7 @@ impl Search<'_> {
     /// Runs of the network that a search makes without a layer left in floats, for its meter.
     pub(crate) fn steps(&self, mode: QuantizeMode) -> u64 {
         match mode {
-            QuantizeMode::Static => {
+            QuantizeMode::Static | QuantizeMode::Qat => {
                 let (strengths, scouts) = (STRENGTHS.len() as u64, SCOUTS.len() as u64);
                 1 + strengths * (1 + scouts) + Method::ALL.len() as u64 - scouts + 1
             }
@@ -200,6 +211,84 @@ impl Search<'_> {
 
     /// Ranges known beforehand: tries strengths and methods, leaves layers in floats until the budget is met.
     pub(crate) fn statically(&self, meter: &mut Meter<'_>) -> Result<Found, JobError> {
+        let chosen = self.choose(meter)?;
+        self.finish(chosen, meter)
+    }
+
+    /// As [`Search::statically`], but teaches the weights before it leaves a layer in floats.
+    pub(crate) fn taught(
+        &self,
+        meter: &mut Meter<'_>,
+        teacher: Option<&dyn Teacher>,
+        tiles: &[Tensor],
+    ) -> Result<Found, JobError> {
+        let chosen = self.choose(meter)?;
+        let made = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
+        let Some(teacher) = teacher.filter(|_| made.error > self.budget) else {
+            return self.finish(chosen, meter);
+        };
+        let begun = Instant::now();
+        let before = made.error;
+        let error = |graph: &Graph| self.worst(graph, usize::MAX);
+        let lesson = Lesson {
+            float: &chosen.variant.graph,
+            quantized: &made.graph,
+            tiles,
+            error: &error,
+            before,
+            budget: self.budget,
+        };
+        let taught = teacher.teach(self.runner.context, &lesson)?;
+        let mut report = TaughtReport {
+            steps: taught.steps,
+            before,
+            after: taught.error,
+            seconds: begun.elapsed().as_secs_f64(),
+            kept: taught.error <= self.budget,
+        };
+        if !report.kept {
+            // Layers in floats keep the budget where teaching does not; unless not even they do.
+            let mut found = self.finish(chosen, meter)?;
+            let least = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
+            if least <= self.budget || least < taught.error {
+                found.taught = Some(report);
+                return Ok(found);
+            }
+            report.kept = true;
+            found.graph = taught.graph;
+            found.errors = self.errors(&found.graph, usize::MAX)?;
+            found.left_float = self.asked_for()?;
+            found.taught = Some(report);
+            return Ok(found);
+        }
+        Ok(Found {
+            errors: self.errors(&taught.graph, usize::MAX)?,
+            graph: taught.graph,
+            method: chosen.method,
+            equalized: chosen.variant.strength,
+            bias_corrected: made.names,
+            candidates: chosen.candidates,
+            left_float: self.asked_for()?,
+            taught: Some(report),
+        })
+    }
+
+    /// Layers that stay in floats whatever is done: those asked for, and those that cannot be quantized.
+    fn asked_for(&self) -> Result<Vec<FloatLayer>, JobError> {
+        let work = self.work()?;
+        let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
+        let asked = self.keep_float.iter();
+        let asked = asked.map(|name| FloatLayer {
+            name: name.clone(),
+            why: "asked for".to_owned(),
+            share_of_work: share(name),
+        });
+        let left = quantize::survey(&self.graph).left.into_iter();
+        Ok(asked.chain(left.map(|(name, why)| FloatLayer { name, why, share_of_work: 0.0 })).collect())
+    }
+
+    /// The strength of equalization and the way of finding ranges that do best.
+    fn choose(&self, meter: &mut Meter<'_>) -> Result<Chosen, JobError> {
         let plain = observe(&self.runner, &self.graph, &self.sources(), &self.calibration)?;
         meter.add(1)?;
         let mut candidates: Vec<Candidate> = Vec::new();
@@ -237,7 +326,7 @@ impl Search<'_> {
             }
             meter.add(1)?;
         }
-        self.finish(variant, Some(method), error, candidates, meter)
+        Ok(Chosen { variant, method: Some(method), error, candidates })
     }
 
     /// Ranges found while the model runs: tries strengths of equalization.
@@ -256,33 +345,20 @@ impl Search<'_> {
             meter.add(1)?;
         }
         let Some((error, variant)) = best else { return Err(no_data()) };
-        self.finish(variant, None, error, candidates, meter)
+        self.finish(Chosen { variant, method: None, error, candidates }, meter)
     }
 
-    fn finish(
-        &self,
-        variant: Variant,
-        method: Option<Method>,
-        error: f64,
-        candidates: Vec<Candidate>,
-        meter: &mut Meter<'_>,
-    ) -> Result<Found, JobError> {
+    fn finish(&self, chosen: Chosen, meter: &mut Meter<'_>) -> Result<Found, JobError> {
+        let Chosen { variant, method, error, candidates } = chosen;
         let work = self.work()?;
-        let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
         let mut keep = self.keep_float.clone();
-        let mut left_float: Vec<FloatLayer> = keep
-            .iter()
-            .map(|name| FloatLayer { name: name.clone(), why: "asked for".to_owned(), share_of_work: share(name) })
-            .collect();
+        let mut left_float = self.asked_for()?;
         let mut made = self.corrected(&variant, method, &keep, meter)?;
         if made.error > self.budget {
             let kept = self.leave_float(&variant, method, error, &work)?;
             keep.extend(kept.iter().map(|k| k.name.clone()));
             left_float.extend(kept);
             made = self.corrected(&variant, method, &keep, meter)?;
-        }
-        for (name, why) in quantize::survey(&self.graph).left {
-            left_float.push(FloatLayer { name, why, share_of_work: 0.0 });
         }
         Ok(Found {
             errors: self.errors(&made.graph, usize::MAX)?,
@@ -292,6 +368,7 @@ impl Search<'_> {
             bias_corrected: made.names,
             candidates,
             left_float,
+            taught: None,
         })
     }
 

@@ -79,6 +79,7 @@ impl Backward<'_> {
             | Op::AveragePool(_)
             | Op::MaxPool(_)
             | Op::Resize(_)
+            | Op::FakeQuantize { .. }
             | Op::Loss(_) => self.vjp(&name, node.op.clone(), &node.inputs, g, wanted),
             Op::BatchNormalization { epsilon } => self.frozen_batch_norm(node, *epsilon, g, wanted, &name)?,
             Op::GlobalAveragePool => {

@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 use crate::error::{GraphError, Result};
 use crate::graph::{Graph, ValueId};
 use crate::infer::infer_shapes;
-use crate::op::Op;
 use crate::passes;
 
 pub use equalize::{Domain, domains};
@@ -113,18 +112,7 @@ pub fn prepare(graph: &Graph) -> Result<Graph> {
 
 /// Whether a graph holds quantized values already.
 pub fn is_quantized(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|n| {
-        matches!(
-            n.op,
-            Op::QuantizeLinear { .. }
-                | Op::DequantizeLinear { .. }
-                | Op::DynamicQuantizeLinear
-                | Op::QLinearConv(_)
-                | Op::QLinearMatMul
-                | Op::ConvInteger(_)
-                | Op::MatMulInteger
-        )
-    })
+    graph.nodes.iter().any(|n| n.op.is_of_bytes())
 }
 
 /// The quantized form of a prepared graph. Layers named in `keep_float` stay as they are.
