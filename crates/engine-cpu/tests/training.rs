@@ -247,3 +247,31 @@ fn rounded_networks_have_the_gradients_of_the_reference() {
         }
     }
 }
+
+#[test]
+fn steps_that_compute_again_hold_less_and_give_the_same_bits() {
+    for (name, net, shape) in networks().into_iter().filter(|(name, ..)| *name != "odd channels") {
+        let (net, whole) = made(&net, &shape);
+        let channels = if net.name == "unet3d" { 2 } else { 1 };
+        let inputs = inputs(&net, &whole);
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+        let compile = |graph: &GradientGraph| {
+            CpuEngine::new().compile(&graph.graph, &shapes, &CompileOptions::default()).unwrap()
+        };
+        let mut options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, channels));
+        options.memory_budget_bytes = Some(u64::MAX);
+        assert!(gradient_graph(&net, &[shape.clone()], &options).unwrap().recomputed.is_none(), "{name}");
+        // As little as can be.
+        options.memory_budget_bytes = Some(1);
+        let lean = gradient_graph(&net, &[shape.clone()], &options).unwrap();
+        let report = lean.recomputed.unwrap();
+        assert!(report.bytes_after < report.bytes_before && report.nodes > 0, "{name}: {report:?}");
+        let (mut much, mut little) = (compile(&whole), compile(&lean));
+        let held = (much.report().arena_bytes, little.report().arena_bytes);
+        assert!(held.1 < held.0, "{name}: {held:?}, {report:?}");
+        assert_eq!(much.report().macs + report.macs_again, little.report().macs, "{name}");
+        assert!(little.report().fallbacks.is_empty(), "{name}: {:?}", little.report().fallbacks);
+        assert!(much.run(&inputs).unwrap() == little.run(&inputs).unwrap(), "{name}");
+        println!("{name}: arena {} KiB instead of {}, {report:?}", held.1 >> 10, held.0 >> 10);
+    }
+}

@@ -65,7 +65,7 @@ impl Settings {
     /// 1.1 µm; bodies of 8.5 to 18 µm, 1.1 to 1.8 times as long along Z, in thin walls mostly flat; in balls or shells of 24
     /// to 52 µm (three in four) or anywhere, 2 to 22 % of that space; 4.5 to 70 photons at a gain of 14 to 56 counts. The
     /// others are clean tissue (30 to 150 photons), isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %), with
-    /// bodies of 7 to 16 µm. The truth has outlines where nuclei are seen to end (6 to 20 % of an even nucleus' peak) and
+    /// bodies of 7 to 16 µm. The truth has outlines where nuclei are seen to end (8 to 28 % of an even nucleus' peak) and
     /// leaves out those with less than 35 to 50 % of the light of bright ones.
     ///
     /// Of cells and label-free pairs, sizes, densities, blur and photons are drawn about the defaults.
@@ -111,7 +111,7 @@ fn nuclei(settings: &mut Settings, draw: &mut Draw) {
     nuclear_camera(settings, look, draw);
     settings.truth = Truth {
         outline: TruthOutline::Visible {
-            share: if look == Look::Embryo { draw.even(0.06, 0.12) } else { draw.even(0.1, 0.2) },
+            share: if look == Look::Embryo { draw.even(0.08, 0.2) } else { draw.even(0.15, 0.28) },
         },
         least_brightness: draw.even(0.35, 0.5),
     };

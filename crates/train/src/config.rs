@@ -51,6 +51,9 @@ pub struct TrainConfig {
     pub workers: usize,
     /// Bytes of voxels kept in memory.
     pub cache_bytes: u64,
+    /// MiB of activations held at once: above that, some are computed again where the backward pass needs them. By default half of
+    /// the free memory.
+    pub memory_mib: Option<u64>,
 }
 
 impl Default for TrainConfig {
@@ -76,6 +79,7 @@ impl Default for TrainConfig {
             only: Vec::new(),
             workers: 1,
             cache_bytes: 2 << 30,
+            memory_mib: None,
         }
     }
 }

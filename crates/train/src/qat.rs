@@ -29,7 +29,7 @@ pub struct QuantizedTeacher {
 
 impl Default for QuantizedTeacher {
     fn default() -> Self {
-        Self { steps: 240, minutes: None, rate: 0.05, threads: 0 }
+        Self { steps: 240, minutes: None, rate: 0.004, threads: 0 }
     }
 }
 
@@ -116,7 +116,7 @@ impl Teacher for QuantizedTeacher {
     fn teach(&self, context: &Context, lesson: &Lesson<'_>) -> Result<Taught, JobError> {
         let begun = Instant::now();
         let bad = model("the quantized network");
-        let fake = fake_quantized(lesson.quantized).map_err(&bad)?;
+        let fake = fake_quantized(lesson.quantized, lesson.float).map_err(&bad)?;
         let held = Devices::cpu_only().engine(DeviceId::Cpu).map_err(engine)?;
         let on = held.as_ref();
         let first = lesson.tiles.first().ok_or_else(|| crate::error::wrong("there are no tiles to learn from"))?;

@@ -116,7 +116,7 @@ pub(crate) fn prepare<'a>(
         only: config.only.clone(),
         ema: config.ema,
         threads: job.threads,
-        memory_budget_bytes: None,
+        memory_budget_bytes: config.memory_mib.map(|m| m.saturating_mul(1 << 20)),
         recorder: context.recorder.clone(),
     };
     let validation: &[Pair] = &data.split.validation;

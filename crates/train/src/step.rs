@@ -2,6 +2,7 @@
 
 use crate::error::{engine, model};
 use cytoscope_engine::{CompileOptions, Engine, Session};
+use cytoscope_graph::passes::Recomputed;
 use cytoscope_graph::training::{
     GradientGraph, Hyper, Loss, Optimizer, StepOptions, gradient_graph, set_constant, update_graph,
 };
@@ -39,6 +40,7 @@ pub(crate) struct StepperOptions {
     pub only: Vec<String>,
     pub ema: f64,
     pub threads: usize,
+    /// Bytes of activations to be held at once; half of the free memory if nothing is said.
     pub memory_budget_bytes: Option<u64>,
     pub recorder: Recorder,
 }
@@ -59,6 +61,11 @@ pub(crate) struct Stepper {
 /// Share of a batch's statistics in the running ones.
 const STATISTICS_SHARE: f32 = 0.1;
 
+/// Bytes of activations that may be held at once: what was asked for, or half of the memory that is free.
+fn held_bytes(asked: Option<u64>) -> u64 {
+    asked.or_else(|| cytoscope_profile::available_bytes().map(|b| b / 2)).unwrap_or(u64::MAX)
+}
+
 fn zeros(like: &[Tensor]) -> Vec<Tensor> {
     like.iter().map(|t| Tensor::new(t.shape(), vec![0.0f32; t.len()])).filter_map(Result::ok).collect()
 }
@@ -77,6 +84,7 @@ impl Stepper {
         let step = StepOptions {
             batch_statistics: options.batch_statistics,
             only: options.only.clone(),
+            memory_budget_bytes: Some(held_bytes(options.memory_budget_bytes)),
             ..StepOptions::new(options.loss.clone())
         };
         let bad = model("the network");
@@ -85,7 +93,6 @@ impl Stepper {
         let update = update_graph(&graph.parameters, options.optimizer);
         let compile = CompileOptions {
             threads: options.threads,
-            memory_budget_bytes: options.memory_budget_bytes,
             recorder: options.recorder.clone(),
             ..CompileOptions::default()
         };
@@ -216,6 +223,11 @@ impl Stepper {
     /// Bytes held while stepping.
     pub(crate) fn arena_bytes(&self) -> u64 {
         self.gradients.report().arena_bytes
+    }
+
+    /// What is computed again to keep the memory budget.
+    pub(crate) fn recomputed(&self) -> Option<Recomputed> {
+        self.graph.recomputed
     }
 
     /// Operators that have no kernel for training on this engine.

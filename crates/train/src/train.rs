@@ -74,6 +74,9 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
     let data = data::load(context, &job.data, job.task, &config, job.seed)?;
     let fingerprint = fingerprint(&data);
     if let Some((standing, _)) = &kept {
+        if standing.config != job.config {
+            context.note("Settings are those that the training was begun with: others given now are left aside.");
+        }
         agree(standing, job, &fingerprint, &folder)?;
     }
     if kept.is_none() {
@@ -367,6 +370,15 @@ impl Training<'_> {
             (steps as f64 * step.as_secs_f64() + times as f64 * validation.as_secs_f64()) / 60.0,
             stepper.arena_bytes() as f64 / f64::from(1 << 20),
         ));
+        if let Some(r) = stepper.recomputed() {
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            context.note(format!(
+                "Memory: {:.0} MiB of activations are held instead of {:.0}; for that {:.0} % of the multiplications are done again.",
+                mib(r.bytes_after),
+                mib(r.bytes_before),
+                100.0 * r.macs_again as f64 / r.macs.max(1) as f64
+            ));
+        }
         let mut standing = Standing {
             version: 0,
             job: self.job.clone(),

@@ -298,6 +298,27 @@ impl Planner<'_> {
         self.moments - 1
     }
 
+    /// The moments of a tensor, or of the one that it repeats.
+    fn known_moments(&self, of: ValueId) -> Option<usize> {
+        let own = self.moments_of.get(&of).copied();
+        own.or_else(|| self.moments_of.iter().find(|(id, _)| self.repeats(**id, of, 8)).map(|(_, m)| *m))
+    }
+
+    /// Whether two tensors are made alike of the same.
+    fn repeats(&self, a: ValueId, b: ValueId, depth: usize) -> bool {
+        let maker = |id: ValueId| self.producers.get(&id).and_then(|i| self.graph.nodes.get(*i));
+        a == b
+            || depth > 0
+                && matches!((maker(a), maker(b)), (Some(m), Some(n)) if m.op == n.op
+                && m.output(0) == Some(a)
+                && n.output(0) == Some(b)
+                && m.inputs.len() == n.inputs.len()
+                && m.inputs.iter().zip(&n.inputs).all(|pair| match pair {
+                    (Some(a), Some(b)) => self.repeats(*a, *b, depth - 1),
+                    (a, b) => a == b,
+                }))
+    }
+
     /// A normalisation as a term, and the moments to be taken for it if no convolution does.
     fn normed(&mut self, node: &Node) -> Option<(Term, Option<(ValueId, usize)>)> {
         let (epsilon, batch) = match node.op {
@@ -424,7 +445,7 @@ impl Planner<'_> {
             }
             Op::InstanceNormalization { epsilon } | Op::BatchNormalizationTraining { epsilon } => {
                 self.whole(x)?;
-                let moments = *self.moments_of.get(&x)?;
+                let moments = self.known_moments(x)?;
                 let batch = matches!(of, Op::BatchNormalizationTraining { .. });
                 let (scale, bias) = (node.input(1)?, node.input(2)?);
                 let norm = Norm { moments, scale, bias, epsilon: *epsilon, batch };

@@ -7,6 +7,7 @@ mod fold;
 mod fuse;
 mod norms;
 pub mod quantize;
+mod recompute;
 
 use std::collections::BTreeSet;
 
@@ -18,6 +19,7 @@ pub use differentiate::differentiate;
 pub use fold::{fold_batch_norm, fold_constants, fold_dequantized};
 pub use fuse::{fuse_activations, simplify_activations};
 pub use norms::recognise_group_norms;
+pub use recompute::{Recomputed, recompute};
 
 /// Everything an engine wants done before it plans: identities out, constants and batch norms folded, activations and
 /// residuals fused, dead code out. Quantized weights stay quantized. Shapes must have been inferred for residuals to be

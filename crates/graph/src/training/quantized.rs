@@ -76,12 +76,28 @@ fn parameters(graph: &Graph, node: &Node, rank: usize, bytes: ElementType) -> Re
     Ok(Parameters { scales, axis, zero, low: least - zero, high: greatest - zero })
 }
 
-/// The form of a quantized network in which it is taught.
+/// Where a weight begins: at the float it was rounded from, where that is known, else at its byte.
+fn beginning(bytes: &Tensor, name: &str, p: &Parameters, floats: &Graph) -> Vec<f32> {
+    let own = name.strip_suffix("_quantized").and_then(|n| floats.find(n)).and_then(|id| floats.constant(id));
+    let own = own.filter(|t| t.shape() == bytes.shape()).map(|t| t.to_f64_vec()).unwrap_or_default();
+    let inner = bytes.shape().iter().skip(p.axis + 1).product::<usize>().max(1);
+    let step = |(at, byte): (usize, f64)| {
+        let stored = byte - p.zero;
+        let scale = p.scales.get(at / inner % p.scales.len().max(1)).copied().unwrap_or(1.0);
+        // Bytes whose floats are others (shifted, or of another network of the same names) stay as they are.
+        let before = own.get(at).map(|v| v / f64::from(scale)).filter(|v| (v - stored).abs() <= 0.5001);
+        before.unwrap_or(stored) as f32
+    };
+    bytes.to_f64_vec().into_iter().enumerate().map(step).collect()
+}
+
+/// The form of a quantized network in which it is taught. `floats` is the network it was made of: weights begin at what they were
+/// before they were rounded.
 ///
 /// # Errors
 /// [`GraphError::UnsupportedOp`] if ranges are found while the network runs, go by blocks, or bytes are computed with otherwise than
 /// by dequantizing them.
-pub fn fake_quantized(model: &Graph) -> Result<FakeQuantized> {
+pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
     let mut graph = model.clone();
     infer_shapes::<ValueId>(&mut graph, &[])?;
     let producers = graph.producers();
@@ -108,7 +124,7 @@ pub fn fake_quantized(model: &Graph) -> Result<FakeQuantized> {
                 Some(from) => from,
                 None => {
                     let steps = format!("{name}.steps");
-                    let values: Vec<f32> = bytes.to_f64_vec().iter().map(|v| (v - p.zero) as f32).collect();
+                    let values = beginning(&bytes, &name, &p, floats);
                     let id = graph.add_initializer(steps.clone(), Tensor::new(bytes.shape(), values)?);
                     let (zero, low, high) = (p.zero, p.low, p.high);
                     stored.insert(q, Stored { bytes: name.clone(), steps, zero, low, high });

@@ -48,12 +48,21 @@ pub struct StepOptions {
     pub weighted: bool,
     /// Only parameters whose name holds one of these; all if empty.
     pub only: Vec<String>,
+    /// Bytes of tensors to be held at once at most: above that, some are computed again ([`passes::recompute`]).
+    pub memory_budget_bytes: Option<u64>,
 }
 
 impl StepOptions {
     /// Every parameter, the first output, weighted voxels, the batch's statistics.
     pub fn new(loss: Loss) -> Self {
-        Self { loss, outputs: Vec::new(), batch_statistics: true, weighted: true, only: Vec::new() }
+        Self {
+            loss,
+            outputs: Vec::new(),
+            batch_statistics: true,
+            weighted: true,
+            only: Vec::new(),
+            memory_budget_bytes: None,
+        }
     }
 }
 
@@ -69,6 +78,8 @@ pub struct GradientGraph {
     pub parameters: Vec<Parameter>,
     /// Batch norms that gather statistics.
     pub norms: Vec<RunningNorm>,
+    /// What is computed again to keep a memory budget; `None` where there was none, or it was kept without.
+    pub recomputed: Option<passes::Recomputed>,
 }
 
 /// The optimizer on every parameter.
@@ -198,7 +209,11 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     passes::eliminate_dead(&mut graph);
     infer_shapes(&mut graph, &shapes)?;
     graph.validate()?;
-    Ok(GradientGraph { graph, parameters, norms: running })
+    let recomputed = match options.memory_budget_bytes {
+        Some(budget) => Some(passes::recompute(&mut graph, budget)?).filter(|r| r.nodes > 0),
+        None => None,
+    };
+    Ok(GradientGraph { graph, parameters, norms: running, recomputed })
 }
 
 /// Makes batch norms use the batch's statistics; gives the values of their mean and variance.

@@ -368,7 +368,7 @@ fn a_quantized_network_to_be_taught_computes_the_same_and_takes_back_what_it_lea
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(1, &SHAPE);
         let quantized = on(&float, &x, &BTreeSet::new());
-        let fake = fake_quantized(&quantized).unwrap();
+        let fake = fake_quantized(&quantized, &float).unwrap();
         assert!(!is_quantized(&fake.graph), "{name}");
         assert!(relative_l2(&run(&fake.graph, &x), &run(&quantized, &x)) < 1e-6, "{name}");
         let mut same = quantized.clone();
@@ -384,11 +384,15 @@ fn a_quantized_network_to_be_taught_computes_the_same_and_takes_back_what_it_lea
         let bytes = held(&quantized, "quantized");
         let at = bytes.iter().position(|b| b.abs() < 100.0).unwrap();
         let mut taught = fake.graph.clone();
+        // It begins where it was before it was rounded.
+        let scale = held(&quantized, "scale")[0];
+        let before = float.constant(layer.weight).unwrap().to_f64_vec()[at] / scale;
         let floats = format!("{weight}_quantized.steps");
         let tensor = taught.constant(taught.find(&floats).unwrap()).unwrap().as_ref().clone();
         let mut values = tensor.as_f32().unwrap().to_vec();
-        values[at] += 0.7;
-        values[at + 1] += 0.2;
+        assert!((f64::from(values[at]) - before).abs() < 1e-4, "{name}");
+        values[at] = bytes[at] as f32 + 0.7;
+        values[at + 1] = bytes[at + 1] as f32 + 0.3;
         set_constant(&mut taught, &floats, Tensor::new(tensor.shape(), values).unwrap()).unwrap();
         fake.put(&taught, &mut same).unwrap();
         let mut want = bytes.clone();
@@ -403,7 +407,7 @@ fn what_cannot_be_taught_with_bytes_in_it_is_said() {
     use cytoscope_graph::training::fake_quantized;
     let float = prepare(&nets()[0].1).unwrap();
     let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
-    let error = fake_quantized(&dynamic).unwrap_err();
+    let error = fake_quantized(&dynamic, &float).unwrap_err();
     assert_eq!(error.kind(), GraphErrorKind::Unsupported);
     assert!(error.to_string().contains("not quantized with a fixed scale"), "{error}");
 }
