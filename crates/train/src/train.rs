@@ -10,6 +10,7 @@ use crate::history::{History, StepPoint, ValidationPoint};
 use crate::job::{TrainJob, TrainReport};
 use crate::network::Start;
 use crate::package::{self, Description};
+use crate::pictures::{Section, Views};
 use crate::setup::{agree, fingerprint, prepare, spare};
 use crate::step::{State, Stepper, StepperOptions};
 use crate::validate::{Scores, Validator};
@@ -47,6 +48,7 @@ pub(crate) struct Training<'a> {
     pub(crate) batch: usize,
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) validator: Validator,
+    pub(crate) views: Views,
     pub(crate) segment: SegmentOptions,
     pub(crate) voxel_um: Option<[f64; 3]>,
     pub(crate) intensity: Option<(f64, f64)>,
@@ -89,8 +91,18 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
 /// Where the loop ended.
 pub(crate) struct Outcome {
     pub(crate) standing: Standing,
-    pub(crate) before: Option<Scores>,
+    pub(crate) before: Option<Tried>,
     pub(crate) parameters: usize,
+}
+
+/// How a network did.
+pub(crate) struct Tried {
+    /// Scores with the settings for objects that there are.
+    pub(crate) plain: Scores,
+    /// Scores with those that suit it.
+    pub(crate) tuned: Scores,
+    /// What it made of each pair with the former, where that was asked for.
+    pub(crate) seen: Vec<Option<Section>>,
 }
 
 /// Steps since a point of the curve.
@@ -144,12 +156,13 @@ impl Training<'_> {
             intensity: self.intensity,
             record,
             card,
+            covers: Vec::new(),
             test: None,
         }
     }
 
     /// Writes a package that is only to be tried.
-    fn plain(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
+    pub(crate) fn plain(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
         let description = self.describe(json!({}), String::from("# Being taught\n"), "being taught".to_owned());
         package::write(&description, graph, to)
     }
@@ -160,8 +173,8 @@ impl Training<'_> {
         target.of_labels() && target != TargetKind::Semantic && !self.validator.is_empty()
     }
 
-    /// Scores of a network: as a package with the settings there are, and with those for making objects that suit it.
-    fn score(&self, graph: &Graph) -> Result<[Scores; 2], JobError> {
+    /// Scores of a network; with what it made of each pair, if that is to be shown.
+    fn score(&self, graph: &Graph, show: bool) -> Result<Tried, JobError> {
         let path = self.folder.path.join("candidate");
         self.plain(graph, &path)?;
         let cancel = &self.context.cancel;
@@ -170,11 +183,17 @@ impl Training<'_> {
             decode::maps(cancel, self.devices, &self.validator, &path, channel).and_then(|maps| {
                 let plain = decode::scores_of(&self.validator, &maps, &self.segment)?;
                 let tuned = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?.1;
-                Ok([plain, tuned])
+                let mut seen = vec![None; if show { self.validator.cases.len() } else { 0 }];
+                for (map, to) in maps.iter().zip(&mut seen) {
+                    *to = self.views.section(map.case(), &map.labels(&self.segment)?);
+                }
+                Ok(Tried { plain, tuned, seen })
             })
         } else {
-            let found = self.validator.score(cancel, self.devices, &path, Some(Precision::F32));
-            found.map(|scores| [scores.clone(), scores])
+            let mut seen = Vec::new();
+            let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
+            let found = self.validator.score_seen(cancel, self.devices, &path, Some(Precision::F32), &mut see);
+            found.map(|scores| Tried { plain: scores.clone(), tuned: scores, seen })
         };
         let _ = std::fs::remove_dir_all(&path);
         scores
@@ -210,7 +229,7 @@ impl Training<'_> {
             }
         };
         let before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
-            (None, true, true) => Some(self.score(&self.start.graph)?[0].clone()),
+            (None, true, true) => Some(self.score(&self.start.graph, true)?),
             (before, ..) => before,
         };
         // What works on the input alone costs next to nothing.
@@ -325,7 +344,7 @@ impl Training<'_> {
     }
 
     /// Tries a few steps, scores what training starts from, and makes the plan.
-    fn begin(&self, graph: Graph) -> Result<(Standing, Stepper, Option<Scores>), JobError> {
+    fn begin(&self, graph: Graph) -> Result<(Standing, Stepper, Option<Tried>), JobError> {
         let context = self.context;
         let mut stepper = self.stepper(graph, true)?;
         let beginning = stepper.state.clone();
@@ -348,10 +367,11 @@ impl Training<'_> {
         let (mut validation, mut before, mut best) = (Duration::ZERO, None, None);
         if !self.validator.is_empty() {
             context.note("Scoring what training starts from.");
-            let [plain, tuned] = self.score(&self.start.graph)?;
+            let tried = self.score(&self.start.graph, self.start.comparable)?;
             validation = begun.elapsed();
             if self.start.comparable {
-                (before, best) = (Some(plain), Some(tuned));
+                best = Some(tried.tuned.clone());
+                before = Some(tried);
             }
         }
         let costs = Costs { step, validation };
@@ -410,9 +430,9 @@ impl Training<'_> {
     /// Scores the network as it is, and keeps it if it is the best. False if it was cancelled: then it is still due.
     fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<bool, JobError> {
         let graph = stepper.folded()?;
-        let [_, scores] = match self.score(&graph) {
+        let scores = match self.score(&graph, false) {
             Err(JobError::Cancelled) => return Ok(false),
-            other => other?,
+            other => other?.tuned,
         };
         let better = standing.peak.is_none_or(|peak| scores.score > peak);
         // Few files make a noisy score: of networks that are as good, the one taught longer is kept.
