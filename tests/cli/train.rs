@@ -239,6 +239,36 @@ fn a_killed_training_goes_on_to_the_same_network_bit_by_bit() {
 }
 
 #[test]
+fn a_training_that_is_asked_to_finish_ends_with_its_best_network() {
+    let desk = Desk::new();
+    pairs(&desk, 3);
+    settings(&desk, "");
+    let arguments = [&SMALL[..], &["--steps", "20000", "--without-int8", "--out", "m"]].concat();
+    let mut child = desk.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut told = Vec::new();
+    // The first point of the curve comes after fifty steps.
+    while !told.iter().any(|l: &String| l.contains(" of 20000: loss")) {
+        told.push(lines.next().unwrap_or_else(|| panic!("it ended first: {told:?}")).unwrap());
+    }
+    std::fs::write(desk.path("m.training/finish"), "").unwrap();
+    told.extend(lines.map(Result::unwrap));
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{told:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let steps = report["steps"].as_u64().unwrap();
+    assert!((50..5_000).contains(&steps), "{steps}");
+    // What was learnt last was tried before the end, and the package says how it came to its end.
+    let validations = report["history"]["validations"].as_array().unwrap();
+    assert_eq!(validations.last().unwrap()["step"].as_u64(), Some(steps));
+    let finished = |note: &Value| note.as_str().unwrap().contains(&format!("at step {steps} of 20000"));
+    assert!(report["history"]["notes"].as_array().unwrap().iter().any(finished), "{report:#}");
+    assert!(!desk.path("m.training").exists());
+    let imported = desk.run(&["import", "m", "--out", "again", "--json"]).json();
+    assert_eq!(imported["test"].as_str(), Some("its test outputs are reproduced"));
+}
+
+#[test]
 fn a_stain_is_learnt_and_keeps_its_intensity_scale() {
     let desk = Desk::new();
     for seed in ["1", "2", "3", "4"] {

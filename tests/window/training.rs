@@ -299,6 +299,30 @@ fn a_training_is_paused_and_goes_on() {
 }
 
 #[test]
+fn a_training_is_finished_with_the_best_so_far() {
+    for paused in [false, true] {
+        let (mut desk, data) = desk(40_000);
+        begin(&mut desk, &data);
+        desk.until("some steps", |w| w.state().wizard().run.step() >= 3);
+        if paused {
+            desk.click("Pause training");
+            desk.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+        }
+        desk.click("Finish now");
+        assert!(matches!(desk.window.state().wizard().run.state, RunState::Finishing(_)));
+        assert!(desk.sees("Finishing") && !desk.sees("Pause training"), "{}", desk.on_screen());
+        names::check(&desk, "finishing");
+        desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+        let report = desk.window.state().wizard().report.clone().unwrap();
+        assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
+        assert!(report.history.notes.iter().any(|n| n.starts_with("Finished early")), "{:?}", report.history.notes);
+        assert!(cytoscope_graph::package::Package::open(&report.out).is_ok());
+        desk.until("the page", |w| sees(w, "Finished early"));
+        assert!(desk.window.state().wizard().plan.job.is_none());
+    }
+}
+
+#[test]
 fn closing_in_the_middle_loses_nothing() {
     // Enough to be closed in their middle.
     const STEPS: usize = 4000;

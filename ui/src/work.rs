@@ -367,6 +367,11 @@ impl Work {
         self.send(Request::Cancel { id });
     }
 
+    /// Asks a running job to end now with the best it has.
+    pub fn finish(&self, id: JobId) {
+        self.send(Request::Finish { id });
+    }
+
     /// The job that runs.
     pub fn running(&self) -> Option<&JobView> {
         self.jobs.iter().find(|j| j.state == JobState::Running)

@@ -199,6 +199,17 @@ impl Training<'_> {
         scores
     }
 
+    /// Whether it was asked to end with the best so far. That is kept in its folder, so that a run that goes on ends, too.
+    fn is_finishing(&self) -> bool {
+        let asked = self.folder.is_asked_to_finish();
+        if !asked && self.context.cancel.is_finishing() {
+            // Where it cannot be kept, this run ends all the same.
+            let _ = self.folder.ask_to_finish();
+            return true;
+        }
+        asked
+    }
+
     /// Seconds of all its runs; the standing holds those of earlier ones.
     pub(crate) fn seconds(&self, standing: &Standing) -> f64 {
         standing.seconds + self.began.elapsed().as_secs_f64()
@@ -275,6 +286,18 @@ impl Training<'_> {
                     break;
                 }
                 continue;
+            }
+            if self.is_finishing() {
+                // What was learnt since the last validation is tried, too.
+                let tried = standing.history.validations.last().is_some_and(|v| v.step == standing.step);
+                if !tried && !self.validator.is_empty() {
+                    standing.due = true;
+                    continue;
+                }
+                let sentence = format!("Finished early, as asked: at step {} of {}.", standing.step, standing.steps);
+                context.note(sentence.clone());
+                standing.history.notes.push(sentence);
+                break;
             }
             let progress = standing.step as f64 / standing.steps.max(1) as f64;
             if !standing.folded && stepper.has_norms() && progress >= self.config.norm_share {

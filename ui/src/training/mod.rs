@@ -330,9 +330,31 @@ impl Workbench {
 
     /// Asks the training to keep its state and stop.
     pub(crate) fn pause_training(&mut self) {
-        if let RunState::Running(id) = self.wizard.run.state {
+        if let RunState::Running(id) | RunState::Finishing(id) = self.wizard.run.state {
             self.work.cancel(id);
             self.wizard.run.state = RunState::Pausing(id);
+        }
+    }
+
+    /// Asks the training to end now with the best so far; a paused one goes on to its end.
+    pub(crate) fn finish_training(&mut self) {
+        self.wizard.run.sure = false;
+        match self.wizard.run.state.clone() {
+            RunState::Running(id) => {
+                self.work.finish(id);
+                self.wizard.run.state = RunState::Finishing(id);
+            }
+            RunState::Paused | RunState::Failed(_) => {
+                let Some(job) = self.wizard.plan.job.clone() else { return };
+                if let Err(error) = job.finish_early() {
+                    return self.notices.error("The training cannot be finished", sentence(&error));
+                }
+                self.continue_training();
+                if let RunState::Running(id) = self.wizard.run.state {
+                    self.wizard.run.state = RunState::Finishing(id);
+                }
+            }
+            RunState::Idle | RunState::Pausing(_) | RunState::Finishing(_) | RunState::Stopping(_) => {}
         }
     }
 

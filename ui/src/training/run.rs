@@ -14,6 +14,8 @@ pub enum RunState {
     Running(JobId),
     /// It was asked to keep its state and stop.
     Pausing(JobId),
+    /// It was asked to end with the best so far.
+    Finishing(JobId),
     /// It was asked to stop for good.
     Stopping(JobId),
     /// Its state is kept.
@@ -43,7 +45,9 @@ impl Run {
     /// The job, while there is one.
     pub fn job(&self) -> Option<JobId> {
         match self.state {
-            RunState::Running(id) | RunState::Pausing(id) | RunState::Stopping(id) => Some(id),
+            RunState::Running(id) | RunState::Pausing(id) | RunState::Finishing(id) | RunState::Stopping(id) => {
+                Some(id)
+            }
             _ => None,
         }
     }

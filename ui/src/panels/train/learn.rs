@@ -33,6 +33,7 @@ fn phase(run: &Run, job: Option<&JobView>) -> (String, f32) {
         (RunState::Paused, _) => ("Paused".to_owned(), learnt),
         (RunState::Failed(_), _) => ("Stopped by a failure".to_owned(), learnt),
         (RunState::Pausing(_), _) => ("Pausing: the step under way is finished and kept".to_owned(), learnt),
+        (RunState::Finishing(_), _) => ("Finishing: the best network so far is made ready".to_owned(), learnt),
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), learnt),
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
         (_, Some(job)) if job.progress.stage == "check" => {
@@ -118,8 +119,10 @@ impl Workbench {
                 if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
                     self.pause_training();
                 }
+                self.finish_button(ui);
                 self.stop_button(ui);
             }
+            RunState::Finishing(_) => self.stop_button(ui),
             RunState::Failed(_) if self.wizard.run.steps == 0 => {
                 if super::lead_button(ui, true, icon::ARROW_LEFT, "Change the choices").clicked() {
                     self.stop_training();
@@ -132,10 +135,22 @@ impl Workbench {
                 if super::lead_button(ui, self.options.program.is_some(), icon::PLAY, "Continue training").clicked() {
                     self.continue_training();
                 }
+                self.finish_button(ui);
                 self.stop_button(ui);
             }
             RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
         });
+    }
+
+    /// Ends the training with the best so far, once something was learnt.
+    fn finish_button(&mut self, ui: &mut Ui) {
+        let may = self.wizard.run.step() > 0 && self.options.program.is_some();
+        let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
+            .on_hover_text("Takes no further step: the best network so far becomes your model.")
+            .on_disabled_hover_text("Nothing was learnt yet.");
+        if response.clicked() {
+            self.finish_training();
+        }
     }
 
     fn stop_button(&mut self, ui: &mut Ui) {
