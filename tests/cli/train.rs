@@ -220,6 +220,10 @@ fn a_killed_training_goes_on_to_the_same_network_bit_by_bit() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!desk.path("cut").exists() && desk.path("cut.training/training.json").is_file());
+    // What it made of an image kept back is there to be looked at: what is true in yellow.
+    let shown = panels(&desk, "cut.training/shown.png");
+    let yellow = |p: &RgbImage| p.pixels().filter(|p| p.0 == [255, 190, 60]).count();
+    assert!(shown.len() == 1 && yellow(&shown[0]) > 100);
     let ran = desk.run(&[&arguments[..], &["cut", "--resume"]].concat()).ok();
     assert!(ran.stderr.contains("Going on after step"), "{}", ran.stderr);
     assert!(desk.bytes("whole/model.onnx") == desk.bytes("cut/model.onnx"), "another network");

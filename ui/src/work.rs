@@ -453,7 +453,9 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Learned { .. } | Event::Validated { .. } => return Some(Outcome::Told { id, event }),
+                    Event::Learned { .. } | Event::Validated { .. } | Event::Pictured { .. } => {
+                        return Some(Outcome::Told { id, event });
+                    }
                     Event::Progress { stage, done, total, unit, rate, eta_secs } => {
                         let (stage, unit) = (stage.into_owned(), unit.into_owned());
                         job.progress = Progress { stage, done, total, unit, rate, eta_secs };

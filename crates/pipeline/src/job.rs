@@ -110,6 +110,15 @@ pub enum Event {
         /// Whether it was the best so far.
         best: bool,
     },
+    /// A picture of what a network being taught makes of data it does not learn from: an image with what is true and what was found.
+    Pictured {
+        /// Steps done.
+        step: u64,
+        /// The PNG; a newer one takes its place, and it goes when the training ends.
+        path: PathBuf,
+        /// What it shows, in words.
+        caption: String,
+    },
     /// An input is done.
     Finished {
         /// The input.

@@ -134,6 +134,11 @@ impl Folder {
         std::fs::write(&path, []).map_err(io(&path))
     }
 
+    /// The picture of what the network made of a validation pair last.
+    pub(crate) fn shown(&self) -> PathBuf {
+        self.path.join("shown.png")
+    }
+
     /// The package of the best network so far.
     pub(crate) fn best(&self) -> PathBuf {
         self.path.join("best")

@@ -112,6 +112,11 @@ impl TrainJob {
         Kept::read(&Folder::beside(&self.out))
     }
 
+    /// A picture (PNG) of what the network made of an image kept back, when it was tried last; `None` where there is none.
+    pub fn shown(&self) -> Option<PathBuf> {
+        Some(Folder::beside(&self.out).shown()).filter(|path| path.is_file())
+    }
+
     /// Asks the run that is under way to end with the best network so far, or the one that resumes what an earlier run left: it takes
     /// no further step. [`cytoscope_pipeline::CancelToken::finish`] asks the same of a run in this process.
     ///

@@ -22,8 +22,8 @@ pub(crate) const TRUE: [u8; 3] = [255, 190, 60];
 pub(crate) const FOUND: [u8; 3] = [70, 200, 255];
 /// A stain at its brightest.
 const STAIN: [u8; 3] = [60, 220, 130];
-/// Between panels.
-const GROUND: [u8; 3] = [255, 255, 255];
+/// Between panels: to be told from images on bright and on dark pages.
+const GROUND: [u8; 3] = [122, 128, 134];
 
 /// A slice, made small.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,6 +135,11 @@ impl Views {
         Section::of(slice(values, *shape, *z)?, shape[1], shape[2], self.labels)
     }
 
+    /// The pair that is shown while a network is taught.
+    pub(crate) fn live(&self) -> Option<usize> {
+        self.views.iter().position(Option::is_some)
+    }
+
     /// Which pair and slice it is, in words.
     pub(crate) fn caption(&self, case: usize) -> Option<String> {
         let view = self.get(case)?;
@@ -172,6 +177,16 @@ impl Views {
             panels.push(Panel::tinted(after, limits, STAIN));
         }
         png(&panels)
+    }
+
+    /// The picture that is shown while a network is taught, as PNG: both outlines on one image, or the true stain and the predicted one.
+    pub(crate) fn shown(&self, case: usize, found: &Section) -> Option<Vec<u8>> {
+        let view = self.get(case)?;
+        if self.labels {
+            return png(&[Panel::gray(&view.image).outlined(&view.truth, TRUE).outlined(found, FOUND)]);
+        }
+        let limits = view.truth.limits();
+        png(&[Panel::tinted(&view.truth, limits, STAIN), Panel::tinted(found, limits, STAIN)])
     }
 }
 

@@ -103,6 +103,8 @@ pub(crate) struct Tried {
     pub(crate) tuned: Scores,
     /// What it made of each pair with the former, where that was asked for.
     pub(crate) seen: Vec<Option<Section>>,
+    /// What it made of the pair that is shown, with the latter.
+    live: Option<Section>,
 }
 
 /// Steps since a point of the curve.
@@ -182,18 +184,23 @@ impl Training<'_> {
             let channel = package::seed_channel(self.start.target);
             decode::maps(cancel, self.devices, &self.validator, &path, channel).and_then(|maps| {
                 let plain = decode::scores_of(&self.validator, &maps, &self.segment)?;
-                let tuned = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?.1;
+                let (options, tuned) = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?;
                 let mut seen = vec![None; if show { self.validator.cases.len() } else { 0 }];
                 for (map, to) in maps.iter().zip(&mut seen) {
                     *to = self.views.section(map.case(), &map.labels(&self.segment)?);
                 }
-                Ok(Tried { plain, tuned, seen })
+                let live = match maps.iter().find(|map| Some(map.case()) == self.views.live()) {
+                    Some(map) => self.views.section(map.case(), &map.labels(&options)?),
+                    None => None,
+                };
+                Ok(Tried { plain, tuned, seen, live })
             })
         } else {
             let mut seen = Vec::new();
             let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
             let found = self.validator.score_seen(cancel, self.devices, &path, Some(Precision::F32), &mut see);
-            found.map(|scores| Tried { plain: scores.clone(), tuned: scores, seen })
+            let live = self.views.live().and_then(|case| seen.get(case)?.clone());
+            found.map(|scores| Tried { plain: scores.clone(), tuned: scores, seen, live })
         };
         let _ = std::fs::remove_dir_all(&path);
         scores
@@ -435,6 +442,7 @@ impl Training<'_> {
             self.plain(&self.start.graph, &self.folder.start())?;
             standing.best = Some((scores.score, 0));
             self.tell(&mut standing, scores, true);
+            self.show(standing.step, before.as_ref().and_then(|b| b.live.as_ref()));
         }
         Ok((standing, stepper, before))
     }
@@ -450,18 +458,29 @@ impl Training<'_> {
         });
     }
 
+    /// Shows what was made of a pair. Without a place for the picture training goes on without it.
+    fn show(&self, step: u64, live: Option<&Section>) {
+        let Some((case, live)) = self.views.live().zip(live) else { return };
+        let Some((png, caption)) = self.views.shown(case, live).zip(self.views.caption(case)) else { return };
+        let path = self.folder.shown();
+        if cytoscope_formats::atomic_write(&path, &png).is_ok() {
+            self.context.tell(&Event::Pictured { step, path, caption });
+        }
+    }
+
     /// Scores the network as it is, and keeps it if it is the best. False if it was cancelled: then it is still due.
     fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<bool, JobError> {
         let graph = stepper.folded()?;
-        let scores = match self.score(&graph, false) {
+        let Tried { tuned: scores, live, .. } = match self.score(&graph, false) {
             Err(JobError::Cancelled) => return Ok(false),
-            other => other?.tuned,
+            other => other?,
         };
         let better = standing.peak.is_none_or(|peak| scores.score > peak);
         // Few files make a noisy score: of networks that are as good, the one taught longer is kept.
         let near = standing.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
         let best = better || (near && standing.start_score.is_none_or(|start| scores.score > start));
         self.tell(standing, &scores, best);
+        self.show(standing.step, live.as_ref());
         if best {
             self.plain(&graph, &self.folder.best())?;
             standing.best = Some((scores.score, standing.step));

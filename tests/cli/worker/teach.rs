@@ -94,6 +94,19 @@ fn a_training_tells_its_curves_and_goes_on_after_it_was_cancelled() {
             cytoscope_pipeline::worker::WorkerEvent::Reply(Reply::Progress { event: Event::Validated { .. }, .. })
         )
     };
+    let pictured = |e: &cytoscope_pipeline::worker::WorkerEvent| match e {
+        cytoscope_pipeline::worker::WorkerEvent::Reply(Reply::Progress {
+            event: Event::Pictured { step, path, caption },
+            ..
+        }) => {
+            assert!(*path == desk.path("model.training/shown.png") && caption.contains("of 8"), "{path:?} {caption}");
+            Some(*step)
+        }
+        _ => None,
+    };
+    let of_last: Vec<u64> = finished.history.validations.iter().map(|v| v.step).collect();
+    let pictures: Vec<u64> = engine.seen.iter().filter_map(pictured).collect();
+    assert!(pictures.ends_with(&of_last), "one after each validation: {pictures:?}");
     let told = engine.seen.iter().filter(|e| validated(e)).count();
     assert_eq!(told, done.history.validations.len() + finished.history.validations.len());
 }
