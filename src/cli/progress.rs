@@ -77,7 +77,7 @@ fn tell(event: &Event) {
         Event::Learned { step, steps, loss, rate, step_secs, .. } => {
             say(&format!("step {step} of {steps}: loss {loss:.4}, rate {rate:.1e}, {step_secs:.2} s a step"));
         }
-        Event::Device { .. } | Event::Finished { .. } | Event::Progress { .. } => {}
+        Event::Device { .. } | Event::Finished { .. } | Event::Pictured { .. } | Event::Progress { .. } => {}
     }
 }
 

@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 
 /// Options of `train`.
 #[derive(Args)]
+#[command(
+    after_help = "Ctrl-C keeps what was learnt for --resume. An empty file named \"finish\" in the folder OUT.training ends the \
+                        training early, with the best network so far."
+)]
 pub(crate) struct Train {
     /// What is to be learnt.
     #[arg(long, value_enum)]

@@ -1,6 +1,8 @@
 //! `train`: what comes out, what survives a kill, what is refused.
 
 use crate::common::{Desk, missing, python};
+use cytoscope_graph::package::Package;
+use image::RgbImage;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -62,6 +64,11 @@ fn a_network_learns_nuclei_and_its_package_stands_on_its_own() {
     }
     let card = String::from_utf8(desk.bytes("m/README.md")).unwrap();
     assert!(card.contains("## Validation") && card.contains("## Loss"), "{card}");
+    // Its pictures are there after quantizing, too, and the card shows every one of them.
+    let pictures: Vec<String> =
+        desk.names("m").into_iter().filter(|n| n.ends_with(".png") || n.ends_with(".svg")).collect();
+    assert_eq!(pictures, ["curves.svg", "example_0.png"], "a fifth of five pairs is validated on");
+    assert!(pictures.iter().all(|n| card.contains(&format!("]({n})")) && rdf.contains(&format!("- {n}"))), "{rdf}");
     let imported = desk.run(&["import", "m", "--out", "again", "--json"]).json();
     assert_eq!(imported["test"].as_str(), Some("its test outputs are reproduced"), "{imported:#}");
     // A stack that it has never seen, against its truth, by the other commands.
@@ -91,6 +98,106 @@ fn a_network_learns_nuclei_and_its_package_stands_on_its_own() {
     assert!(f1(&report, "after") >= f1(&report, "before"), "{report:#}");
 }
 
+/// Panels of a picture, as wide as high.
+fn panels(desk: &Desk, name: &str) -> Vec<RgbImage> {
+    let picture = image::load_from_memory(&desk.bytes(name)).unwrap().to_rgb8();
+    let edge = picture.height();
+    assert!(edge <= 320, "{edge}");
+    let step = edge + 6;
+    assert_eq!((picture.width() + 6) % step, 0, "{:?}", picture.dimensions());
+    (0..(picture.width() + 6) / step)
+        .map(|i| image::imageops::crop_imm(&picture, i * step, 0, edge, edge).to_image())
+        .collect()
+}
+
+/// The points of a curve of an SVG and the circles of a class; fails if the text is no XML.
+fn curve_and_circles(svg: &str, curve: &str, circles: &str) -> (usize, usize) {
+    let mut reader = quick_xml::Reader::from_str(svg);
+    let (mut points, mut found, mut depth) = (0, 0, 0);
+    loop {
+        match reader.read_event().unwrap() {
+            quick_xml::events::Event::Start(_) => depth += 1,
+            quick_xml::events::Event::End(_) => depth -= 1,
+            quick_xml::events::Event::Empty(tag) => {
+                let of = |name: &str| {
+                    let attribute = tag.try_get_attribute(name).unwrap();
+                    attribute.map_or_else(String::new, |a| a.value.into_owned())
+                };
+                match tag.name().as_ref() {
+                    "polyline" if of("class") == curve => points += of("points").split(' ').count(),
+                    "circle" if of("class") == circles => found += 1,
+                    _ => {}
+                }
+            }
+            quick_xml::events::Event::Eof => break,
+            _ => {}
+        }
+    }
+    assert_eq!(depth, 0, "{svg}");
+    (points, found)
+}
+
+#[test]
+fn a_package_shows_what_it_makes_of_images_and_how_it_learnt() {
+    let desk = Desk::new();
+    pairs(&desk, 3);
+    settings(&desk, "");
+    let arguments = [&SMALL[..], &["--steps", "30", "--without-int8", "--out"]].concat();
+    let report = desk.run(&[&arguments[..], &["m"]].concat()).json();
+    let count = |key: &str| report["history"][key].as_array().unwrap().len();
+    let svg = String::from_utf8(desk.bytes("m/curves.svg")).unwrap();
+    assert_eq!(curve_and_circles(&svg, "loss", "validation"), (count("steps"), count("validations")));
+    assert_eq!(curve_and_circles(&svg, "score", "best").0, count("validations"));
+    // The yellow lines are where the truth's file has borders, in its fullest slice.
+    let case = report["pairs_after"][0]["name"].as_str().unwrap();
+    let file = desk.names("sim").into_iter().find(|n| n.contains(case) && n.ends_with("_labels.tif")).unwrap();
+    let truth = desk.image(&format!("sim/{file}")).samples().to_f32();
+    let full = |z: usize| truth[z * 4096..(z + 1) * 4096].iter().filter(|l| **l > 0.0).count();
+    let z = (0..16).rev().max_by_key(|z| full(*z)).unwrap();
+    let label = |y: usize, x: usize| truth[(z * 64 + y) * 64 + x];
+    let shown = panels(&desk, "m/example_0.png");
+    assert_eq!(shown.len(), 2, "nothing was known before a training from scratch");
+    let yellow = |y: usize, x: usize| shown[0].get_pixel(x as u32, y as u32).0 == [255, 190, 60];
+    let (mut rims, mut insides) = (0, 0);
+    for y in 1..63 {
+        for x in 1..63 {
+            let own = label(y, x);
+            let any = (0..25).any(|i| yellow(y * 5 + i / 5, x * 5 + i % 5));
+            if own == 0.0 {
+                assert!(!any, "background at {y}, {x}");
+                continue;
+            }
+            // The pixel in the middle of each side of the voxel.
+            for (dy, dx) in [(0, 1), (1, 0), (2, 1), (1, 2)] {
+                let border = label(y + dy - 1, x + dx - 1) != own;
+                assert_eq!(yellow(y * 5 + dy * 2, x * 5 + dx * 2), border, "{y}, {x}: side {dy}, {dx}");
+                rims += usize::from(border);
+            }
+            if (0..9).all(|i| label(y + i / 3 - 1, x + i % 3 - 1) == own) {
+                assert!(!any, "inside an object at {y}, {x}");
+                insides += 1;
+            }
+        }
+    }
+    assert!(rims > 100 && insides > 100, "{rims} {insides}");
+    assert!(!shown[1].pixels().any(|p| p.0 == [255, 190, 60]), "what was found has a colour of its own");
+
+    // Taught on, there is a before; and a zip made of the package has all of it.
+    let report = desk.run(&[&arguments[..], &["next.zip", "--from", "m"]].concat()).json();
+    assert!(report["before"]["f1@0.5"].is_number());
+    desk.run(&["import", "next.zip", "--out", "next"]).ok();
+    assert_eq!(panels(&desk, "next/example_0.png").len(), 3);
+    let [zip, folder] = ["next.zip", "next"].map(|n| Package::open(&desk.path(n)).unwrap());
+    assert_eq!(zip.rdf["covers"], serde_json::json!(["example_0.png", "curves.svg"]));
+    assert_eq!(folder.rdf["covers"], zip.rdf["covers"]);
+    for name in ["example_0.png", "curves.svg", "README.md"] {
+        assert_eq!(zip.files().read(name).unwrap(), desk.bytes(&format!("next/{name}")), "{name}");
+    }
+    let card = String::from_utf8(desk.bytes("next/README.md")).unwrap();
+    assert!(card.contains("](example_0.png)") && card.contains("before"), "{card}");
+    assert!(card.contains(&case.replace('_', "\\_")), "a name is no markup: {card}");
+}
+
 #[test]
 fn a_killed_training_goes_on_to_the_same_network_bit_by_bit() {
     let desk = Desk::new();
@@ -113,6 +220,10 @@ fn a_killed_training_goes_on_to_the_same_network_bit_by_bit() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!desk.path("cut").exists() && desk.path("cut.training/training.json").is_file());
+    // What it made of an image kept back is there to be looked at: what is true in yellow.
+    let shown = panels(&desk, "cut.training/shown.png");
+    let yellow = |p: &RgbImage| p.pixels().filter(|p| p.0 == [255, 190, 60]).count();
+    assert!(shown.len() == 1 && yellow(&shown[0]) > 100);
     let ran = desk.run(&[&arguments[..], &["cut", "--resume"]].concat()).ok();
     assert!(ran.stderr.contains("Going on after step"), "{}", ran.stderr);
     assert!(desk.bytes("whole/model.onnx") == desk.bytes("cut/model.onnx"), "another network");
@@ -132,6 +243,36 @@ fn a_killed_training_goes_on_to_the_same_network_bit_by_bit() {
 }
 
 #[test]
+fn a_training_that_is_asked_to_finish_ends_with_its_best_network() {
+    let desk = Desk::new();
+    pairs(&desk, 3);
+    settings(&desk, "");
+    let arguments = [&SMALL[..], &["--steps", "20000", "--without-int8", "--out", "m"]].concat();
+    let mut child = desk.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut told = Vec::new();
+    // The first point of the curve comes after fifty steps.
+    while !told.iter().any(|l: &String| l.contains(" of 20000: loss")) {
+        told.push(lines.next().unwrap_or_else(|| panic!("it ended first: {told:?}")).unwrap());
+    }
+    std::fs::write(desk.path("m.training/finish"), "").unwrap();
+    told.extend(lines.map(Result::unwrap));
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{told:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let steps = report["steps"].as_u64().unwrap();
+    assert!((50..5_000).contains(&steps), "{steps}");
+    // What was learnt last was tried before the end, and the package says how it came to its end.
+    let validations = report["history"]["validations"].as_array().unwrap();
+    assert_eq!(validations.last().unwrap()["step"].as_u64(), Some(steps));
+    let finished = |note: &Value| note.as_str().unwrap().contains(&format!("at step {steps} of 20000"));
+    assert!(report["history"]["notes"].as_array().unwrap().iter().any(finished), "{report:#}");
+    assert!(!desk.path("m.training").exists());
+    let imported = desk.run(&["import", "m", "--out", "again", "--json"]).json();
+    assert_eq!(imported["test"].as_str(), Some("its test outputs are reproduced"));
+}
+
+#[test]
 fn a_stain_is_learnt_and_keeps_its_intensity_scale() {
     let desk = Desk::new();
     for seed in ["1", "2", "3", "4"] {
@@ -141,6 +282,10 @@ fn a_stain_is_learnt_and_keeps_its_intensity_scale() {
     let arguments = ["train", "--task", "labelfree", "--data", "sim", "--config", "t.toml", "--json", "--steps", "150"];
     let report = desk.run(&[&arguments[..], &["--out", "m", "--without-int8"]].concat()).json();
     assert!(report["after"]["pearson"].as_f64().unwrap() > 0.2, "{report:#}");
+    let shown = panels(&desk, "m/example_0.png");
+    assert_eq!(shown.len(), 3, "the image, the true stain, the predicted one");
+    let green = |p: &RgbImage| p.pixels().filter(|p| p.0[1] > p.0[0]).count();
+    assert!(green(&shown[0]) == 0 && green(&shown[1]) > 1000 && green(&shown[2]) > 1000);
     let image = desk.names("sim").into_iter().find(|n| n == "labelfree_1_raw.tif");
     let image = format!("sim/{}", image.unwrap());
     desk.run(&["predict", &image, "--model", "m", "--device", "cpu", "--out", "p"]).ok();

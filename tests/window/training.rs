@@ -196,6 +196,8 @@ fn from_a_folder_to_a_model_that_predicts() {
     let report = desk.window.state().wizard().report.clone().unwrap();
     assert_eq!((report.steps, report.train_pairs, report.validation_pairs), (4, 2, 1));
     desk.until("the sentence", |w| sees(w, "The model learnt the task from scratch."));
+    desk.until("a picture of an image kept back", |w| sees(w, "What the model makes of an image kept back"));
+    names::check(&desk, "results with a picture");
     let kept_back = &report.pairs_after[0].name;
     assert!(desk.sees("F1 at overlap 0.5") && desk.sees(kept_back), "{}", desk.on_screen());
     desk.click("Next");
@@ -296,6 +298,59 @@ fn a_training_is_paused_and_goes_on() {
     desk.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
     desk.until("an empty place", |_| !folder.exists());
     assert_eq!(desk.window.state().wizard().plan.step, Step::Start);
+}
+
+#[test]
+fn what_it_makes_of_an_image_kept_back_is_seen_while_it_learns() {
+    const STEPS: usize = 6000;
+    let (mut desk, data) = desk(STEPS);
+    begin(&mut desk, &data);
+    let pictured = "What the network makes of an image kept back";
+    desk.until("a picture", |w| sees(w, pictured));
+    let (step, size) = {
+        let shown = desk.window.state().wizard().run.shown.as_ref().unwrap();
+        assert!(shown.caption.contains("of 8"), "{}", shown.caption);
+        (shown.step.unwrap(), shown.size())
+    };
+    // 48 voxels a side, six times as large.
+    assert_eq!(size, [288, 288]);
+    assert!(desk.sees(&format!("after step {step}")) && desk.sees("found"), "{}", desk.on_screen());
+    names::check(&desk, "picture");
+    desk.until("the next one", |w| w.state().wizard().run.shown.as_ref().is_some_and(|s| s.step > Some(step)));
+    // It is there in the next window, too.
+    desk.click("Pause training");
+    desk.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+    next_window(&mut desk, STEPS);
+    desk.click("Teach a model…");
+    desk.until("the last picture", |w| sees(w, pictured));
+    desk.click("Stop…");
+    desk.click("Stop and throw away");
+    desk.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
+    assert!(desk.window.state().wizard().run.shown.is_none());
+}
+
+#[test]
+fn a_training_is_finished_with_the_best_so_far() {
+    for paused in [false, true] {
+        let (mut desk, data) = desk(40_000);
+        begin(&mut desk, &data);
+        desk.until("some steps", |w| w.state().wizard().run.step() >= 3);
+        if paused {
+            desk.click("Pause training");
+            desk.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+        }
+        desk.click("Finish now");
+        assert!(matches!(desk.window.state().wizard().run.state, RunState::Finishing(_)));
+        assert!(desk.sees("Finishing") && !desk.sees("Pause training"), "{}", desk.on_screen());
+        names::check(&desk, "finishing");
+        desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+        let report = desk.window.state().wizard().report.clone().unwrap();
+        assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
+        assert!(report.history.notes.iter().any(|n| n.starts_with("Finished early")), "{:?}", report.history.notes);
+        assert!(cytoscope_graph::package::Package::open(&report.out).is_ok());
+        desk.until("the page", |w| sees(w, "Finished early"));
+        assert!(desk.window.state().wizard().plan.job.is_none());
+    }
 }
 
 #[test]

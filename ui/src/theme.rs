@@ -76,6 +76,11 @@ pub const MISSED: [u8; 3] = [255, 190, 60];
 /// An object found where the truth has none.
 pub const FALSE_ONE: [u8; 3] = [235, 80, 90];
 
+/// Outlines of true objects in pictures of a training.
+pub const TRUE_OUTLINE: Color32 = Color32::from_rgb(255, 190, 60);
+/// Outlines of objects that were found, there.
+pub const FOUND_OUTLINE: Color32 = Color32::from_rgb(70, 200, 255);
+
 /// A bright-field image, the rims of cells in it, and their edges.
 pub const BRIGHT_FIELD: Color32 = Color32::from_rgb(150, 152, 155);
 /// See [`BRIGHT_FIELD`].

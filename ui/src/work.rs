@@ -367,6 +367,11 @@ impl Work {
         self.send(Request::Cancel { id });
     }
 
+    /// Asks a running job to end now with the best it has.
+    pub fn finish(&self, id: JobId) {
+        self.send(Request::Finish { id });
+    }
+
     /// The job that runs.
     pub fn running(&self) -> Option<&JobView> {
         self.jobs.iter().find(|j| j.state == JobState::Running)
@@ -448,7 +453,9 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Learned { .. } | Event::Validated { .. } => return Some(Outcome::Told { id, event }),
+                    Event::Learned { .. } | Event::Validated { .. } | Event::Pictured { .. } => {
+                        return Some(Outcome::Told { id, event });
+                    }
                     Event::Progress { stage, done, total, unit, rate, eta_secs } => {
                         let (stage, unit) = (stage.into_owned(), unit.into_owned());
                         job.progress = Progress { stage, done, total, unit, rate, eta_secs };

@@ -109,7 +109,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         test_inputs: vec![test_input],
         test_outputs,
         config: json!({"task": "segmentation", "segment_channel": 0, "seed_channel": 1, "segment": segment}),
-        cover: None,
+        covers: Vec::new(),
         float_graph: None,
         tolerance: None,
     };

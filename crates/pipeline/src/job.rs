@@ -8,22 +8,37 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 /// Asks a job to stop; it answers within a tile. Clones share one request.
 #[derive(Debug, Clone, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken(Arc<AtomicU8>);
+
+/// Bit of a token: stop.
+const CANCELLED: u8 = 1;
+/// Bit of a token: end well, and soon.
+const FINISHING: u8 = 2;
 
 impl CancelToken {
     /// Asks to stop.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.fetch_or(CANCELLED, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to.
+    /// Whether it was asked to stop.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) & CANCELLED != 0
+    }
+
+    /// Asks a job that could go on for long, such as a training, to end now with the best it has. Others are not touched by it.
+    pub fn finish(&self) {
+        self.0.fetch_or(FINISHING, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked to end with the best it has.
+    pub fn is_finishing(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & FINISHING != 0
     }
 }
 
@@ -94,6 +109,15 @@ pub enum Event {
         scores: BTreeMap<String, f64>,
         /// Whether it was the best so far.
         best: bool,
+    },
+    /// A picture of what a network being taught makes of data it does not learn from: an image with what is true and what was found.
+    Pictured {
+        /// Steps done.
+        step: u64,
+        /// The PNG; a newer one takes its place, and it goes when the training ends.
+        path: PathBuf,
+        /// What it shows, in words.
+        caption: String,
     },
     /// An input is done.
     Finished {

@@ -79,6 +79,13 @@ pub(crate) fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Te
     reference::run(graph, &named)
 }
 
+/// Most pictures of a package that are kept when it is written anew.
+const MAX_COVERS: usize = 16;
+/// Most bytes of one of them.
+const MAX_COVER_BYTES: usize = 16 << 20;
+/// How names of pictures end.
+const COVER_ENDINGS: [&str; 8] = ["png", "jpg", "jpeg", "gif", "svg", "webp", "tif", "tiff"];
+
 /// Voxels along a free axis of made-up test inputs.
 const TEST_EDGE: usize = 16;
 
@@ -170,10 +177,7 @@ fn builder(package: &Package, test_inputs: Vec<Tensor>, test_outputs: Vec<Tensor
     while name.chars().count() < 5 {
         name.push('_');
     }
-    let cover = list("covers").first().and_then(Value::as_str).and_then(|file| {
-        let bytes = package.files().read(file).ok()?;
-        Some((file.rsplit('/').next().unwrap_or(file).to_owned(), bytes))
-    });
+    let covers = covers(package, &list("covers"));
     let declared = package.tolerance();
     PackageBuilder {
         name,
@@ -189,10 +193,31 @@ fn builder(package: &Package, test_inputs: Vec<Tensor>, test_outputs: Vec<Tensor
         test_inputs,
         test_outputs,
         config: package.config().clone(),
-        cover,
+        covers,
         float_graph: package.float_graph.clone(),
         tolerance: (declared != Tolerance::default()).then_some(declared),
     }
+}
+
+/// The pictures of a package, with plain names; what is missing, is no picture or has a name that another one has is left out.
+fn covers(package: &Package, listed: &[Value]) -> Vec<(String, Vec<u8>)> {
+    let mut covers: Vec<(String, Vec<u8>)> = Vec::new();
+    for file in listed.iter().filter_map(Value::as_str) {
+        let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
+        let ending = name.rsplit('.').next().map(str::to_ascii_lowercase).unwrap_or_default();
+        if covers.len() >= MAX_COVERS
+            || !COVER_ENDINGS.contains(&ending.as_str())
+            || covers.iter().any(|(taken, _)| taken == name)
+        {
+            continue;
+        }
+        if let Ok(bytes) = package.files().read(file)
+            && bytes.len() <= MAX_COVER_BYTES
+        {
+            covers.push((name.to_owned(), bytes));
+        }
+    }
+    covers
 }
 
 fn write(builder: PackageBuilder, to: &Path) -> Result<(), JobError> {

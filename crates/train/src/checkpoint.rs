@@ -2,6 +2,7 @@
 //!
 //! `training.json` says where the training stands, `tensors.safetensors` holds parameters, optimizer state, averages and statistics.
 //! Both belong together: the tensors' file is named by the step, and the older one goes after the newer `training.json` is there.
+//! A file named `finish` asks the training to take no further step and end with the best network so far.
 
 use crate::config::TrainConfig;
 use crate::error::io;
@@ -115,6 +116,27 @@ impl Folder {
     /// Takes the folder away, its work being done.
     pub(crate) fn finish(&self) {
         let _ = std::fs::remove_dir_all(&self.path);
+    }
+
+    /// The file that asks the training to end with the best so far.
+    fn finish_file(&self) -> PathBuf {
+        self.path.join("finish")
+    }
+
+    /// Whether the training was asked to end with the best so far.
+    pub(crate) fn is_asked_to_finish(&self) -> bool {
+        self.finish_file().exists()
+    }
+
+    /// Asks the training to end with the best so far.
+    pub(crate) fn ask_to_finish(&self) -> Result<(), JobError> {
+        let path = self.finish_file();
+        std::fs::write(&path, []).map_err(io(&path))
+    }
+
+    /// The picture of what the network made of a validation pair last.
+    pub(crate) fn shown(&self) -> PathBuf {
+        self.path.join("shown.png")
     }
 
     /// The package of the best network so far.

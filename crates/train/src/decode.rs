@@ -38,6 +38,20 @@ pub(crate) struct Maps {
     case: usize,
 }
 
+impl Maps {
+    /// The objects that some settings make of it.
+    pub(crate) fn labels(&self, options: &SegmentOptions) -> Result<Vec<f32>, JobError> {
+        let mut foreground = self.foreground.clone();
+        let (labels, _) = segment_in_place(&mut foreground, Some(&self.seeds), self.shape, self.voxel_um, options)?;
+        Ok(labels.into_iter().map(|l| l as f32).collect())
+    }
+
+    /// The pair it was made of.
+    pub(crate) fn case(&self) -> usize {
+        self.case
+    }
+}
+
 /// How thoroughly settings are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Care {
@@ -139,10 +153,6 @@ fn neighbours(begin: &SegmentOptions, now: &SegmentOptions, care: Care) -> Vec<V
 
 /// Scores with some settings.
 pub(crate) fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
-    let labels = maps.iter().map(|map| {
-        let mut foreground = map.foreground.clone();
-        let (labels, _) = segment_in_place(&mut foreground, Some(&map.seeds), map.shape, map.voxel_um, options)?;
-        Ok((map.case, labels.into_iter().map(|l| l as f32).collect()))
-    });
+    let labels = maps.iter().map(|map| Ok((map.case, map.labels(options)?)));
     validator.score_labels(labels)
 }

@@ -1,11 +1,13 @@
 //! The end of a training: settings for objects, the package, its quantized network, and the scores of both.
 
 use crate::checkpoint::Standing;
+use crate::curves;
 use crate::decode::{self, Care};
 use crate::error::io;
 use crate::history::StepPoint;
 use crate::job::{TrainReport, Verdict};
-use crate::package;
+use crate::package::{self, Description, Example};
+use crate::pictures::{self, Section};
 use crate::qat::QuantizedTeacher;
 use crate::train::{Outcome, Training};
 use crate::validate::Scores;
@@ -32,6 +34,7 @@ impl Training<'_> {
     /// Settings for objects, the package, its quantized network, and the scores of both.
     pub(crate) fn finish(&mut self, outcome: Outcome) -> Result<TrainReport, JobError> {
         let Outcome { standing, before, parameters } = outcome;
+        let (before, seen_before) = before.map_or((None, Vec::new()), |b| (Some(b.plain), b.seen));
         let context = self.context;
         let taught = self.folder.best().join("rdf.yaml").is_file() || self.folder.best().is_dir();
         let verdict = if taught { Verdict::Taught } else { Verdict::Start };
@@ -54,14 +57,19 @@ impl Training<'_> {
             _ => "mean of F1 at IoU 0.5 and 0.7",
         };
         let float = self.folder.path.join("float");
-        let record = self.record(&standing, before.as_ref(), parameters);
-        let card = self.card(&name, &standing, before.as_ref(), parameters, metric);
-        package::write(&self.describe(record, card, name), &graph, &float)?;
-        let mut after = None;
+        self.plain(&graph, &float)?;
+        let (mut after, mut seen) = (None, Vec::new());
         if !self.validator.is_empty() {
-            let found = self.validator.score(&context.cancel, self.devices, &float, Some(Precision::F32))?;
-            after = Some(found);
+            let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
+            let precision = Some(Precision::F32);
+            after = Some(self.validator.score_seen(&context.cancel, self.devices, &float, precision, &mut see)?);
         }
+        let record = self.record(&standing, before.as_ref(), parameters);
+        let examples = self.examples(before.as_ref(), &seen_before, after.as_ref(), &seen);
+        let card = self.card(&name, &standing, before.as_ref(), parameters, metric, &examples);
+        let curves = curves::svg(&standing.history, metric).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
+        let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
+        package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
         let (package, int8) = self.quantize(&float, after.as_ref())?;
         self.hand_over(&package)?;
         let last: Vec<&StepPoint> = standing.history.steps.iter().rev().take(100).collect();
@@ -119,6 +127,7 @@ impl Training<'_> {
         before: Option<&Scores>,
         parameters: usize,
         metric: &str,
+        examples: &[Example],
     ) -> String {
         let mut summary = vec![
             ("started from".to_owned(), self.start.name.clone()),
@@ -137,7 +146,36 @@ impl Training<'_> {
         if let Some((score, step)) = standing.best {
             summary.push(("best score".to_owned(), format!("{score:.4} at step {step}")));
         }
-        package::card(name, &summary, &standing.history, metric)
+        let legend = self.views.legend(before.is_some());
+        package::card(name, &summary, &standing.history, metric, &legend, examples)
+    }
+
+    /// Pictures of pairs that stand for all of them.
+    fn examples(
+        &self,
+        before: Option<&Scores>,
+        seen_before: &[Option<Section>],
+        after: Option<&Scores>,
+        seen: &[Option<Section>],
+    ) -> Vec<Example> {
+        let Some(after) = after else { return Vec::new() };
+        let mut made = Vec::new();
+        for (case, which) in pictures::examples(&after.pairs) {
+            let section = |all: &[Option<Section>]| all.get(case).cloned().flatten();
+            let was = section(seen_before);
+            let now = section(seen);
+            let png = now.and_then(|now| self.views.example(case, was.as_ref(), &now));
+            let (Some(png), Some(place), Some(pair)) = (png, self.views.caption(case), after.pairs.get(case)) else {
+                continue;
+            };
+            let score = match before.and_then(|b| b.pairs.get(case)) {
+                Some(was) => format!("{:.3} before, {:.3} after", was.score, pair.score),
+                None => format!("{:.3}", pair.score),
+            };
+            let caption = format!("{which}: {place}; score {score}");
+            made.push(Example { file: format!("example_{}.png", made.len()), png, caption });
+        }
+        made
     }
 
     /// The package with its quantized network, where that costs no accuracy; with the scores of that.

@@ -112,6 +112,20 @@ impl TrainJob {
         Kept::read(&Folder::beside(&self.out))
     }
 
+    /// A picture (PNG) of what the network made of an image kept back, when it was tried last; `None` where there is none.
+    pub fn shown(&self) -> Option<PathBuf> {
+        Some(Folder::beside(&self.out).shown()).filter(|path| path.is_file())
+    }
+
+    /// Asks the run that is under way to end with the best network so far, or the one that resumes what an earlier run left: it takes
+    /// no further step. [`cytoscope_pipeline::CancelToken::finish`] asks the same of a run in this process.
+    ///
+    /// # Errors
+    /// [`JobError::Io`] if there is no training, or nothing can be written to its folder.
+    pub fn finish_early(&self) -> Result<(), JobError> {
+        Folder::beside(&self.out).ask_to_finish()
+    }
+
     /// Removes what an earlier run left.
     ///
     /// # Errors
@@ -121,7 +135,7 @@ impl TrainJob {
         if path.exists() { std::fs::remove_dir_all(&path).map_err(io(&path)) } else { Ok(()) }
     }
 
-    /// Runs the job. Cancelling it keeps what was learnt for [`TrainJob::resume`].
+    /// Runs the job. Cancelling it keeps what was learnt for [`TrainJob::resume`]; asked to finish, it ends as ever, only sooner.
     ///
     /// # Errors
     /// [`JobError`]: data or model at fault, memory or disk full, cancelled; the package is written whole or not at all.

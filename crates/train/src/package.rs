@@ -23,6 +23,8 @@ pub(crate) struct Description<'a> {
     pub record: Value,
     /// The card, as Markdown.
     pub card: String,
+    /// Pictures that the card shows: names and bytes.
+    pub covers: Vec<(String, Vec<u8>)>,
     /// A small stack for the test, scaled as the network takes it, with its extents Z, Y, X; a made-up one if `None`.
     pub test: Option<(Vec<f32>, [usize; 3])>,
 }
@@ -117,7 +119,7 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         test_inputs: vec![test_input],
         test_outputs,
         config,
-        cover: None,
+        covers: d.covers.clone(),
         float_graph: None,
         tolerance: None,
     };
@@ -141,11 +143,53 @@ pub(crate) fn package_name(out: &Path) -> String {
     name
 }
 
-/// The card: what was learnt from what, how well, and the curves.
-pub(crate) fn card(name: &str, summary: &[(String, String)], history: &History, metric: &str) -> String {
+/// Name of the picture of the curves.
+pub(crate) const CURVES: &str = "curves.svg";
+
+/// A picture of a validation pair.
+pub(crate) struct Example {
+    /// Name of its file.
+    pub file: String,
+    /// The PNG.
+    pub png: Vec<u8>,
+    /// What it shows.
+    pub caption: String,
+}
+
+/// Text in which nothing is Markdown.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+        if c.is_ascii_punctuation() && !"-.,:;%/+'()".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// The card: what was learnt from what, how well, pictures, and the curves.
+pub(crate) fn card(
+    name: &str,
+    summary: &[(String, String)],
+    history: &History,
+    metric: &str,
+    legend: &str,
+    examples: &[Example],
+) -> String {
     let mut text = format!("# {name}\n\nTaught with Cytoscope.\n\n| | |\n|---|---|\n");
     for (what, value) in summary {
         text.push_str(&format!("| {what} | {value} |\n"));
+    }
+    if !examples.is_empty() {
+        text.push_str(&format!("\n## What it makes of images that it has not learnt from\n\n{legend}\n"));
+    }
+    for Example { file, caption, .. } in examples {
+        let caption = plain(caption);
+        text.push_str(&format!("\n{caption}:\n\n![{caption}]({file})\n"));
+    }
+    if !(history.steps.is_empty() && history.validations.is_empty()) {
+        text.push_str(&format!("\n## Curves\n\n![Loss, learning rate and score over the steps]({CURVES})\n"));
     }
     text.push_str(&format!("\n## Validation ({metric})\n\n| step | score | |\n|---|---|---|\n"));
     for v in &history.validations {
@@ -162,4 +206,34 @@ pub(crate) fn card(name: &str, summary: &[(String, String)], history: &History, 
         text.push_str(&format!("\n> {note}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_are_no_markdown() {
+        assert_eq!(plain("a_b [1] *x*.tif, slice 3"), "a\\_b \\[1\\] \\*x\\*.tif, slice 3");
+        assert_eq!(plain("<img src=x>\n|"), "\\<img src\\=x\\> \\|");
+    }
+
+    #[test]
+    fn a_card_shows_its_pictures() {
+        let example =
+            Example { file: "example_0.png".to_owned(), png: Vec::new(), caption: "The best, a_1".to_owned() };
+        let history = History {
+            validations: vec![crate::ValidationPoint {
+                step: 1,
+                score: 0.5,
+                scores: std::collections::BTreeMap::new(),
+                best: true,
+            }],
+            ..History::default()
+        };
+        let text = card("m", &[], &history, "Dice", "Left: truth.", &[example]);
+        assert!(text.contains("![The best, a\\_1](example_0.png)") && text.contains("](curves.svg)"), "{text}");
+        // Without anything to show there are no links to nothing.
+        assert!(!card("m", &[], &History::default(), "Dice", "", &[]).contains("]("));
+    }
 }

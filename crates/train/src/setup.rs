@@ -8,6 +8,7 @@ use crate::decode;
 use crate::error::{data as data_error, engine as engine_error, wrong};
 use crate::job::TrainJob;
 use crate::network;
+use crate::pictures::Views;
 use crate::step::StepperOptions;
 use crate::train::Training;
 use crate::validate::Validator;
@@ -126,6 +127,7 @@ pub(crate) fn prepare<'a>(
     if validator.is_empty() {
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }
+    let views = Views::of(&validator, start.target);
     let segment =
         start.segment.clone().unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3(voxel_um)));
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
@@ -140,6 +142,7 @@ pub(crate) fn prepare<'a>(
         batch,
         sampler,
         validator,
+        views,
         segment,
         voxel_um,
         intensity,

@@ -10,6 +10,7 @@ use crate::history::{History, StepPoint, ValidationPoint};
 use crate::job::{TrainJob, TrainReport};
 use crate::network::Start;
 use crate::package::{self, Description};
+use crate::pictures::{Section, Views};
 use crate::setup::{agree, fingerprint, prepare, spare};
 use crate::step::{State, Stepper, StepperOptions};
 use crate::validate::{Scores, Validator};
@@ -47,6 +48,7 @@ pub(crate) struct Training<'a> {
     pub(crate) batch: usize,
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) validator: Validator,
+    pub(crate) views: Views,
     pub(crate) segment: SegmentOptions,
     pub(crate) voxel_um: Option<[f64; 3]>,
     pub(crate) intensity: Option<(f64, f64)>,
@@ -92,8 +94,20 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
 /// Where the loop ended.
 pub(crate) struct Outcome {
     pub(crate) standing: Standing,
-    pub(crate) before: Option<Scores>,
+    pub(crate) before: Option<Tried>,
     pub(crate) parameters: usize,
+}
+
+/// How a network did.
+pub(crate) struct Tried {
+    /// Scores with the settings for objects that there are.
+    pub(crate) plain: Scores,
+    /// Scores with those that suit it.
+    pub(crate) tuned: Scores,
+    /// What it made of each pair with the former, where that was asked for.
+    pub(crate) seen: Vec<Option<Section>>,
+    /// What it made of the pair that is shown, with the latter.
+    live: Option<Section>,
 }
 
 /// Steps since a point of the curve.
@@ -147,12 +161,13 @@ impl Training<'_> {
             intensity: self.intensity,
             record,
             card,
+            covers: Vec::new(),
             test: None,
         }
     }
 
     /// Writes a package that is only to be tried.
-    fn plain(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
+    pub(crate) fn plain(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
         let description = self.describe(json!({}), String::from("# Being taught\n"), "being taught".to_owned());
         package::write(&description, graph, to)
     }
@@ -163,8 +178,8 @@ impl Training<'_> {
         target.of_labels() && target != TargetKind::Semantic && !self.validator.is_empty()
     }
 
-    /// Scores of a network: as a package with the settings there are, and with those for making objects that suit it.
-    fn score(&self, graph: &Graph) -> Result<[Scores; 2], JobError> {
+    /// Scores of a network; with what it made of each pair, if that is to be shown.
+    fn score(&self, graph: &Graph, show: bool) -> Result<Tried, JobError> {
         let path = self.folder.path.join("candidate");
         self.plain(graph, &path)?;
         let cancel = &self.context.cancel;
@@ -172,15 +187,37 @@ impl Training<'_> {
             let channel = package::seed_channel(self.start.target);
             decode::maps(cancel, self.devices, &self.validator, &path, channel).and_then(|maps| {
                 let plain = decode::scores_of(&self.validator, &maps, &self.segment)?;
-                let tuned = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?.1;
-                Ok([plain, tuned])
+                let (options, tuned) = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?;
+                let mut seen = vec![None; if show { self.validator.cases.len() } else { 0 }];
+                for (map, to) in maps.iter().zip(&mut seen) {
+                    *to = self.views.section(map.case(), &map.labels(&self.segment)?);
+                }
+                let live = match maps.iter().find(|map| Some(map.case()) == self.views.live()) {
+                    Some(map) => self.views.section(map.case(), &map.labels(&options)?),
+                    None => None,
+                };
+                Ok(Tried { plain, tuned, seen, live })
             })
         } else {
-            let found = self.validator.score(cancel, self.devices, &path, Some(Precision::F32));
-            found.map(|scores| [scores.clone(), scores])
+            let mut seen = Vec::new();
+            let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
+            let found = self.validator.score_seen(cancel, self.devices, &path, Some(Precision::F32), &mut see);
+            let live = self.views.live().and_then(|case| seen.get(case)?.clone());
+            found.map(|scores| Tried { plain: scores.clone(), tuned: scores, seen, live })
         };
         let _ = std::fs::remove_dir_all(&path);
         scores
+    }
+
+    /// Whether it was asked to end with the best so far. That is kept in its folder, so that a run that goes on ends, too.
+    fn is_finishing(&self) -> bool {
+        let asked = self.folder.is_asked_to_finish();
+        if !asked && self.context.cancel.is_finishing() {
+            // Where it cannot be kept, this run ends all the same.
+            let _ = self.folder.ask_to_finish();
+            return true;
+        }
+        asked
     }
 
     /// Seconds of all its runs; the standing holds those of earlier ones.
@@ -213,7 +250,7 @@ impl Training<'_> {
             }
         };
         let before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
-            (None, true, true) => Some(self.score(&self.start.graph)?[0].clone()),
+            (None, true, true) => Some(self.score(&self.start.graph, true)?),
             (before, ..) => before,
         };
         // What works on the input alone costs next to nothing.
@@ -259,6 +296,18 @@ impl Training<'_> {
                     break;
                 }
                 continue;
+            }
+            if self.is_finishing() {
+                // What was learnt since the last validation is tried, too.
+                let tried = standing.history.validations.last().is_some_and(|v| v.step == standing.step);
+                if !tried && !self.validator.is_empty() {
+                    standing.due = true;
+                    continue;
+                }
+                let sentence = format!("Finished early, as asked: at step {} of {}.", standing.step, standing.steps);
+                context.note(sentence.clone());
+                standing.history.notes.push(sentence);
+                break;
             }
             let progress = standing.step as f64 / standing.steps.max(1) as f64;
             if !standing.folded && stepper.has_norms() && progress >= self.config.norm_share {
@@ -328,7 +377,7 @@ impl Training<'_> {
     }
 
     /// Tries a few steps, scores what training starts from, and makes the plan.
-    fn begin(&self, graph: Graph) -> Result<(Standing, Stepper, Option<Scores>), JobError> {
+    fn begin(&self, graph: Graph) -> Result<(Standing, Stepper, Option<Tried>), JobError> {
         let context = self.context;
         let mut stepper = self.stepper(graph, true)?;
         let beginning = stepper.state.clone();
@@ -351,10 +400,11 @@ impl Training<'_> {
         let (mut validation, mut before, mut best) = (Duration::ZERO, None, None);
         if !self.validator.is_empty() {
             context.note("Scoring what training starts from.");
-            let [plain, tuned] = self.score(&self.start.graph)?;
+            let tried = self.score(&self.start.graph, self.start.comparable)?;
             validation = begun.elapsed();
             if self.start.comparable {
-                (before, best) = (Some(plain), Some(tuned));
+                best = Some(tried.tuned.clone());
+                before = Some(tried);
             }
         }
         let costs = Costs { step, validation };
@@ -404,6 +454,7 @@ impl Training<'_> {
             self.plain(&self.start.graph, &self.folder.start())?;
             standing.best = Some((scores.score, 0));
             self.tell(&mut standing, scores, true);
+            self.show(standing.step, before.as_ref().and_then(|b| b.live.as_ref()));
         }
         Ok((standing, stepper, before))
     }
@@ -419,10 +470,20 @@ impl Training<'_> {
         });
     }
 
+    /// Shows what was made of a pair. Without a place for the picture training goes on without it.
+    fn show(&self, step: u64, live: Option<&Section>) {
+        let Some((case, live)) = self.views.live().zip(live) else { return };
+        let Some((png, caption)) = self.views.shown(case, live).zip(self.views.caption(case)) else { return };
+        let path = self.folder.shown();
+        if cytoscope_formats::atomic_write(&path, &png).is_ok() {
+            self.context.tell(&Event::Pictured { step, path, caption });
+        }
+    }
+
     /// Scores the network as it is, and keeps it if it is the best. False if it was cancelled: then it is still due.
     fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<bool, JobError> {
         let graph = stepper.folded()?;
-        let [_, scores] = match self.score(&graph) {
+        let Tried { tuned: scores, live, .. } = match self.score(&graph, false) {
             Err(JobError::Cancelled) => return Ok(false),
             other => other?,
         };
@@ -431,6 +492,7 @@ impl Training<'_> {
         let near = standing.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
         let best = better || (near && standing.start_score.is_none_or(|start| scores.score > start));
         self.tell(standing, &scores, best);
+        self.show(standing.step, live.as_ref());
         if best {
             self.plain(&graph, &self.folder.best())?;
             standing.best = Some((scores.score, standing.step));

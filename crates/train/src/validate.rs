@@ -241,12 +241,26 @@ impl Validator {
         model: &Path,
         precision: Option<Precision>,
     ) -> Result<Scores, JobError> {
+        self.score_seen(cancel, devices, model, precision, &mut |_, _| {})
+    }
+
+    /// As [`Validator::score`]; `see` is given what was made of each case (labels or a stain).
+    pub(crate) fn score_seen(
+        &self,
+        cancel: &CancelToken,
+        devices: &Devices,
+        model: &Path,
+        precision: Option<Precision>,
+        see: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Scores, JobError> {
         let output = if self.target.of_labels() { Output::Labels } else { Output::Raw };
         self.score_labels((0..self.cases.len()).map(|i| {
             if cancel.is_cancelled() {
                 return Err(JobError::Cancelled);
             }
-            Ok((i, self.predict(cancel, devices, model, i, output, precision)?.0))
+            let made = self.predict(cancel, devices, model, i, output, precision)?.0;
+            see(i, &made);
+            Ok((i, made))
         }))
     }
 

@@ -77,11 +77,36 @@ fn a_training_tells_its_curves_and_goes_on_after_it_was_cancelled() {
     let done: TrainReport = report(engine.done(2), "train");
     assert_eq!((done.steps, done.history.steps.len()), (300, 300));
     assert!(desk.path("model/rdf.yaml").is_file() && !desk.path("model.training").exists());
+    // One that is asked to finish ends as one that has done all its steps; others are not touched.
+    engine.worker.send(Request::Finish { id: JobId(77) });
+    engine.worker.send(run(3, "train", training(&desk, 40_000, false), &desk));
+    engine.reply("many steps", |reply| learned(reply).filter(|(_, of)| *of == 40_000));
+    engine.worker.send(Request::Finish { id: JobId(3) });
+    let finished: TrainReport = report(engine.done(3), "train");
+    assert!((100..30_000).contains(&finished.steps), "{}", finished.steps);
+    assert_eq!(finished.history.validations.last().unwrap().step, finished.steps);
+    assert!(!desk.path("model.training").exists());
+    let package = cytoscope_graph::package::Package::open(&desk.path("model")).unwrap();
+    assert_eq!(package.config()["training"]["steps"], json!(finished.steps));
     let validated = |e: &cytoscope_pipeline::worker::WorkerEvent| {
         matches!(
             e,
             cytoscope_pipeline::worker::WorkerEvent::Reply(Reply::Progress { event: Event::Validated { .. }, .. })
         )
     };
-    assert_eq!(engine.seen.iter().filter(|e| validated(e)).count(), done.history.validations.len());
+    let pictured = |e: &cytoscope_pipeline::worker::WorkerEvent| match e {
+        cytoscope_pipeline::worker::WorkerEvent::Reply(Reply::Progress {
+            event: Event::Pictured { step, path, caption },
+            ..
+        }) => {
+            assert!(*path == desk.path("model.training/shown.png") && caption.contains("of 8"), "{path:?} {caption}");
+            Some(*step)
+        }
+        _ => None,
+    };
+    let of_last: Vec<u64> = finished.history.validations.iter().map(|v| v.step).collect();
+    let pictures: Vec<u64> = engine.seen.iter().filter_map(pictured).collect();
+    assert!(pictures.ends_with(&of_last), "one after each validation: {pictures:?}");
+    let told = engine.seen.iter().filter(|e| validated(e)).count();
+    assert_eq!(told, done.history.validations.len() + finished.history.validations.len());
 }

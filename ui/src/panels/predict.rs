@@ -104,7 +104,7 @@ impl Workbench {
                 egui_commonmark::CommonMarkViewer::new().show(
                     ui,
                     &mut self.panels.predict.commonmark,
-                    &card.documentation,
+                    &without_pictures(&card.documentation),
                 );
             });
         }
@@ -355,4 +355,19 @@ fn facts(card: &ModelCard) -> String {
         facts.push(licence.clone());
     }
     facts.join(" · ")
+}
+
+/// A card's text without the lines that are pictures: they lie in files beside it.
+fn without_pictures(text: &str) -> String {
+    text.lines().filter(|line| !line.trim_start().starts_with("![")).fold(String::new(), |all, line| all + line + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_of_a_card_are_left_out() {
+        assert_eq!(without_pictures("# A\n\n![b](c.png)\nsee ![d] here\n"), "# A\n\nsee ![d] here\n");
+    }
 }

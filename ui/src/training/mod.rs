@@ -6,6 +6,7 @@
 pub mod models;
 pub mod plan;
 pub mod run;
+pub mod shown;
 pub mod thumbs;
 
 use crate::app::Workbench;
@@ -21,6 +22,7 @@ use eframe::egui;
 use models::Saving;
 use plan::{Keeper, Plan, SCRATCH, Step};
 use run::{Run, RunState};
+use shown::Shown;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -52,6 +54,10 @@ pub enum Check {
 pub(crate) enum News {
     /// What a training had kept.
     Kept(Option<Kept>),
+    /// What a training makes of an image kept back.
+    Shown(Option<Shown>),
+    /// Pictures of the model that came out, and where it is.
+    Examples(Vec<Shown>, PathBuf),
     /// A model file that was chosen to begin from.
     Start(Box<ModelCard>),
     /// A model was saved, or why not.
@@ -74,6 +80,8 @@ pub struct Wizard {
     pub listed: [usize; 2],
     /// The training.
     pub run: Run,
+    /// What the model that came out makes of images kept back.
+    pub examples: Vec<Shown>,
     /// Whether the loss is drawn over decades.
     pub log_loss: bool,
     /// Small pictures.
@@ -123,6 +131,7 @@ impl Wizard {
             check: Check::None,
             listed: [0; 2],
             run: Run { state: if under_way { RunState::Paused } else { RunState::Idle }, ..Run::default() },
+            examples: Vec::new(),
             log_loss: false,
             thumbs: Thumbs::new(Arc::clone(wake)),
             own_start: None,
@@ -137,6 +146,7 @@ impl Wizard {
             wake: Arc::clone(wake),
         };
         wizard.read_kept();
+        wizard.read_examples();
         wizard
     }
 
@@ -153,7 +163,18 @@ impl Wizard {
     /// Reads the curves of a training that is to go on.
     fn read_kept(&mut self) {
         if let Some(job) = self.plan.job.clone() {
+            if let Some(picture) = job.shown() {
+                self.spawn(move || News::Shown(Shown::read(&picture, None, String::new())));
+            }
             self.spawn(move || News::Kept(job.kept()));
+        }
+    }
+
+    /// Reads the pictures of the model that came out.
+    fn read_examples(&mut self) {
+        self.examples.clear();
+        if let Some(out) = self.report.as_ref().map(|report| report.out.clone()) {
+            self.spawn(move || News::Examples(shown::examples(&out), out));
         }
     }
 
@@ -330,9 +351,31 @@ impl Workbench {
 
     /// Asks the training to keep its state and stop.
     pub(crate) fn pause_training(&mut self) {
-        if let RunState::Running(id) = self.wizard.run.state {
+        if let RunState::Running(id) | RunState::Finishing(id) = self.wizard.run.state {
             self.work.cancel(id);
             self.wizard.run.state = RunState::Pausing(id);
+        }
+    }
+
+    /// Asks the training to end now with the best so far; a paused one goes on to its end.
+    pub(crate) fn finish_training(&mut self) {
+        self.wizard.run.sure = false;
+        match self.wizard.run.state.clone() {
+            RunState::Running(id) => {
+                self.work.finish(id);
+                self.wizard.run.state = RunState::Finishing(id);
+            }
+            RunState::Paused | RunState::Failed(_) => {
+                let Some(job) = self.wizard.plan.job.clone() else { return };
+                if let Err(error) = job.finish_early() {
+                    return self.notices.error("The training cannot be finished", sentence(&error));
+                }
+                self.continue_training();
+                if let RunState::Running(id) = self.wizard.run.state {
+                    self.wizard.run.state = RunState::Finishing(id);
+                }
+            }
+            RunState::Idle | RunState::Pausing(_) | RunState::Finishing(_) | RunState::Stopping(_) => {}
         }
     }
 
@@ -386,8 +429,14 @@ impl Workbench {
 
     /// Takes what a training told.
     pub(crate) fn take_told(&mut self, id: JobId, event: Event) {
-        if self.wizard.run.job() == Some(id) {
-            self.wizard.run.hear(event);
+        if self.wizard.run.job() != Some(id) {
+            return;
+        }
+        match event {
+            Event::Pictured { step, path, caption } => {
+                self.wizard.spawn(move || News::Shown(Shown::read(&path, Some(step), caption)));
+            }
+            event => self.wizard.run.hear(event),
         }
     }
 
@@ -412,6 +461,7 @@ impl Workbench {
                     self.wizard.plan.job = None;
                     self.wizard.plan.step = Step::Results;
                     self.wizard.report = Some(report);
+                    self.wizard.read_examples();
                     RunState::Idle
                 }
                 Err(error) => RunState::Failed(format!("the report cannot be read: {error}")),
@@ -468,6 +518,14 @@ impl Workbench {
         match news {
             News::Kept(Some(kept)) => self.wizard.run.join(kept),
             News::Kept(None) => {}
+            // One of a training that has ended comes too late.
+            News::Shown(Some(shown)) if self.wizard.plan.job.is_some() => self.wizard.run.show(shown),
+            News::Shown(_) => {}
+            News::Examples(examples, out) => {
+                if self.wizard.report.as_ref().is_some_and(|report| report.out == out) {
+                    self.wizard.examples = examples;
+                }
+            }
             News::Start(card) => match &card.problem {
                 None => {
                     self.wizard.plan.from = card.path.display().to_string();

@@ -1,5 +1,6 @@
 //! A training that runs: how it is, and the curves it told.
 
+use super::shown::Shown;
 use cytoscope_pipeline::Event;
 use cytoscope_pipeline::worker::JobId;
 use cytoscope_train::{History, Kept, StepPoint, ValidationPoint};
@@ -14,6 +15,8 @@ pub enum RunState {
     Running(JobId),
     /// It was asked to keep its state and stop.
     Pausing(JobId),
+    /// It was asked to end with the best so far.
+    Finishing(JobId),
     /// It was asked to stop for good.
     Stopping(JobId),
     /// Its state is kept.
@@ -31,6 +34,8 @@ pub struct Run {
     pub history: History,
     /// Steps planned; 0 before they are known.
     pub steps: u64,
+    /// What it makes of an image kept back.
+    pub shown: Option<Shown>,
     /// What it told.
     pub notes: Vec<String>,
     /// Notes of its job that were taken.
@@ -43,7 +48,9 @@ impl Run {
     /// The job, while there is one.
     pub fn job(&self) -> Option<JobId> {
         match self.state {
-            RunState::Running(id) | RunState::Pausing(id) | RunState::Stopping(id) => Some(id),
+            RunState::Running(id) | RunState::Pausing(id) | RunState::Finishing(id) | RunState::Stopping(id) => {
+                Some(id)
+            }
             _ => None,
         }
     }
@@ -51,6 +58,13 @@ impl Run {
     /// Steps done.
     pub fn step(&self) -> u64 {
         self.history.steps.last().map_or(0, |p| p.step)
+    }
+
+    /// Takes a picture that was read, unless there is a later one.
+    pub(super) fn show(&mut self, shown: Shown) {
+        if self.shown.as_ref().is_none_or(|now| shown.step >= now.step) {
+            self.shown = Some(shown);
+        }
     }
 
     pub(super) fn hear(&mut self, event: Event) {

@@ -36,8 +36,8 @@ pub struct PackageBuilder {
     pub test_outputs: Vec<Tensor>,
     /// The `config.cytoscope` section.
     pub config: Value,
-    /// A cover picture: name and bytes.
-    pub cover: Option<(String, Vec<u8>)>,
+    /// Pictures of what it does, names and bytes; the first one stands for the model. The card may show them by their names.
+    pub covers: Vec<(String, Vec<u8>)>,
     /// The network in floats, where [`PackageBuilder::graph`] is its quantized form and both are kept.
     pub float_graph: Option<Graph>,
     /// How far reproduced outputs may be off, where that is not bioimage.io's default.
@@ -156,9 +156,20 @@ impl PackageBuilder {
             map.insert("attachments".to_owned(), json!([entry]));
             files.push((FLOAT_WEIGHTS.to_owned(), bytes));
         }
-        if let (Some((name, bytes)), Some(map)) = (&self.cover, rdf.as_object_mut()) {
-            map.insert("covers".to_owned(), json!([name]));
-            files.push((name.clone(), bytes.clone()));
+        if let (false, Some(map)) = (self.covers.is_empty(), rdf.as_object_mut()) {
+            let mut names: Vec<&str> = Vec::new();
+            for (name, bytes) in &self.covers {
+                if name.contains(['/', '\\']) || name == "rdf.yaml" || files.iter().any(|(taken, _)| taken == name) {
+                    return Err(PackageError::bad(
+                        path,
+                        name,
+                        "is no name for a cover: a plain name that no other file has",
+                    ));
+                }
+                names.push(name);
+                files.push((name.clone(), bytes.clone()));
+            }
+            map.insert("covers".to_owned(), json!(names));
         }
         let text = serde_yaml_ng::to_string(&rdf).map_err(|e| PackageError::bad(path, "rdf.yaml", e.to_string()))?;
         files.push(("rdf.yaml".to_owned(), text.into_bytes()));

@@ -231,7 +231,7 @@ impl State {
                 }
                 return if self.line.is_some() { self.say(&request) } else { self.drop_cancelled() };
             }
-            Request::Release { .. } => return self.line.is_some() && self.say(&request),
+            Request::Finish { .. } | Request::Release { .. } => return self.line.is_some() && self.say(&request),
             _ => {}
         }
         let Some(id) = request.id() else { return false };

@@ -127,6 +127,12 @@ pub enum Request {
         /// Number of the job.
         id: JobId,
     },
+    /// Asks the running job to end now with the best it has: a training takes no further step, and makes its package ready. Jobs that
+    /// cannot end early, that wait or that have ended are not touched.
+    Finish {
+        /// Number of the job.
+        id: JobId,
+    },
     /// Removes the files of an ended job from the private folder: its live array, its labels. Files of jobs that are never
     /// released go with the worker; a live array also when the next live prediction begins.
     Release {
@@ -138,7 +144,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Number of the question or job; of the one meant by `Cancel` and `Release`.
+    /// Number of the question or job; of the one meant by `Cancel`, `Finish` and `Release`.
     pub fn id(&self) -> Option<JobId> {
         match self {
             Self::Hello { .. } | Self::Shutdown => None,
@@ -151,6 +157,7 @@ impl Request {
             | Self::Evaluate { id, .. }
             | Self::Run { id, .. }
             | Self::Cancel { id }
+            | Self::Finish { id }
             | Self::Release { id } => Some(*id),
         }
     }

@@ -68,6 +68,13 @@ impl Queue {
         place.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
+    /// Asks the running job to end with the best it has; any other is not touched.
+    pub(super) fn finish(&self, id: JobId) {
+        if let Some((_, token)) = self.running.as_ref().filter(|(running, _)| *running == id) {
+            token.finish();
+        }
+    }
+
     /// The next job, which runs from now on.
     pub(super) fn begin(&mut self) -> Option<(JobId, Request, CancelToken)> {
         let (id, job) = self.waiting.pop_front()?;
@@ -133,6 +140,23 @@ mod tests {
         assert!(queue.cancel(JobId(2)) && !queue.cancel(JobId(2)));
         let order: Vec<JobId> = std::iter::from_fn(|| queue.begin()).map(|(id, ..)| id).collect();
         assert_eq!(order, [JobId(4), JobId(5)]);
+    }
+
+    #[test]
+    fn only_the_running_job_is_asked_to_finish() {
+        let mut queue = Queue::default();
+        for i in [1, 2] {
+            let (id, job) = segment(i, None);
+            queue.add(id, job);
+        }
+        let (_, _, first) = queue.begin().unwrap();
+        queue.finish(JobId(2));
+        assert!(!first.is_finishing());
+        queue.finish(JobId(1));
+        assert!(first.is_finishing() && !first.is_cancelled());
+        queue.finished();
+        let (_, _, second) = queue.begin().unwrap();
+        assert!(!second.is_finishing());
     }
 
     #[test]

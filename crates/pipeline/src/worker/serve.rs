@@ -208,6 +208,7 @@ impl Shared {
                     self.line.tell(&Reply::Cancelled { id });
                 }
             }
+            Request::Finish { id } => self.queue().finish(id),
             Request::Release { id } => self.kept().release(id),
             question if question.is_question() => _ = ask.send(question),
             job => self.enqueue(job),

@@ -118,7 +118,7 @@ pub fn save_package(graph: &Graph, path: &Path) {
         test_inputs: Vec::new(),
         test_outputs: Vec::new(),
         config: json!({"task": "labelfree"}),
-        cover: None,
+        covers: Vec::new(),
         float_graph: None,
         tolerance: None,
     }

@@ -5,13 +5,19 @@ use crate::app::Workbench;
 use crate::panels::{seconds, weak};
 use crate::theme;
 use crate::training::run::{Run, RunState};
+use crate::training::shown::Shown;
 use crate::work::{JobState, JobView};
+use cytoscope_samples::Task;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points};
 
 /// Height of a plot.
 const PLOT: f32 = 210.0;
+/// Width of the picture beside the plots.
+const PICTURE: f32 = 210.0;
+/// Width of a page with room for it there.
+const BESIDE_FROM: f32 = 780.0;
 /// Notes shown, the newest first.
 const SHOWN_NOTES: usize = 60;
 /// Points of the loss that the newest figures are means of.
@@ -33,6 +39,7 @@ fn phase(run: &Run, job: Option<&JobView>) -> (String, f32) {
         (RunState::Paused, _) => ("Paused".to_owned(), learnt),
         (RunState::Failed(_), _) => ("Stopped by a failure".to_owned(), learnt),
         (RunState::Pausing(_), _) => ("Pausing: the step under way is finished and kept".to_owned(), learnt),
+        (RunState::Finishing(_), _) => ("Finishing: the best network so far is made ready".to_owned(), learnt),
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), learnt),
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
         (_, Some(job)) if job.progress.stage == "check" => {
@@ -74,7 +81,7 @@ impl Workbench {
         } else if let Some(note) = self.wizard.run.notes.last() {
             weak(ui, note);
         }
-        self.curves(ui);
+        self.curves(ui, true);
         self.told(ui);
         if self.wizard.run.job().is_some() {
             // Times go on between news.
@@ -118,8 +125,10 @@ impl Workbench {
                 if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
                     self.pause_training();
                 }
+                self.finish_button(ui);
                 self.stop_button(ui);
             }
+            RunState::Finishing(_) => self.stop_button(ui),
             RunState::Failed(_) if self.wizard.run.steps == 0 => {
                 if super::lead_button(ui, true, icon::ARROW_LEFT, "Change the choices").clicked() {
                     self.stop_training();
@@ -132,10 +141,22 @@ impl Workbench {
                 if super::lead_button(ui, self.options.program.is_some(), icon::PLAY, "Continue training").clicked() {
                     self.continue_training();
                 }
+                self.finish_button(ui);
                 self.stop_button(ui);
             }
             RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
         });
+    }
+
+    /// Ends the training with the best so far, once something was learnt.
+    fn finish_button(&mut self, ui: &mut Ui) {
+        let may = self.wizard.run.step() > 0 && self.options.program.is_some();
+        let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
+            .on_hover_text("Takes no further step: the best network so far becomes your model.")
+            .on_disabled_hover_text("Nothing was learnt yet.");
+        if response.clicked() {
+            self.finish_training();
+        }
     }
 
     fn stop_button(&mut self, ui: &mut Ui) {
@@ -154,18 +175,24 @@ impl Workbench {
         }
     }
 
-    /// Loss and scores over steps.
-    pub(super) fn curves(&mut self, ui: &mut Ui) {
+    /// Loss and scores over steps, and what the network makes of an image kept back.
+    pub(super) fn curves(&mut self, ui: &mut Ui, pictured: bool) {
+        let task = self.wizard.plan.task;
+        let picture = self.wizard.run.shown.as_mut().filter(|_| pictured).map(|shown| shown.texture(ui.ctx()));
         let run = &self.wizard.run;
         if run.history.steps.is_empty() && run.history.validations.is_empty() {
             return;
         }
         ui.add_space(theme::GAP);
         let wide = ui.available_width() > 620.0;
-        let width = if wide { (ui.available_width() - 16.0) / 2.0 } else { ui.available_width() };
+        // Where plots would get narrow the picture comes below them.
+        let beside = picture.is_some() && ui.available_width() > BESIDE_FROM;
+        let room = ui.available_width() - if beside { PICTURE + 16.0 } else { 0.0 };
+        let width = if wide { (room - 16.0) / 2.0 } else { room };
         let mut log = self.wizard.log_loss;
         let layout = if wide { egui::Layout::left_to_right(egui::Align::Min) } else { *ui.layout() };
-        ui.allocate_ui_with_layout(vec2(ui.available_width(), PLOT + 30.0), layout, |ui| {
+        let height = PLOT + if beside { 84.0 } else { 30.0 };
+        ui.allocate_ui_with_layout(vec2(ui.available_width(), height), layout, |ui| {
             ui.spacing_mut().item_spacing = vec2(16.0, 4.0);
             for loss in [true, false] {
                 ui.allocate_ui(vec2(width, PLOT + 30.0), |ui| {
@@ -183,7 +210,19 @@ impl Workbench {
                     });
                 });
             }
+            if let (Some(texture), Some(shown), true) = (&picture, &run.shown, beside) {
+                ui.allocate_ui(vec2(PICTURE, height), |ui| {
+                    ui.vertical(|ui| {
+                        ui.set_width(PICTURE);
+                        validation_picture(ui, shown, texture, task);
+                    });
+                });
+            }
         });
+        if let (Some(texture), Some(shown), false) = (&picture, &run.shown, beside) {
+            ui.add_space(theme::GAP);
+            validation_picture(ui, shown, texture, task);
+        }
         self.wizard.log_loss = log;
     }
 
@@ -199,6 +238,38 @@ impl Workbench {
             }
         });
     }
+}
+
+/// An image kept back, with what is true and what was found.
+fn validation_picture(ui: &mut Ui, shown: &Shown, texture: &egui::TextureHandle, task: Task) {
+    ui.horizontal(|ui| {
+        ui.set_min_height(26.0);
+        ui.label(RichText::new("An image kept back").strong());
+    });
+    let [width, height] = shown.size().map(|n| n as f32);
+    let scale = (PICTURE / width).min(PLOT / height);
+    let response = ui
+        .add(egui::Image::new((texture.id(), vec2(width, height) * scale)).corner_radius(egui::CornerRadius::same(4)));
+    name_plot(&response, format!("What the network makes of an image kept back: {}", shown.caption));
+    ui.horizontal_wrapped(|ui| {
+        ui.spacing_mut().item_spacing = vec2(6.0, 2.0);
+        let mut key = |color: egui::Color32, name: &str| {
+            let (place, _) = ui.allocate_exact_size(vec2(10.0, 10.0), egui::Sense::hover());
+            ui.painter().rect_filled(place, 2.0, color);
+            ui.label(RichText::new(name).size(12.0));
+            ui.add_space(4.0);
+        };
+        match task {
+            Task::Segmentation => {
+                key(theme::TRUE_OUTLINE, "true");
+                key(theme::FOUND_OUTLINE, "found");
+            }
+            Task::LabelFree => _ = ui.label(RichText::new("Left true, right predicted").size(12.0)),
+        }
+    });
+    let step = shown.step.map(|step| format!("after step {step}"));
+    let parts: Vec<String> = Some(shown.caption.clone()).filter(|c| !c.is_empty()).into_iter().chain(step).collect();
+    weak(ui, parts.join(", "));
 }
 
 fn plot<'a>(name: &str, end: u64) -> Plot<'a> {

@@ -136,6 +136,7 @@ impl Workbench {
                 }
                 RunState::Running(_) => "Preparing".to_owned(),
                 RunState::Pausing(_) => "Pausing…".to_owned(),
+                RunState::Finishing(_) => "Finishing…".to_owned(),
                 RunState::Stopping(_) => "Stopping…".to_owned(),
                 RunState::Paused => "Paused".to_owned(),
                 RunState::Failed(_) => "Stopped by a failure".to_owned(),

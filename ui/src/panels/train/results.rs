@@ -4,8 +4,9 @@ use super::{headline, title, verdict};
 use crate::app::Workbench;
 use crate::panels::{seconds, weak};
 use crate::theme;
+use cytoscope_samples::Task;
 use cytoscope_train::{TrainReport, Verdict};
-use eframe::egui::{self, RichText, Ui};
+use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 
 /// The score that people ask for first.
@@ -72,6 +73,7 @@ impl Workbench {
         }
         scores(ui, &report);
         pairs(ui, &report);
+        self.examples(ui, report.before.is_empty());
         let [z, y, x] = report.patch_zyx;
         let facts = format!(
             "{} steps of {} patches ({z} × {y} × {x} voxels) in {}, on {}; {} pairs learnt from, {} kept back; {} values taught.",
@@ -92,8 +94,43 @@ impl Workbench {
             self.wizard.run.history = report.history.clone();
             self.wizard.run.steps = report.steps;
         }
-        self.curves(ui);
+        self.curves(ui, false);
         self.wizard.report = Some(report);
+    }
+}
+
+impl Workbench {
+    /// Pictures of what the model makes of images kept back. `new` is one that there was nothing before.
+    fn examples(&mut self, ui: &mut Ui, new: bool) {
+        let wizard = &mut self.wizard;
+        if wizard.examples.is_empty() {
+            return;
+        }
+        title(ui, "What it makes of images kept back");
+        weak(
+            ui,
+            match (wizard.plan.task, new) {
+                (Task::Segmentation, true) => "True objects in yellow, those that were found in blue.",
+                (Task::Segmentation, false) => {
+                    "True objects in yellow, those found before and those found now in blue."
+                }
+                (Task::LabelFree, true) => "The image, the true stain, and the predicted one.",
+                (Task::LabelFree, false) => "The image, the true stain, what was predicted before, and what is now.",
+            },
+        );
+        for shown in &mut wizard.examples {
+            ui.add_space(theme::GAP);
+            if !shown.caption.is_empty() {
+                ui.label(RichText::new(&shown.caption).weak().size(12.0));
+            }
+            let [width, height] = shown.size().map(|n| n as f32);
+            let scale = (ui.available_width() / width).min(1.0);
+            let texture = shown.texture(ui.ctx());
+            let picture = egui::Image::new((texture.id(), vec2(width, height) * scale));
+            let response = ui.add(picture.corner_radius(egui::CornerRadius::same(4)));
+            let name = format!("What the model makes of an image kept back: {}", shown.caption);
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
+        }
     }
 }
 

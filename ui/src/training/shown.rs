@@ -1,0 +1,105 @@
+//! The picture that a training shows after each validation: an image kept back, with what is true and what was found.
+
+use eframe::egui::{ColorImage, Context, TextureHandle, TextureOptions};
+use image::{ImageReader, Limits};
+use std::io::{Cursor, Read};
+use std::path::Path;
+
+/// Most bytes of a picture's file.
+const MAX_BYTES: u64 = 16 << 20;
+/// Most pixels along a side.
+const MAX_EDGE: u32 = 4096;
+
+/// A picture, and what it shows.
+pub struct Shown {
+    /// Steps done when it was made; `None` where that is not known any more.
+    pub step: Option<u64>,
+    /// Which image and slice it is.
+    pub caption: String,
+    image: ColorImage,
+    texture: Option<TextureHandle>,
+}
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shown").field("step", &self.step).field("caption", &self.caption).finish_non_exhaustive()
+    }
+}
+
+impl Shown {
+    /// Reads a picture; `None` if it is not there any more, or is none.
+    pub fn read(path: &Path, step: Option<u64>, caption: String) -> Option<Self> {
+        let mut bytes = Vec::new();
+        std::fs::File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+        let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
+        let mut limits = Limits::default();
+        (limits.max_image_width, limits.max_image_height) = (Some(MAX_EDGE), Some(MAX_EDGE));
+        reader.limits(limits);
+        let picture = reader.decode().ok()?.to_rgb8();
+        let size = [picture.width() as usize, picture.height() as usize];
+        Some(Self { step, caption, image: ColorImage::from_rgb(size, picture.as_raw()), texture: None })
+    }
+
+    /// Width and height in pixels.
+    pub fn size(&self) -> [usize; 2] {
+        self.image.size
+    }
+
+    /// The picture on the graphics card.
+    pub fn texture(&mut self, ctx: &Context) -> TextureHandle {
+        let image = &self.image;
+        self.texture
+            .get_or_insert_with(|| ctx.load_texture("validation", image.clone(), TextureOptions::LINEAR))
+            .clone()
+    }
+}
+
+/// Most pictures that a package of a training has.
+const MAX_EXAMPLES: usize = 3;
+
+/// Pictures of the best, the middle and the worst image kept back, as a package in a folder has them.
+pub fn examples(package: &Path) -> Vec<Shown> {
+    let paths: Vec<_> =
+        (0..MAX_EXAMPLES).map(|i| package.join(format!("example_{i}.png"))).take_while(|path| path.is_file()).collect();
+    let names: &[&str] = match paths.len() {
+        0 | 1 => &[""],
+        2 => &["The better one", "The worse one"],
+        _ => &["The best", "In the middle", "The worst"],
+    };
+    paths.iter().zip(names).filter_map(|(path, name)| Shown::read(path, None, (*name).to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_picture_is_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shown.png");
+        let read = || Shown::read(&path, Some(3), "a".to_owned());
+        assert!(read().is_none(), "it is not there");
+        std::fs::write(&path, "no picture").unwrap();
+        assert!(read().is_none());
+        let mut picture = ColorImage::filled([7, 5], eframe::egui::Color32::RED);
+        picture.pixels[0] = eframe::egui::Color32::BLUE;
+        std::fs::write(&path, crate::picture::encode(&picture).unwrap()).unwrap();
+        let shown = read().unwrap();
+        assert_eq!((shown.size(), shown.step, shown.image.pixels), ([7, 5], Some(3), picture.pixels));
+    }
+
+    #[test]
+    fn pictures_of_a_package_are_read_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(examples(folder.path()).is_empty());
+        for i in 0..3 {
+            let picture = ColorImage::filled([3 + i, 5], eframe::egui::Color32::RED);
+            let bytes = crate::picture::encode(&picture).unwrap();
+            std::fs::write(folder.path().join(format!("example_{i}.png")), bytes).unwrap();
+        }
+        let all: Vec<_> = examples(folder.path()).iter().map(|s| (s.caption.clone(), s.size()[0])).collect();
+        assert_eq!(all, [("The best".to_owned(), 3), ("In the middle".to_owned(), 4), ("The worst".to_owned(), 5)]);
+    }
+}
