@@ -115,10 +115,15 @@ impl<B: Backend> DeviceSession<B> {
                 arguments.push(found.ok_or_else(|| internal(&step.name, "an input was not made"))?);
             }
             let made = exec::run(step, arguments, uploaded).ok_or_else(|| internal(&step.name, "inputs do not fit"))?;
-            if made.dims() != step.form {
-                return Err(internal(&step.name, &format!("{:?} was made instead of {:?}", made.dims(), step.form)));
+            if made.len() != step.outputs.len() {
+                return Err(internal(&step.name, "another number of results was made"));
             }
-            values.insert(step.output, made);
+            for (made, (output, form)) in made.into_iter().zip(&step.outputs) {
+                if made.dims() != *form {
+                    return Err(internal(&step.name, &format!("{:?} was made instead of {form:?}", made.dims())));
+                }
+                values.insert(*output, made);
+            }
             for value in &step.dead {
                 values.remove(value);
             }

@@ -5,17 +5,17 @@ use burn_tensor::{Tensor, backend::Backend};
 use cytoscope_graph::{Activation, BinaryOp, ReduceOp, UnaryOp};
 
 /// tanh, whose arguments graphics drivers do not all bound: beyond 15 it is one in f32.
-fn tanh<B: Backend>(x: Image<B>) -> Image<B> {
+pub(super) fn tanh<B: Backend>(x: Image<B>) -> Image<B> {
     x.clamp(-15.0, 15.0).tanh()
 }
 
-fn sigmoid<B: Backend>(x: Image<B>) -> Image<B> {
+pub(super) fn sigmoid<B: Backend>(x: Image<B>) -> Image<B> {
     // e⁻ˣ stays finite in f32.
     x.clamp_min(-85.0).neg().exp().add_scalar(1.0).recip()
 }
 
 /// ln(1 + eˣ) without overflow.
-fn softplus<B: Backend>(x: Image<B>) -> Image<B> {
+pub(super) fn softplus<B: Backend>(x: Image<B>) -> Image<B> {
     x.clone().clamp_min(0.0) + x.abs().neg().exp().log1p()
 }
 
@@ -89,6 +89,11 @@ pub(super) fn binary<B: Backend>(a: Image<B>, b: Image<B>, op: BinaryOp) -> Opti
         BinaryOp::Min => a.min_pair(b),
         BinaryOp::Max => a.max_pair(b),
         BinaryOp::Pow => a.powf(b),
+        BinaryOp::Equal => a.equal(b).float(),
+        BinaryOp::Greater => a.greater(b).float(),
+        BinaryOp::GreaterOrEqual => a.greater_equal(b).float(),
+        BinaryOp::Less => a.lower(b).float(),
+        BinaryOp::LessOrEqual => a.lower_equal(b).float(),
         _ => return None,
     })
 }

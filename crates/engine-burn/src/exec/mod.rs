@@ -3,6 +3,7 @@
 mod elementwise;
 mod layers;
 mod moves;
+mod train;
 
 use crate::plan::{Kind, Step};
 use burn_tensor::{Int, Tensor, backend::Backend};
@@ -31,7 +32,16 @@ impl<B: Backend> Inputs<B> {
 }
 
 /// Runs a step; `None` if its inputs are not those it was planned with. Panics as Burn does.
-pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
+pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Vec<Image<B>>> {
+    match &step.kind {
+        Kind::Train(kind) => train::run(kind, &step.outputs, inputs, uploaded),
+        _ => one(step, inputs, uploaded).map(|made| vec![made]),
+    }
+}
+
+/// A step with one result.
+fn one<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
+    let (_, form) = *step.outputs.first()?;
     if let Kind::Concat { axis } = step.kind {
         return (!inputs.is_empty()).then(|| Tensor::cat(inputs, axis));
     }
@@ -87,11 +97,17 @@ pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Upl
             elementwise::binary(moves::reshape(x, forms[0]), moves::reshape(b, forms[1]), *op)?
         }
         Kind::Scalar { op, value, reversed } => elementwise::scalar(x, *op, *value, *reversed)?,
-        Kind::Reduce { kind, runs } => moves::reshape(elementwise::reduce(x, *kind, runs)?, step.form),
+        Kind::Reduce { kind, runs } => moves::reshape(elementwise::reduce(x, *kind, runs)?, form),
         Kind::Permute(order) => x.permute(order.map(|a| a as isize)),
-        Kind::Reshape => moves::reshape(x, step.form),
-        Kind::Shuffle { six, order } => x.reshape(*six).permute(order.map(|a| a as isize)).reshape(step.form),
-        Kind::Expand { from } => moves::reshape(x, *from).expand(step.form),
-        Kind::Concat { .. } => return None,
+        Kind::Reshape => moves::reshape(x, form),
+        Kind::Shuffle { six, order } => x.reshape(*six).permute(order.map(|a| a as isize)).reshape(form),
+        Kind::Expand { from } => moves::reshape(x, *from).expand(form),
+        Kind::Choose(forms) => {
+            let (a, b) = (inputs.next()?, inputs.next()?);
+            let [condition, a, b] = [(x, forms[0]), (a, forms[1]), (b, forms[2])]
+                .map(|(value, own)| moves::reshape(value, own).expand(form));
+            b.mask_where(condition.greater_elem(0.5), a)
+        }
+        Kind::Concat { .. } | Kind::Train(_) => return None,
     })
 }

@@ -1,7 +1,7 @@
 //! Convolutions and normalisations.
 
-use super::{Cut, Kind, Planned, Planner, Source, Window, because};
-use crate::form::three;
+use super::{Cut, Kind, Planned, Planner, Source, Teach, Window, because};
+use crate::form::{count, three};
 use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
 
 /// Per-axis numbers of the spatial axes in the form.
@@ -58,7 +58,7 @@ impl Planner<'_> {
     }
 
     /// A step that fills `x` up; its result has no value of the graph, so it is kept with the step that follows.
-    fn padded(
+    pub(super) fn padded(
         &mut self,
         from: Source,
         x: ValueId,
@@ -68,10 +68,8 @@ impl Planner<'_> {
     ) -> Planned<Source> {
         let input = self.form(x)?;
         let cut = input.map(|len| Cut { start: 0, len, step: 1 });
-        let output = self.scratch();
         let form = std::array::from_fn(|a| input[a] + before[a] + after[a]);
-        self.push_scratch(Kind::Pad { cut, before, after, value }, vec![from], output, form);
-        Ok(Source::Value(output))
+        Ok(self.between(Kind::Pad { cut, before, after, value }, vec![from], form))
     }
 
     pub(super) fn conv_transpose(&mut self, node: &Node, attrs: &ConvTransposeAttrs) -> Planned {
@@ -90,16 +88,40 @@ impl Planner<'_> {
             && kernel == stride
             && whole
             && (0..3).all(|a| out[a + 2] == input[a + 2] * stride[a] && (kernel[a] == 1 || dilation[a] == 1));
-        let weights = self.known(node, 1, "weights")?.map(|t| (t.shape().to_vec(), t.as_f32().map(<[f32]>::to_vec)));
-        if let (true, Some((shape, Some(values)))) = (exact, weights) {
-            return self.upsample(node, x, output, (&shape, &values), kernel);
+        if exact {
+            let weights = self.graph.constant(w).and_then(|t| t.as_f32().map(|v| (t.shape().to_vec(), v.to_vec())));
+            let bias_known = node.input(2).is_none_or(|b| self.graph.constant(b).is_some());
+            return match weights.filter(|_| bias_known) {
+                Some((shape, values)) => self.upsample(node, x, output, (&shape, &values), kernel),
+                None => self.upsample_taught(node, x, output, kernel),
+            };
         }
         let lead = three(&geometry.before.iter().map(|b| (-b).max(0) as usize).collect::<Vec<_>>(), 0);
         let from = three(&geometry.before.iter().map(|b| (*b).max(0) as usize).collect::<Vec<_>>(), 0);
+        let window = Window { stride, padding: [0; 3], dilation, groups: attrs.group };
+        self.transposed(x, w, node.input(2), output, &window, (lead, from))
+    }
+
+    /// A step that undoes a convolution of this window (whose padding is 0), with `lead` zeros put in front of its result or
+    /// `from` elements cut off, in the form of `output`.
+    pub(super) fn transposed(
+        &mut self,
+        x: ValueId,
+        w: ValueId,
+        bias: Option<ValueId>,
+        output: ValueId,
+        window: &Window,
+        (lead, from): ([usize; 3], [usize; 3]),
+    ) -> Planned {
+        let (input, out, weights) = (self.form(x)?, self.form(output)?, self.form(w)?);
         let mut cut = out.map(|len| Cut { start: 0, len, step: 1 });
-        let (mut before, mut after) = ([0; 5], [0; 5]);
+        let (mut before, mut after, mut grown) = ([0; 5], [0; 5], [0; 5]);
         for a in 0..3 {
-            let full = (input[a + 2] - 1) * stride[a] + (kernel[a] - 1) * dilation[a] + 1;
+            let (stride, dilation) = (window.stride[a], window.dilation[a]);
+            // Burn 0.21 makes nothing at all where the stride reaches beyond the kernel: then this has taps of zeros.
+            let kernel = weights[a + 2].max(stride.div_ceil(dilation.max(1)));
+            grown[a + 2] = kernel - weights[a + 2];
+            let full = (input[a + 2] - 1) * stride + (kernel - 1) * dilation + 1;
             let wanted = out[a + 2].saturating_sub(lead[a]);
             let len = full.saturating_sub(from[a]).min(wanted);
             if len == 0 {
@@ -110,12 +132,13 @@ impl Planner<'_> {
             after[a + 2] = out[a + 2] - lead[a] - len;
         }
         let mut inputs = vec![self.source(x)?, self.source(w)?];
-        let bias = node.input(2);
+        if let (true, Some(slot)) = (grown.iter().any(|n| *n > 0), inputs.get_mut(1)) {
+            *slot = self.padded(*slot, w, [0; 5], grown, 0.0)?;
+        }
         if let Some(bias) = bias {
             inputs.push(self.source(bias)?);
         }
-        let window = Window { stride, padding: [0; 3], dilation, groups: attrs.group };
-        self.push(Kind::ConvTranspose { window, cut, before, after, bias: bias.is_some() }, inputs, output)
+        self.push(Kind::ConvTranspose { window: *window, cut, before, after, bias: bias.is_some() }, inputs, output)
     }
 
     /// Stride = kernel: a 1×1×1 convolution makes each block's elements as channels, which are then put in their places.
@@ -147,6 +170,24 @@ impl Planner<'_> {
         self.push(Kind::Upsample { factors, channels: outputs, bias: has_bias }, sources, output)
     }
 
+    /// [`Self::upsample`] with weights that are computed: they are turned at every run.
+    fn upsample_taught(&mut self, node: &Node, x: ValueId, output: ValueId, factors: [usize; 3]) -> Planned {
+        let w = self.input(node, 1)?;
+        let [inputs, outputs, ..] = self.form(w)?;
+        let taps: usize = factors.iter().product();
+        let turn = Kind::Shuffle { six: [inputs, outputs * taps, 1, 1, 1, 1], order: [1, 0, 2, 3, 4, 5] };
+        let from = self.source(w)?;
+        let turned = self.between(turn, vec![from], [outputs * taps, inputs, 1, 1, 1]);
+        let mut sources = vec![self.source(x)?, turned];
+        let bias = node.input(2);
+        if let Some(bias) = bias {
+            let from = self.source(bias)?;
+            let spread = Kind::Expand { from: [outputs, 1, 1, 1, 1] };
+            sources.push(self.between(spread, vec![from], [outputs, taps, 1, 1, 1]));
+        }
+        self.push(Kind::Upsample { factors, channels: outputs, bias: bias.is_some() }, sources, output)
+    }
+
     pub(super) fn normalise(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> Planned {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (scale, bias) = (self.input(node, 1)?, self.input(node, 2)?);
@@ -162,6 +203,17 @@ impl Planner<'_> {
     pub(super) fn batch_norm(&mut self, node: &Node, epsilon: f32) -> Planned {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let channels = self.form(x)?[1];
+        if (1..5).any(|i| node.input(i).is_some_and(|id| self.graph.constant(id).is_none())) {
+            let mut inputs = vec![self.source(x)?];
+            for index in 1..5 {
+                let part = self.input(node, index)?;
+                if count(&self.form(part)?) != channels {
+                    return because("without statistics for each channel");
+                }
+                inputs.push(self.source(part)?);
+            }
+            return self.push(Kind::Train(Teach::Frozen { epsilon }), inputs, output);
+        }
         let mut parts: Vec<Vec<f32>> = Vec::with_capacity(4);
         for index in 1..5 {
             let part = self.known(node, index, "statistics")?.and_then(Tensor::as_f32);

@@ -1,7 +1,7 @@
 //! Functions of elements, and reductions.
 
 use super::{Kind, Planned, Planner, Source, because};
-use crate::form::{broadcast_form, place};
+use crate::form::{Form, broadcast_form, place};
 use cytoscope_graph::{BinaryOp, Node, ReduceOp, UnaryOp};
 
 impl Planner<'_> {
@@ -16,8 +16,9 @@ impl Planner<'_> {
     }
 
     pub(super) fn binary(&mut self, node: &Node, op: BinaryOp) -> Planned {
-        use BinaryOp::{Add, Div, Max, Min, Mul, Pow, Sub};
-        if !matches!(op, Add | Sub | Mul | Div | Pow | Min | Max) {
+        use BinaryOp::{Add, Div, Equal, Greater, GreaterOrEqual, Less, LessOrEqual, Max, Min, Mul, Pow, Sub};
+        let compares = matches!(op, Equal | Greater | GreaterOrEqual | Less | LessOrEqual);
+        if !compares && !matches!(op, Add | Sub | Mul | Div | Pow | Min | Max) {
             return Err(super::Refusal::Operator);
         }
         let (a, b, output) = (self.input(node, 0)?, self.input(node, 1)?, self.output(node)?);
@@ -29,6 +30,7 @@ impl Planner<'_> {
             (Some(value), None) => Some((b, value, true)),
             _ => None,
         };
+        let scalar = scalar.filter(|_| !compares);
         if let Some((x, value, reversed)) = scalar.filter(|(x, _, _)| self.shape(*x).is_ok_and(|s| s.len() == rank)) {
             let x = self.source(x)?;
             return self.push(Kind::Scalar { op, value, reversed }, vec![x], output);
@@ -41,6 +43,20 @@ impl Planner<'_> {
         }
         let inputs = vec![self.source(a)?, self.source(b)?];
         self.push(Kind::Binary { op, forms }, inputs, output)
+    }
+
+    pub(super) fn choose(&mut self, node: &Node) -> Planned {
+        let output = self.output(node)?;
+        let rank = self.shape(output)?.len();
+        let (mut forms, mut inputs) = ([[1; 5]; 3], Vec::with_capacity(3));
+        for (index, form) in forms.iter_mut().enumerate() {
+            let value = self.input(node, index)?;
+            let shape = self.shape(value)?;
+            *form =
+                broadcast_form(&shape, rank).map_or_else(|| because(format!("on a tensor of shape {shape:?}")), Ok)?;
+            inputs.push(self.source(value)?);
+        }
+        self.push(Kind::Choose(forms), inputs, output)
     }
 
     pub(super) fn prelu(&mut self, node: &Node) -> Planned {
@@ -83,20 +99,7 @@ impl Planner<'_> {
         for (axis, gone) in reduced.iter_mut().enumerate() {
             *gone |= form[axis] == 1 && !(0..rank).any(|own| place(rank, own) == axis);
         }
-        let mut runs = Vec::new();
-        let mut axis = 0;
-        while axis < 5 {
-            let start = axis;
-            while axis < 5 && reduced[axis] {
-                axis += 1;
-            }
-            let length: usize = form[start..axis].iter().product();
-            if length > 1 {
-                runs.push([form[..start].iter().product(), length, form[axis..].iter().product()]);
-                form[start..axis].fill(1);
-            }
-            axis += 1;
-        }
+        let runs = runs(&mut form, reduced);
         self.simple(node, Kind::Reduce { kind, runs })
     }
 
@@ -108,4 +111,23 @@ impl Planner<'_> {
         let x: Source = self.source(x)?;
         self.push(Kind::Expand { from }, vec![x], output)
     }
+}
+
+/// Runs of neighbouring axes that are reduced, as (outer, length, inner); `form` becomes what is left.
+pub(super) fn runs(form: &mut Form, reduced: [bool; 5]) -> Vec<[usize; 3]> {
+    let mut runs = Vec::new();
+    let mut axis = 0;
+    while axis < 5 {
+        let start = axis;
+        while axis < 5 && reduced[axis] {
+            axis += 1;
+        }
+        let length: usize = form[start..axis].iter().product();
+        if length > 1 {
+            runs.push([form[..start].iter().product(), length, form[axis..].iter().product()]);
+            form[start..axis].fill(1);
+        }
+        axis += 1;
+    }
+    runs
 }

@@ -3,6 +3,7 @@
 mod conv;
 mod elementwise;
 mod moves;
+mod train;
 mod window;
 
 use crate::form::{Form, count, form, place};
@@ -13,6 +14,8 @@ use cytoscope_graph::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+pub(crate) use train::{Over, TAPS_AT_ONCE, Taps, Teach};
 
 /// Where a step reads a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +160,10 @@ pub(crate) enum Kind {
     Expand {
         from: Form,
     },
+    /// `[condition, a, b]`, each in the form it is broadcast in; conditions are 0 and 1.
+    Choose([Form; 3]),
+    /// What only training asks for.
+    Train(Teach),
 }
 
 /// A step with its name and work.
@@ -164,11 +171,13 @@ pub(crate) enum Kind {
 pub(crate) struct Step {
     pub kind: Kind,
     pub inputs: Vec<Source>,
-    pub output: ValueId,
-    pub form: Form,
+    /// What it makes.
+    pub outputs: Vec<(ValueId, Form)>,
     /// Operator and node, for profiles.
     pub name: String,
     pub macs: u64,
+    /// Elements it needs on the way, beside its outputs and one copy of the largest result of all.
+    pub spare: usize,
     /// Values nothing reads after this step.
     pub dead: Vec<ValueId>,
 }
@@ -236,6 +245,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
         steps: Vec::new(),
         name: String::new(),
         scratches: 0,
+        rates: Vec::new(),
     };
     let refused = |refusal: Refusal, op: &str, node: &str| match refusal {
         Refusal::Operator => EngineError::UnsupportedOp { engine, op: op.to_owned(), node: node.to_owned() },
@@ -248,6 +258,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
     for &value in &graph.inputs {
         let name = graph.value(value).name.clone();
         let form = planner.form(value).map_err(|r| refused(r, "an input", &name))?;
+        planner.floats(value).map_err(|r| refused(r, "an input", &name))?;
         let shape = graph.value(value).fixed_shape().unwrap_or_default();
         inputs.push(Input { value, name, shape, form });
     }
@@ -259,6 +270,9 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
         if let Some(step) = planner.steps.get_mut(first..).and_then(<[Step]>::last_mut) {
             step.macs = analysis::node_macs(graph, node).unwrap_or(0);
         }
+    }
+    for &value in graph.outputs.iter().filter(|v| graph.constant(**v).is_none()) {
+        planner.floats(value).map_err(|r| refused(r, "an output", &graph.value(value).name))?;
     }
     let Planner { constants, tables, mut steps, .. } = planner;
     let outputs = graph.outputs.iter().map(|&value| match graph.constant(value) {
@@ -285,8 +299,10 @@ fn bury(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut size: BTreeMap<ValueId, usize> = inputs.iter().map(|i| (i.value, count(&i.form))).collect();
     for (index, step) in steps.iter().enumerate() {
-        last.insert(step.output, index);
-        size.insert(step.output, count(&step.form));
+        for (output, form) in &step.outputs {
+            last.insert(*output, index);
+            size.insert(*output, count(form));
+        }
         for source in &step.inputs {
             if let Source::Value(value) = source {
                 last.insert(*value, index);
@@ -303,9 +319,11 @@ fn bury(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
     let mut alive: usize = inputs.iter().map(|i| count(&i.form)).sum();
     let (mut most, mut largest) = (alive, 0);
     for step in steps {
-        alive += count(&step.form);
-        largest = largest.max(count(&step.form));
-        most = most.max(alive);
+        for (_, form) in &step.outputs {
+            alive += count(form);
+            largest = largest.max(count(form));
+        }
+        most = most.max(alive + step.spare);
         alive -= step.dead.iter().filter_map(|v| size.get(v)).sum::<usize>();
     }
     most + largest
@@ -321,14 +339,24 @@ struct Planner<'a> {
     /// Of the node being planned.
     name: String,
     scratches: u32,
+    /// What optimizers share, by their inputs and memories.
+    rates: Vec<(train::Shared, ValueId)>,
 }
 
 impl Planner<'_> {
-    /// The form of a value, which must be of floats and not empty.
+    /// Refuses a value that a caller would see as other than floats.
+    fn floats(&self, value: ValueId) -> Planned {
+        match self.graph.value(value).dtype {
+            Some(ElementType::F32) | None => Ok(()),
+            Some(other) => because(format!("on {other} elements")),
+        }
+    }
+
+    /// The form of a value, which must be of floats (or of bools, which are 0 and 1 here) and not empty.
     fn form(&self, value: ValueId) -> Planned<Form> {
         let shape = self.shape(value)?;
         match self.graph.value(value).dtype {
-            Some(ElementType::F32) | None => {}
+            Some(ElementType::F32 | ElementType::Bool) | None => {}
             Some(other) => return because(format!("on {other} elements")),
         }
         if shape.contains(&0) {
@@ -409,8 +437,20 @@ impl Planner<'_> {
     }
 
     fn push_scratch(&mut self, kind: Kind, inputs: Vec<Source>, output: ValueId, form: Form) {
+        self.push_many(kind, inputs, vec![(output, form)], 0);
+    }
+
+    /// A step with several results, and elements it needs on the way.
+    fn push_many(&mut self, kind: Kind, inputs: Vec<Source>, outputs: Vec<(ValueId, Form)>, spare: usize) {
         let name = self.name.clone();
-        self.steps.push(Step { kind, inputs, output, form, name, macs: 0, dead: Vec::new() });
+        self.steps.push(Step { kind, inputs, outputs, name, macs: 0, spare, dead: Vec::new() });
+    }
+
+    /// A step whose result only the steps that follow read.
+    fn between(&mut self, kind: Kind, inputs: Vec<Source>, form: Form) -> Source {
+        let output = self.scratch();
+        self.push_scratch(kind, inputs, output, form);
+        Source::Value(output)
     }
 
     /// A step with one tensor in and one out.
@@ -452,6 +492,19 @@ impl Planner<'_> {
                 self.simple(node, Kind::Reshape)
             }
             Op::Cast { to: ElementType::F32 } => self.simple(node, Kind::Reshape),
+            Op::Where => self.choose(node),
+            Op::BatchNormalizationTraining { epsilon } => self.batch_norm_training(node, *epsilon),
+            Op::FakeQuantize { scales, axis, low, high } => {
+                let x = self.input(node, 0)?;
+                let scales = self.steps_of(x, scales, *axis)?;
+                let inputs = vec![self.source(x)?, scales];
+                let output = self.output(node)?;
+                self.push(Kind::Train(Teach::Round { low: *low, high: *high }), inputs, output)
+            }
+            Op::Loss(loss) => self.loss(node, loss),
+            Op::GlobalNorm => self.global_norm(node),
+            Op::Update(optimizer) => self.update(node, *optimizer),
+            Op::Vjp(of) => self.vjp(node, of),
             _ => Err(Refusal::Operator),
         }
     }

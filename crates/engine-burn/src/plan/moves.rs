@@ -1,8 +1,8 @@
 //! What only puts elements elsewhere.
 
 use super::{Cut, Kind, Planned, Planner, Tap, because};
-use crate::form::place;
-use cytoscope_graph::{DepthOrder, Node, PadMode, Tensor};
+use crate::form::{Form, place};
+use cytoscope_graph::{DepthOrder, Node, PadMode, Tensor, ValueId};
 
 impl Planner<'_> {
     /// Input positions of a resampled axis, each counted once.
@@ -45,9 +45,9 @@ impl Planner<'_> {
         Ok(())
     }
 
-    pub(super) fn slice(&mut self, node: &Node) -> Planned {
-        let (x, output) = (self.input(node, 0)?, self.output(node)?);
-        let (shape, form, out) = (self.shape(x)?, self.form(x)?, self.form(output)?);
+    /// The axes a slice cuts: where in the form, where it starts, and its step.
+    pub(super) fn slice_cuts(&self, node: &Node, x: ValueId, out: Form) -> Planned<Vec<(usize, i64, i64)>> {
+        let (shape, form) = (self.shape(x)?, self.form(x)?);
         let (Some(starts), Some(ends)) = (self.integers(node, 1, "starts")?, self.integers(node, 2, "ends")?) else {
             return because("without starts and ends");
         };
@@ -56,8 +56,7 @@ impl Planner<'_> {
         if ends.len() != starts.len() || axes.len() != starts.len() || steps.len() != starts.len() {
             return because("with arguments of different lengths");
         }
-        let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
-        let mut backwards = Vec::new();
+        let mut cuts = Vec::with_capacity(starts.len());
         for ((&start, &axis), &step) in starts.iter().zip(&axes).zip(&steps) {
             let (_, at) = self.axis(axis, shape.len())?;
             let n = form[at] as i64;
@@ -68,6 +67,17 @@ impl Planner<'_> {
             if step == 0 || !(0..n).contains(&from) || !(0..n).contains(&last) {
                 return because(format!("from {start} by {step} of an axis of {n}"));
             }
+            cuts.push((at, from, step));
+        }
+        Ok(cuts)
+    }
+
+    pub(super) fn slice(&mut self, node: &Node) -> Planned {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let (form, out) = (self.form(x)?, self.form(output)?);
+        let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
+        let mut backwards = Vec::new();
+        for (at, from, step) in self.slice_cuts(node, x, out)? {
             if step > 0 {
                 cuts[at] = Cut { start: from as usize, len: out[at], step: step as usize };
             } else {
@@ -79,15 +89,12 @@ impl Planner<'_> {
             return self.simple(node, Kind::Slice(cuts));
         }
         let from = self.source(x)?;
-        let between = self.scratch();
-        self.push_scratch(Kind::Slice(cuts), vec![from], between, cuts.map(|c| c.len));
-        self.push(Kind::Resample(backwards), vec![super::Source::Value(between)], output)
+        let between = self.between(Kind::Slice(cuts), vec![from], cuts.map(|c| c.len));
+        self.push(Kind::Resample(backwards), vec![between], output)
     }
 
-    pub(super) fn pad(&mut self, node: &Node, mode: PadMode) -> Planned {
-        let x = self.input(node, 0)?;
-        let (shape, form) = (self.shape(x)?, self.form(x)?);
-        let rank = shape.len();
+    /// What is put before and after each axis of the form.
+    pub(super) fn pad_ends(&self, node: &Node, rank: usize) -> Planned<[(i64, i64); 5]> {
         let Some(pads) = self.integers(node, 1, "pads")? else { return because("without pads") };
         let axes = self.integers(node, 3, "axes")?.unwrap_or_else(|| (0..rank as i64).collect());
         if pads.len() != 2 * axes.len() {
@@ -97,6 +104,13 @@ impl Planner<'_> {
         for (index, &axis) in axes.iter().enumerate() {
             ends[self.axis(axis, rank)?.1] = (pads[index], pads[index + axes.len()]);
         }
+        Ok(ends)
+    }
+
+    pub(super) fn pad(&mut self, node: &Node, mode: PadMode) -> Planned {
+        let x = self.input(node, 0)?;
+        let (shape, form) = (self.shape(x)?, self.form(x)?);
+        let ends = self.pad_ends(node, shape.len())?;
         if mode == PadMode::Constant {
             let value = self.known(node, 2, "a value")?.and_then(Tensor::as_f32).and_then(|v| v.first().copied());
             let mut cut = form.map(|len| Cut { start: 0, len, step: 1 });
@@ -132,30 +146,45 @@ impl Planner<'_> {
     }
 
     pub(super) fn depth_to_space(&mut self, node: &Node, block: usize, order: DepthOrder) -> Planned {
-        let [n, c, d, h, w] = self.form(self.input(node, 0)?)?;
-        if self.shape(self.input(node, 0)?)?.len() != 4 || block == 0 || d != 1 {
+        let (six, order) = self.depth_shuffle(self.input(node, 0)?, block, order)?;
+        self.simple(node, Kind::Shuffle { six, order })
+    }
+
+    /// How depth becomes space: a form of six axes and their order after.
+    pub(super) fn depth_shuffle(
+        &self,
+        x: ValueId,
+        block: usize,
+        order: DepthOrder,
+    ) -> Planned<([usize; 6], [usize; 6])> {
+        let [n, c, d, h, w] = self.form(x)?;
+        if self.shape(x)?.len() != 4 || block == 0 || d != 1 {
             return because("of other than images");
         }
         let channels = c / (block * block);
-        let kind = match order {
-            DepthOrder::Dcr => Kind::Shuffle { six: [n, block, block, channels, h, w], order: [0, 3, 4, 1, 5, 2] },
-            DepthOrder::Crd => Kind::Shuffle { six: [n, channels, block, block, h, w], order: [0, 1, 4, 2, 5, 3] },
-        };
-        self.simple(node, kind)
+        Ok(match order {
+            DepthOrder::Dcr => ([n, block, block, channels, h, w], [0, 3, 4, 1, 5, 2]),
+            DepthOrder::Crd => ([n, channels, block, block, h, w], [0, 1, 4, 2, 5, 3]),
+        })
     }
 
     pub(super) fn space_to_depth(&mut self, node: &Node, block: usize) -> Planned {
-        let [n, c, d, h, w] = self.form(self.input(node, 0)?)?;
-        if self.shape(self.input(node, 0)?)?.len() != 4 || block == 0 || d != 1 {
+        let (six, order) = self.space_shuffle(self.input(node, 0)?, block)?;
+        self.simple(node, Kind::Shuffle { six, order })
+    }
+
+    /// How space becomes depth: a form of six axes and their order after.
+    pub(super) fn space_shuffle(&self, x: ValueId, block: usize) -> Planned<([usize; 6], [usize; 6])> {
+        let [n, c, d, h, w] = self.form(x)?;
+        if self.shape(x)?.len() != 4 || block == 0 || d != 1 {
             return because("of other than images");
         }
-        let six = [n, c, h / block, block, w / block, block];
-        self.simple(node, Kind::Shuffle { six, order: [0, 3, 5, 1, 2, 4] })
+        Ok(([n, c, h / block, block, w / block, block], [0, 3, 5, 1, 2, 4]))
     }
 }
 
 /// Which element each position of a padded axis shows.
-fn pad_positions(mode: PadMode, n: i64, before: i64, after: i64) -> Option<Vec<i32>> {
+pub(super) fn pad_positions(mode: PadMode, n: i64, before: i64, after: i64) -> Option<Vec<i32>> {
     let length = n.checked_add(before)?.checked_add(after)?;
     let mirrored = |i: i64| {
         let r = i.rem_euclid(2 * (n - 1));

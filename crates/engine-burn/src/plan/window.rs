@@ -3,7 +3,10 @@
 use super::conv::spatial;
 use super::{Kind, Planned, Planner, PoolAxis, Tap, because};
 use crate::form::three;
-use cytoscope_graph::{AspectPolicy, CoordinateMode, NearestMode, Node, PoolAttrs, ResizeAttrs, ResizeMode};
+use cytoscope_graph::{AspectPolicy, CoordinateMode, NearestMode, Node, PoolAttrs, ResizeAttrs, ResizeMode, ValueId};
+
+/// For each position along an axis, the positions it is made of, with their weights.
+pub(super) type Parts = Vec<Vec<(usize, f64)>>;
 
 /// Most input elements an output element may be made of along an axis.
 const MOST_TAPS: usize = 16;
@@ -11,6 +14,18 @@ const MOST_TAPS: usize = 16;
 impl Planner<'_> {
     pub(super) fn pool(&mut self, node: &Node, attrs: &PoolAttrs, max: bool) -> Planned {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let (before, after, axes) = self.pool_axes(x, output, attrs, max)?;
+        self.simple(node, Kind::Pool { max, before, after, axes })
+    }
+
+    /// Padding before and after, and the axes of a pool that makes a tensor like `output` of `x`.
+    pub(super) fn pool_axes(
+        &mut self,
+        x: ValueId,
+        output: ValueId,
+        attrs: &PoolAttrs,
+        max: bool,
+    ) -> Planned<([usize; 5], [usize; 5], Vec<PoolAxis>)> {
         let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
         if lengths.len() != attrs.kernel.len() || lengths.is_empty() || lengths.len() > 3 {
             return because(format!("with {} spatial axes", attrs.kernel.len()));
@@ -50,14 +65,29 @@ impl Planner<'_> {
                 weights,
             });
         }
-        self.simple(node, Kind::Pool { max, before: spatial(before), after: spatial(after), axes })
+        Ok((spatial(before), spatial(after), axes))
     }
 
     pub(super) fn resize(&mut self, node: &Node, attrs: &ResizeAttrs) -> Planned {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let mut axes = Vec::new();
+        for (at, taps) in self.resize_taps(node, attrs, x, output)? {
+            axes.push((at, self.taps(&taps, at, MOST_TAPS)?));
+        }
+        self.simple(node, Kind::Resample(axes))
+    }
+
+    /// For each axis that changes, where in the form it is and what each position of `output` is made of.
+    pub(super) fn resize_taps(
+        &self,
+        node: &Node,
+        attrs: &ResizeAttrs,
+        x: ValueId,
+        output: ValueId,
+    ) -> Planned<Vec<(usize, Parts)>> {
         if attrs.coordinates == CoordinateMode::TfCropAndResize {
             return because("with coordinates tf_crop_and_resize");
         }
-        let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let shape = self.shape(x)?;
         let (input, out, rank) = (self.form(x)?, self.form(output)?, shape.len());
         let named = attrs.axes.clone().unwrap_or_else(|| (0..rank as i64).collect());
@@ -75,18 +105,22 @@ impl Planner<'_> {
             if n == m && factor == 1.0 {
                 continue;
             }
-            let taps: Vec<Vec<(usize, f64)>> = (0..m).map(|o| taps(attrs, o, n, m, factor)).collect();
-            let most = taps.iter().map(Vec::len).max().unwrap_or(0);
-            if most == 0 || most > MOST_TAPS {
-                return because(format!("that makes an element of {most}"));
-            }
-            axes.push((at, (0..most).map(|t| self.tap(&taps, t, at)).collect()));
+            axes.push((at, (0..m).map(|o| taps(attrs, o, n, m, factor)).collect()));
         }
-        self.simple(node, Kind::Resample(axes))
+        Ok(axes)
+    }
+
+    /// Taps that make each position of an axis of the parts it is made of, `limit` at most.
+    pub(super) fn taps(&mut self, parts: &Parts, axis: usize, limit: usize) -> Planned<Vec<Tap>> {
+        let most = parts.iter().map(Vec::len).max().unwrap_or(0);
+        if most == 0 || most > limit {
+            return because(format!("that makes an element of {most}"));
+        }
+        Ok((0..most).map(|t| self.tap(parts, t, axis)).collect())
     }
 
     /// Tap `t` of each output position along an axis; where a position has fewer, one that weighs nothing.
-    fn tap(&mut self, taps: &[Vec<(usize, f64)>], t: usize, axis: usize) -> Tap {
+    fn tap(&mut self, taps: &Parts, t: usize, axis: usize) -> Tap {
         let pick = |of: &Vec<(usize, f64)>| of.get(t).copied().unwrap_or((of.first().map_or(0, |f| f.0), 0.0));
         let table = self.table(taps.iter().map(|of| pick(of).0 as i32).collect());
         let weights: Vec<f32> = taps.iter().map(|of| pick(of).1 as f32).collect();

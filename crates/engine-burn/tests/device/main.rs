@@ -5,6 +5,7 @@
 mod discovery;
 mod networks;
 mod operators;
+mod training;
 
 // The library's own tests are built here (see its Cargo.toml).
 #[allow(dead_code)]

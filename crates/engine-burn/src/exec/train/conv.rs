@@ -1,0 +1,101 @@
+//! Gradients of convolutions.
+
+use super::super::Image;
+use super::super::elementwise::{Fold, folded};
+use crate::form::Form;
+use crate::plan::{TAPS_AT_ONCE, Taps};
+use burn_tensor::backend::Backend;
+use burn_tensor::module::conv3d;
+use burn_tensor::ops::{ConvOptions, PadMode};
+use burn_tensor::{Slice, Tensor};
+
+/// The weights of the convolution that takes gradients back: inputs and outputs of each group change places, taps are reversed.
+pub(super) fn turn<B: Backend>(w: Image<B>, groups: usize, form: Form) -> Image<B> {
+    let [outputs, each, d, h, width] = w.dims();
+    let taps = d * h * width;
+    let mut w: Tensor<B, 4> = w.reshape([groups, outputs / groups.max(1), each, taps]);
+    if taps > 1 {
+        w = w.flip([3]);
+    }
+    w.swap_dims(1, 2).reshape(form)
+}
+
+/// One after the other along the first axis.
+fn join<B: Backend, const D: usize>(mut parts: Vec<Tensor<B, D>>) -> Tensor<B, D> {
+    match parts.pop() {
+        Some(only) if parts.is_empty() => only,
+        last => Tensor::cat(parts.into_iter().chain(last).collect(), 0),
+    }
+}
+
+/// Rows as the channels of single voxels, laid out so that Burn reads four channels at once: for that no axis but theirs may have
+/// a stride of 1, not even one of length 1.
+fn as_channels<B: Backend>(rows: Tensor<B, 2>) -> Image<B> {
+    let [count, channels] = rows.dims();
+    let last: Image<B> = rows.reshape([count, 1, 1, 1, channels]);
+    last.permute([0, 4, 1, 2, 3])
+}
+
+/// Voxels that one thread of the device adds up: there is more to do side by side, and sums are more exact.
+const VOXELS: usize = 1024;
+
+/// The gradient of a convolution's weights: for each tap the products of what it saw and the gradient, summed over samples and
+/// space.
+///
+/// These are matrix products with short sides and a very long middle, for which Burn 0.21 has no kernel that cuts the middle in
+/// parts, and some that are wrong. So the voxels are cut in parts here, a part is a group of a grouped convolution that sees
+/// voxels as channels, and the parts' results are added.
+pub(super) fn weights<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: Form) -> Image<B> {
+    let Taps { kernel, stride, dilation, groups } = *taps;
+    let [outputs, inputs, ..] = form;
+    let [samples, _, d, h, w] = dy.dims();
+    let voxels = samples * d * h * w;
+    // One part would be a convolution without groups, which Burn may make a matrix product of.
+    let parts = voxels.div_ceil(VOXELS).max(2);
+    let each = voxels.div_ceil(parts).next_multiple_of(4);
+    let sides = |x: Image<B>| if samples == 1 { x.swap_dims(0, 1) } else { x.permute([1, 0, 2, 3, 4]) };
+    let filled = |x: Tensor<B, 2>| {
+        let missing = parts * each - voxels;
+        if missing == 0 { x } else { x.pad([(0, 0), (0, missing)], PadMode::Constant(0.0)) }
+    };
+    let (x, dy) = (sides(x), sides(dy));
+    let count = kernel.iter().product::<usize>().max(1);
+    let at_once = (TAPS_AT_ONCE / (inputs * parts * each).max(1)).clamp(1, count);
+    let per_group = outputs / groups.max(1);
+    let mut whole = Vec::with_capacity(groups);
+    for group in 0..groups {
+        let dy = dy.clone().slice_dim(0, group * per_group..(group + 1) * per_group);
+        let flat: Tensor<B, 2> = filled(dy.reshape([per_group, voxels]));
+        let cut: Tensor<B, 3> = flat.reshape([per_group, parts, each]).swap_dims(0, 1);
+        let seen_by = as_channels(cut.reshape([parts * per_group, each]));
+        let mut sums: Vec<Tensor<B, 2>> = Vec::new();
+        for first in (0..count).step_by(at_once) {
+            let some = first..(first + at_once).min(count);
+            let number = some.len();
+            let seen = some.map(|tap| {
+                let at = [tap / (kernel[1] * kernel[2]), tap / kernel[2] % kernel[1], tap % kernel[2]];
+                let along = |a: usize, len: usize| {
+                    let start = at[a] * dilation[a];
+                    let end = start + (len - 1) * stride[a] + 1;
+                    Slice::new(start as isize, Some(end as isize), stride[a] as isize)
+                };
+                let part = |start: usize, len: usize| Slice::new(start as isize, Some((start + len) as isize), 1);
+                let seen = x.clone().slice([
+                    part(group * inputs, inputs),
+                    part(0, samples),
+                    along(0, d),
+                    along(1, h),
+                    along(2, w),
+                ]);
+                filled(seen.reshape([inputs, voxels]))
+            });
+            let seen = as_channels(join(seen.collect()));
+            let products = conv3d(seen, seen_by.clone(), None, ConvOptions::new([1; 3], [0; 3], [1; 3], parts));
+            let products: Tensor<B, 3> = products.reshape([number * inputs, parts, per_group]);
+            sums.push(folded(products, Fold::Sum).reshape([number * inputs, per_group]));
+        }
+        let sums: Tensor<B, 3> = join(sums).reshape([count, inputs, per_group]);
+        whole.push(sums.permute([2, 1, 0]).reshape([per_group, inputs, kernel[0], kernel[1], kernel[2]]));
+    }
+    join(whole)
+}

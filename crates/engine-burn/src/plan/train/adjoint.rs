@@ -1,0 +1,100 @@
+//! Gradients of what moves elements or makes weighted sums of them along axes: every position of the input gathers from the
+//! positions of the output that were made of it.
+
+use super::super::moves::pad_positions;
+use super::super::window::Parts;
+use super::super::{Kind, Planned, Planner, because};
+use super::Teach;
+use crate::form::count;
+use cytoscope_graph::{Node, PadMode, PoolAttrs, ResizeAttrs, ValueId};
+
+/// Most output elements that an input element may go into along an axis.
+const MOST_TAPS: usize = 64;
+
+impl Planner<'_> {
+    /// Steps from `dy` to `dx`, where each position of an axis of the output was made of these parts of the input.
+    fn gather(&mut self, node: &Node, dy: ValueId, axes: Vec<(usize, Parts)>) -> Planned {
+        let dx = self.only(node)?;
+        let form = self.form(dx)?;
+        let mut found = Vec::with_capacity(axes.len());
+        for (axis, parts) in axes {
+            let mut back: Parts = vec![Vec::new(); form[axis]];
+            for (o, of) in parts.iter().enumerate() {
+                for (i, weight) in of {
+                    if let Some(list) = back.get_mut(*i) {
+                        list.push((o, *weight));
+                    }
+                }
+            }
+            found.push((axis, self.taps(&back, axis, MOST_TAPS)?));
+        }
+        let from = self.source(dy)?;
+        self.push(Kind::Resample(found), vec![from], dx)
+    }
+
+    pub(super) fn resize_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, attrs: &ResizeAttrs) -> Planned {
+        let axes = self.resize_taps(own, attrs, self.input(own, 0)?, dy)?;
+        self.gather(node, dy, axes)
+    }
+
+    pub(super) fn slice_gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> Planned {
+        let (x, out) = (self.input(own, 0)?, self.form(dy)?);
+        let mut axes = Vec::new();
+        for (axis, from, step) in self.slice_cuts(own, x, out)? {
+            let at = |o: usize| (from + o as i64 * step) as usize;
+            axes.push((axis, (0..out[axis]).map(|o| vec![(at(o), 1.0)]).collect()));
+        }
+        self.gather(node, dy, axes)
+    }
+
+    pub(super) fn pad_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, mode: PadMode) -> Planned {
+        let x = self.input(own, 0)?;
+        let (rank, form) = (self.shape(x)?.len(), self.form(x)?);
+        let mut axes = Vec::new();
+        for (axis, (before, after)) in self.pad_ends(own, rank)?.into_iter().enumerate().filter(|(_, e)| *e != (0, 0)) {
+            let n = form[axis] as i64;
+            let inside = |i: i64| usize::try_from(i).ok().filter(|i| *i < form[axis]);
+            let parts: Parts = if mode == PadMode::Constant {
+                (0..n + before + after).map(|o| inside(o - before).map(|i| (i, 1.0)).into_iter().collect()).collect()
+            } else {
+                let positions = pad_positions(mode, n, before, after);
+                let Some(positions) = positions else { return because("beyond what it can mirror") };
+                positions.into_iter().map(|i| inside(i.into()).map(|i| (i, 1.0)).into_iter().collect()).collect()
+            };
+            axes.push((axis, parts));
+        }
+        self.gather(node, dy, axes)
+    }
+
+    /// The way back of a form of six axes and their order.
+    pub(super) fn shuffle_gradient(&mut self, node: &Node, dy: ValueId, shuffle: ([usize; 6], [usize; 6])) -> Planned {
+        let (six, order) = shuffle;
+        let mut back = [0; 6];
+        for (to, &from) in order.iter().enumerate() {
+            if let Some(slot) = back.get_mut(from) {
+                *slot = to;
+            }
+        }
+        let dx = self.only(node)?;
+        let from = self.source(dy)?;
+        let six = order.map(|from| six.get(from).copied().unwrap_or(1));
+        self.push(Kind::Shuffle { six, order: back }, vec![from], dx)
+    }
+
+    pub(super) fn pool_gradient(
+        &mut self,
+        node: &Node,
+        own: &Node,
+        dy: ValueId,
+        attrs: &PoolAttrs,
+        max: bool,
+    ) -> Planned {
+        let (x, dx) = (self.input(own, 0)?, self.only(node)?);
+        let (before, after, axes) = self.pool_axes(x, dy, attrs, max)?;
+        let form = self.form(dx)?;
+        let inputs = vec![self.source(x)?, self.source(dy)?];
+        let kind = Kind::Train(Teach::Pool { max, before, after, axes });
+        self.push_many(kind, inputs, vec![(dx, form)], 4 * count(&form));
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! Steps of training against the reference executor, and against the processor's engine.
+
+mod networks;
+mod operators;
+
+use cytoscope_graph::{Graph, Tensor, reference};
+
+/// What the reference executor makes of a graph.
+fn expected(graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
+    let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
+    reference::run(graph, &names.zip(inputs.iter().cloned()).collect::<Vec<_>>()).unwrap()
+}
+
+/// Lengths of the difference and of what was expected.
+fn lengths(got: &Tensor, want: &Tensor) -> (f64, f64) {
+    assert_eq!(got.shape(), want.shape());
+    let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
+    let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+    (got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt(), norm)
+}

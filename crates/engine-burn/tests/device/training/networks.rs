@@ -1,0 +1,282 @@
+//! Whole steps of training.
+
+use super::{expected, lengths};
+use crate::{engine, numbers};
+use cytoscope_engine::{CompileOptions, Engine};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
+use cytoscope_graph::training::{
+    GradientGraph, Hyper, Loss, LossKind, Optimizer, StepOptions, gradient_graph, prepare, update_graph,
+};
+use cytoscope_graph::{
+    Activation, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, Op, Padding, PoolAttrs, ResizeAttrs, ResizeMode,
+    Tensor, ValueId,
+};
+
+/// A stack, a target of 0 and 1, a weight, and the network's own parameters.
+fn inputs(net: &Graph, made: &GradientGraph) -> Vec<Tensor> {
+    let count = made.graph.inputs.len() - made.parameters.len();
+    let mut all = Vec::new();
+    for (i, id) in made.graph.inputs.iter().take(count).enumerate() {
+        let shape = made.graph.value(*id).fixed_shape().unwrap();
+        let mut values = numbers(shape.iter().product(), i as u64 + 1);
+        match i {
+            1 => values.iter_mut().for_each(|v| *v = f32::from(u8::from(*v > 0.2))),
+            2 => values.iter_mut().for_each(|v| *v = v.max(0.0)),
+            _ => {}
+        }
+        all.push(Tensor::new(shape, values).unwrap());
+    }
+    all.extend(made.values(net).unwrap());
+    all
+}
+
+fn step(net: &Graph, shape: &[usize], kind: LossKind) -> (Graph, GradientGraph) {
+    let net = prepare(net).unwrap();
+    let channels = if net.name == "unet3d" { 2 } else { 1 };
+    let made = gradient_graph(&net, &[shape.to_vec()], &StepOptions::new(Loss::single(kind, channels))).unwrap();
+    (net, made)
+}
+
+fn shapes(of: &[Tensor]) -> Vec<Vec<usize>> {
+    of.iter().map(|t| t.shape().to_vec()).collect()
+}
+
+/// Every output of a step, twice, against the reference.
+fn compare(name: &str, net: &Graph, made: &GradientGraph, tolerance: f64) {
+    let Some(engine) = engine() else { return };
+    let inputs = inputs(net, made);
+    let want = expected(&made.graph, &inputs);
+    let mut session = engine.compile(&made.graph, &shapes(&inputs), &CompileOptions::default()).unwrap();
+    assert!(session.report().fallbacks.is_empty(), "{:?}", session.report());
+    let mut worst = 0.0f64;
+    for _ in 0..2 {
+        let got = session.run(&inputs).unwrap();
+        assert_eq!(got.len(), want.len());
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let what = i.checked_sub(1).and_then(|i| made.parameters.get(i)).map_or("other", |p| p.name.as_str());
+            let (off, norm) = lengths(got, want);
+            assert!(off <= tolerance * norm.max(1e-4), "{name}, output {i} ({what}): off by {off} of {norm}");
+            worst = worst.max(off / norm.max(1e-4));
+        }
+    }
+    eprintln!("{name}: {} outputs, off by {worst:.1e} at most", want.len());
+}
+
+fn u_net(filters: &[usize], upsampling: Upsampling, strides: &[[usize; 3]]) -> Graph {
+    let config = UNet3d {
+        filters: filters.to_vec(),
+        strides: strides.to_vec(),
+        out_channels: 2,
+        head: Some(Activation::Sigmoid),
+        upsampling,
+        ..UNet3d::default()
+    };
+    unet3d(&config, &Weights::Random { seed: 7 }).unwrap()
+}
+
+const DICE: LossKind = LossKind::DiceCrossEntropy { smooth: 1.0 };
+
+#[test]
+fn a_u_net_with_transposed_convolutions() {
+    let net = u_net(&[8, 12, 16], UNet3d::default().upsampling, &[[1, 2, 2], [2, 2, 2]]);
+    let (net, made) = step(&net, &[2, 1, 6, 12, 20], DICE);
+    compare("U-Net", &net, &made, 2e-3);
+}
+
+#[test]
+fn a_u_net_with_nearest_upsampling_and_odd_channels() {
+    let net = u_net(&[5, 7], Upsampling::Nearest, &[[2; 3]]);
+    let (net, made) = step(&net, &[1, 1, 4, 6, 8], DICE);
+    compare("odd channels", &net, &made, 2e-3);
+}
+
+#[test]
+fn a_residual_network_with_instance_norms() {
+    let config = DynUNet { filters: vec![8, 12, 16], ..DynUNet::default() };
+    let net = dynunet(&config, &Weights::Random { seed: 7 }).unwrap();
+    let (net, made) = step(&net, &[2, 1, 8, 12, 16], DICE);
+    compare("residual", &net, &made, 2e-3);
+}
+
+fn weight(graph: &mut Graph, name: &str, o: usize, i: usize) -> Option<ValueId> {
+    let values = numbers(o * i * 27, o as u64 * 31 + i as u64).iter().map(|v| v * 0.2).collect::<Vec<f32>>();
+    Some(graph.add_initializer(name, Tensor::new([o, i, 3, 3, 3], values).unwrap()))
+}
+
+fn stack(graph: &mut Graph) -> ValueId {
+    graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec())
+}
+
+/// Pools instead of strides, as many networks made elsewhere have them; a batch norm.
+fn pooled() -> Graph {
+    let mut graph = Graph::new("pooled");
+    let x = stack(&mut graph);
+    let pool = PoolAttrs {
+        kernel: vec![2; 3],
+        strides: vec![2; 3],
+        dilations: vec![1; 3],
+        padding: Padding::none(3),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let conv = || Op::Conv(ConvAttrs::same(&[3, 3, 3]));
+    let w = weight(&mut graph, "w1", 8, 1);
+    let a = graph.push("a", conv(), &[Some(x), w]);
+    let parts = [("scale", 1.0f32), ("bias", 0.1), ("mean", 0.0), ("variance", 1.0)];
+    let parts = parts.map(|(name, v)| Some(graph.add_initializer(name, Tensor::vector(vec![v; 8]))));
+    let a = graph.push(
+        "a.norm",
+        Op::BatchNormalization { epsilon: 1e-5 },
+        &[Some(a), parts[0], parts[1], parts[2], parts[3]],
+    );
+    let a = graph.push("a.act", Op::Activation(Activation::Relu), &[Some(a)]);
+    let b = graph.push("b", Op::MaxPool(pool.clone()), &[Some(a)]);
+    let w = weight(&mut graph, "w2", 8, 8);
+    let b = graph.push("b.conv", conv(), &[Some(b), w]);
+    let c = graph.push("c", Op::AveragePool(pool), &[Some(b)]);
+    let scales = graph.add_initializer("scales", Tensor::vector(vec![1.0f32, 1.0, 4.0, 4.0, 4.0]));
+    let linear =
+        ResizeAttrs { mode: ResizeMode::Linear, coordinates: CoordinateMode::HalfPixel, ..ResizeAttrs::nearest() };
+    let d = graph.push("d", Op::Resize(linear), &[Some(c), None, Some(scales)]);
+    let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(d), Some(a)]);
+    let w = weight(&mut graph, "w3", 1, 16);
+    let y = graph.push("y", conv(), &[Some(both), w]);
+    graph.outputs.push(y);
+    graph
+}
+
+#[test]
+fn a_network_with_pools_and_a_batch_norm() {
+    let (net, made) = step(&pooled(), &[2, 1, 4, 8, 12], DICE);
+    assert_eq!(made.norms.len(), 1);
+    compare("pooled", &net, &made, 2e-3);
+}
+
+/// Two convolutions that read rounded values, as a quantized network is taught. Scales are powers of two, so that sums are exact in
+/// any order and no value rounds another way.
+#[test]
+fn a_network_of_rounded_values() {
+    let mut graph = Graph::new("rounded");
+    let mut read = stack(&mut graph);
+    for (name, from, to) in [("a", 1, 8), ("b", 8, 1)] {
+        let w = weight(&mut graph, &format!("{name}.w"), to, from);
+        let scales: Vec<f32> = (0..to).map(|i| if i % 2 == 0 { 0.0078125 } else { 0.015625 }).collect();
+        let fake = Op::FakeQuantize { scales, axis: 0, low: -127.0, high: 127.0 };
+        let w = graph.push(format!("{name}.rounded"), fake, &[w]);
+        let fake = Op::FakeQuantize { scales: vec![0.25], axis: 1, low: -3.0, high: 4.0 };
+        let seen = graph.push(format!("{name}.seen"), fake, &[Some(read)]);
+        read = graph.push(name, Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(seen), Some(w)]);
+        if name == "a" {
+            read = graph.push("a.act", Op::Activation(Activation::Relu), &[Some(read)]);
+        }
+    }
+    graph.outputs.push(read);
+    let (net, made) = step(&graph, &[2, 1, 4, 6, 8], LossKind::MeanSquared);
+    assert_eq!(made.parameters.len(), 2, "weights are taught through their rounding");
+    compare("rounded", &net, &made, 1e-4);
+}
+
+#[test]
+fn optimizers() {
+    let Some(engine) = engine() else { return };
+    let (net, made) = step(&pooled(), &[1, 1, 4, 8, 8], DICE);
+    let values = made.values(&net).unwrap();
+    for optimizer in [
+        Optimizer::default(),
+        Optimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.01 },
+        Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
+        Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+    ] {
+        for (step, limit) in [(1, 1.0), (3, 0.0), (4000, 1e9)] {
+            let update = update_graph(&made.parameters, optimizer);
+            let hyper = Hyper { rate: 1e-2, step, scale: 0.5, limit };
+            let mut inputs = vec![Tensor::vector(hyper.to_vec())];
+            for copy in 0..if update.has_second { 4 } else { 3 } {
+                for (i, v) in values.iter().enumerate() {
+                    let mut noise = numbers(v.len(), 1000 * copy + i as u64 + 1);
+                    if copy == 3 {
+                        noise.iter_mut().for_each(|v| *v = v.abs());
+                    }
+                    inputs.push(if copy == 0 { v.clone() } else { Tensor::new(v.shape(), noise).unwrap() });
+                }
+            }
+            let want = expected(&update.graph, &inputs);
+            let mut session = engine.compile(&update.graph, &shapes(&inputs), &CompileOptions::default()).unwrap();
+            let got = session.run(&inputs).unwrap();
+            assert_eq!(got.len(), want.len());
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                let (off, norm) = lengths(got, want);
+                assert!(off <= 1e-5 * norm.max(1e-3), "{optimizer:?}, step {step}, output {i}: {off} of {norm}");
+            }
+        }
+    }
+}
+
+/// Convolution, instance norm, rectifier, convolution.
+fn small() -> Graph {
+    let mut graph = Graph::new("small");
+    let x = stack(&mut graph);
+    let conv = || Op::Conv(ConvAttrs::same(&[3, 3, 3]));
+    let w = weight(&mut graph, "w1", 8, 1);
+    let a = graph.push("a", conv(), &[Some(x), w]);
+    let scale = graph.add_initializer("scale", Tensor::vector(vec![1.0f32; 8]));
+    let bias = graph.add_initializer("bias", Tensor::vector(vec![0.0f32; 8]));
+    let a = graph.push("a.norm", Op::InstanceNormalization { epsilon: 1e-5 }, &[Some(a), Some(scale), Some(bias)]);
+    let a = graph.push("a.act", Op::Activation(Activation::LeakyRelu { alpha: 0.01 }), &[Some(a)]);
+    let w = weight(&mut graph, "w2", 1, 8);
+    let y = graph.push("y", conv(), &[Some(a), w]);
+    graph.outputs.push(y);
+    graph
+}
+
+/// Losses of some steps on one batch: what is bright in a stack is to be found.
+fn curve(engine: &dyn Engine) -> Vec<f64> {
+    let (net, made) = step(&small(), &[2, 1, 4, 12, 12], DICE);
+    let update = update_graph(&made.parameters, Optimizer::default());
+    let mut values = made.values(&net).unwrap();
+    let first = inputs(&net, &made);
+    let mut batch: Vec<Tensor> = first[..3].to_vec();
+    let bright = batch[0].as_f32().unwrap().iter().map(|v| f32::from(u8::from(*v > 0.3))).collect::<Vec<f32>>();
+    batch[1] = Tensor::new(batch[1].shape(), bright).unwrap();
+    let zeros = |of: &[Tensor]| -> Vec<Tensor> {
+        of.iter().map(|t| Tensor::new(t.shape(), vec![0.0f32; t.len()]).unwrap()).collect()
+    };
+    let (mut means, mut squares) = (zeros(&values), zeros(&values));
+    let mut sessions: Option<(Box<dyn cytoscope_engine::Session>, Box<dyn cytoscope_engine::Session>)> = None;
+    let mut losses = Vec::new();
+    for number in 1..=12 {
+        let given: Vec<Tensor> = batch.iter().chain(&values).cloned().collect();
+        let hyper = Hyper { rate: 2e-2, step: number, scale: 1.0, limit: 1.0 };
+        let (gradients, updates) = sessions.get_or_insert_with(|| {
+            let mut all = vec![Tensor::vector(hyper.to_vec())];
+            (0..4).for_each(|_| all.extend(values.iter().cloned()));
+            let options = CompileOptions { threads: 1, ..CompileOptions::default() };
+            let gradients = engine.compile(&made.graph, &shapes(&given), &options).unwrap();
+            (gradients, engine.compile(&update.graph, &shapes(&all), &options).unwrap())
+        });
+        let mut found = gradients.run(&given).unwrap().into_iter();
+        losses.push(found.next().unwrap().to_f64_vec()[0]);
+        let mut all = vec![Tensor::vector(hyper.to_vec())];
+        all.extend(values.iter().cloned());
+        all.extend(found);
+        all.extend(means.iter().chain(&squares).cloned());
+        let mut next = updates.run(&all).unwrap().into_iter().skip(1);
+        values = next.by_ref().take(values.len()).collect();
+        means = next.by_ref().take(values.len()).collect();
+        squares = next.collect();
+    }
+    losses
+}
+
+#[test]
+fn a_loss_falls_as_it_does_on_the_processor() {
+    let Some(engine) = engine() else { return };
+    let (got, want) = (curve(engine), curve(&CpuEngine::new()));
+    eprintln!("losses {got:.4?}, on the processor {want:.4?}");
+    assert!(got[got.len() - 1] < 0.8 * got[0], "{got:?}");
+    for (got, want) in got.iter().zip(&want) {
+        assert!((got - want).abs() <= 2e-3 * want, "{got} instead of {want}");
+    }
+}

@@ -1,0 +1,266 @@
+//! One gradient against the reference, by family.
+
+use super::expected;
+use crate::{numbers, refusal, same_on, tensor};
+use cytoscope_graph::training::{Loss, LossKind, LossTerm};
+use cytoscope_graph::{
+    Activation, ConvAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph, Node, Op, PadMode, Padding, PoolAttrs,
+    ResizeAttrs, ResizeMode, Tensor, ValueId,
+};
+
+const SHAPE: [usize; 5] = [2, 4, 4, 6, 8];
+
+fn ints(values: &[i64]) -> Option<Tensor> {
+    Some(Tensor::vector(values.to_vec()))
+}
+
+fn input(graph: &mut Graph, name: &str, like: &Tensor) -> ValueId {
+    graph.add_input(name, ElementType::F32, like.shape().iter().map(|n| Dim::Fixed(*n)).collect())
+}
+
+/// The graph of a gradient, with what goes in: first inputs move, the others are constants. `wanted` counts the gradients, from
+/// the first input on.
+fn gradient(op: Op, moving: &[Tensor], constants: &[Option<Tensor>], wanted: usize) -> (Graph, Vec<Tensor>) {
+    let build = || {
+        let mut graph = Graph::new("gradient");
+        let mut ids: Vec<Option<ValueId>> =
+            moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+        for (i, constant) in constants.iter().enumerate() {
+            ids.push(constant.as_ref().map(|c| graph.add_initializer(format!("c{i}"), c.clone())));
+        }
+        (graph, ids)
+    };
+    let (mut forward, ids) = build();
+    let y = forward.push("y", op.clone(), &ids);
+    forward.outputs.push(y);
+    let dy = tensor(expected(&forward, moving)[0].shape(), 99);
+    let (mut graph, mut ids) = build();
+    ids.push(Some(input(&mut graph, "dy", &dy)));
+    let outputs: Vec<Option<ValueId>> =
+        (0..wanted).map(|i| Some(graph.add_value(format!("d{i}"), None, None))).collect();
+    graph.outputs = outputs.iter().flatten().copied().collect();
+    graph.nodes.push(Node { name: "node".into(), op: Op::Vjp(Box::new(op)), inputs: ids, outputs });
+    (graph, moving.iter().cloned().chain([dy]).collect())
+}
+
+fn same(what: &str, op: Op, moving: &[Tensor], constants: &[Option<Tensor>], wanted: usize) {
+    let (graph, inputs) = gradient(op, moving, constants, wanted);
+    same_on(what, &graph, &inputs);
+}
+
+#[test]
+fn convolutions() {
+    let conv = |what: &str, attrs: ConvAttrs, x: &[usize], w: &[usize]| {
+        let moving = [tensor(x, 1), tensor(w, 2), tensor(&w[..1], 3)];
+        same(what, Op::Conv(attrs), &moving, &[], 3);
+    };
+    let plain = ConvAttrs::same(&[3; 3]);
+    conv("conv", plain.clone(), &SHAPE, &[6, 4, 3, 3, 3]);
+    conv("conv of odd channels", plain.clone(), &[1, 3, 5, 6, 7], &[5, 3, 3, 3, 3]);
+    conv("conv with strides", plain.clone().with_strides(&[1, 2, 2]), &SHAPE, &[6, 4, 3, 3, 3]);
+    let halves = ConvAttrs::same(&[2; 3]).with_strides(&[2; 3]).with_padding(Padding::none(3));
+    conv("conv of blocks", halves, &SHAPE, &[6, 4, 2, 2, 2]);
+    let thinned = ConvAttrs::same(&[1; 3]).with_strides(&[2; 3]);
+    conv("conv of single voxels with strides", thinned, &[2, 4, 5, 6, 8], &[6, 4, 1, 1, 1]);
+    conv("conv of single voxels", ConvAttrs::same(&[1; 3]), &SHAPE, &[8, 4, 1, 1, 1]);
+    let wide = Padding::Explicit { before: vec![2, 0, 1], after: vec![1, 3, 1] };
+    conv("conv, uneven", plain.clone().with_padding(wide), &SHAPE, &[6, 4, 3, 3, 3]);
+    conv("conv without padding", plain.clone().with_padding(Padding::none(3)), &SHAPE, &[6, 4, 3, 3, 3]);
+    let far = Padding::symmetric(vec![3, 3, 4]);
+    conv("conv with more padding than reach", plain.clone().with_padding(far), &SHAPE, &[6, 4, 3, 3, 3]);
+    let grouped = ConvAttrs { group: 2, dilations: vec![1, 2, 2], ..plain };
+    conv("conv, groups, dilation", grouped, &SHAPE, &[6, 2, 3, 3, 3]);
+    conv("conv of images", ConvAttrs::same(&[3, 3]), &[2, 3, 6, 8], &[4, 3, 3, 3]);
+}
+
+/// Software Vulkan leaves long loops early, and sums of many numbers lose digits.
+#[test]
+fn convolutions_of_many_voxels() {
+    let moving = [tensor(&[1, 2, 24, 64, 50], 1), tensor(&[3, 2, 3, 3, 3], 2), tensor(&[3], 3)];
+    same("conv of 76,800 voxels", Op::Conv(ConvAttrs::same(&[3; 3])), &moving, &[], 3);
+}
+
+#[test]
+fn activations() {
+    use Activation::*;
+    let all = [
+        Relu,
+        LeakyRelu { alpha: 0.2 },
+        Elu { alpha: 0.7 },
+        Celu { alpha: 0.6 },
+        Selu { alpha: 1.673, gamma: 1.05 },
+        Gelu { tanh: false },
+        Gelu { tanh: true },
+        Silu,
+        Sigmoid,
+        HardSigmoid { alpha: 0.2, beta: 0.5 },
+        HardSwish,
+        Mish,
+        Tanh,
+        Softplus,
+        Softsign,
+        ThresholdedRelu { alpha: 0.5 },
+        Clip { min: -0.5, max: 1.0 },
+        Clip { min: f32::NEG_INFINITY, max: 0.5 },
+    ];
+    let mut x: Vec<f32> = numbers(64, 3).iter().map(|v| v * 4.0).collect();
+    for (value, extreme) in x.iter_mut().zip([0.0, -0.0, 40.0, -40.0, 200.0, -200.0, 1.0, -1.0]) {
+        *value = extreme;
+    }
+    let x = Tensor::new([1, 2, 32], x).unwrap();
+    for activation in all {
+        same(&format!("{activation:?}"), Op::Activation(activation), &[x.clone()], &[], 1);
+    }
+}
+
+#[test]
+fn normalisations() {
+    let moving = [tensor(&SHAPE, 1), tensor(&[4], 2), tensor(&[4], 3)];
+    same("instance norm", Op::InstanceNormalization { epsilon: 1e-5 }, &moving, &[], 3);
+    same("group norm", Op::GroupNormalization { groups: 2, epsilon: 1e-5 }, &moving, &[], 3);
+    same("batch norm", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &moving, &[], 3);
+    let mut graph = Graph::new("batch");
+    let ids: Vec<_> = moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+    let y = graph.push("y", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &ids);
+    graph.outputs.push(y);
+    for name in ["mean", "variance"] {
+        let more = graph.add_value(name, None, None);
+        graph.nodes[0].outputs.push(Some(more));
+        graph.outputs.push(more);
+    }
+    same_on("batch norm with its statistics", &graph, &moving);
+    let variance = Tensor::vector(vec![0.5f32, 1.0, 2.0, 3.0]);
+    let mut graph = Graph::new("frozen");
+    let mut ids: Vec<_> =
+        moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+    ids.push(Some(graph.add_initializer("mean", tensor(&[4], 4))));
+    ids.push(Some(graph.add_initializer("variance", variance)));
+    let y = graph.push("y", Op::BatchNormalization { epsilon: 1e-5 }, &ids);
+    graph.outputs.push(y);
+    same_on("batch norm that is taught, statistics fixed", &graph, &moving);
+}
+
+#[test]
+fn pools() {
+    let pool = |kernel: usize, stride: usize, pad: usize| PoolAttrs {
+        kernel: vec![1, kernel, kernel],
+        strides: vec![1, stride, stride],
+        dilations: vec![1; 3],
+        padding: Padding::symmetric(vec![0, pad, pad]),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let x = tensor(&[2, 3, 4, 7, 8], 1);
+    // Where several are the largest, the first one counts.
+    let whole = x.as_f32().unwrap().iter().map(|v| (v * 1.5).round()).collect::<Vec<f32>>();
+    let equal = Tensor::new(x.shape(), whole).unwrap();
+    let padded = PoolAttrs { count_include_pad: true, ..pool(3, 2, 1) };
+    for (what, attrs) in
+        [("blocks", pool(2, 2, 0)), ("overlapping", pool(3, 2, 1)), ("every voxel", pool(3, 1, 1)), ("padded", padded)]
+    {
+        for x in [&x, &equal] {
+            same(&format!("maximum, {what}"), Op::MaxPool(attrs.clone()), std::slice::from_ref(x), &[], 1);
+        }
+        same(&format!("mean, {what}"), Op::AveragePool(attrs), std::slice::from_ref(&x), &[], 1);
+    }
+    let cube = PoolAttrs { kernel: vec![2; 3], strides: vec![2; 3], ..pool(2, 2, 0) };
+    let cube = PoolAttrs { padding: Padding::none(3), ..cube };
+    for x in [&x, &equal] {
+        same("maximum of cubes", Op::MaxPool(cube.clone()), std::slice::from_ref(x), &[], 1);
+    }
+}
+
+#[test]
+fn resizing_and_moving() {
+    let x = [tensor(&SHAPE, 1)];
+    let scales = |s: &[f32]| vec![None, Some(Tensor::vector(s.to_vec()))];
+    let up = scales(&[1.0, 1.0, 1.0, 2.0, 2.0]);
+    same("nearest", Op::Resize(ResizeAttrs::nearest()), &x, &up, 1);
+    for coordinates in [CoordinateMode::HalfPixel, CoordinateMode::AlignCorners] {
+        let linear = ResizeAttrs { mode: ResizeMode::Linear, coordinates, ..ResizeAttrs::nearest() };
+        same(&format!("linear {coordinates:?}"), Op::Resize(linear.clone()), &x, &up, 1);
+        same("linear, smaller", Op::Resize(linear), &x, &scales(&[1.0, 1.0, 0.5, 1.5, 0.75]), 1);
+    }
+    let pads = ints(&[0, 0, 1, 2, 0, 0, 1, 0, 3, 2]);
+    for mode in [PadMode::Constant, PadMode::Edge, PadMode::Reflect, PadMode::Wrap] {
+        same(&format!("pad {mode:?}"), Op::Pad { mode }, &x, &[pads.clone()], 1);
+    }
+    let cut = ints(&[0, 0, -1, 2, 0, 0, 0, 0, -2, 0]);
+    same("pad that cuts", Op::Pad { mode: PadMode::Constant }, &x, &[cut], 1);
+    same("slice", Op::Slice, &x, &[ints(&[1, -3]), ints(&[100, -1]), ints(&[1, -1])], 1);
+    let steps = [ints(&[0, 5, 1]), ints(&[4, -100, 8]), ints(&[1, 3, 4]), ints(&[2, -2, 3])];
+    same("slice with steps", Op::Slice, &x, &steps, 1);
+    for order in [DepthOrder::Dcr, DepthOrder::Crd] {
+        same("depth to space", Op::DepthToSpace { block: 2, order }, &[tensor(&[1, 8, 3, 4], 1)], &[], 1);
+    }
+    same("space to depth", Op::SpaceToDepth { block: 2 }, &[tensor(&[1, 2, 4, 6], 1)], &[], 1);
+}
+
+#[test]
+fn losses() {
+    let shape = [2, 3, 4, 5, 6];
+    let mut weight: Vec<f32> = numbers(240, 5).iter().map(|v| v.max(0.0)).collect();
+    weight[..20].fill(0.0);
+    let weight = Tensor::new([2, 1, 4, 5, 6], weight).unwrap();
+    let targets = numbers(720, 6).iter().map(|v| f32::from(u8::from(*v > 0.1))).collect::<Vec<f32>>();
+    let target = Tensor::new(shape, targets).unwrap();
+    let logits = Tensor::new(shape, numbers(720, 7).iter().map(|v| v * 12.0).collect::<Vec<f32>>()).unwrap();
+    let certain = numbers(720, 8).iter().map(|v| ((v + 1.0) / 2.0).clamp(0.01, 0.99)).collect::<Vec<f32>>();
+    let probabilities = Tensor::new(shape, certain).unwrap();
+    for kind in [
+        LossKind::BinaryCrossEntropy,
+        LossKind::Dice { smooth: 1.0 },
+        LossKind::DiceCrossEntropy { smooth: 1e-5 },
+        LossKind::Tversky { alpha: 0.3, beta: 0.7, smooth: 1.0 },
+        LossKind::Focal { gamma: 2.0 },
+        LossKind::Focal { gamma: 0.5 },
+        LossKind::MeanSquared,
+        LossKind::MeanAbsolute,
+        LossKind::Huber { delta: 0.5 },
+    ] {
+        for (sigmoid, x) in [(true, &logits), (false, &probabilities)] {
+            let term = |channels, factor, within| LossTerm { kind, channels, factor, sigmoid, within };
+            let two = Loss { terms: vec![term(0..2, 0.7, None), term(1..3, 1.3, Some(0))] };
+            for (loss, weighted) in [(two, true), (Loss { terms: vec![term(0..3, 1.0, None)] }, false)] {
+                let mut moving = vec![x.clone(), target.clone()];
+                moving.extend(weighted.then(|| weight.clone()));
+                let what = format!("{kind:?}, sigmoid {sigmoid}, weighted {weighted}");
+                let mut graph = Graph::new("loss");
+                let ids: Vec<_> =
+                    moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+                let y = graph.push("y", Op::Loss(loss.clone()), &ids);
+                graph.outputs.push(y);
+                same_on(&what, &graph, &moving);
+                same(&format!("{what}, gradient"), Op::Loss(loss), &moving, &[], 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn conditions() {
+    use cytoscope_graph::BinaryOp;
+    let given = [tensor(&SHAPE, 1), tensor(&[4, 1, 1, 1], 2)];
+    for op in [BinaryOp::Greater, BinaryOp::GreaterOrEqual, BinaryOp::Less, BinaryOp::LessOrEqual, BinaryOp::Equal] {
+        let mut graph = Graph::new("conditions");
+        let ids: Vec<_> = given.iter().enumerate().map(|(i, t)| input(&mut graph, &format!("x{i}"), t)).collect();
+        let condition = graph.push("condition", Op::Binary(op), &[Some(ids[0]), Some(ids[1])]);
+        let zero = graph.add_initializer("zero", Tensor::scalar(0.25f32));
+        let y = graph.push("y", Op::Where, &[Some(condition), Some(ids[1]), Some(zero)]);
+        graph.outputs.push(y);
+        same_on(&format!("{op:?}"), &graph, &given);
+    }
+}
+
+#[test]
+fn what_has_no_gradient_here_is_named() {
+    let (graph, _) = gradient(Op::Tile, &[tensor(&[1, 2, 4], 1)], &[ints(&[1, 1, 2])], 1);
+    let Some(why) = refusal(&graph) else { return };
+    assert!(why.contains("wgpu") && why.contains("Tile") && why.contains("\"node\""), "{why}");
+    let norm = Op::LayerNormalization { axis: -1, epsilon: 1e-5 };
+    let moving = [tensor(&[1, 2, 4], 1), tensor(&[4], 2), tensor(&[4], 3)];
+    let (graph, _) = gradient(norm, &moving, &[], 3);
+    let why = refusal(&graph).unwrap();
+    assert!(why.contains("LayerNormalization") && why.contains("\"node\""), "{why}");
+}
