@@ -59,3 +59,8 @@ impl ProbeDevice {
 pub(crate) fn for_request(device: &str) -> Devices {
     if device == "cpu" { Devices::cpu_only() } else { discover() }
 }
+
+/// The devices a training needs: of itself it takes the processor, so that no GPU is looked for.
+pub(crate) fn for_training(device: &str) -> Devices {
+    if device == "auto" { Devices::cpu_only() } else { for_request(device) }
+}

@@ -1,9 +1,8 @@
 //! `cytoscope train`.
 
 use super::failure::{Failure, Outcome};
-use super::{parse_threads, parse_zyx, print, print_json, progress};
+use super::{devices, parse_threads, parse_zyx, print, print_json, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_pipeline::devices::Devices;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_samples::Task;
 use cytoscope_train::{TrainConfig, TrainJob, TrainReport, Verdict};
@@ -46,7 +45,7 @@ pub(crate) struct Train {
     /// Patches in a step.
     #[arg(long)]
     batch: Option<usize>,
-    /// auto or cpu.
+    /// Where steps are computed: auto (the processor), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: String,
     /// auto or f32.
@@ -82,12 +81,6 @@ enum TaskName {
 
 impl Train {
     pub(crate) fn run(self) -> Outcome {
-        if !matches!(self.device.as_str(), "auto" | "cpu") {
-            return Err(Failure::wrong_use(format!(
-                "training on \"{}\" is not available: give --device cpu, or leave it out",
-                self.device
-            )));
-        }
         if !matches!(self.precision.as_str(), "auto" | "f32") {
             return Err(Failure::wrong_use(format!(
                 "training in \"{}\" is not available: give --precision f32, or leave it out",
@@ -123,8 +116,9 @@ impl Train {
             seed: self.seed,
             threads: self.threads,
             without_int8: self.without_int8,
+            device: self.device,
         };
-        let report = job.run(&context, &Devices::cpu_only())?;
+        let report = job.run(&context, &devices::for_training(&job.device))?;
         if self.json {
             return print_json(&report);
         }
@@ -148,6 +142,7 @@ fn tell(report: &TrainReport) {
         report.step_secs,
         report.stalled_secs
     ));
+    print(&format!("  on {}", report.device));
     if let Some(bytes) = report.peak_rss_bytes {
         print(&format!("  peak memory {}", bytes_text(bytes)));
     }

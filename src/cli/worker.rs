@@ -3,7 +3,6 @@
 use super::devices;
 use super::failure::{Failure, Outcome};
 use clap::Args;
-use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::worker::{Setup, no_further, serve};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_train::{CheckJob, TrainJob};
@@ -39,7 +38,10 @@ impl Worker {
 /// The jobs of rooms above the worker's own.
 fn further(kind: &str, job: Value, context: &Context) -> Result<Value, JobError> {
     match kind {
-        TrainJob::KIND => written(&read::<TrainJob>(kind, job)?.run(context, &Devices::cpu_only())?),
+        TrainJob::KIND => {
+            let job = read::<TrainJob>(kind, job)?;
+            written(&job.run(context, &devices::for_training(&job.device))?)
+        }
         CheckJob::KIND => written(&read::<CheckJob>(kind, job)?.run(context)?),
         _ => no_further(kind, job, context),
     }

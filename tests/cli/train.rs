@@ -1,6 +1,6 @@
 //! `train`: what comes out, what survives a kill, what is refused.
 
-use crate::common::{Desk, missing, python};
+use crate::common::{Desk, missing, python, say_skipped};
 use cytoscope_graph::package::Package;
 use image::RgbImage;
 use serde_json::Value;
@@ -308,7 +308,7 @@ fn what_cannot_be_taught_is_refused_with_a_reason() {
     std::fs::write(desk.path("bad.toml"), "learning_rat = 1\n").unwrap();
     let arguments = ["train", "--task", "segmentation", "--data", "sim", "--out", "m"];
     desk.fails(2, &[&arguments[..], &["--config", "bad.toml"]].concat(), &["bad.toml", "learning_rat"]);
-    desk.fails(2, &[&arguments[..], &["--device", "cuda"]].concat(), &["cpu"]);
+    desk.fails(2, &[&arguments[..], &["--device", "cuda:63"]].concat(), &["cuda:63", "cpu (usable)"]);
     desk.fails(2, &[&arguments[..], &["--from", "nobody"]].concat(), &["nobody"]);
     desk.fails(2, &[&arguments[..], &["--minutes", "0"]].concat(), &["minutes"]);
     std::fs::create_dir(desk.path("full")).unwrap();
@@ -329,4 +329,35 @@ fn what_cannot_be_taught_is_refused_with_a_reason() {
     desk.write("sim/odd_labels.tif", "ZYX", &[4, 8, 9], vec![1u16; 288]);
     let ran = desk.run(&[&SMALL[..], &["--steps", "2", "--without-int8", "--out", "m"]].concat()).ok();
     assert!(ran.stderr.contains("odd") && ran.stderr.contains("left out"), "{}", ran.stderr);
+}
+
+/// Whatever GPU there is, software included, learns what the processor learns.
+#[test]
+fn a_gpu_takes_the_same_steps() {
+    let desk = Desk::new();
+    pairs(&desk, 2);
+    let text = "patch_zyx = [8, 16, 16]\nbatch = 1\n[network]\nfilters = [4, 8]\n[validation]\ntimes = 1\n";
+    std::fs::write(desk.path("t.toml"), text).unwrap();
+    let with_gpu = |arguments: &[&str]| {
+        let out = desk.command(arguments).env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
+        assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()
+    };
+    let devices = with_gpu(&["devices", "--json"]);
+    let list = devices.as_array().unwrap();
+    let gpu = list.iter().find(|d| d["usable"] == true && d["id"] != "cpu").map(|d| (&d["id"], &d["name"]));
+    let Some((gpu, name)) = gpu.and_then(|(id, name)| Some((id.as_str()?, name))) else {
+        return say_skipped(&format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
+    };
+    let losses = |device: &str, out: &str| -> Vec<f64> {
+        let arguments = ["--steps", "6", "--without-int8", "--device", device, "--out", out];
+        let report = with_gpu(&[&SMALL[..], &arguments].concat());
+        assert!(device == "cpu" || &report["device"] == name, "{report:#}");
+        report["history"]["steps"].as_array().unwrap().iter().map(|p| p["loss"].as_f64().unwrap()).collect()
+    };
+    let (got, want) = (losses(gpu, "on-gpu"), losses("cpu", "on-cpu"));
+    assert!(!got.is_empty() && got.len() == want.len(), "{got:?}, {want:?}");
+    for (got, want) in got.iter().zip(&want) {
+        assert!((got - want).abs() < 5e-3 * want.abs(), "{got} instead of {want}");
+    }
 }

@@ -33,12 +33,19 @@ pub struct TrainJob {
     /// Seed of all that is drawn.
     #[serde(default)]
     pub seed: u64,
-    /// Threads; 0: all. The same number gives the same result bit by bit.
+    /// Threads; 0: all. On the processor the same number gives the same result bit by bit.
     #[serde(default)]
     pub threads: usize,
     /// Leave the quantized network out.
     #[serde(default)]
     pub without_int8: bool,
+    /// Where steps are computed: a device, or `auto` for the processor. Everything else is the processor's.
+    #[serde(default = "auto")]
+    pub device: String,
+}
+
+fn auto() -> String {
+    "auto".to_owned()
 }
 
 /// What is in the package in the end.

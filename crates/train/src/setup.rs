@@ -12,10 +12,10 @@ use crate::pictures::Views;
 use crate::step::StepperOptions;
 use crate::train::Training;
 use crate::validate::Validator;
-use cytoscope_engine::DeviceId;
+use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
 use cytoscope_graph::package::Package;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, Event, JobError};
 use cytoscope_samples::{IgnoreLabel, Pair, Sampler, SamplerOptions, SourceOptions, Sources};
 use std::path::Path;
 use std::sync::Arc;
@@ -68,6 +68,15 @@ pub(crate) fn agree(standing: &Standing, job: &TrainJob, fingerprint: &str, fold
     }
 }
 
+/// The engine that steps are computed on: the device asked for, of itself the processor.
+fn engine(device: &str, devices: &Devices) -> Result<Box<dyn Engine>, JobError> {
+    let id = match device.parse().map_err(engine_error)? {
+        DeviceRequest::Device(id) => id,
+        DeviceRequest::Auto => DeviceId::Cpu,
+    };
+    devices.engine(id).map_err(engine_error)
+}
+
 #[allow(clippy::too_many_arguments)]
 /// Everything that training works with.
 pub(crate) fn prepare<'a>(
@@ -81,7 +90,11 @@ pub(crate) fn prepare<'a>(
     began: Instant,
 ) -> Result<Training<'a>, JobError> {
     let start = network::start(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
-    let engine = devices.engine(DeviceId::Cpu).map_err(engine_error)?;
+    let engine = engine(&job.device, devices)?;
+    if engine.device().id != DeviceId::Cpu {
+        let device = engine.device();
+        context.tell(&Event::Device { id: device.id, name: device.name.clone(), why: "asked for".to_owned() });
+    }
     let voxel_um = start.voxel_um;
     let mut patch = config.patch_zyx.unwrap_or(PATCH);
     if start.spatial_axes == 2 {

@@ -215,6 +215,7 @@ impl Wizard {
             seed: 0,
             threads: 0,
             without_int8: false,
+            device: "auto".to_owned(),
         })
     }
 
