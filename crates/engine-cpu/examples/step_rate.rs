@@ -1,7 +1,7 @@
 //! Time and memory of a training step: `cargo run --release -p cytoscope-engine-cpu --example step_rate -- [BATCH Z Y X] [rounds]`.
 //!
 //! The network of CytoDL's workflows (DynUNet 16, 32, 64; instance norm; 342 k parameters) unless a second network is named by
-//! `unet`: ours, with batch norm.
+//! `unet`: ours, with batch norm. `mib=N` computes activations again until the others fit N MiB.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "an example")]
 
 use cytoscope_engine::{CompileOptions, Engine, Session};
@@ -34,8 +34,13 @@ fn main() {
         dynunet(&DynUNet::default(), &random)
     };
     let net = prepare(&net.unwrap()).unwrap();
-    let options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1e-5 }, 1));
+    let mib = arguments.iter().find_map(|a| a.strip_prefix("mib=")?.parse::<u64>().ok());
+    let mut options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1e-5 }, 1));
+    options.memory_budget_bytes = mib.map(|m| m << 20);
     let step = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
+    if let Some(again) = &step.recomputed {
+        println!("{again:?}");
+    }
     let n: usize = shape.iter().product();
     let wave = |k: usize| {
         Tensor::new(shape.clone(), (0..n).map(|i| ((i * k % 1013) as f32 / 506.0) - 1.0).collect::<Vec<f32>>()).unwrap()

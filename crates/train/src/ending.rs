@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// in floats.
 const ATTEMPTS: [(QuantizeMode, f64); 4] = [
     (QuantizeMode::Static, ACCURACY_BUDGET),
-    (QuantizeMode::Qat, ACCURACY_BUDGET / 2.0),
+    (QuantizeMode::Qat, ACCURACY_BUDGET * 0.6),
     (QuantizeMode::Static, ACCURACY_BUDGET / 2.0),
     (QuantizeMode::Static, ACCURACY_BUDGET / 4.0),
 ];

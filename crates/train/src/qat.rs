@@ -163,9 +163,6 @@ impl Teacher for QuantizedTeacher {
             if over || taken * TRIES / self.steps > (taken - 1) * TRIES / self.steps {
                 let graph = self.bytes(&fake, &stepper, lesson.quantized)?;
                 let error = (lesson.error)(&graph)?;
-                if std::env::var_os("QATDBG").is_some() {
-                    eprintln!("{taken} loss {found} error {error}");
-                }
                 if error < best.error {
                     best = Taught { graph, error, steps: taken };
                 }
