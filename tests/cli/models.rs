@@ -7,7 +7,7 @@ const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];
 
 /// The bundled network as `m.onnx` and an input as `x.npy`.
 fn network(desk: &Desk) -> Vec<f32> {
-    desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    desk.run(&["export", "nuclei", "--format", "onnx", "--out", "m.onnx"]).ok();
     let x = uniform(7, SHAPE.iter().product());
     std::fs::write(desk.path("x.npy"), npy_f32(&SHAPE, &x)).unwrap();
     x
@@ -98,13 +98,13 @@ print(float(np.abs(y - np.load(sys.argv[3])).max()))
 fn a_package_survives_export_and_import() {
     let desk = Desk::new();
     let raw = desk.nuclei("8,48,48", 1);
-    desk.run(&["export", "nuclei-dog", "--format", "bioimageio", "--out", "p.zip"]).ok();
+    desk.run(&["export", "nuclei", "--format", "bioimageio", "--out", "p.zip"]).ok();
     let report = desk.run(&["import", "p.zip", "--out", "pkg", "--json"]).json();
     assert_eq!(missing(&report, &["name", "test"]), Vec::<&str>::new());
     assert_eq!(report["test"], "its test outputs are reproduced");
     desk.run(&["import", "pkg", "--out", "again.zip"]).ok();
     let mut results = Vec::new();
-    for model in ["nuclei-dog", "p.zip", "pkg", "again.zip"] {
+    for model in ["nuclei", "p.zip", "pkg", "again.zip"] {
         let out = format!("o-{model}");
         desk.run(&["predict", &raw, "--model", model, "--out", &out]).ok();
         results.push(["raw.tif", "labels.tif", "objects.csv"].map(|p| desk.bytes(&format!("{out}/nuclei_1_raw_{p}"))));
@@ -185,7 +185,7 @@ fn weights_of_another_kind_are_refused_by_name() {
 fn safetensors_hold_every_weight() {
     let desk = Desk::new();
     network(&desk);
-    desk.run(&["export", "nuclei-dog", "--format", "safetensors", "--out", "w.safetensors"]).ok();
+    desk.run(&["export", "nuclei", "--format", "safetensors", "--out", "w.safetensors"]).ok();
     let bytes = desk.bytes("w.safetensors");
     // Eight bytes of length, a JSON header, then the values.
     let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

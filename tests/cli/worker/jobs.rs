@@ -48,7 +48,7 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
     std::fs::rename(&out, desk.path("by_command")).unwrap();
     let mut engine = Engine::start(&desk);
     let job = job(json!({
-        "inputs": [sample], "model": "nuclei-dog", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
+        "inputs": [sample], "model": "nuclei", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
         "outputs": outputs.split(',').collect::<Vec<_>>(),
     }));
     engine.worker.send(Request::Predict { id: JobId(1), job, live: true, operators: false });
@@ -109,7 +109,7 @@ fn on_a_gpu_too_it_is_that_of_the_command_line() {
     let mut engine = Engine::of(&software(command(&desk)));
     for (id, operators) in [(1, false), (2, true)] {
         let job = job(json!({
-            "inputs": [raw], "model": "nuclei-dog", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
+            "inputs": [raw], "model": "nuclei", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators });
         let from = engine.seen.len();
@@ -132,7 +132,7 @@ fn a_growing_prediction_becomes_the_result() {
     let mut engine = Engine::start(&desk);
     for (id, blend) in [(1, "crop"), (2, "gaussian")] {
         let job = job(json!({
-            "inputs": [desk.path(&raw)], "model": "nuclei-dog", "out": desk.path(blend), "device": "cpu", "outputs": ["raw"],
+            "inputs": [desk.path(&raw)], "model": "nuclei", "out": desk.path(blend), "device": "cpu", "outputs": ["raw"],
             "voxel_um": VOXEL_UM, "tiles": {"tile": [20, 48, 64], "blend": blend},
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators: false });
@@ -236,7 +236,7 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
         _ => None,
     });
     let predict = job(json!({
-        "inputs": [desk.path(&raw)], "model": "nuclei-dog", "out": desk.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
+        "inputs": [desk.path(&raw)], "model": "nuclei", "out": desk.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
     }));
     engine.worker.send(Request::Predict { id: JobId(2), job: predict, live: false, operators: false });
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
