@@ -260,10 +260,10 @@ fn steps_that_compute_again_hold_less_and_give_the_same_bits() {
         };
         let mut options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, channels));
         options.memory_budget_bytes = Some(u64::MAX);
-        assert!(gradient_graph(&net, &[shape.clone()], &options).unwrap().recomputed.is_none(), "{name}");
+        assert!(gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap().recomputed.is_none(), "{name}");
         // As little as can be.
         options.memory_budget_bytes = Some(1);
-        let lean = gradient_graph(&net, &[shape.clone()], &options).unwrap();
+        let lean = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
         let report = lean.recomputed.unwrap();
         assert!(report.bytes_after < report.bytes_before && report.nodes > 0, "{name}: {report:?}");
         let (mut much, mut little) = (compile(&whole), compile(&lean));
