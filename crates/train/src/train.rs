@@ -423,10 +423,10 @@ impl Training<'_> {
         if let Some(r) = stepper.recomputed() {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             context.note(format!(
-                "Memory: {:.0} MiB of activations are held instead of {:.0}; for that {:.0} % of the multiplications are done again.",
+                "Memory: {:.0} MiB of activations are held instead of {:.0}; for that {} operators are run twice.",
                 mib(r.bytes_after),
                 mib(r.bytes_before),
-                100.0 * r.macs_again as f64 / r.macs.max(1) as f64
+                r.nodes
             ));
         }
         let mut standing = Standing {
