@@ -176,7 +176,8 @@ impl QuantizeJob {
             Model { graph: source.clone(), float_graph: None, has_int8: false, ..Model::from_package(open()?)? };
         let tiles = self.tiles(context, &package, &float, &mut notes)?;
         let (mut calibration, held_out) = split(tiles, &mut notes);
-        let lessons: Vec<Tensor> = calibration.iter().map(|t| t.values.clone()).collect();
+        let taught = self.mode == QuantizeMode::Qat;
+        let lessons: Vec<Tensor> = calibration.iter().filter(|_| taught).map(|t| t.values.clone()).collect();
         // Ranges are found and biases corrected on as many tiles as without teaching.
         let most = if calibration.len() > MAX_TILES { MAX_TILES * 3 / 4 } else { calibration.len() };
         calibration = spread(calibration, most);

@@ -212,7 +212,8 @@ impl Search<'_> {
     /// Ranges known beforehand: tries strengths and methods, leaves layers in floats until the budget is met.
     pub(crate) fn statically(&self, meter: &mut Meter<'_>) -> Result<Found, JobError> {
         let chosen = self.choose(meter)?;
-        self.finish(chosen, meter)
+        let made = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
+        self.finish(chosen, made, meter)
     }
 
     /// As [`Search::statically`], but teaches the weights before it leaves a layer in floats.
@@ -225,7 +226,7 @@ impl Search<'_> {
         let chosen = self.choose(meter)?;
         let made = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
         let Some(teacher) = teacher.filter(|_| made.error > self.budget) else {
-            return self.finish(chosen, meter);
+            return self.finish(chosen, made, meter);
         };
         let begun = Instant::now();
         let before = made.error;
@@ -248,7 +249,7 @@ impl Search<'_> {
         };
         if !report.kept {
             // Layers in floats keep the budget where teaching does not; unless not even they do.
-            let mut found = self.finish(chosen, meter)?;
+            let mut found = self.finish(chosen, made, meter)?;
             let least = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
             if least <= self.budget || least < taught.error {
                 found.taught = Some(report);
@@ -345,15 +346,16 @@ impl Search<'_> {
             meter.add(1)?;
         }
         let Some((error, variant)) = best else { return Err(no_data()) };
-        self.finish(Chosen { variant, method: None, error, candidates }, meter)
+        let made = self.corrected(&variant, None, &self.keep_float, meter)?;
+        self.finish(Chosen { variant, method: None, error, candidates }, made, meter)
     }
 
-    fn finish(&self, chosen: Chosen, meter: &mut Meter<'_>) -> Result<Found, JobError> {
+    /// Leaves layers in floats until the budget is met; `made` is the network with every other layer in integers.
+    fn finish(&self, chosen: Chosen, mut made: Corrected, meter: &mut Meter<'_>) -> Result<Found, JobError> {
         let Chosen { variant, method, error, candidates } = chosen;
         let work = self.work()?;
         let mut keep = self.keep_float.clone();
         let mut left_float = self.asked_for()?;
-        let mut made = self.corrected(&variant, method, &keep, meter)?;
         if made.error > self.budget {
             let kept = self.leave_float(&variant, method, error, &work)?;
             keep.extend(kept.iter().map(|k| k.name.clone()));
