@@ -83,16 +83,18 @@ pub(crate) fn maps(
     Ok(maps)
 }
 
-/// The settings with the best score on the validator's pairs, found one after the other from those given; with all scores.
+/// The settings with the best score on the validator's pairs, found one after the other from those given; with the scores of those
+/// given, and of these.
 pub(crate) fn tune(
     cancel: &CancelToken,
     validator: &Validator,
     maps: &[Maps],
     begin: &SegmentOptions,
     care: Care,
-) -> Result<(SegmentOptions, Scores), JobError> {
+) -> Result<(SegmentOptions, [Scores; 2]), JobError> {
     let mut best = begin.clone();
-    let mut scores = scores_of(validator, maps, &best)?;
+    let given = scores_of(validator, maps, &best)?;
+    let mut scores = given.clone();
     for round in 0..2 {
         let before = scores.score;
         for at in 0..neighbours(begin, &best, care).len() {
@@ -114,7 +116,7 @@ pub(crate) fn tune(
             break;
         }
     }
-    Ok((best, scores))
+    Ok((best, [given, scores]))
 }
 
 /// For each setting, what else it could be.
@@ -152,7 +154,7 @@ fn neighbours(begin: &SegmentOptions, now: &SegmentOptions, care: Care) -> Vec<V
 }
 
 /// Scores with some settings.
-pub(crate) fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
+fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
     let labels = maps.iter().map(|map| Ok((map.case, map.labels(options)?)));
     validator.score_labels(labels)
 }

@@ -2,14 +2,13 @@
 
 use crate::error::{engine, model};
 use crate::step::{Stepper, StepperOptions};
-use cytoscope_engine::{CompileOptions, DeviceId, Engine, Session};
+use cytoscope_engine::{CompileOptions, DeviceId, Engine};
 use cytoscope_graph::training::{Decay, FakeQuantized, Loss, LossKind, LossTerm, Optimizer, Schedule, fake_quantized};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::quantize::{Lesson, Taught, Teacher};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How a quantized network is taught: by the float network's own outputs on tiles (no labels are needed). Weights that are stored as
@@ -39,33 +38,6 @@ const TRIES: u64 = 4;
 const EMA: f64 = 0.95;
 /// Largest norm of a gradient.
 const CLIP: f32 = 1.0;
-
-/// Float networks by the shape of their input, and what they make of each tile.
-struct Master<'a> {
-    on: &'a dyn Engine,
-    graph: &'a Graph,
-    threads: usize,
-    sessions: BTreeMap<Vec<usize>, Box<dyn Session>>,
-}
-
-impl Master<'_> {
-    fn output(&mut self, tile: &Tensor) -> Result<Tensor, JobError> {
-        let shape = tile.shape().to_vec();
-        if !self.sessions.contains_key(&shape) {
-            let options = CompileOptions {
-                threads: self.threads,
-                recorder: Recorder::totals_only(),
-                ..CompileOptions::default()
-            };
-            let made = self.on.compile(self.graph, std::slice::from_ref(&shape), &options).map_err(engine)?;
-            self.sessions.insert(shape.clone(), made);
-        }
-        let session = self.sessions.get_mut(&shape);
-        let session = session.ok_or_else(|| crate::error::wrong("the float network has no outputs"))?;
-        let made = session.run(std::slice::from_ref(tile)).map_err(engine)?.into_iter().next();
-        made.ok_or_else(|| crate::error::wrong("the float network has no outputs"))
-    }
-}
 
 /// The squared difference, divided by the mean square of what should come out: the square of the relative L2 error.
 fn loss(channels: usize, mean_square: f64) -> Loss {
@@ -123,8 +95,14 @@ impl Teacher for QuantizedTeacher {
         let shape = first.shape().to_vec();
         // Tiles of one shape make one plan; stacks of other sizes are cut alike, so that few fall out here.
         let tiles: Vec<&Tensor> = lesson.tiles.iter().filter(|t| t.shape() == shape).collect();
-        let mut master = Master { on, graph: lesson.float, threads: self.threads, sessions: BTreeMap::new() };
-        let expected: Vec<Tensor> = tiles.iter().map(|t| master.output(t)).collect::<Result<_, _>>()?;
+        let options =
+            CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
+        let mut master = on.compile(lesson.float, std::slice::from_ref(&shape), &options).map_err(engine)?;
+        let mut output = |tile: &Tensor| -> Result<Tensor, JobError> {
+            let made = master.run(std::slice::from_ref(tile)).map_err(engine)?.into_iter().next();
+            made.ok_or_else(|| crate::error::wrong("the float network has no outputs"))
+        };
+        let expected: Vec<Tensor> = tiles.iter().map(|t| output(t)).collect::<Result<_, _>>()?;
         drop(master);
         let squares: f64 =
             expected.iter().filter_map(Tensor::as_f32).flatten().map(|v| f64::from(*v) * f64::from(*v)).sum();

@@ -186,8 +186,8 @@ impl Training<'_> {
         let scores = if self.tunes() {
             let channel = package::seed_channel(self.start.target);
             decode::maps(cancel, self.devices, &self.validator, &path, channel).and_then(|maps| {
-                let plain = decode::scores_of(&self.validator, &maps, &self.segment)?;
-                let (options, tuned) = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?;
+                let (options, [plain, tuned]) =
+                    decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?;
                 let mut seen = vec![None; if show { self.validator.cases.len() } else { 0 }];
                 for (map, to) in maps.iter().zip(&mut seen) {
                     *to = self.views.section(map.case(), &map.labels(&self.segment)?);
