@@ -5,7 +5,7 @@
 //! special case at an edge. All functions are safe: they check every length against the layouts before a pointer is
 //! made, and fail with [`KernelError`].
 //!
-//! [`train`] holds what training adds: gradients of every kernel, and optimizers.
+//! [`train`] holds what training adds: gradients of layers, and optimizers.
 //!
 //! The instruction set is an [`Isa`] token that only [`Isa::detect`] (or [`Isa::available`]) hands out, so holding one
 //! proves that the machine has it. `CYTOSCOPE_ISA=portable|avx2|avx2-vnni|avx512|avx512-vnni|amx`

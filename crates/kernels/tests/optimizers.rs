@@ -69,22 +69,16 @@ fn gradient_descent_equals_its_formula() {
 }
 
 #[test]
-fn averages_norms_and_finiteness() {
+fn sums_of_squares_equal_theirs_and_tell_what_is_not_finite() {
     let values = noise(LEN, 3);
     let want: f64 = values.iter().map(|v| f64::from(*v).powi(2)).sum();
     for isa in isas() {
         assert!((optimizer::sum_of_squares(isa, &values) - want).abs() < 1e-9 * want);
-        assert!(optimizer::all_finite(isa, &values));
         for (at, bad) in [(0, f32::NAN), (LEN - 1, f32::NEG_INFINITY), (20_000, f32::INFINITY)] {
             let mut values = values.clone();
             values[at] = bad;
-            assert!(!optimizer::all_finite(isa, &values) && !optimizer::sum_of_squares(isa, &values).is_finite());
+            assert!(!optimizer::sum_of_squares(isa, &values).is_finite());
         }
         assert!(optimizer::sum_of_squares(isa, &[f32::MAX; 40]).is_finite());
-        let mut average = noise(LEN, 4);
-        let want: Vec<f32> = average.iter().zip(&values).map(|(a, v)| 0.75 * a + 0.25 * v).collect();
-        optimizer::average(isa, 0.75, &values, &mut average).unwrap();
-        close(&average, &want, 1e-6);
-        assert!(optimizer::average(isa, 0.75, &values[1..], &mut average).is_err());
     }
 }

@@ -465,7 +465,7 @@ impl Runner<'_, '_> {
                 self.statistics(norm, image)?.into_iter().map(|(m, i)| (m as f32, i as f32)).unzip();
             let get = |slot: &Slot| self.memory.arena.get(slot.range(image)).ok_or_else(|| self.fail("arena"));
             let (x, dy) = (get(&from)?, get(&g)?);
-            let after = Activated { scale: &scale, shift: &shift, residual: None, activation };
+            let after = Activated { scale: &scale, shift: &shift, activation };
             let found = train::norm_gradient_sums(isa, x, &from.layout, dy, &g.layout, &after, &mean, &inverse)
                 .map_err(self.kernel())?;
             total.iter_mut().zip(&found).for_each(|(t, s)| *t = (t.0 + s.0, t.1 + s.1));
@@ -485,9 +485,9 @@ impl Runner<'_, '_> {
             let (sums, count) =
                 if norm.batch { (&total, voxels * from.images) } else { (sums.get(image).unwrap_or(&total), voxels) };
             let factors = NormFactors::new(&weight, mean, inverse, sums, count)?;
-            let after = Activated { scale, shift, residual: None, activation };
+            let after = Activated { scale, shift, activation };
             let (x, dy) = (part(split, &from, image)?, part(split, &g, image)?);
-            train::norm_gradient(isa, x, &from.layout, dy, &g.layout, &after, &factors, false, target, &to.layout, None)
+            train::norm_gradient(isa, x, &from.layout, dy, &g.layout, &after, &factors, false, target, &to.layout)
         })
     }
 }

@@ -204,16 +204,6 @@ impl PackedConv {
         Ok(Self { values, plain: Vec::new(), bias, groups, shape, in_block, depthwise: false })
     }
 
-    /// Channels, taps and groups.
-    pub(crate) fn shape(&self) -> WeightShape {
-        self.shape
-    }
-
-    /// Channels in a block of the input.
-    pub(crate) fn in_block(&self) -> usize {
-        self.in_block
-    }
-
     /// Output channels.
     pub fn out_channels(&self) -> usize {
         self.shape.out_channels

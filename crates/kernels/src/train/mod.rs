@@ -1,4 +1,5 @@
-//! What training adds to the forward kernels: gradients of all kinds of layers, and the optimizers' steps.
+//! What training adds to the forward kernels: gradients of convolutions, normalisations, activations, pooling and resampling,
+//! and the optimizers' steps.
 //!
 //! One image at a time, in the same [`crate::Blocked`] layouts; weights and their gradients are dense in ONNX order. Sums over
 //! voxels are cut into the same parts and added in the same order whatever the number of threads, so that a run can be
@@ -8,20 +9,16 @@ mod input;
 mod norm;
 pub mod optimizer;
 mod outer;
-mod part;
 mod pointwise;
 mod pool;
 mod resize;
-mod transpose;
 mod weight;
 
 pub use input::{InputGradient, conv_input_gradient};
-pub use norm::{Activated, Branch, NormFactors, norm_gradient, norm_gradient_sums};
-pub use part::{Corner, move_part};
-pub use pointwise::{Derivative, activation_gradient, add, bias_gradient, channel_sums};
+pub use norm::{Activated, NormFactors, norm_gradient, norm_gradient_sums};
+pub use pointwise::{Derivative, activation_gradient, add, channel_sums};
 pub use pool::pool_gradient;
 pub use resize::resize_gradient;
-pub use transpose::{TransposeInputGradient, transpose_input_gradient, transpose_weight_gradient};
 pub use weight::conv_weight_gradient;
 
 use crate::Blocked;

@@ -1,12 +1,12 @@
 //! Gradients of normalisations (instance norm, batch norm while training) with what follows them, the derivative of the
 //! activation taken on the fly: one pass that sums, one that applies.
 
-use crate::conv::{Activation, Residual};
+use crate::conv::Activation;
 use crate::lanes::{Lanes, with_lanes};
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, same_image};
 
-/// What became of a convolution's output `x`: `activation(x · scale[c] + shift[c] + residual)`.
+/// What became of a convolution's output `x`: `activation(x · scale[c] + shift[c])`.
 ///
 /// Of a norm with weight `γ` and bias `β`, `scale = γ · inverse_deviation` and `shift = β − mean · scale`.
 #[derive(Clone, Copy)]
@@ -15,8 +15,6 @@ pub struct Activated<'a> {
     pub scale: &'a [f32],
     /// Summands by channel.
     pub shift: &'a [f32],
-    /// Added before the activation.
-    pub residual: Residual<'a>,
     /// Done last; its derivative at 0 is that of the negative side.
     pub activation: Activation,
 }
@@ -60,25 +58,10 @@ impl NormFactors {
         }
         Ok(factors)
     }
-
-    /// Of `x · scale[c] + shift[c]` with constant factors: a norm by running statistics, or (scale 1) none at all.
-    pub fn constant_scale(scale: &[f32]) -> Self {
-        Self { of_gradient: scale.to_vec(), of_input: vec![0.0; scale.len()], constant: vec![0.0; scale.len()] }
-    }
-}
-
-/// Where the gradient before the activation goes as well: that of the residual.
-pub struct Branch<'a> {
-    /// The image.
-    pub values: &'a mut [f32],
-    /// Its layout.
-    pub layout: &'a Blocked,
-    /// Added to what is there, else written.
-    pub accumulate: bool,
 }
 
 /// By channel, the sums of `g` and of `g · (x − mean) · inverse_deviation` over the voxels, where `g = gradient ·
-/// activation'(x · scale + shift + residual)`: the gradients of a norm's bias and weight.
+/// activation'(x · scale + shift)`: the gradients of a norm's bias and weight.
 ///
 /// Rows are summed in `f32` lanes, and over rows in `f64` in a fixed order.
 ///
@@ -95,7 +78,7 @@ pub fn norm_gradient_sums(
     mean: &[f32],
     inverse_deviation: &[f32],
 ) -> Result<Vec<(f64, f64)>, KernelError> {
-    check(input, in_layout, gradient, layout, after)?;
+    check(input, in_layout, gradient, layout)?;
     check_len("inverse deviations", inverse_deviation.len(), layout.channels)?;
     let [scale, shift, mean] = [lanes(after.scale, layout)?, lanes(after.shift, layout)?, lanes(mean, layout)?];
     let [depth, height, _] = layout.dims;
@@ -110,7 +93,6 @@ pub fn norm_gradient_sums(
                 len: layout.row_len(),
                 input: input[in_layout.row_start(b, d, h)..].as_ptr(),
                 gradient: gradient[layout.row_start(b, d, h)..].as_ptr(),
-                residual: residual_row(after.residual, b, d, h),
                 scale: &scale[b],
                 shift: &shift[b],
                 slope: after.activation.slope(),
@@ -136,8 +118,8 @@ pub fn norm_gradient_sums(
         .collect())
 }
 
-/// Gradient of a norm's input, `factors` applied to `g = gradient · activation'(x · scale + shift + residual)` and `x`: added to
-/// `in_gradient` if `accumulate`, else written there; `g` itself goes to `branch`.
+/// Gradient of a norm's input, `factors` applied to `g = gradient · activation'(x · scale + shift)` and `x`: added to
+/// `in_gradient` if `accumulate`, else written there.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers, layouts and channels do not fit.
@@ -153,19 +135,13 @@ pub fn norm_gradient(
     accumulate: bool,
     in_gradient: &mut [f32],
     in_gradient_layout: &Blocked,
-    branch: Option<Branch<'_>>,
 ) -> Result<(), KernelError> {
-    check(input, in_layout, gradient, layout, after)?;
+    check(input, in_layout, gradient, layout)?;
     check_len("gradient of the input", in_gradient.len(), in_gradient_layout.len())?;
     same_image(in_gradient_layout, layout)?;
-    if let Some(b) = &branch {
-        check_len("gradient of the residual", b.values.len(), b.layout.len())?;
-        same_image(b.layout, layout)?;
-    }
     let [scale, shift] = [lanes(after.scale, layout)?, lanes(after.shift, layout)?];
     let [of_gradient, of_input, constant] =
         [lanes(&factors.of_gradient, layout)?, lanes(&factors.of_input, layout)?, lanes(&factors.constant, layout)?];
-    let branch = branch.map(|b| (Shared::new(b.values), *b.layout, b.accumulate));
     let target = Shared::new(in_gradient);
     let [depth, height, _] = layout.dims;
     let len = layout.row_len();
@@ -176,7 +152,6 @@ pub fn norm_gradient(
                 len,
                 input: input[in_layout.row_start(b, d, h)..].as_ptr(),
                 gradient: gradient[layout.row_start(b, d, h)..].as_ptr(),
-                residual: residual_row(after.residual, b, d, h),
                 scale: &scale[b],
                 shift: &shift[b],
                 slope: after.activation.slope(),
@@ -185,10 +160,6 @@ pub fn norm_gradient(
                 factors: [&of_gradient[b], &of_input[b], &constant[b]],
                 values: target.pointer(in_gradient_layout.row_start(b, d, h), len),
                 accumulate,
-                branch: branch
-                    .as_ref()
-                    .map_or(std::ptr::null_mut(), |(values, layout, _)| values.pointer(layout.row_start(b, d, h), len)),
-                branch_accumulate: branch.as_ref().is_some_and(|(_, _, accumulate)| *accumulate),
             };
             // SAFETY: every source and target holds the row, and each task writes its own rows.
             unsafe { apply_row(isa, &from, &to) };
@@ -197,22 +168,11 @@ pub fn norm_gradient(
     Ok(())
 }
 
-fn check(
-    input: &[f32],
-    in_layout: &Blocked,
-    gradient: &[f32],
-    layout: &Blocked,
-    after: &Activated<'_>,
-) -> Result<(), KernelError> {
+fn check(input: &[f32], in_layout: &Blocked, gradient: &[f32], layout: &Blocked) -> Result<(), KernelError> {
     check_len("input", input.len(), in_layout.len())?;
     check_len("gradient", gradient.len(), layout.len())?;
     same_image(in_layout, layout)?;
-    crate::check_that(matches!(layout.block, 1 | CHANNEL_BLOCK), "block of floats", "1 or 16", layout.block)?;
-    if let Some((values, of)) = after.residual {
-        check_len("residual", values.len(), of.len())?;
-        same_image(of, layout)?;
-    }
-    Ok(())
+    crate::check_that(matches!(layout.block, 1 | CHANNEL_BLOCK), "block of floats", "1 or 16", layout.block)
 }
 
 /// Values by channel as lanes of each block; planes repeat theirs.
@@ -222,17 +182,11 @@ fn lanes(values: &[f32], layout: &Blocked) -> Result<Vec<[f32; CHANNEL_BLOCK]>, 
     Ok((0..layout.blocks()).map(|b| std::array::from_fn(|i| values.get(of(b, i)).copied().unwrap_or(0.0))).collect())
 }
 
-fn residual_row(residual: Residual<'_>, b: usize, d: usize, h: usize) -> *const f32 {
-    residual.map_or(std::ptr::null(), |(values, layout)| values[layout.row_start(b, d, h)..].as_ptr())
-}
-
 /// One row, as it is read.
 struct Sources<'a> {
     len: usize,
     input: *const f32,
     gradient: *const f32,
-    /// May be null.
-    residual: *const f32,
     scale: &'a [f32; CHANNEL_BLOCK],
     shift: &'a [f32; CHANNEL_BLOCK],
     slope: f32,
@@ -243,9 +197,6 @@ struct Targets<'a> {
     factors: [&'a [f32; CHANNEL_BLOCK]; 3],
     values: *mut f32,
     accumulate: bool,
-    /// May be null.
-    branch: *mut f32,
-    branch_accumulate: bool,
 }
 
 /// Up to 16 values; those past `room` are 0.
@@ -282,10 +233,7 @@ unsafe fn before<L: Lanes>(from: &Sources<'_>, (scale, shift, slope): (L, L, L),
     unsafe {
         let room = from.len - at;
         let x = load::<L>(from.input.add(at), room);
-        let mut z = x.mul_then_add(scale, shift);
-        if !from.residual.is_null() {
-            z = z.add(load::<L>(from.residual.add(at), room));
-        }
+        let z = x.mul_then_add(scale, shift);
         (x, load::<L>(from.gradient.add(at), room).where_positive(z, slope))
     }
 }
@@ -334,9 +282,6 @@ with_lanes! {
                 let room = from.len - at;
                 let (x, g) = before::<L>(from, own, at);
                 store(g.mul_then_add(of_gradient, x.mul_then_add(of_input, constant)), to.values.add(at), room, to.accumulate);
-                if !to.branch.is_null() {
-                    store(g, to.branch.add(at), room, to.branch_accumulate);
-                }
             }
         }
     }

@@ -23,12 +23,6 @@ pub struct Adam {
     pub decoupled: bool,
 }
 
-impl Default for Adam {
-    fn default() -> Self {
-        Self { rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decoupled: true }
-    }
-}
-
 /// Gradient descent with momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
@@ -161,30 +155,6 @@ multiversion! {
     }
 }
 
-/// Moves an exponential average towards the weights: `average += (1 − decay) · (weights − average)`.
-///
-/// # Errors
-/// [`KernelError::Length`] if the buffers differ in length.
-pub fn average(isa: Isa, decay: f32, weights: &[f32], average: &mut [f32]) -> Result<(), KernelError> {
-    check_len("average", average.len(), weights.len())?;
-    let len = weights.len();
-    let average = Shared::new(average);
-    for_each(len.div_ceil(CHUNK), |task| {
-        let (at, n) = chunk(task, len);
-        // SAFETY: each task owns its chunk.
-        average_chunk(isa, 1.0 - decay, &weights[at..at + n], unsafe { average.slice(at, n) });
-    });
-    Ok(())
-}
-
-multiversion! {
-    fn average_chunk(share: f32, weights: &[f32], average: &mut [f32]) {
-        for (a, w) in average.iter_mut().zip(weights) {
-            *a += share * (w - *a);
-        }
-    }
-}
-
 /// The sum of squares, in `f64` and in a fixed order: the square of a norm. It is not finite if, and only if, a value is not.
 pub fn sum_of_squares(isa: Isa, values: &[f32]) -> f64 {
     let mut parts = vec![0.0f64; values.len().div_ceil(CHUNK)];
@@ -212,25 +182,5 @@ multiversion! {
             *s += f64::from(*v) * f64::from(*v);
         }
         sums.iter().sum()
-    }
-}
-
-/// Whether every value is finite.
-pub fn all_finite(isa: Isa, values: &[f32]) -> bool {
-    let mut parts = vec![true; values.len().div_ceil(CHUNK)];
-    let shared = Shared::new(&mut parts);
-    for_each(values.len().div_ceil(CHUNK), |task| {
-        let (at, n) = chunk(task, values.len());
-        // SAFETY: each task owns its answer.
-        let own = unsafe { shared.slice(task, 1) };
-        own[0] = finite_chunk(isa, &values[at..at + n]);
-    });
-    parts.into_iter().all(|finite| finite)
-}
-
-multiversion! {
-    fn finite_chunk(values: &[f32]) -> bool {
-        // Without the sign, the bits of numbers that are not finite are the greatest.
-        values.iter().fold(0u32, |most, v| most.max(v.to_bits() & 0x7fff_ffff)) < 0x7f80_0000
     }
 }

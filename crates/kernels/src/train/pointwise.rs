@@ -6,7 +6,7 @@ use crate::parallel::{Shared, for_each};
 use crate::pointwise::rows;
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
 
-/// An activation whose derivative its result tells.
+/// A function of one value whose derivative is told by its result, or by what went in.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Derivative {
     /// Of `x` where positive, else `slope · x`, for a slope not below 0; at 0 it is the slope.
@@ -14,8 +14,6 @@ pub enum Derivative {
         /// Slope of the negative side; 0 is ReLU.
         slope: f32,
     },
-    /// Of `1 / (1 + e^-x)`.
-    Sigmoid,
     /// 1 from one end to the other, both counted, else 0; told by what went in.
     Within {
         /// The lower end.
@@ -25,8 +23,8 @@ pub enum Derivative {
     },
 }
 
-/// Gradient of an activation's input, from its output (or what tells its derivative) and that output's gradient: added to `in_gradient` if `accumulate`, else
-/// written there; borders are left as they are.
+/// Gradient of an activation's input, from its output (or what else tells its derivative) and that output's gradient: added to
+/// `in_gradient` if `accumulate`, else written there; borders are left as they are.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -78,13 +76,6 @@ with_lanes! {
                         let x = load::<L>(y.as_ptr().add(at), len - at);
                         // Taken off where a value lies past an end, so that the ends themselves count as within.
                         let v = g.sub(g.where_positive(least.sub(x), zero)).sub(g.where_positive(x.sub(greatest), zero));
-                        store(v, to.as_mut_ptr().add(at), len - at, accumulate);
-                    }
-                }
-                Derivative::Sigmoid => {
-                    for at in (0..len).step_by(CHANNEL_BLOCK) {
-                        let y = load::<L>(y.as_ptr().add(at), len - at);
-                        let v = load::<L>(gradient.as_ptr().add(at), len - at).mul(y.sub(y.mul(y)));
                         store(v, to.as_mut_ptr().add(at), len - at, accumulate);
                     }
                 }
@@ -160,22 +151,6 @@ pub fn channel_sums(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Vec<f64
             }
         })
         .collect())
-}
-
-/// Adds the gradient of a convolution with respect to its bias, the sum of its output's gradient by channel, to `gradient`.
-///
-/// # Errors
-/// [`KernelError`] if the buffers and channels do not fit.
-pub fn bias_gradient(
-    isa: Isa,
-    out_gradient: &[f32],
-    layout: &Blocked,
-    gradient: &mut [f32],
-) -> Result<(), KernelError> {
-    check_len("gradient of the bias", gradient.len(), layout.channels)?;
-    let sums = channel_sums(isa, out_gradient, layout)?;
-    gradient.iter_mut().zip(sums).for_each(|(g, s)| *g += s as f32);
-    Ok(())
 }
 
 with_lanes! {
