@@ -1,7 +1,7 @@
 //! Teaching a model in the window: from a folder to a model that predicts; pausing, closing, and going on.
 
 use crate::desk::{Desk, sees, window, window_with};
-use crate::names;
+use crate::{hand, names};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, simulate};
 use cytoscope_train::{NetworkConfig, TrainConfig};
@@ -235,6 +235,77 @@ fn from_a_folder_to_a_model_that_predicts() {
 /// Labels of the sample, beside what was exported.
 fn desk_labels(zip: &Path) -> PathBuf {
     zip.with_file_name("sample").join("cytoscope/nuclei_raw_labels.tif")
+}
+
+#[test]
+fn a_stain_is_taught_from_pairs_of_images() {
+    let desk = Desk::new();
+    let data = desk.path("dishes");
+    std::fs::create_dir(&data).unwrap();
+    for i in 0..3 {
+        let made = simulate(&Settings::new(Kind::LabelFree, [8, 48, 48], i), |_| true).unwrap();
+        for (ending, array) in [("raw", Some(made.raw)), ("target", made.target)] {
+            let array = array.unwrap();
+            let mut spec = WriteSpec::of(&array, Container::ImageJ);
+            spec.voxel_size_um = made.voxel_size_um;
+            write_array(&data.join(format!("dish{i}_{ending}.tif")), &array, &spec).unwrap();
+        }
+    }
+    let Desk { folder, window: other } = desk;
+    drop(other);
+    let mut desk = Desk { window: window_with(folder.path(), Vec::new(), tiny(4)), folder };
+    desk.click("Teach a model…");
+    desk.click("Predict a stain");
+    desk.click("Next");
+    assert!(desk.window.get_by_label("Use my corrections").accesskit_node().is_disabled(), "labels are no stain");
+    desk.window.state_mut().train_on(data);
+    desk.until("the pairs", |w| sees(w, "3 pairs to learn from"));
+    names::check(&desk, "pairs of a stain");
+    desk.click("Next");
+    desk.click("Start training");
+    desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    let report = desk.window.state().wizard().report.clone().unwrap();
+    assert!(report.after.contains_key("pearson") && !report.after.contains_key("f1@0.5"), "{:?}", report.after);
+    assert!(desk.sees("Pearson's correlation"), "{}", desk.on_screen());
+    desk.until("a picture", |w| sees(w, "What the model makes of an image kept back"));
+    names::check(&desk, "results of a stain");
+    desk.click("Next");
+    desk.click("Save to my models");
+    desk.until("the model", |w| sees(w, "Saved among your models."));
+    let saved = cytoscope_graph::package::Package::open(&desk.path("settings/models/dishes")).unwrap();
+    assert_eq!(saved.config()["task"], "labelfree");
+}
+
+#[test]
+fn corrections_are_what_a_model_is_taught_from() {
+    let desk = Desk::new();
+    let home = desk.folder.path().to_owned();
+    std::fs::create_dir_all(home.join("settings")).unwrap();
+    let settings = format!(r#"{{"dataset_folder": {:?}}}"#, home.join("mine").display().to_string());
+    std::fs::write(home.join("settings/settings.json"), settings).unwrap();
+    let Desk { folder, window: other } = desk;
+    drop(other);
+    let sample = home.join("sample/nuclei_raw.tif");
+    let mut desk = Desk { window: window_with(&home, vec![sample], tiny(3)), folder };
+    desk.settle();
+    hand::begin(&mut desk);
+    for row in [30.0, 60.0, 90.0, 120.0] {
+        hand::stroke(&mut desk, (row, 20.0), (row, 110.0));
+        desk.click("New label");
+    }
+    desk.click("Use as training data");
+    desk.until("the pair", |w| sees(w, "Training pair nuclei_raw added"));
+    desk.window.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::T);
+    desk.window.step();
+    desk.click("Next");
+    desk.click("Use my corrections");
+    desk.until("the pair", |w| sees(w, "1 pair to learn from"));
+    assert_eq!(desk.window.state().wizard().plan.data.as_deref(), Some(home.join("mine").as_path()));
+    desk.click("Next");
+    desk.click("A new network");
+    desk.click("Start training");
+    desk.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    assert_eq!(desk.window.state().wizard().report.as_ref().unwrap().train_pairs, 1);
 }
 
 #[test]

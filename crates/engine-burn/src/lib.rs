@@ -8,7 +8,9 @@
 //! It fails with [`cytoscope_engine::EngineError`]: an operator it lacks is named with its node, so that the model goes to
 //! another engine; whatever Burn or a driver panics about comes back as a failed (or full) device.
 //!
-//! Computing is in f32. On NVIDIA GPUs with tensor cores Burn's tuning may pick convolution and matrix kernels that round
+//! Steps of training (gradients, losses, optimizers) are lowered as inference is; what only they need lies in the `train` modules.
+//!
+//! Computing is in f32, and in f16 or bf16 where a graph casts to them (mixed precision). On NVIDIA GPUs with tensor cores Burn's tuning may pick convolution and matrix kernels that round
 //! their factors to TF32.
 //!
 //! ```

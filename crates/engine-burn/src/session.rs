@@ -53,7 +53,8 @@ impl<B: Backend> DeviceSession<B> {
                     let length = t.len();
                     Tensor::from_data(TensorData::new(t, [length]), device)
                 });
-                let uploaded = Uploaded::<B> { constants: constants.collect(), tables: tables.collect() };
+                let widens = matches!(known.id, DeviceId::Wgpu(_));
+                let uploaded = Uploaded::<B> { widens, constants: constants.collect(), tables: tables.collect() };
                 settle::<B>(device, known.id)?;
                 Ok((uploaded, B::name(device)))
             })

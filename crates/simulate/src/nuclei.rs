@@ -161,7 +161,7 @@ pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> R
     let mean_light = visible::mean_light(&labels, &light, nuclei.len(), settings, grid);
     debris::glow(&mut light, &labels, settings, grid, &watch.part(0.42, 0.44))?;
     debris::scatter(&mut light, &labels, settings, grid);
-    let peaks = visible::outline(&mut labels, &nuclei, settings, grid, &watch.part(0.44, 0.55))?;
+    let peaks = visible::outline(&mut labels, &nuclei, &mean_light, settings, grid, &watch.part(0.44, 0.55))?;
     let mut object_count = nuclei.len();
     if settings.truth != Truth::default() {
         let brightness: Vec<f64> = mean_light.iter().zip(peaks).map(|(light, peak)| light * f64::from(peak)).collect();

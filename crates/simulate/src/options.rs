@@ -50,6 +50,11 @@ pub enum TruthOutline {
     Visible {
         /// The share of the peak, 0.02 to 0.9; people draw outlines at about 0.2 to 0.25.
         share: f64,
+        /// How far one level holds for the whole stack, 0 to 1: who draws outlines sees all nuclei at one contrast. At 0 the
+        /// share is of each nucleus' own peak, at 1 of the light of the bright nuclei's bodies (the 75th percentile of the
+        /// stack), between of their geometric mean with this weight: dim nuclei are drawn small, bright ones large.
+        #[serde(default)]
+        common: f64,
     },
 }
 
@@ -68,8 +73,9 @@ pub struct Truth {
 impl Truth {
     /// Refuses values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
-        if let TruthOutline::Visible { share } = self.outline {
+        if let TruthOutline::Visible { share, common } = self.outline {
             within("truth.outline.visible.share", share, 0.02..=0.9)?;
+            within("truth.outline.visible.common", common, 0.0..=1.0)?;
         }
         within("truth.least_brightness", self.least_brightness, 0.0..=1.0)
     }

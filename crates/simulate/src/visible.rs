@@ -30,23 +30,39 @@ pub(crate) fn mean_light(labels: &[u32], light: &[f32], count: usize, settings: 
 
 /// Which nuclei are bright enough for the truth: those with `least` of the 75th percentile of `brightness`.
 pub(crate) fn noticed(brightness: &[f64], least: f64) -> Vec<bool> {
-    let mut sorted = brightness.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let bright = sorted.get(3 * sorted.len().saturating_sub(1) / 4).copied().unwrap_or(0.0);
+    let bright = of_bright(brightness);
     brightness.iter().map(|b| *b >= least * bright).collect()
 }
 
-/// Moves the outlines of `labels` (1 + index in `nuclei`) to where the settings want them, and tells how much of its light
+/// The brightness of bright nuclei: the 75th percentile.
+fn of_bright(brightness: &[f64]) -> f64 {
+    let mut sorted = brightness.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(3 * sorted.len().saturating_sub(1) / 4).copied().unwrap_or(0.0)
+}
+
+/// Most of its own peak that the level of an outline is: else the dimmest nuclei would vanish.
+const HIGHEST_LEVEL: f64 = 0.75;
+
+/// The level of a nucleus' outline as a share of its own peak. `relative` is its peak as a share of the bright nuclei's light.
+fn level(share: f64, common: f64, relative: f64) -> f64 {
+    let level = share * relative.max(1e-6).powf(-common);
+    level.min(HIGHEST_LEVEL.max(share))
+}
+
+/// Moves the outlines of `labels` (1 + index in `nuclei`, whose light is `mean_light`) to where the settings want them, and tells how much of its light
 /// blur leaves at the brightest place of each nucleus (1 where outlines are the bodies').
 pub(crate) fn outline(
     labels: &mut [u32],
     nuclei: &[Nucleus],
+    mean_light: &[f64],
     settings: &Settings,
     grid: &Grid,
     watch: &Watch<'_>,
 ) -> Result<Vec<f32>, SimulateError> {
     let mut peaks = vec![1.0f32; nuclei.len()];
-    let TruthOutline::Visible { share } = settings.truth.outline else { return Ok(peaks) };
+    let TruthOutline::Visible { share, common } = settings.truth.outline else { return Ok(peaks) };
+    let bright = of_bright(mean_light).max(f64::MIN_POSITIVE);
     let boxes: Vec<(usize, Window)> = truth::bounds(labels, grid, nuclei.len())
         .into_iter()
         .enumerate()
@@ -73,9 +89,10 @@ pub(crate) fn outline(
             let peak = light.iter().copied().fold(0.0, f32::max);
             peaks[*i] = peak;
             let brightness = nuclei[*i].brightness();
+            let level = level(share, common, mean_light[*i] * f64::from(peak) / bright) as f32;
             for (at, value) in light.into_iter().enumerate() {
                 let here = window.index(at, grid);
-                if value > 0.0 && value >= share as f32 * peak && brightness * value > largest[here] {
+                if value > 0.0 && value >= level * peak && brightness * value > largest[here] {
                     largest[here] = brightness * value;
                     owner[here] = *i as u32 + 1;
                 }

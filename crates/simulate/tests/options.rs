@@ -99,7 +99,7 @@ fn visible_outlines_lie_outside_the_bodies_and_further_out_along_z() {
     let mut settings = plain();
     settings.optics.psf_sigma_um = [2.5, 0.5, 0.5];
     let body = make(&settings);
-    settings.truth.outline = TruthOutline::Visible { share: 0.22 };
+    settings.truth.outline = TruthOutline::Visible { share: 0.22, common: 0.0 };
     let seen = make(&settings);
     assert_eq!(body.raw, seen.raw, "the truth changes no image");
     assert_eq!(body.object_count, seen.object_count);
@@ -114,9 +114,46 @@ fn visible_outlines_lie_outside_the_bodies_and_further_out_along_z() {
     let growth = [0, 1, 2].map(|a| after[a] / before[a]);
     assert!(growth[0] > 1.15 && growth[1] > 1.0 && growth[0] > growth[1] + 0.1, "{growth:?}");
     // A higher share draws the outline further in.
-    settings.truth.outline = TruthOutline::Visible { share: 0.7 };
+    settings.truth.outline = TruthOutline::Visible { share: 0.7, common: 0.0 };
     let inner = labels(&make(&settings)).iter().filter(|l| **l > 0).count();
     assert!(inner < labels(&body).iter().filter(|l| **l > 0).count());
+}
+
+#[test]
+fn one_level_for_all_draws_dim_nuclei_small_and_bright_ones_large() {
+    let mut settings = plain();
+    settings.objects.brightness_spread = 0.6;
+    settings.optics.psf_sigma_um = [2.0, 0.6, 0.6];
+    let with = |common: f64| {
+        let mut settings = settings.clone();
+        settings.truth.outline = TruthOutline::Visible { share: 0.15, common };
+        make(&settings)
+    };
+    let (own, one) = (with(0.0), with(1.0));
+    assert_eq!(own.raw, one.raw);
+    assert_eq!(own.object_count, one.object_count);
+    let raw = values(own.raw.samples());
+    let (before, after) = (labels(&own), labels(&one));
+    let volumes = |labels: &[usize]| {
+        let mut voxels = vec![0.0; own.object_count];
+        labels.iter().filter(|l| **l > 0).for_each(|l| voxels[*l - 1] += 1.0);
+        voxels
+    };
+    let mut light = vec![(0.0, 0.0); own.object_count];
+    for (label, value) in before.iter().zip(&raw).filter(|(l, _)| **l > 0) {
+        light[*label - 1].0 += *value as f64 - 100.0;
+        light[*label - 1].1 += 1.0;
+    }
+    let mut by_light: Vec<(f64, f64)> = light
+        .iter()
+        .zip(volumes(&before).into_iter().zip(volumes(&after)))
+        .map(|((sum, n), (before, after))| (sum / n, after / before))
+        .collect();
+    by_light.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let third = by_light.len() / 3;
+    let growth = |part: &[(f64, f64)]| part.iter().map(|(_, g)| g).sum::<f64>() / part.len() as f64;
+    let (dim, bright) = (growth(&by_light[..third]), growth(&by_light[by_light.len() - third..]));
+    assert!(dim < 0.6 && bright > 0.9, "dim {dim}, bright {bright}");
 }
 
 #[test]
@@ -155,7 +192,7 @@ fn dividing_nuclei_are_smaller_and_brighter() {
 #[test]
 fn tails_reach_along_z_and_haze_grows_with_depth() {
     let mut settings = plain();
-    settings.truth.outline = TruthOutline::Visible { share: 0.2 };
+    settings.truth.outline = TruthOutline::Visible { share: 0.2, common: 0.0 };
     let length = |settings: &Settings| {
         let stack = make(settings);
         median(extents(&labels(&stack), stack.object_count).iter().map(|(_, e)| e[0] / (e[1] * e[2]).sqrt()))
@@ -225,7 +262,7 @@ fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
 #[test]
 fn options_out_of_range_are_refused_with_their_names() {
     type Change<'a> = (&'a dyn Fn(&mut Settings), &'a str);
-    let changes: [Change<'_>; 10] = [
+    let changes: [Change<'_>; 11] = [
         (&|s| s.objects.glow = 2.0, "objects.glow"),
         (&|s| s.optics.tail_share = 1.0, "optics.tail_share"),
         (&|s| s.optics.haze_sigma_um = [-1.0; 3], "optics.haze_sigma_um"),
@@ -234,7 +271,14 @@ fn options_out_of_range_are_refused_with_their_names() {
         (&|s| s.objects.stretch.zyx = [0.0, 1.0, 1.0], "objects.stretch.zyx"),
         (&|s| s.objects.stretch.flat = 1.1, "objects.stretch.flat"),
         (&|s| s.objects.debris.count = usize::MAX, "objects.debris.count"),
-        (&|s| s.truth = Truth { outline: TruthOutline::Visible { share: 0.0 }, ..s.truth }, "truth.outline"),
+        (
+            &|s| s.truth = Truth { outline: TruthOutline::Visible { share: 0.0, common: 0.0 }, ..s.truth },
+            "truth.outline",
+        ),
+        (
+            &|s| s.truth = Truth { outline: TruthOutline::Visible { share: 0.2, common: 1.5 }, ..s.truth },
+            "truth.outline.visible.common",
+        ),
         (&|s| s.truth.least_brightness = f64::NAN, "truth.least_brightness"),
     ];
     for (change, name) in changes {
@@ -254,7 +298,7 @@ fn everything() -> Settings {
     settings.objects.fill = 0.3;
     (settings.objects.mitotic, settings.objects.glow) = (0.1, 0.05);
     (settings.optics.tail_share, settings.optics.haze_per_um) = (0.3, 0.01);
-    settings.truth = Truth { outline: TruthOutline::Visible { share: 0.22 }, least_brightness: 0.35 };
+    settings.truth = Truth { outline: TruthOutline::Visible { share: 0.22, common: 0.0 }, least_brightness: 0.35 };
     settings
 }
 

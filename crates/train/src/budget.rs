@@ -10,8 +10,12 @@ pub(crate) struct Costs {
     pub validation: Duration,
 }
 
-/// Share of a budget of minutes that is kept for what follows training: choosing settings, packing, quantizing.
+/// Least share of a budget of minutes that is kept for what follows training: choosing settings, packing, quantizing.
 const KEPT_SHARE: f64 = 0.1;
+/// Greatest share that is.
+const KEPT_MOST_SHARE: f64 = 0.25;
+/// What follows takes about as long as so many validations, its quantized network being taught included.
+const KEPT_VALIDATIONS: f64 = 14.0;
 /// The least that is kept.
 const KEPT_LEAST_SECS: f64 = 12.0;
 /// Epochs where nothing is said.
@@ -36,8 +40,9 @@ pub(crate) fn steps(
     let mut all = Vec::new();
     if let Some(minutes) = budget.minutes {
         let total = minutes * 60.0;
-        let kept = (total * KEPT_SHARE).max(KEPT_LEAST_SECS);
-        let left = total - kept - spent.as_secs_f64() - validations as f64 * costs.validation.as_secs_f64();
+        let validation = costs.validation.as_secs_f64();
+        let follows = (validation * KEPT_VALIDATIONS).clamp(total * KEPT_SHARE, total * KEPT_MOST_SHARE);
+        let left = total - follows.max(KEPT_LEAST_SECS) - spent.as_secs_f64() - validations as f64 * validation;
         all.push(done + (left / costs.step.as_secs_f64().max(1e-4)).max(1.0) as u64);
     }
     if let Some(steps) = budget.steps {
@@ -61,6 +66,9 @@ mod tests {
         let whole = 30.0 + planned as f64 * 0.5 + 8.0 * 6.0;
         assert!(whole < 20.0 * 60.0 * 0.91, "{whole}");
         assert!(whole > 20.0 * 60.0 * 0.88, "{whole}");
+        let slow = Costs { validation: Duration::from_secs(15), ..costs };
+        let whole = 30.0 + steps(&budget, 100, 8, slow, Duration::from_secs(30), 0) as f64 * 0.5 + 8.0 * 15.0;
+        assert!(whole < 20.0 * 60.0 - 14.0 * 15.0 + 1.0, "{whole}");
         let both = BudgetConfig { steps: Some(10), ..budget };
         assert_eq!(steps(&both, 100, 8, costs, Duration::ZERO, 0), 10);
         assert_eq!(steps(&BudgetConfig::default(), 100, 8, costs, Duration::ZERO, 0), 3000);

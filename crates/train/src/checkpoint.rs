@@ -62,8 +62,21 @@ pub(crate) struct Standing {
     pub history: History,
     /// Optimizer steps of the state.
     pub optimizer_steps: u32,
+    /// Factor of the loss in mixed precision.
+    #[serde(default = "one")]
+    pub loss_scale: f32,
+    /// Steps since it changed.
+    #[serde(default)]
+    pub steady_steps: u32,
+    /// What the last validation took.
+    #[serde(default)]
+    pub validation_secs: f64,
     /// The tensors' file.
     pub tensors: String,
+}
+
+fn one() -> f32 {
+    1.0
 }
 
 /// What a training left to go on with, for those who only look.
@@ -153,6 +166,7 @@ impl Folder {
     pub(crate) fn save(&self, standing: &mut Standing, names: &[String], state: &State) -> Result<(), JobError> {
         let old = std::mem::replace(&mut standing.tensors, format!("tensors-{}.safetensors", standing.step));
         standing.optimizer_steps = state.optimizer_steps;
+        (standing.loss_scale, standing.steady_steps) = (state.loss_scale, state.steady_steps);
         standing.version = VERSION;
         let mut tensors: Vec<(String, &Tensor)> = Vec::new();
         for (i, name) in names.iter().enumerate() {
@@ -252,6 +266,7 @@ pub(crate) fn restore(
         take(format!("running/{name}"), t)?;
     }
     state.optimizer_steps = standing.optimizer_steps;
+    (state.loss_scale, state.steady_steps) = (standing.loss_scale, standing.steady_steps);
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! Every setting of a training, with its default; as TOML, `--config` of the command line.
 
 use crate::error::wrong;
+use cytoscope_graph::ElementType;
 use cytoscope_graph::training::{Decay, Loss, LossKind, LossTerm, Optimizer, Schedule};
+use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::JobError;
 use cytoscope_samples::{AugmentOptions, Normalise, TargetKind};
 use serde::{Deserialize, Serialize};
@@ -54,6 +56,34 @@ pub struct TrainConfig {
     /// MiB of activations held at once: above that, some are computed again where the backward pass needs them. By default half of
     /// the free memory.
     pub memory_mib: Option<u64>,
+    /// What products are computed in. 16 bits are for graphics cards.
+    pub precision: TrainPrecision,
+    /// How objects are made of the maps; found by their score if not given.
+    pub segment: Option<SegmentOptions>,
+}
+
+/// What products are computed in while training. Parameters, norms, losses and the optimizer keep 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainPrecision {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit floats; the loss is scaled so that small gradients do not vanish.
+    F16,
+    /// 16-bit floats with the range of 32-bit ones.
+    Bf16,
+}
+
+impl TrainPrecision {
+    /// The 16-bit floats.
+    pub(crate) fn half(self) -> Option<ElementType> {
+        match self {
+            Self::F32 => None,
+            Self::F16 => Some(ElementType::F16),
+            Self::Bf16 => Some(ElementType::BF16),
+        }
+    }
 }
 
 impl Default for TrainConfig {
@@ -80,6 +110,8 @@ impl Default for TrainConfig {
             workers: 1,
             cache_bytes: 2 << 30,
             memory_mib: None,
+            precision: TrainPrecision::default(),
+            segment: None,
         }
     }
 }
@@ -146,11 +178,20 @@ pub struct NetworkConfig {
     /// Before the first convolution, x becomes kx / (1 + |kx|) with this k: bright objects and dim ones differ less. 0 leaves x.
     /// For labels only.
     pub compress: f32,
+    /// While it is taught, levels below the finest have outputs of their own, which count half as much from level to level
+    /// (deep supervision). The network that comes out has one.
+    pub deep_supervision: bool,
 }
 
 impl Default for NetworkConfig {
     fn default() -> Self {
-        Self { filters: vec![16, 32, 64], strides: Vec::new(), convs_per_block: 2, compress: 4.0 }
+        Self {
+            filters: vec![16, 32, 64],
+            strides: Vec::new(),
+            convs_per_block: 2,
+            compress: 4.0,
+            deep_supervision: false,
+        }
     }
 }
 
@@ -350,6 +391,13 @@ pub struct BudgetConfig {
     pub steps: Option<usize>,
     /// Validations without a better score after which training ends; 0: never.
     pub patience: usize,
+}
+
+impl BudgetConfig {
+    /// Whether anything is said about how long it lasts.
+    pub(crate) fn is_given(&self) -> bool {
+        self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some()
+    }
 }
 
 /// How training is watched.

@@ -18,6 +18,7 @@ use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::TargetKind;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// How quantizing is tried, one after the other: first by calibration alone, then by teaching the bytes, then with ever more layers
 /// in floats.
@@ -189,13 +190,19 @@ impl Training<'_> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         calibrate.extend(self.train_pairs.iter().step_by(step).map(|p| p.image.path.clone()));
+        // What an attempt takes beside teaching, as the first one shows.
+        let mut each = 0.0;
         let left = || self.config.budget.minutes.map(|m| m - self.began.elapsed().as_secs_f64() / 60.0);
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
             if attempt > 0 && left().is_some_and(|m| m <= 0.0) {
                 break;
             }
-            let teacher =
-                QuantizedTeacher { minutes: left(), threads: self.job.threads, ..QuantizedTeacher::default() };
+            let began = Instant::now();
+            let teacher = QuantizedTeacher {
+                minutes: left().map(|m| m - each),
+                threads: self.job.threads,
+                ..QuantizedTeacher::default()
+            };
             let job = QuantizeJob {
                 model: float.display().to_string(),
                 out: out.clone(),
@@ -212,6 +219,9 @@ impl Training<'_> {
                     self.validator.score(cancel, self.devices, &out, Some(Precision::Int8)).map(Some)
                 }
             });
+            if attempt == 0 {
+                each = began.elapsed().as_secs_f64() / 60.0;
+            }
             match (scored, after) {
                 (Ok(None), _) | (Ok(_), None) => return Ok((out, None)),
                 (Ok(Some(int8)), Some(after)) if int8.score + INT8_LOSS >= after.score => return Ok((out, Some(int8))),

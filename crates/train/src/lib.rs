@@ -26,12 +26,14 @@ mod qat;
 mod setup;
 mod step;
 mod train;
+mod trial;
 mod validate;
 
 pub use check::{CheckJob, CheckReport};
 pub use checkpoint::Kept;
 pub use config::{
-    BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, ValidationConfig,
+    BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
+    ValidationConfig,
 };
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{TrainJob, TrainReport, Verdict};

@@ -148,6 +148,7 @@ fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u
         convs_per_block: config.network.convs_per_block,
         upsampling: Upsampling::Transposed,
         head: target.of_labels().then_some(Activation::Sigmoid),
+        deep_heads: if config.network.deep_supervision { levels.saturating_sub(2) } else { 0 },
         ..UNet3d::default()
     };
     let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model("scratch"))?;

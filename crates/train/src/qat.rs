@@ -1,7 +1,7 @@
 //! Teaching a quantized network to do what the float one does, with the rounding in it.
 
 use crate::error::{engine, model};
-use crate::step::{Stepper, StepperOptions};
+use crate::step::{Learnt, Stepper, StepperOptions};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine};
 use cytoscope_graph::training::{Decay, FakeQuantized, Loss, LossKind, LossTerm, Optimizer, Schedule, fake_quantized};
 use cytoscope_graph::{Graph, Tensor};
@@ -71,6 +71,7 @@ impl QuantizedTeacher {
             ema: EMA,
             threads: self.threads,
             memory_budget_bytes: None,
+            half: None,
             recorder: Recorder::totals_only(),
         };
         Stepper::new(graph, on, &options)
@@ -128,7 +129,7 @@ impl Teacher for QuantizedTeacher {
             let at = ((place + round) * stride(count) % count) as usize;
             let (Some(tile), Some(target)) = (tiles.get(at), expected.get(at)) else { break };
             let found = stepper.learn((*tile).clone(), target.clone(), weight.clone())?;
-            if !found.is_finite() {
+            if !matches!(found, Learnt::Loss(_)) {
                 context.note("Teaching was given up: the loss was no number.");
                 break;
             }

@@ -2,7 +2,7 @@
 
 use crate::budget;
 use crate::checkpoint::{Folder, Standing};
-use crate::config::{self, TrainConfig};
+use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::decode;
 use crate::error::{data as data_error, engine as engine_error, wrong};
@@ -13,6 +13,7 @@ use crate::step::StepperOptions;
 use crate::train::Training;
 use crate::validate::Validator;
 use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
+use cytoscope_graph::ElementType;
 use cytoscope_graph::package::Package;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event, JobError};
@@ -77,6 +78,20 @@ fn engine(device: &str, devices: &Devices) -> Result<Box<dyn Engine>, JobError> 
     devices.engine(id).map_err(engine_error)
 }
 
+/// The 16-bit floats that products are computed in on a device.
+fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementType>, JobError> {
+    match (precision, device) {
+        (TrainPrecision::F32, _) => Ok(None),
+        (_, DeviceId::Cpu) => Err(wrong(
+            "precision: the processor computes in f32 and is no faster in 16 bits: leave precision out, or give a device",
+        )),
+        (TrainPrecision::Bf16, DeviceId::Wgpu(_)) => {
+            Err(wrong("precision: bf16 is not known to wgpu: give precision = \"f16\""))
+        }
+        _ => Ok(precision.half()),
+    }
+}
+
 #[allow(clippy::too_many_arguments)]
 /// Everything that training works with.
 pub(crate) fn prepare<'a>(
@@ -131,6 +146,7 @@ pub(crate) fn prepare<'a>(
         ema: config.ema,
         threads: job.threads,
         memory_budget_bytes: config.memory_mib.map(|m| m.saturating_mul(1 << 20)),
+        half: half(config.precision, engine.device().id)?,
         recorder: context.recorder.clone(),
     };
     let validation: &[Pair] = &data.split.validation;
@@ -141,8 +157,8 @@ pub(crate) fn prepare<'a>(
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }
     let views = Views::of(&validator, start.target);
-    let segment =
-        start.segment.clone().unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3(voxel_um)));
+    let asked = config.segment.clone().or_else(|| start.segment.clone());
+    let segment = asked.unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3(voxel_um)));
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
     Ok(Training {
         job,

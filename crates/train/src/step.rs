@@ -2,11 +2,11 @@
 
 use crate::error::{engine, model};
 use cytoscope_engine::{CompileOptions, Engine, Session};
-use cytoscope_graph::passes::Recomputed;
+use cytoscope_graph::passes::{Halved, Recomputed};
 use cytoscope_graph::training::{
     GradientGraph, Hyper, Loss, Optimizer, StepOptions, gradient_graph, set_constant, update_graph,
 };
-use cytoscope_graph::{Graph, Tensor, passes};
+use cytoscope_graph::{ElementType, Graph, Tensor, passes};
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
@@ -26,6 +26,21 @@ pub(crate) struct State {
     pub running: BTreeMap<String, Tensor>,
     /// Optimizer steps since the state began: for its bias correction.
     pub optimizer_steps: u32,
+    /// What the loss is multiplied by in mixed precision; 1 without.
+    pub loss_scale: f32,
+    /// Steps since the loss scale changed.
+    pub steady_steps: u32,
+}
+
+/// What came of a batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Learnt {
+    /// Its loss; the gradients are gathered.
+    Loss(f64),
+    /// A gradient left the range of 16 bits: the loss is scaled less from now on, and what was gathered is thrown away.
+    Overflow,
+    /// The loss or a gradient is no number.
+    NotFinite,
 }
 
 /// How a stepper is made.
@@ -42,6 +57,8 @@ pub(crate) struct StepperOptions {
     pub threads: usize,
     /// Bytes of activations to be held at once; half of the free memory if nothing is said.
     pub memory_budget_bytes: Option<u64>,
+    /// Mixed precision: 16-bit floats that products are computed in.
+    pub half: Option<ElementType>,
     pub recorder: Recorder,
 }
 
@@ -56,7 +73,15 @@ pub(crate) struct Stepper {
     pub state: State,
     sum: Option<Vec<Tensor>>,
     statistics: Vec<Tensor>,
+    half: Option<ElementType>,
 }
+
+/// What the loss is multiplied by at first where gradients have the range of [`ElementType::F16`].
+const FIRST_LOSS_SCALE: f32 = 32_768.0;
+/// Greatest factor of the loss.
+const MOST_LOSS_SCALE: f32 = 16_777_216.0;
+/// Steps without overflow after which the factor is doubled.
+const STEADY_STEPS: u32 = 200;
 
 /// Share of a batch's statistics in the running ones.
 const STATISTICS_SHARE: f32 = 0.1;
@@ -85,6 +110,9 @@ impl Stepper {
             batch_statistics: options.batch_statistics,
             only: options.only.clone(),
             memory_budget_bytes: Some(held_bytes(options.memory_budget_bytes)),
+            half: options.half,
+            // Deep supervision: each further output counts half as much as the one before.
+            outputs: (0..model_graph.outputs.len() as i32).map(|i| 0.5f32.powi(i)).collect(),
             ..StepOptions::new(options.loss.clone())
         };
         let bad = model("the network");
@@ -111,7 +139,16 @@ impl Stepper {
         }
         let second = if update.has_second { zeros(&values) } else { Vec::new() };
         let average = if options.ema > 0.0 { values.clone() } else { Vec::new() };
-        let state = State { first: zeros(&values), second, average, running, optimizer_steps: 0, values };
+        let state = State {
+            first: zeros(&values),
+            second,
+            average,
+            running,
+            optimizer_steps: 0,
+            loss_scale: if options.half == Some(ElementType::F16) { FIRST_LOSS_SCALE } else { 1.0 },
+            steady_steps: 0,
+            values,
+        };
         Ok(Self {
             model: model_graph,
             graph,
@@ -121,36 +158,49 @@ impl Stepper {
             state,
             sum: None,
             statistics: Vec::new(),
+            half: options.half,
         })
     }
 
-    /// Loss and gradients of a batch, added to those since the last [`Stepper::advance`]. Nothing is changed where the loss or a
-    /// gradient is not finite: then the loss that is given is not either.
-    pub(crate) fn learn(&mut self, image: Tensor, target: Tensor, weight: Tensor) -> Result<f64, JobError> {
+    /// Loss and gradients of a batch, added to those since the last [`Stepper::advance`]. Nothing is added where the loss or a
+    /// gradient is not finite.
+    pub(crate) fn learn(&mut self, image: Tensor, target: Tensor, weight: Tensor) -> Result<Learnt, JobError> {
         let mut inputs = vec![image, target, weight];
+        if self.half.is_some() {
+            inputs.push(Tensor::new(Vec::new(), vec![self.state.loss_scale]).map_err(model("the loss"))?);
+        }
         inputs.extend(self.state.values.iter().cloned());
         let mut made = self.gradients.run(&inputs).map_err(engine)?.into_iter();
         let loss = made.next().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN);
         let found: Vec<Tensor> = made.by_ref().take(self.state.values.len()).collect();
         let finite = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| x.is_finite()));
-        if !loss.is_finite() || !found.iter().all(finite) {
-            return Ok(f64::NAN);
+        if !loss.is_finite() {
+            return Ok(Learnt::NotFinite);
+        }
+        if !found.iter().all(finite) {
+            if self.state.loss_scale <= 1.0 {
+                return Ok(Learnt::NotFinite);
+            }
+            self.state.loss_scale = (self.state.loss_scale / 2.0).max(1.0);
+            self.state.steady_steps = 0;
+            self.forget();
+            return Ok(Learnt::Overflow);
         }
         self.statistics = made.collect();
         match &mut self.sum {
             None => self.sum = Some(found),
             Some(sum) => sum.iter_mut().zip(&found).for_each(|(s, g)| blend(s, g, 1.0, 1.0)),
         }
-        Ok(loss)
+        Ok(Learnt::Loss(loss))
     }
 
     /// Moves the parameters along what was gathered from `batches` batches.
     pub(crate) fn advance(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
         let Some(sum) = self.sum.take() else { return Ok(()) };
         self.state.optimizer_steps += 1;
-        let hyper =
-            Hyper { rate: rate as f32, step: self.state.optimizer_steps, scale: 1.0 / batches.max(1) as f32, limit };
         let state = &mut self.state;
+        let scale = 1.0 / (batches.max(1) as f32 * state.loss_scale);
+        let hyper = Hyper { rate: rate as f32, step: state.optimizer_steps, scale, limit };
         let mut inputs = vec![Tensor::vector(hyper.to_vec())];
         for part in [&state.values, &sum, &state.first, &state.second] {
             inputs.extend(part.iter().cloned());
@@ -161,6 +211,11 @@ impl Stepper {
         state.first = made.by_ref().take(count).collect();
         if !state.second.is_empty() {
             state.second = made.collect();
+        }
+        state.steady_steps += 1;
+        if self.half == Some(ElementType::F16) && state.steady_steps >= STEADY_STEPS {
+            state.loss_scale = (state.loss_scale * 2.0).min(MOST_LOSS_SCALE);
+            state.steady_steps = 0;
         }
         // The average forgets its beginning sooner.
         let steps = f64::from(state.optimizer_steps);
@@ -228,6 +283,11 @@ impl Stepper {
     /// What is computed again to keep the memory budget.
     pub(crate) fn recomputed(&self) -> Option<Recomputed> {
         self.graph.recomputed
+    }
+
+    /// What computes in 16 bits.
+    pub(crate) fn halved(&self) -> Option<Halved> {
+        self.graph.halved
     }
 
     /// Operators that have no kernel for training on this engine.

@@ -4,25 +4,23 @@ use crate::budget::{self, Costs};
 use crate::checkpoint::{Folder, Standing, restore};
 use crate::config::TrainConfig;
 use crate::data;
-use crate::decode::{self, Care};
 use crate::error::data as data_error;
-use crate::history::{History, StepPoint, ValidationPoint};
+use crate::history::{History, StepPoint};
 use crate::job::{TrainJob, TrainReport};
 use crate::network::Start;
-use crate::package::{self, Description};
-use crate::pictures::{Section, Views};
+use crate::package::Description;
+use crate::pictures::Views;
 use crate::setup::{agree, fingerprint, prepare, spare};
-use crate::step::{State, Stepper, StepperOptions};
+use crate::step::{Learnt, State, Stepper, StepperOptions};
+use crate::trial::Tried;
 use crate::validate::{Scores, Validator};
-use cytoscope_engine::{Engine, Precision};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_engine::Engine;
+use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event, JobError};
-use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler, TargetKind};
-use serde_json::json;
+use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,8 +30,7 @@ const TRIAL_STEPS: usize = 3;
 const CHECKPOINT_SECS: u64 = 30;
 /// Rescues after which training gives up.
 const MOST_RESCUES: u32 = 5;
-/// Scores so near one another are taken as equal.
-const SCORE_NOISE: f64 = 0.01;
+
 /// Everything a training works with.
 pub(crate) struct Training<'a> {
     pub(crate) job: &'a TrainJob,
@@ -72,11 +69,18 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
         }
         None
     };
-    let config = kept.as_ref().map_or_else(|| job.config.clone(), |(s, _)| s.config.clone());
+    // How long it lasts may be said anew; everything else stays as it was begun.
+    let config = match &kept {
+        None => job.config.clone(),
+        Some((standing, _)) if job.config.budget.is_given() => {
+            TrainConfig { budget: job.config.budget, ..standing.config.clone() }
+        }
+        Some((standing, _)) => standing.config.clone(),
+    };
     let data = data::load(context, &job.data, job.task, &config, job.seed)?;
     let fingerprint = fingerprint(&data);
     if let Some((standing, _)) = &kept {
-        if standing.config != job.config {
+        if standing.config != (TrainConfig { budget: standing.config.budget, ..job.config.clone() }) {
             context.note("Settings are those that the training was begun with: others given now are left aside.");
         }
         agree(standing, job, &fingerprint, &folder)?;
@@ -98,18 +102,6 @@ pub(crate) struct Outcome {
     pub(crate) parameters: usize,
 }
 
-/// How a network did.
-pub(crate) struct Tried {
-    /// Scores with the settings for objects that there are.
-    pub(crate) plain: Scores,
-    /// Scores with those that suit it.
-    pub(crate) tuned: Scores,
-    /// What it made of each pair with the former, where that was asked for.
-    pub(crate) seen: Vec<Option<Section>>,
-    /// What it made of the pair that is shown, with the latter.
-    live: Option<Section>,
-}
-
 /// Steps since a point of the curve.
 #[derive(Default)]
 struct Window {
@@ -117,6 +109,11 @@ struct Window {
     steps: u64,
     began: Option<Instant>,
     stalled: f64,
+}
+
+/// Seconds that may have come from a file.
+fn duration(secs: f64) -> Duration {
+    Duration::try_from_secs_f64(secs).unwrap_or_default()
 }
 
 impl Training<'_> {
@@ -166,49 +163,6 @@ impl Training<'_> {
         }
     }
 
-    /// Writes a package that is only to be tried.
-    pub(crate) fn plain(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
-        let description = self.describe(json!({}), String::from("# Being taught\n"), "being taught".to_owned());
-        package::write(&description, graph, to)
-    }
-
-    /// Whether how objects are made of the maps is found by their score.
-    pub(crate) fn tunes(&self) -> bool {
-        let target = self.start.target;
-        target.of_labels() && target != TargetKind::Semantic && !self.validator.is_empty()
-    }
-
-    /// Scores of a network; with what it made of each pair, if that is to be shown.
-    fn score(&self, graph: &Graph, show: bool) -> Result<Tried, JobError> {
-        let path = self.folder.path.join("candidate");
-        self.plain(graph, &path)?;
-        let cancel = &self.context.cancel;
-        let scores = if self.tunes() {
-            let channel = package::seed_channel(self.start.target);
-            decode::maps(cancel, self.devices, &self.validator, &path, channel).and_then(|maps| {
-                let (options, [plain, tuned]) =
-                    decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?;
-                let mut seen = vec![None; if show { self.validator.cases.len() } else { 0 }];
-                for (map, to) in maps.iter().zip(&mut seen) {
-                    *to = self.views.section(map.case(), &map.labels(&self.segment)?);
-                }
-                let live = match maps.iter().find(|map| Some(map.case()) == self.views.live()) {
-                    Some(map) => self.views.section(map.case(), &map.labels(&options)?),
-                    None => None,
-                };
-                Ok(Tried { plain, tuned, seen, live })
-            })
-        } else {
-            let mut seen = Vec::new();
-            let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
-            let found = self.validator.score_seen(cancel, self.devices, &path, Some(Precision::F32), &mut see);
-            let live = self.views.live().and_then(|case| seen.get(case)?.clone());
-            found.map(|scores| Tried { plain: scores.clone(), tuned: scores, seen, live })
-        };
-        let _ = std::fs::remove_dir_all(&path);
-        scores
-    }
-
     /// Whether it was asked to end with the best so far. That is kept in its folder, so that a run that goes on ends, too.
     fn is_finishing(&self) -> bool {
         let asked = self.folder.is_asked_to_finish();
@@ -242,6 +196,14 @@ impl Training<'_> {
                 context.note(format!("Going on after step {} of {}.", standing.step, standing.steps));
                 let mut standing = standing;
                 standing.job.out.clone_from(&self.job.out);
+                if standing.config.budget != self.config.budget {
+                    standing.config = self.config.clone();
+                    standing.steps = self.planned(&standing);
+                    context.note(format!(
+                        "It is to last otherwise than before: {} steps are planned now.",
+                        standing.steps
+                    ));
+                }
                 (standing, stepper, None)
             }
             None => {
@@ -320,19 +282,30 @@ impl Training<'_> {
                     .push(format!("Batch norms were folded into the convolutions at step {}.", standing.step));
             }
             window.began.get_or_insert_with(Instant::now);
-            let mut loss = 0.0;
+            let mut learnt = Learnt::Loss(0.0);
             for _ in 0..self.config.accumulate {
                 let before = loader.stalled_secs();
                 let [image, target, weight] = self.batch(&mut loader)?;
                 window.stalled += loader.stalled_secs() - before;
-                loss += stepper.learn(image, target, weight)? / self.config.accumulate as f64;
+                standing.next_patch += self.batch as u64;
+                learnt = match (learnt, stepper.learn(image, target, weight)?) {
+                    (Learnt::Loss(sum), Learnt::Loss(loss)) => Learnt::Loss(sum + loss / self.config.accumulate as f64),
+                    (_, other) => other,
+                };
+                if !matches!(learnt, Learnt::Loss(_)) {
+                    break;
+                }
             }
-            standing.next_patch += (self.batch * self.config.accumulate) as u64;
-            if !loss.is_finite() {
-                self.rescue(&mut standing, &mut stepper, &good)?;
-                window = Window::default();
-                continue;
-            }
+            let loss = match learnt {
+                Learnt::Loss(loss) => loss,
+                // The next batch is tried with a smaller factor.
+                Learnt::Overflow => continue,
+                Learnt::NotFinite => {
+                    self.rescue(&mut standing, &mut stepper, &good)?;
+                    window = Window::default();
+                    continue;
+                }
+            };
             let rate = schedule.rate(progress) * standing.rate_factor;
             stepper.advance(rate, self.config.clip_norm, self.config.accumulate)?;
             standing.step += 1;
@@ -394,6 +367,7 @@ impl Training<'_> {
             times.push(begun.elapsed());
         }
         stepper.state = beginning;
+        let beginning_scale = stepper.state.loss_scale;
         times.sort_unstable();
         let step = times.get(times.len() / 2).copied().unwrap_or(Duration::from_secs(1));
         let begun = Instant::now();
@@ -420,6 +394,13 @@ impl Training<'_> {
             (steps as f64 * step.as_secs_f64() + times as f64 * validation.as_secs_f64()) / 60.0,
             stepper.arena_bytes() as f64 / f64::from(1 << 20),
         ));
+        if let (Some(halved), Some(half)) = (stepper.halved(), self.config.precision.half()) {
+            context.note(format!(
+                "Mixed precision: {} operators compute in {half}; parameters, norms and the loss stay in {}.",
+                halved.nodes,
+                ElementType::F32
+            ));
+        }
         if let Some(r) = stepper.recomputed() {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             context.note(format!(
@@ -448,6 +429,9 @@ impl Training<'_> {
             due: false,
             history: History::default(),
             optimizer_steps: 0,
+            loss_scale: beginning_scale,
+            steady_steps: 0,
+            validation_secs: validation.as_secs_f64(),
             tensors: String::new(),
         };
         if let Some(scores) = &best {
@@ -459,47 +443,15 @@ impl Training<'_> {
         Ok((standing, stepper, before))
     }
 
-    fn tell(&self, standing: &mut Standing, scores: &Scores, best: bool) {
-        let point = ValidationPoint { step: standing.step, score: scores.score, scores: scores.scores.clone(), best };
-        standing.history.validations.push(point);
-        self.context.tell(&Event::Validated {
-            step: standing.step,
-            score: scores.score,
-            scores: scores.scores.clone(),
-            best,
-        });
-    }
-
-    /// Shows what was made of a pair. Without a place for the picture training goes on without it.
-    fn show(&self, step: u64, live: Option<&Section>) {
-        let Some((case, live)) = self.views.live().zip(live) else { return };
-        let Some((png, caption)) = self.views.shown(case, live).zip(self.views.caption(case)) else { return };
-        let path = self.folder.shown();
-        if cytoscope_formats::atomic_write(&path, &png).is_ok() {
-            self.context.tell(&Event::Pictured { step, path, caption });
-        }
-    }
-
-    /// Scores the network as it is, and keeps it if it is the best. False if it was cancelled: then it is still due.
-    fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<bool, JobError> {
-        let graph = stepper.folded()?;
-        let Tried { tuned: scores, live, .. } = match self.score(&graph, false) {
-            Err(JobError::Cancelled) => return Ok(false),
-            other => other?,
-        };
-        let better = standing.peak.is_none_or(|peak| scores.score > peak);
-        // Few files make a noisy score: of networks that are as good, the one taught longer is kept.
-        let near = standing.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
-        let best = better || (near && standing.start_score.is_none_or(|start| scores.score > start));
-        self.tell(standing, &scores, best);
-        self.show(standing.step, live.as_ref());
-        if best {
-            self.plain(&graph, &self.folder.best())?;
-            standing.best = Some((scores.score, standing.step));
-        }
-        standing.peak = Some(standing.peak.map_or(scores.score, |peak| peak.max(scores.score)));
-        standing.since_best = if better { 0 } else { standing.since_best + 1 };
-        Ok(true)
+    /// Steps that are planned, from what a step and a validation took last.
+    fn planned(&self, standing: &Standing) -> u64 {
+        let recent: Vec<f64> = standing.history.steps.iter().rev().take(40).map(|p| p.step_secs).collect();
+        let step = recent.iter().sum::<f64>() / recent.len().max(1) as f64;
+        let done = standing.step as f64 / standing.steps.max(1) as f64;
+        let left = (self.config.validation.times as f64 * (1.0 - done)).round() as usize;
+        let costs = Costs { step: duration(step.max(1e-4)), validation: duration(standing.validation_secs) };
+        let spent = duration(self.seconds(standing));
+        budget::steps(&self.config.budget, self.epoch_steps, left, costs, spent, standing.step)
     }
 
     /// Keeps within the minutes: steps turned out to take longer, or shorter.
@@ -507,19 +459,7 @@ impl Training<'_> {
         if self.config.budget.minutes.is_none() || standing.step == 0 {
             return;
         }
-        let recent: Vec<f64> = standing.history.steps.iter().rev().take(40).map(|p| p.step_secs).collect();
-        let step = recent.iter().sum::<f64>() / recent.len().max(1) as f64;
-        let left = self.config.validation.times as f64 * (1.0 - standing.step as f64 / standing.steps.max(1) as f64);
-        let spent = Duration::from_secs_f64(self.seconds(standing));
-        let costs = Costs { step: Duration::from_secs_f64(step.max(1e-4)), validation: Duration::ZERO };
-        let mut budget = self.config.budget;
-        // Validations still to come count with what one of them took on average.
-        let of_validations = (spent.as_secs_f64()
-            - standing.history.steps.iter().map(|p| p.step_secs).sum::<f64>().min(spent.as_secs_f64()))
-        .max(0.0)
-            / (standing.history.validations.len().max(1) as f64);
-        budget.minutes = budget.minutes.map(|m| m - left * of_validations.min(60.0) / 60.0);
-        let steps = budget::steps(&budget, self.epoch_steps, 0, costs, spent, standing.step);
+        let steps = self.planned(standing);
         let change = steps as f64 / standing.steps.max(1) as f64;
         if (change - 1.0).abs() > 0.03 && steps > standing.step {
             standing.history.notes.push(format!(

@@ -1,7 +1,7 @@
 //! Functions of elements, and reductions.
 
-use super::Image;
-use burn_tensor::{Tensor, backend::Backend};
+use super::{Image, is_half};
+use burn_tensor::{FloatDType, Tensor, backend::Backend};
 use cytoscope_graph::{Activation, BinaryOp, ReduceOp, UnaryOp};
 
 /// tanh, whose arguments graphics drivers do not all bound: beyond 15 it is one in f32.
@@ -120,6 +120,11 @@ pub(super) fn scalar<B: Backend>(x: Image<B>, op: BinaryOp, value: f32, reversed
 }
 
 pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]]) -> Option<Image<B>> {
+    if is_half(&x) {
+        // Sums of many need the range and the digits of 32 bits.
+        let dtype = x.dtype();
+        return Some(reduce(x.cast(FloatDType::F32), kind, runs)?.cast(dtype));
+    }
     let mut x = match kind {
         ReduceOp::L1 => x.abs(),
         ReduceOp::L2 | ReduceOp::SumSquare => x.clone() * x,

@@ -6,13 +6,17 @@ mod moves;
 mod train;
 
 use crate::plan::{Kind, Step};
-use burn_tensor::{Int, Tensor, backend::Backend};
+use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
+use cytoscope_graph::ElementType;
 
 /// An image tensor on a device.
 pub(crate) type Image<B> = Tensor<B, 5>;
 
 /// What steps read besides their inputs.
 pub(crate) struct Uploaded<B: Backend> {
+    /// Whether products of 16-bit tensors are computed in 32 bits: Burn 0.21 adds them up in 16 on wgpu, which has no tensor
+    /// cores to do better, and that is too little for gradients.
+    pub widens: bool,
     pub constants: Vec<Image<B>>,
     pub tables: Vec<Tensor<B, 1, Int>>,
 }
@@ -39,9 +43,31 @@ pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Upl
     }
 }
 
+/// The elements as another type of float.
+fn cast<B: Backend>(x: Image<B>, to: ElementType) -> Image<B> {
+    x.cast(match to {
+        ElementType::F16 => FloatDType::F16,
+        ElementType::BF16 => FloatDType::BF16,
+        _ => FloatDType::F32,
+    })
+}
+
+/// Whether the elements have 16 bits.
+fn is_half<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
+    matches!(x.dtype(), DType::F16 | DType::BF16)
+}
+
 /// A step with one result.
-fn one<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
+fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
     let (_, form) = *step.outputs.first()?;
+    let multiplies = matches!(step.kind, Kind::Conv { .. } | Kind::Upsample { .. } | Kind::ConvTranspose { .. });
+    if multiplies
+        && uploaded.widens
+        && let Some(half) = inputs.first().filter(|x| is_half(x)).map(Tensor::dtype)
+    {
+        inputs = inputs.into_iter().map(|x| x.cast(FloatDType::F32)).collect();
+        return Some(one(step, inputs, uploaded)?.cast(half));
+    }
     if let Kind::Concat { axis } = step.kind {
         return (!inputs.is_empty()).then(|| Tensor::cat(inputs, axis));
     }
@@ -100,6 +126,7 @@ fn one<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -
         Kind::Reduce { kind, runs } => moves::reshape(elementwise::reduce(x, *kind, runs)?, form),
         Kind::Permute(order) => x.permute(order.map(|a| a as isize)),
         Kind::Reshape => moves::reshape(x, form),
+        Kind::Cast(to) => cast(x, *to),
         Kind::Shuffle { six, order } => x.reshape(*six).permute(order.map(|a| a as isize)).reshape(form),
         Kind::Expand { from } => moves::reshape(x, *from).expand(form),
         Kind::Choose(forms) => {

@@ -1,6 +1,6 @@
 //! What only puts elements elsewhere.
 
-use super::{Image, Uploaded};
+use super::{Image, Uploaded, is_half};
 use crate::form::Form;
 use crate::plan::{Cut, Tap};
 use burn_tensor::backend::Backend;
@@ -28,7 +28,15 @@ pub(super) fn fill<B: Backend>(x: Image<B>, before: &[usize; 5], after: &[usize;
         return x;
     }
     let pairs: [(usize, usize); 5] = std::array::from_fn(|a| (before[a], after[a]));
-    x.pad(pairs, PadMode::Constant(value))
+    if !is_half(&x) {
+        return x.pad(pairs, PadMode::Constant(value));
+    }
+    // Burn 0.21 makes what is around of its usual type, whatever the tensor's is.
+    let (old, options) = (x.dims(), (&x.device(), x.dtype()));
+    let around: Image<B> =
+        Tensor::full(std::array::from_fn::<_, 5, _>(|a| before[a] + old[a] + after[a]), value, options);
+    let middle: [_; 5] = std::array::from_fn(|a| before[a]..before[a] + old[a]);
+    around.slice_assign(middle, x)
 }
 
 /// Weighted sums of other positions, axis by axis.

@@ -152,6 +152,8 @@ pub(crate) enum Kind {
     Permute([usize; 5]),
     /// Only the form changes.
     Reshape,
+    /// The elements' type changes.
+    Cast(ElementType),
     /// From one form of six axes, by a permutation of these, to the output's.
     Shuffle {
         six: [usize; 6],
@@ -293,15 +295,21 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
     Ok(Program { inputs, outputs, steps, constants, tables, report })
 }
 
-/// Notes with each step what nothing reads after it; gives the most elements that are alive at once, with one more copy of
+/// Notes with each step what nothing reads after it; gives the most elements (of 32 bits) that are alive at once, with one more copy of
 /// the largest result, which many steps need on the way.
 fn bury(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut size: BTreeMap<ValueId, usize> = inputs.iter().map(|i| (i.value, count(&i.form))).collect();
+    // Results between the steps of one node are of no graph: those are taken to have 32 bits.
+    let half = |value: &ValueId| {
+        let dtype = graph.values.get(value.index()).and_then(|v| v.dtype);
+        matches!(dtype, Some(ElementType::F16 | ElementType::BF16))
+    };
+    let held = |value: &ValueId, form: &Form| if half(value) { count(form).div_ceil(2) } else { count(form) };
     for (index, step) in steps.iter().enumerate() {
         for (output, form) in &step.outputs {
             last.insert(*output, index);
-            size.insert(*output, count(form));
+            size.insert(*output, held(output, form));
         }
         for source in &step.inputs {
             if let Source::Value(value) = source {
@@ -319,8 +327,8 @@ fn bury(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
     let mut alive: usize = inputs.iter().map(|i| count(&i.form)).sum();
     let (mut most, mut largest) = (alive, 0);
     for step in steps {
-        for (_, form) in &step.outputs {
-            alive += count(form);
+        for (output, form) in &step.outputs {
+            alive += held(output, form);
             largest = largest.max(count(form));
         }
         most = most.max(alive + step.spare);
@@ -352,17 +360,22 @@ impl Planner<'_> {
         }
     }
 
-    /// The form of a value, which must be of floats (or of bools, which are 0 and 1 here) and not empty.
+    /// The form of a value, which must be of floats of 32 or 16 bits (or of bools, which are 0 and 1 here) and not empty.
     fn form(&self, value: ValueId) -> Planned<Form> {
         let shape = self.shape(value)?;
         match self.graph.value(value).dtype {
-            Some(ElementType::F32 | ElementType::Bool) | None => {}
+            Some(ElementType::F32 | ElementType::Bool | ElementType::F16 | ElementType::BF16) | None => {}
             Some(other) => return because(format!("on {other} elements")),
         }
         if shape.contains(&0) {
             return because("on an empty tensor");
         }
         form(&shape).map_or_else(|| because(format!("on a tensor of shape {shape:?}")), Ok)
+    }
+
+    /// Whether a value has 16 bits an element.
+    fn is_half(&self, value: ValueId) -> bool {
+        matches!(self.graph.value(value).dtype, Some(ElementType::F16 | ElementType::BF16))
     }
 
     fn shape(&self, value: ValueId) -> Planned<Vec<usize>> {
@@ -491,7 +504,12 @@ impl Planner<'_> {
             Op::Identity | Op::Reshape { .. } | Op::Squeeze | Op::Unsqueeze | Op::Flatten { .. } => {
                 self.simple(node, Kind::Reshape)
             }
-            Op::Cast { to: ElementType::F32 } => self.simple(node, Kind::Reshape),
+            Op::Cast { to: ElementType::F32 } if !self.is_half(self.input(node, 0)?) => {
+                self.simple(node, Kind::Reshape)
+            }
+            Op::Cast { to: to @ (ElementType::F32 | ElementType::F16 | ElementType::BF16) } => {
+                self.simple(node, Kind::Cast(*to))
+            }
             Op::Where => self.choose(node),
             Op::BatchNormalizationTraining { epsilon } => self.batch_norm_training(node, *epsilon),
             Op::FakeQuantize { scales, axis, low, high } => {

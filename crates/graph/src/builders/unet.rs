@@ -39,6 +39,9 @@ pub struct UNet3d {
     pub epsilon: f32,
     /// Applied to the output.
     pub head: Option<Activation>,
+    /// Levels below the finest whose decoder has a head and an output of its own, for deep supervision: at most as many as
+    /// there are decoders below the finest.
+    pub deep_heads: usize,
 }
 
 impl Default for UNet3d {
@@ -54,6 +57,7 @@ impl Default for UNet3d {
             slope: 0.01,
             epsilon: 1e-5,
             head: None,
+            deep_heads: 0,
         }
     }
 }
@@ -61,7 +65,8 @@ impl Default for UNet3d {
 /// Builds a [`UNet3d`]: input `x` `[n, in, d, h, w]`, output `y` of the same lengths.
 ///
 /// Blocks are `encoder.L` and `decoder.L` (L the level, 0 the finest). Parameters: `block.convI.weight`, and
-/// `block.normI.weight`, `.bias`, `.running_mean`, `.running_var`; `decoder.L.up.weight`; `head.weight`, `head.bias`.
+/// `block.normI.weight`, `.bias`, `.running_mean`, `.running_var`; `decoder.L.up.weight`; `head.weight`, `head.bias`, and with deep
+/// heads `head.L.weight`, `head.L.bias`: the graph's further outputs are those of levels 1, 2, …, each as long as its level.
 ///
 /// # Errors
 /// When the description is not consistent, or a named weight is missing or of another shape.
@@ -81,6 +86,11 @@ pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
         levels.push(now);
     }
     levels.pop();
+    if config.deep_heads > levels.len().saturating_sub(1) {
+        let most = format!("at most {}", levels.len().saturating_sub(1));
+        return Err(GraphError::misused("deep heads", config.deep_heads.to_string(), most));
+    }
+    let mut deep = Vec::new();
     for (level, (skip, filters)) in levels.into_iter().enumerate().rev() {
         let stride = config.strides.get(level).copied().unwrap_or([1; 3]);
         let name = format!("decoder.{level}");
@@ -97,13 +107,22 @@ pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
         };
         let both = maker.graph.push(format!("{name}.concat"), Op::Concat { axis: 1 }, &[Some(up), Some(skip)]);
         now = (block(&mut maker, config, &name, (both, 2 * filters), filters, [1; 3])?, filters);
+        if (1..=config.deep_heads).contains(&level) {
+            deep.push(head(&mut maker, config, &format!("head.{level}"), now)?);
+        }
     }
-    let head = ConvAttrs::same(&[1, 1, 1]);
-    let mut y = maker.conv("head", now.0, (now.1, config.out_channels), head, true)?;
-    if let Some(activation) = config.head {
-        y = maker.graph.push("head.activation", Op::Activation(activation), &[Some(y)]);
-    }
-    maker.finish(y)
+    let y = head(&mut maker, config, "head", now)?;
+    let mut graph = maker.finish(y)?;
+    graph.outputs.extend(deep.into_iter().rev());
+    Ok(graph)
+}
+
+fn head(maker: &mut Maker<'_>, config: &UNet3d, name: &str, (x, channels): (ValueId, usize)) -> Result<ValueId> {
+    let y = maker.conv(name, x, (channels, config.out_channels), ConvAttrs::same(&[1, 1, 1]), true)?;
+    Ok(match config.head {
+        Some(activation) => maker.graph.push(format!("{name}.activation"), Op::Activation(activation), &[Some(y)]),
+        None => y,
+    })
 }
 
 fn block(

@@ -5,6 +5,7 @@
 pub(crate) mod differentiate;
 mod fold;
 mod fuse;
+mod halve;
 mod norms;
 pub mod quantize;
 mod recompute;
@@ -18,6 +19,7 @@ use crate::op::Op;
 pub use differentiate::differentiate;
 pub use fold::{fold_batch_norm, fold_constants, fold_dequantized};
 pub use fuse::{fuse_activations, simplify_activations};
+pub use halve::{Halved, halve};
 pub use norms::recognise_group_norms;
 pub use recompute::{Recomputed, recompute};
 

@@ -50,6 +50,8 @@ pub struct StepOptions {
     pub only: Vec<String>,
     /// Bytes of tensors to be held at once at most: above that, some are computed again ([`passes::recompute`]).
     pub memory_budget_bytes: Option<u64>,
+    /// 16-bit floats that products are computed in ([`passes::halve`]): then the graph takes the scale of the loss, too.
+    pub half: Option<ElementType>,
 }
 
 impl StepOptions {
@@ -62,14 +64,15 @@ impl StepOptions {
             weighted: true,
             only: Vec::new(),
             memory_budget_bytes: None,
+            half: None,
         }
     }
 }
 
 /// Forward, loss, backward.
 ///
-/// Inputs: the model's, the target, the weight (where asked for), every parameter. Outputs: the loss, every parameter's gradient,
-/// then mean and variance of every running norm.
+/// Inputs: the model's, the target, the weight (where asked for), in mixed precision the scale of the loss (a scalar), every
+/// parameter. Outputs: the loss, every parameter's gradient (times the scale), then mean and variance of every running norm.
 #[derive(Debug, Clone)]
 pub struct GradientGraph {
     /// The graph; its shapes are fixed.
@@ -80,6 +83,8 @@ pub struct GradientGraph {
     pub norms: Vec<RunningNorm>,
     /// What is computed again to keep a memory budget; `None` where there was none, or it was kept without.
     pub recomputed: Option<passes::Recomputed>,
+    /// What computes in 16 bits, where that was asked for.
+    pub halved: Option<passes::Halved>,
 }
 
 /// The optimizer on every parameter.
@@ -188,7 +193,9 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     let loss = losses(&mut graph, &outputs, options)?;
     infer_shapes(&mut graph, &shapes)?;
     let ids: Vec<ValueId> = chosen.iter().map(|(id, _)| *id).collect();
-    let gradients = passes::differentiate(&mut graph, loss, &ids, None)?;
+    // Small gradients would vanish in 16 bits: they are those of a loss that is so many times larger.
+    let scale = options.half.map(|_| graph.add_input("loss_scale", ElementType::F32, Vec::new()));
+    let gradients = passes::differentiate(&mut graph, loss, &ids, scale)?;
     graph.outputs.push(loss);
     let mut parameters = Vec::new();
     for ((id, decays), gradient) in chosen.into_iter().zip(gradients) {
@@ -208,12 +215,16 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     }
     passes::eliminate_dead(&mut graph);
     infer_shapes(&mut graph, &shapes)?;
+    let halved = options.half.map(|half| passes::halve(&mut graph, half));
+    if halved.is_some() {
+        infer_shapes(&mut graph, &shapes)?;
+    }
     graph.validate()?;
     let recomputed = match options.memory_budget_bytes {
         Some(budget) => Some(passes::recompute(&mut graph, budget)?).filter(|r| r.nodes > 0),
         None => None,
     };
-    Ok(GradientGraph { graph, parameters, norms: running, recomputed })
+    Ok(GradientGraph { graph, parameters, norms: running, recomputed, halved })
 }
 
 /// Makes batch norms use the batch's statistics; gives the values of their mean and variance.

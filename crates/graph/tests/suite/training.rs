@@ -392,6 +392,85 @@ fn a_whole_network_has_the_gradient_of_finite_differences() {
     }
 }
 
+/// Gradients of a U-Net whose loss is multiplied by `factor`, as one vector; `half`: in mixed precision, with this scale.
+fn gradients(factor: f32, half: Option<f32>) -> Vec<f64> {
+    let config = UNet3d { filters: vec![4, 6], strides: vec![[1, 2, 2]], out_channels: 2, ..UNet3d::default() };
+    let net = prepare(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap()).unwrap();
+    let mut loss = Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, 2);
+    loss.terms.iter_mut().for_each(|t| t.factor *= factor);
+    let options = StepOptions { half: half.map(|_| ElementType::F16), ..StepOptions::new(loss) };
+    let made = gradient_graph(&net, &[vec![2, 1, 4, 8, 8]], &options).unwrap();
+    assert_eq!(made.halved.is_some_and(|h| h.nodes > 5 && h.casts > 5), half.is_some());
+    let mut inputs = tensors(&made.graph, 11);
+    if let (Some(scale), Some(slot)) = (half, inputs.iter_mut().find(|(name, _)| name == "loss_scale")) {
+        slot.1 = Tensor::new(Vec::new(), vec![scale]).unwrap();
+    }
+    // The same whether there is a scale among the inputs or not.
+    for (name, tensor) in &mut inputs {
+        if name != "loss_scale" {
+            let seed = name.bytes().fold(7, |n: u64, b| n.wrapping_mul(31) + u64::from(b));
+            let values: Vec<f32> = noise(seed, tensor.len()).into_iter().map(|v| v * 0.3).collect();
+            *tensor = Tensor::new(tensor.shape(), values).unwrap();
+        }
+    }
+    let found = reference::run(&made.graph, &inputs).unwrap();
+    let scale = f64::from(half.unwrap_or(1.0));
+    let all = found[1..=made.parameters.len()].iter();
+    all.inspect(|t| assert_eq!(t.dtype(), ElementType::F32)).flat_map(Tensor::to_f64_vec).map(|g| g / scale).collect()
+}
+
+#[test]
+fn mixed_precision_keeps_gradients_and_a_scaled_loss_keeps_small_ones() {
+    let off = |got: &[f64], want: &[f64]| {
+        let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+        norm(&mut got.iter().zip(want).map(|(a, b)| a - b)) / norm(&mut want.iter().copied())
+    };
+    let plain = gradients(1.0, None);
+    let usual = off(&gradients(1.0, Some(1024.0)), &plain);
+    assert!(usual > 1e-6 && usual < 0.02, "{usual}");
+    // A loss so small that its gradients lie below the least number of 16 bits.
+    let small = gradients(1e-7, None);
+    let lost = off(&gradients(1e-7, Some(1.0)), &small);
+    let kept = off(&gradients(1e-7, Some(16_777_216.0)), &small);
+    assert!(lost > 0.5 && kept < 0.02, "{lost} without a scale, {kept} with one");
+}
+
+#[test]
+fn deep_supervision_counts_every_output_that_is_asked_for() {
+    let config = UNet3d {
+        filters: vec![3, 4, 5],
+        strides: vec![[1, 2, 2], [2; 3]],
+        head: Some(Activation::Sigmoid),
+        deep_heads: 1,
+        ..UNet3d::default()
+    };
+    let net = prepare(&unet3d(&config, &Weights::Random { seed: 6 }).unwrap()).unwrap();
+    assert_eq!(net.outputs.len(), 2);
+    let step = |outputs: &[f32]| {
+        let options = StepOptions {
+            outputs: outputs.to_vec(),
+            ..StepOptions::new(Loss::single(LossKind::BinaryCrossEntropy, 1))
+        };
+        let made = gradient_graph(&net, &[vec![1, 1, 4, 8, 8]], &options).unwrap();
+        let mut inputs = tensors(&made.graph, 5);
+        inputs.iter_mut().for_each(|(_, t)| *t = t.cast(ElementType::F32));
+        // A target that is the same in every block stays what it is when it is shrunk.
+        let target = inputs.iter_mut().find(|(name, _)| name == "target").unwrap();
+        target.1 = Tensor::new(target.1.shape(), vec![1.0f32; target.1.len()]).unwrap();
+        let weight = inputs.iter_mut().find(|(name, _)| name == "weight").unwrap();
+        weight.1 = Tensor::new(weight.1.shape(), vec![1.0f32; weight.1.len()]).unwrap();
+        let names: Vec<String> = made.parameters.iter().map(|p| p.name.clone()).collect();
+        let first = inputs.len() - names.len();
+        inputs.iter_mut().skip(first).zip(made.values(&net).unwrap()).for_each(|((_, t), own)| *t = own);
+        (reference::run(&made.graph, &inputs).unwrap()[0].to_f64_vec()[0], names)
+    };
+    let ((fine, alone), (coarse, _), (both, all)) = (step(&[1.0]), step(&[0.0, 1.0]), step(&[1.0, 0.5]));
+    assert!((both - (fine + 0.5 * coarse)).abs() < 1e-6, "{both} of {fine} and {coarse}");
+    assert!(all.iter().any(|n| n == "head.1.weight") && !alone.iter().any(|n| n == "head.1.weight"));
+    let wrong = UNet3d { deep_heads: 2, ..config };
+    assert!(unet3d(&wrong, &Weights::Random { seed: 6 }).is_err());
+}
+
 #[test]
 fn optimizers_take_the_steps_of_their_papers() {
     let parameters = [cytoscope_graph::training::Parameter { name: "w".into(), shape: vec![2], decays: true }];

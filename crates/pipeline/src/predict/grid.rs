@@ -100,8 +100,15 @@ impl<'a> ModelView<'a> {
             let samples = self.stack.read(context, self.channels[c], from..to)?;
             let _span = context.recorder.span(Stage::Normalise, "slices").voxels(samples.len());
             let mut fresh = samples.to_f32();
-            self.not_finite |= samples.dtype().is_float() && fresh.iter().any(|v| !v.is_finite());
+            let holes: Vec<usize> = if samples.dtype().is_float() {
+                fresh.iter().enumerate().filter(|(_, v)| !v.is_finite()).map(|(at, _)| at).collect()
+            } else {
+                Vec::new()
+            };
+            self.not_finite |= !holes.is_empty();
             apply(&self.chains[c], &mut fresh);
+            // As the networks take what lies beyond the stack: else a hole would spread as far as they see.
+            holes.into_iter().for_each(|at| fresh[at] = 0.0);
             out.append(&mut fresh);
             from = to;
         }

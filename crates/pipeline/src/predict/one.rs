@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Told of a stack with NaN or infinities.
-const NOT_FINITE: &str = "the stack holds values that are not numbers (NaN or infinite): the prediction is undefined around \
-                          them, and no object is found there";
+const NOT_FINITE: &str = "the stack holds values that are not numbers (NaN or infinite): they are taken as what lies beyond \
+                          the stack is, and what is predicted at them says nothing";
 
 /// Most objects a 16-bit label image tells apart.
 const MAX_U16_LABELS: u32 = u16::MAX as u32;

@@ -1,13 +1,13 @@
 //! Gradients of convolutions.
 
-use super::super::Image;
 use super::super::elementwise::{Fold, folded};
+use super::super::{Image, is_half};
 use crate::form::Form;
 use crate::plan::{TAPS_AT_ONCE, Taps};
 use burn_tensor::backend::Backend;
 use burn_tensor::module::conv3d;
 use burn_tensor::ops::{ConvOptions, PadMode};
-use burn_tensor::{Slice, Tensor};
+use burn_tensor::{FloatDType, Slice, Tensor};
 
 /// The weights of the convolution that takes gradients back: inputs and outputs of each group change places, taps are reversed.
 pub(super) fn turn<B: Backend>(w: Image<B>, groups: usize, form: Form) -> Image<B> {
@@ -58,7 +58,10 @@ pub(super) fn weights<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: 
         let missing = parts * each - voxels;
         if missing == 0 { x } else { x.pad([(0, 0), (0, missing)], PadMode::Constant(0.0)) }
     };
-    let (x, dy) = (sides(x), sides(dy));
+    let dtype = x.dtype();
+    // Burn's convolutions with groups add up in the type they are given: too few digits for so many voxels.
+    let wide = |x: Image<B>| if is_half(&x) { x.cast(FloatDType::F32) } else { x };
+    let (x, dy) = (sides(wide(x)), sides(wide(dy)));
     let count = kernel.iter().product::<usize>().max(1);
     let at_once = (TAPS_AT_ONCE / (inputs * parts * each).max(1)).clamp(1, count);
     let per_group = outputs / groups.max(1);
@@ -97,5 +100,6 @@ pub(super) fn weights<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: 
         let sums: Tensor<B, 3> = join(sums).reshape([count, inputs, per_group]);
         whole.push(sums.permute([2, 1, 0]).reshape([per_group, inputs, kernel[0], kernel[1], kernel[2]]));
     }
-    join(whole)
+    let whole = join(whole);
+    if whole.dtype() == dtype { whole } else { whole.cast(dtype) }
 }

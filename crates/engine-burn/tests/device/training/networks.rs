@@ -13,7 +13,10 @@ use cytoscope_graph::{
     Tensor, ValueId,
 };
 
-/// A stack, a target of 0 and 1, a weight, and the network's own parameters.
+/// Factor of the loss in mixed precision.
+const LOSS_SCALE: f32 = 1024.0;
+
+/// A stack, a target of 0 and 1, a weight, the loss's factor (in mixed precision), and the network's own parameters.
 fn inputs(net: &Graph, made: &GradientGraph) -> Vec<Tensor> {
     let count = made.graph.inputs.len() - made.parameters.len();
     let mut all = Vec::new();
@@ -23,6 +26,7 @@ fn inputs(net: &Graph, made: &GradientGraph) -> Vec<Tensor> {
         match i {
             1 => values.iter_mut().for_each(|v| *v = f32::from(u8::from(*v > 0.2))),
             2 => values.iter_mut().for_each(|v| *v = v.max(0.0)),
+            3 => values.fill(LOSS_SCALE),
             _ => {}
         }
         all.push(Tensor::new(shape, values).unwrap());
@@ -97,6 +101,50 @@ fn a_residual_network_with_instance_norms() {
     let net = dynunet(&config, &Weights::Random { seed: 7 }).unwrap();
     let (net, made) = step(&net, &[2, 1, 8, 12, 16], DICE);
     compare("residual", &net, &made, 2e-3);
+}
+
+#[test]
+fn mixed_precision_makes_the_gradients_of_16_bits() {
+    let Some(engine) = engine() else { return };
+    let nets = [
+        (u_net(&[8, 12, 16], UNet3d::default().upsampling, &[[1, 2, 2], [2, 2, 2]]), 2),
+        (
+            dynunet(&DynUNet { filters: vec![8, 12, 16], ..DynUNet::default() }, &Weights::Random { seed: 7 }).unwrap(),
+            1,
+        ),
+    ];
+    for (net, channels) in nets {
+        let net = prepare(&net).unwrap();
+        let options = StepOptions { half: Some(ElementType::F16), ..StepOptions::new(Loss::single(DICE, channels)) };
+        let shape = vec![2, 1, 8, 16, 16];
+        let made = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
+        let full = gradient_graph(&net, &[shape], &StepOptions { half: None, ..options }).unwrap();
+        assert!(made.halved.unwrap().nodes > 10);
+        let given = inputs(&net, &made);
+        let want = expected(&made.graph, &given);
+        let precise = expected(&full.graph, &inputs(&net, &full));
+        let mut session = engine.compile(&made.graph, &shapes(&given), &CompileOptions::default()).unwrap();
+        assert!(session.report().fallbacks.is_empty(), "{:?}", session.report());
+        let got = session.run(&given).unwrap();
+        // Sixteen bits are rounded in another order on the device than in the reference: what counts is that its gradients are
+        // no further from those of 32 bits.
+        let distance = |a: &[Tensor], b: &[Tensor], scale: f64| {
+            let (mut off, mut norm) = (0.0, 0.0);
+            for (a, b) in a.iter().zip(b).skip(1).take(made.parameters.len()) {
+                for (a, b) in a.to_f64_vec().iter().zip(b.to_f64_vec()) {
+                    off += (a - b * scale).powi(2);
+                    norm += (b * scale).powi(2);
+                }
+            }
+            (off / norm).sqrt()
+        };
+        let scale = f64::from(LOSS_SCALE);
+        let errors = [distance(&got, &want, 1.0), distance(&got, &precise, scale), distance(&want, &precise, scale)];
+        eprintln!("{}: device to reference in 16 bits, to 32 bits, reference to 32 bits: {errors:?}", net.name);
+        assert!(errors[2] < 0.1 && errors[1] < 1.3 * errors[2] && errors[1] > 1e-5, "{}: {errors:?}", net.name);
+        let loss = |made: &[Tensor]| made[0].to_f64_vec()[0];
+        assert!((loss(&got) / loss(&precise) - 1.0).abs() < 0.01);
+    }
 }
 
 fn weight(graph: &mut Graph, name: &str, o: usize, i: usize) -> Option<ValueId> {
