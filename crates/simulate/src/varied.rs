@@ -63,11 +63,10 @@ impl Settings {
     ///
     /// Of nuclei, seven in ten stacks are like embryos: voxels of 1.75 × 0.8 × 0.8 µm (four in ten) or 0.5 to 2.8 × 0.35 to
     /// 1.1 µm; bodies of 8.5 to 18 µm, 1.1 to 1.8 times as long along Z, in thin walls mostly flat; in balls or shells of 24
-    /// to 52 µm (three in four) or anywhere, 2 to 22 % of that space; 5 to 120 photons at a gain of 14 to 56 counts. The
+    /// to 52 µm (three in four) or anywhere, 2 to 22 % of that space; 4.5 to 70 photons at a gain of 14 to 56 counts. The
     /// others are clean tissue (30 to 150 photons), isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %), with
-    /// bodies of 7 to 16 µm. The truth has outlines where nuclei are seen to end: at 5 to 26 % of an even nucleus' peak, by
-    /// levels that are largely the same for all nuclei of a stack, as people draw who see all of them at one contrast. It
-    /// leaves out nuclei with less than 20 to 50 % of the light of bright ones.
+    /// bodies of 7 to 16 µm. The truth has outlines where nuclei are seen to end (8 to 28 % of an even nucleus' peak) and
+    /// leaves out those with less than 35 to 50 % of the light of bright ones.
     ///
     /// Of cells and label-free pairs, sizes, densities, blur and photons are drawn about the defaults.
     pub fn varied(kind: Kind, shape_zyx: [usize; 3], seed: u64) -> Self {
@@ -110,12 +109,12 @@ fn nuclei(settings: &mut Settings, draw: &mut Draw) {
     nuclear_objects(settings, look, draw);
     nuclear_optics(settings, look, draw);
     nuclear_camera(settings, look, draw);
-    settings.truth = if look == Look::Embryo {
-        let outline = TruthOutline::Visible { share: draw.even(0.05, 0.13), common: draw.even(0.6, 1.0) };
-        Truth { outline, least_brightness: draw.even(0.2, 0.4) }
-    } else {
-        let outline = TruthOutline::Visible { share: draw.even(0.12, 0.26), common: draw.even(0.3, 0.9) };
-        Truth { outline, least_brightness: draw.even(0.3, 0.5) }
+    settings.truth = Truth {
+        outline: TruthOutline::Visible {
+            share: if look == Look::Embryo { draw.even(0.08, 0.2) } else { draw.even(0.15, 0.28) },
+            common: 0.0,
+        },
+        least_brightness: draw.even(0.35, 0.5),
     };
 }
 
@@ -139,7 +138,7 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
         _ => draw.log(7.0, 16.0),
     };
     objects.diameter_spread = draw.even(0.08, 0.25);
-    objects.brightness_spread = draw.even(0.1, if embryo { 0.65 } else { 0.45 });
+    objects.brightness_spread = draw.even(0.1, 0.45);
     objects.texture = draw.even(0.0, 0.7);
     let long = if embryo { draw.log(1.1, 1.8) } else { draw.log(0.8, 1.3) };
     let wide = draw.log(0.87, 1.15);
@@ -207,7 +206,7 @@ fn nuclear_camera(settings: &mut Settings, look: Look, draw: &mut Draw) {
         _ => draw.chance(0.4),
     };
     if counting {
-        camera.photons = draw.log(5.0, 120.0);
+        camera.photons = draw.log(4.5, 70.0);
         camera.background_photons = draw.even(0.02, 0.3);
         camera.read_noise_photons = draw.even(0.05, 0.3);
         camera.gain_counts_per_photon = 28.0 * draw.log(0.5, 2.0);

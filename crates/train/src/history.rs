@@ -46,6 +46,12 @@ pub struct History {
 const MOST_POINTS: usize = 2000;
 
 impl History {
+    /// Forgets what came after a step that training goes back to.
+    pub(crate) fn forget_after(&mut self, step: u64) {
+        self.steps.retain(|p| p.step <= step);
+        self.validations.retain(|p| p.step <= step);
+    }
+
     /// Adds a point; long curves are thinned by joining neighbours.
     pub(crate) fn push(&mut self, point: StepPoint) {
         self.steps.push(point);

@@ -336,7 +336,12 @@ impl Training<'_> {
             // Cancelling is answered at the loop's head, where what was learnt is kept.
             let _ = meter.add(1);
             let validation = |step: u64| step * validations / standing.steps.max(1);
-            standing.due = !self.validator.is_empty() && validation(standing.step) > validation(standing.step - 1);
+            // A plan made anew moves the others: none comes right after one.
+            let last = standing.history.validations.last().map_or(0, |v| v.step);
+            let soon = standing.step < standing.steps
+                && (standing.step - last.min(standing.step)) * 2 * validations < standing.steps;
+            standing.due =
+                !self.validator.is_empty() && !soon && validation(standing.step) > validation(standing.step - 1);
             if !standing.due && saved.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
                 self.keep(&mut standing, &stepper)?;
@@ -488,6 +493,8 @@ impl Training<'_> {
             standing.step, good.1, standing.rate_factor
         );
         standing.step = good.1;
+        // The curve goes on from there.
+        standing.history.forget_after(good.1);
         self.context.note(sentence.clone());
         standing.history.notes.push(sentence);
         Ok(())

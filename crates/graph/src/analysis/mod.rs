@@ -44,7 +44,8 @@ pub fn multiply_accumulates(graph: &Graph, input_shapes: &[(&str, Vec<usize>)]) 
     shaped.nodes.iter().try_fold(0u64, |total, node| Ok(total.saturating_add(node_macs(&shaped, node)?)))
 }
 
-/// Multiply-accumulates of one node of a graph whose shapes are known: those of convolutions and matrix products, else 0.
+/// Multiply-accumulates of one node of a graph whose shapes are known: those of convolutions and matrix products, and of their
+/// gradients (by each factor that is asked for as many as of the operator itself), else 0.
 ///
 /// # Errors
 /// When a shape it needs is open.
@@ -71,6 +72,13 @@ pub fn node_macs(shaped: &Graph, node: &crate::Node) -> Result<u64> {
             let a = shape(node.input(0))?;
             let inner = if *trans_a { a.first() } else { a.last() };
             each(&shape(node.output(0))?) * inner.copied().unwrap_or(1)
+        }
+        Op::Vjp(of) => {
+            let Some((dy, own)) = node.inputs.split_last() else { return Ok(0) };
+            let (inputs, outputs) = (own.to_vec(), vec![*dy]);
+            let forward = crate::Node { name: node.name.clone(), op: of.as_ref().clone(), inputs, outputs };
+            let factors = node.outputs.iter().take(2).flatten().count();
+            u128::from(node_macs(shaped, &forward)?) * factors as u128
         }
         _ => 0,
     };

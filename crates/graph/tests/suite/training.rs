@@ -6,8 +6,8 @@ use cytoscope_graph::training::{
 };
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Op,
-    PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId, infer_shapes, passes,
-    reference,
+    PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId, analysis, infer_shapes,
+    passes, reference,
 };
 
 use crate::common::noise;
@@ -433,6 +433,19 @@ fn mixed_precision_keeps_gradients_and_a_scaled_loss_keeps_small_ones() {
     let lost = off(&gradients(1e-7, Some(1.0)), &small);
     let kept = off(&gradients(1e-7, Some(16_777_216.0)), &small);
     assert!(lost > 0.5 && kept < 0.02, "{lost} without a scale, {kept} with one");
+}
+
+#[test]
+fn a_step_takes_three_times_the_work_of_the_network_but_for_its_input() {
+    let config = UNet3d { filters: vec![4, 6], strides: vec![[1, 2, 2]], ..UNet3d::default() };
+    let net = prepare(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap()).unwrap();
+    let shape = vec![1, 1, 4, 8, 8];
+    let made = gradient_graph(&net, &[shape.clone()], &StepOptions::new(Loss::single(LossKind::BinaryCrossEntropy, 1)))
+        .unwrap();
+    let forward = analysis::multiply_accumulates(&net, &[("x", shape)]).unwrap();
+    let step: u64 = made.graph.nodes.iter().map(|n| analysis::node_macs(&made.graph, n).unwrap()).sum();
+    // Nobody asks for the gradient of the stack: the first convolution's, 27 taps to 4 channels of 256 voxels.
+    assert_eq!(step, 3 * forward - 27 * 4 * 256);
 }
 
 #[test]
