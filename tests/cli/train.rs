@@ -2,9 +2,11 @@
 
 use crate::common::{Desk, missing, python, say_skipped};
 use cytoscope_graph::package::Package;
+use cytoscope_train::TrainConfig;
 use image::RgbImage;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Stdio;
 
 /// Simulated pairs `sim/nuclei_N_raw.tif` and `_labels.tif`.
@@ -374,10 +376,22 @@ fn a_gpu_takes_the_same_steps() {
 }
 
 #[test]
+fn recipes_of_the_bundled_networks_are_settings() {
+    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/recipes");
+    let found: Vec<_> = std::fs::read_dir(recipes).unwrap().map(|e| e.unwrap().path()).collect();
+    assert!(found.len() >= 2, "{found:?}");
+    for path in found {
+        let config = TrainConfig::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        config.check().unwrap();
+    }
+}
+
+#[test]
 fn deep_supervision_teaches_coarse_levels_and_leaves_one_output() {
     let desk = Desk::new();
     pairs(&desk, 2);
-    let text = "patch_zyx = [8, 32, 32]\nbatch = 1\n[network]\nfilters = [4, 8, 8]\ndeep_supervision = true\n";
+    let text = "patch_zyx = [8, 32, 32]\nbatch = 1\n[network]\nfilters = [4, 8, 8]\ndeep_supervision = true\n\
+                [segment]\nthreshold = { fixed = 0.45 }\nheight = \"seeds\"\nmin_volume_um3 = 7.0\n";
     std::fs::write(desk.path("t.toml"), text).unwrap();
     let arguments = ["--steps", "30", "--without-int8", "--out", "m"];
     let report = desk.run(&[&SMALL[..], &arguments].concat()).json();
@@ -387,4 +401,7 @@ fn deep_supervision_teaches_coarse_levels_and_leaves_one_output() {
     desk.run(&["predict", "sim/nuclei_1_raw.tif", "--model", "m", "--out", "o"]).ok();
     // Foreground and height, and nothing of the coarser level.
     assert_eq!(desk.image("o/nuclei_1_raw_raw.tif").shape()[1], 2);
+    // How objects are made is what was asked for, not what would score better.
+    let segment = Package::open(&desk.path("m")).unwrap().config()["segment"].clone();
+    assert_eq!((&segment["threshold"]["fixed"], &segment["min_volume_um3"]), (&0.45.into(), &7.0.into()));
 }

@@ -120,7 +120,7 @@ fn pictures_of_every_step() {
     desk.until("the pairs", |w| sees(w, "5 of 6 pairs can be used"));
     take(&mut desk, &to, "2_data");
     desk.click("Next");
-    desk.until("the models", |w| sees(w, "nuclei-dog"));
+    desk.until("the models", |w| sees(w, "nuclei-unet"));
     take(&mut desk, &to, "3_start");
     desk.click("Start training");
     take(&mut desk, &to, "4_preparing");
@@ -153,6 +153,8 @@ fn to_start(desk: &mut Desk, data: &Path) {
     desk.until("the pairs", |w| sees(w, "3 pairs to learn from"));
     desk.click("Next");
     desk.until("the start", |w| sees(w, "What should it begin from?"));
+    desk.until("what can be taught", |w| sees(w, "nuclei-unet"));
+    assert!(!desk.sees("nuclei-dog"), "its filters were made by hand");
 }
 
 fn begin(desk: &mut Desk, data: &Path) {

@@ -18,6 +18,9 @@ pub struct ModelCard {
     pub name: String,
     /// Other names that stand for it.
     pub aliases: Vec<String>,
+    /// The model that training starts from in its place, where its filters were made by hand.
+    #[serde(default)]
+    pub taught_instead: Option<String>,
     /// What the package calls itself.
     pub title: String,
     /// The package.
@@ -77,16 +80,17 @@ pub struct Citation {
 
 /// The models of [`model_folders`], by name; of several of one name the first folder's, which is the one a job takes.
 pub fn installed() -> Vec<ModelCard> {
-    let mut aliases: BTreeMap<String, String> = BTreeMap::new();
+    let (mut aliases, mut instead): (BTreeMap<String, String>, BTreeMap<String, String>) = Default::default();
     let mut packages: BTreeMap<String, PathBuf> = BTreeMap::new();
     for folder in model_folders() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();
             let Some(name) = path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { continue };
             match path.extension().and_then(|e| e.to_str()) {
-                Some("alias") => {
+                Some(kind @ ("alias" | "teach")) => {
                     if let Ok(of) = std::fs::read_to_string(&path) {
-                        aliases.entry(name).or_insert_with(|| of.trim().to_owned());
+                        let names = if kind == "alias" { &mut aliases } else { &mut instead };
+                        names.entry(name).or_insert_with(|| of.trim().to_owned());
                     }
                 }
                 Some("zip" | "onnx") => _ = packages.entry(name).or_insert(path),
@@ -102,7 +106,8 @@ pub fn installed() -> Vec<ModelCard> {
         .into_iter()
         .map(|(name, path)| {
             let stand_for = aliases.iter().filter(|(_, of)| **of == name).map(|(alias, _)| alias.clone()).collect();
-            ModelCard { aliases: stand_for, ..card(name, &path) }
+            let taught_instead = instead.get(&name).cloned();
+            ModelCard { aliases: stand_for, taught_instead, ..card(name, &path) }
         })
         .collect()
 }
@@ -112,6 +117,7 @@ pub fn card(name: impl Into<String>, path: &Path) -> ModelCard {
     let mut card = ModelCard {
         name: name.into(),
         aliases: Vec::new(),
+        taught_instead: None,
         title: String::new(),
         path: path.to_owned(),
         problem: None,

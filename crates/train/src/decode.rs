@@ -29,6 +29,13 @@ pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> Seg
     }
 }
 
+/// A model's own settings for data whose small objects (a tenth of a usual one) have a known volume: none of usual size is
+/// dropped as too small.
+pub(crate) fn fitting(own: &SegmentOptions, small_object_um3: Option<f64>) -> SegmentOptions {
+    let most = small_object_um3.map_or(f64::INFINITY, |small| 3.0 * small);
+    SegmentOptions { min_volume_um3: own.min_volume_um3.min(most), ..own.clone() }
+}
+
 /// What a network made of a validation pair.
 pub(crate) struct Maps {
     foreground: Vec<f32>,
@@ -157,4 +164,16 @@ fn neighbours(begin: &SegmentOptions, now: &SegmentOptions, care: Care) -> Vec<V
 fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
     let labels = maps.iter().map(|map| Ok((map.case, map.labels(options)?)));
     validator.score_labels(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_for_large_objects_keeps_small_ones_when_those_are_taught() {
+        let own = SegmentOptions { min_volume_um3: 300.0, ..SegmentOptions::default() };
+        let least = |small| fitting(&own, small).min_volume_um3;
+        assert_eq!((least(None), least(Some(150.0)), least(Some(20.0))), (300.0, 300.0, 60.0));
+    }
 }

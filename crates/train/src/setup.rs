@@ -157,8 +157,21 @@ pub(crate) fn prepare<'a>(
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }
     let views = Views::of(&validator, start.target);
-    let asked = config.segment.clone().or_else(|| start.segment.clone());
-    let segment = asked.unwrap_or_else(|| decode::defaults(start.target, data.small_object_um3(voxel_um)));
+    let small = data.small_object_um3(voxel_um);
+    let segment = match (&config.segment, &start.segment) {
+        (Some(asked), _) => asked.clone(),
+        (None, Some(own)) => {
+            let fitting = decode::fitting(own, small);
+            if fitting != *own {
+                context.note(format!(
+                    "Objects of {:.0} µm³ and more count: those of the data are smaller than the {:.0} that the model keeps.",
+                    fitting.min_volume_um3, own.min_volume_um3
+                ));
+            }
+            fitting
+        }
+        (None, None) => decode::defaults(start.target, small),
+    };
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
     Ok(Training {
         job,

@@ -28,7 +28,10 @@ impl Workbench {
             Task::Segmentation => ModelTask::Segmentation,
             Task::LabelFree => ModelTask::LabelFree,
         };
-        let fits = |m: &&ModelCard| m.problem.is_none() && m.input_channels == 1 && m.task == Some(wanted);
+        let fits = |m: &&ModelCard| {
+            let taught = m.taught_instead.is_none();
+            taught && m.problem.is_none() && m.input_channels == 1 && m.task == Some(wanted)
+        };
         let mut chosen = None;
         let scratch = self.wizard.plan.from == SCRATCH;
         let sentence = "A small 3-D U-Net that knows nothing yet. Best with twenty pairs or more.";
