@@ -440,8 +440,12 @@ fn a_step_takes_three_times_the_work_of_the_network_but_for_its_input() {
     let config = UNet3d { filters: vec![4, 6], strides: vec![[1, 2, 2]], ..UNet3d::default() };
     let net = prepare(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap()).unwrap();
     let shape = vec![1, 1, 4, 8, 8];
-    let made = gradient_graph(&net, &[shape.clone()], &StepOptions::new(Loss::single(LossKind::BinaryCrossEntropy, 1)))
-        .unwrap();
+    let made = gradient_graph(
+        &net,
+        std::slice::from_ref(&shape),
+        &StepOptions::new(Loss::single(LossKind::BinaryCrossEntropy, 1)),
+    )
+    .unwrap();
     let forward = analysis::multiply_accumulates(&net, &[("x", shape)]).unwrap();
     let step: u64 = made.graph.nodes.iter().map(|n| analysis::node_macs(&made.graph, n).unwrap()).sum();
     // Nobody asks for the gradient of the stack: the first convolution's, 27 taps to 4 channels of 256 voxels.
