@@ -13,6 +13,24 @@ fn labels(desk: &Desk, name: &str) -> Vec<u32> {
 }
 
 #[test]
+fn bundled_networks_run_on_kernels_alone() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("14,80,96", 1);
+    for model in ["nuclei", "nuclei-unet", "labelfree-nuclei"] {
+        for precision in ["f32", "int8"] {
+            if (model, precision) == ("nuclei", "int8") {
+                continue;
+            }
+            let arguments =
+                ["predict", &raw, "--model", model, "--precision", precision, "--outputs", "raw", "--out", "o"];
+            let report = desk.run(&[&arguments[..], &["--voxel-size", VOXEL, "--json"]].concat()).json();
+            let one = &report["inputs"][0];
+            assert_eq!(one["fallbacks"], serde_json::json!([]), "{model} in {precision}: {one:#}");
+        }
+    }
+}
+
+#[test]
 fn a_prediction_writes_what_it_reports() {
     let desk = Desk::new();
     let raw = desk.nuclei("14,80,96", 1);

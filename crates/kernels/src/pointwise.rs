@@ -15,6 +15,8 @@ pub enum Unary {
     Sigmoid,
     /// `x · sigmoid(x)`.
     Silu,
+    /// `x / (1 + |x|)`.
+    Softsign,
     /// Limits.
     Clip {
         /// Least value.
@@ -209,6 +211,7 @@ multiversion! {
             Unary::Leaky { slope } => row.iter_mut().for_each(|x| *x = if *x < 0.0 { *x * slope } else { *x }),
             Unary::Sigmoid => row.iter_mut().for_each(|x| *x = 1.0 / (1.0 + exp(-*x))),
             Unary::Silu => row.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x)),
+            Unary::Softsign => row.iter_mut().for_each(|x| *x /= 1.0 + x.abs()),
             Unary::Clip { min, max } => row.iter_mut().for_each(|x| *x = x.max(min).min(max)),
             Unary::Affine { gain, offset } => row.iter_mut().for_each(|x| *x = x.mul_add(gain, offset)),
             Unary::FakeQuantize { scale, low, high } => {

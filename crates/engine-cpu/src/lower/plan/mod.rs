@@ -118,6 +118,7 @@ fn unary(activation: Act) -> Option<Unary> {
         Act::LeakyRelu { alpha } => Unary::Leaky { slope: alpha },
         Act::Sigmoid => Unary::Sigmoid,
         Act::Silu => Unary::Silu,
+        Act::Softsign => Unary::Softsign,
         Act::Clip { min, max } => Unary::Clip { min, max },
         _ => return None,
     })
@@ -182,7 +183,10 @@ impl<'a> Planner<'a> {
 
     /// Whether a value is, or can cheaply be, in blocks.
     fn near(&self, value: ValueId) -> bool {
-        self.blocked.contains(&value) || self.dequantized.contains_key(&value) || self.ranged.contains_key(&value)
+        self.blocked.contains(&value)
+            || self.dequantized.contains_key(&value)
+            || self.ranged.contains_key(&value)
+            || (self.graph.inputs.contains(&value) && self.layout(value).is_some_and(|(l, _)| l.channels == 1))
     }
 
     /// The only consumer of a value that is no graph output.
