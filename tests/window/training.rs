@@ -3,7 +3,7 @@
 use crate::desk::{Desk, sees, window, window_with};
 use crate::{hand, names};
 use cytoscope_formats::{Container, WriteSpec, write_array};
-use cytoscope_simulate::{Kind, Settings, simulate};
+use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_train::{NetworkConfig, TrainConfig};
 use cytoscope_ui::training::plan::Step;
 use cytoscope_ui::training::run::RunState;
@@ -24,18 +24,23 @@ fn tiny(steps: usize) -> TrainConfig {
     config
 }
 
+/// Writes `NAME_raw.tif` and, as there are, `NAME_labels.tif` and `NAME_target.tif`.
+fn write_pair(folder: &Path, name: &str, made: Simulation) {
+    for (ending, array) in [("raw", Some(made.raw)), ("labels", made.labels), ("target", made.target)] {
+        let Some(array) = array else { continue };
+        let mut spec = WriteSpec::of(&array, Container::ImageJ);
+        spec.voxel_size_um = made.voxel_size_um;
+        write_array(&folder.join(format!("{name}_{ending}.tif")), &array, &spec).unwrap();
+    }
+}
+
 /// A folder of simulated pairs.
 fn pairs(folder: &Path, n: u64) -> PathBuf {
     let data = folder.join("embryos");
     std::fs::create_dir_all(&data).unwrap();
     for i in 0..n {
         let made = simulate(&Settings::new(Kind::Nuclei, [8, 48, 48], i), |_| true).unwrap();
-        for (ending, array) in [("raw", Some(made.raw)), ("labels", made.labels)] {
-            let array = array.unwrap();
-            let mut spec = WriteSpec::of(&array, Container::ImageJ);
-            spec.voxel_size_um = made.voxel_size_um;
-            write_array(&data.join(format!("embryo{i}_{ending}.tif")), &array, &spec).unwrap();
-        }
+        write_pair(&data, &format!("embryo{i}"), made);
     }
     data
 }
@@ -245,13 +250,9 @@ fn a_stain_is_taught_from_pairs_of_images() {
     let data = desk.path("dishes");
     std::fs::create_dir(&data).unwrap();
     for i in 0..3 {
-        let made = simulate(&Settings::new(Kind::LabelFree, [8, 48, 48], i), |_| true).unwrap();
-        for (ending, array) in [("raw", Some(made.raw)), ("target", made.target)] {
-            let array = array.unwrap();
-            let mut spec = WriteSpec::of(&array, Container::ImageJ);
-            spec.voxel_size_um = made.voxel_size_um;
-            write_array(&data.join(format!("dish{i}_{ending}.tif")), &array, &spec).unwrap();
-        }
+        let mut made = simulate(&Settings::new(Kind::LabelFree, [8, 48, 48], i), |_| true).unwrap();
+        made.labels = None;
+        write_pair(&data, &format!("dish{i}"), made);
     }
     let Desk { folder, window: other } = desk;
     drop(other);

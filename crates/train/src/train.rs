@@ -372,7 +372,6 @@ impl Training<'_> {
             times.push(begun.elapsed());
         }
         stepper.state = beginning;
-        let beginning_scale = stepper.state.loss_scale;
         times.sort_unstable();
         let step = times.get(times.len() / 2).copied().unwrap_or(Duration::from_secs(1));
         let begun = Instant::now();
@@ -434,7 +433,7 @@ impl Training<'_> {
             due: false,
             history: History::default(),
             optimizer_steps: 0,
-            loss_scale: beginning_scale,
+            loss_scale: 1.0,
             steady_steps: 0,
             validation_secs: validation.as_secs_f64(),
             tensors: String::new(),
@@ -451,7 +450,8 @@ impl Training<'_> {
     /// Steps that are planned, from what a step and a validation took last.
     fn planned(&self, standing: &Standing) -> u64 {
         let recent: Vec<f64> = standing.history.steps.iter().rev().take(40).map(|p| p.step_secs).collect();
-        let step = recent.iter().sum::<f64>() / recent.len().max(1) as f64;
+        // Stopped before the first point of its curve, it is taken to need a second until it shows.
+        let step = if recent.is_empty() { 1.0 } else { recent.iter().sum::<f64>() / recent.len() as f64 };
         let done = standing.step as f64 / standing.steps.max(1) as f64;
         let left = (self.config.validation.times as f64 * (1.0 - done)).round() as usize;
         let costs = Costs { step: duration(step.max(1e-4)), validation: duration(standing.validation_secs) };

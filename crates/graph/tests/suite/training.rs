@@ -393,16 +393,16 @@ fn a_whole_network_has_the_gradient_of_finite_differences() {
 }
 
 /// Gradients of a U-Net whose loss is multiplied by `factor`, as one vector; `half`: in mixed precision, with this scale.
-fn gradients(factor: f32, half: Option<f32>) -> Vec<f64> {
+fn gradients(factor: f32, half: Option<(ElementType, f32)>) -> Vec<f64> {
     let config = UNet3d { filters: vec![4, 6], strides: vec![[1, 2, 2]], out_channels: 2, ..UNet3d::default() };
     let net = prepare(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap()).unwrap();
     let mut loss = Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, 2);
     loss.terms.iter_mut().for_each(|t| t.factor *= factor);
-    let options = StepOptions { half: half.map(|_| ElementType::F16), ..StepOptions::new(loss) };
+    let options = StepOptions { half: half.map(|(half, _)| half), ..StepOptions::new(loss) };
     let made = gradient_graph(&net, &[vec![2, 1, 4, 8, 8]], &options).unwrap();
     assert_eq!(made.halved.is_some_and(|h| h.nodes > 5 && h.casts > 5), half.is_some());
     let mut inputs = tensors(&made.graph, 11);
-    if let (Some(scale), Some(slot)) = (half, inputs.iter_mut().find(|(name, _)| name == "loss_scale")) {
+    if let (Some((_, scale)), Some(slot)) = (half, inputs.iter_mut().find(|(name, _)| name == "loss_scale")) {
         slot.1 = Tensor::new(Vec::new(), vec![scale]).unwrap();
     }
     // The same whether there is a scale among the inputs or not.
@@ -414,7 +414,7 @@ fn gradients(factor: f32, half: Option<f32>) -> Vec<f64> {
         }
     }
     let found = reference::run(&made.graph, &inputs).unwrap();
-    let scale = f64::from(half.unwrap_or(1.0));
+    let scale = f64::from(half.map_or(1.0, |(_, scale)| scale));
     let all = found[1..=made.parameters.len()].iter();
     all.inspect(|t| assert_eq!(t.dtype(), ElementType::F32)).flat_map(Tensor::to_f64_vec).map(|g| g / scale).collect()
 }
@@ -426,13 +426,16 @@ fn mixed_precision_keeps_gradients_and_a_scaled_loss_keeps_small_ones() {
         norm(&mut got.iter().zip(want).map(|(a, b)| a - b)) / norm(&mut want.iter().copied())
     };
     let plain = gradients(1.0, None);
-    let usual = off(&gradients(1.0, Some(1024.0)), &plain);
+    let usual = off(&gradients(1.0, Some((ElementType::F16, 1024.0))), &plain);
     assert!(usual > 1e-6 && usual < 0.02, "{usual}");
     // A loss so small that its gradients lie below the least number of 16 bits.
     let small = gradients(1e-7, None);
-    let lost = off(&gradients(1e-7, Some(1.0)), &small);
-    let kept = off(&gradients(1e-7, Some(16_777_216.0)), &small);
+    let lost = off(&gradients(1e-7, Some((ElementType::F16, 1.0))), &small);
+    let kept = off(&gradients(1e-7, Some((ElementType::F16, 16_777_216.0))), &small);
     assert!(lost > 0.5 && kept < 0.02, "{lost} without a scale, {kept} with one");
+    // With the range of 32 bits there is nothing to scale; digits are fewer.
+    let coarse = off(&gradients(1e-7, Some((ElementType::BF16, 1.0))), &small);
+    assert!(coarse > usual && coarse < 0.15, "{coarse}");
 }
 
 #[test]
