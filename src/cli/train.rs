@@ -54,6 +54,9 @@ pub(crate) struct Train {
     /// Go on with what an earlier run of the same training left.
     #[arg(long)]
     resume: bool,
+    /// Throw away what an earlier run of a training with the same --out left, and begin anew.
+    #[arg(long, conflicts_with = "resume")]
+    anew: bool,
     /// Seed of all that is drawn.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -113,6 +116,7 @@ impl Train {
             out: self.out,
             config,
             resume: self.resume,
+            anew: self.anew,
             seed: self.seed,
             threads: self.threads,
             without_int8: self.without_int8,
@@ -150,6 +154,17 @@ fn tell(report: &TrainReport) {
         let before = report.before.get(name).map_or_else(String::new, |b| format!("{b:.4} before, "));
         let int8 = report.after_int8.get(name).map_or_else(String::new, |v| format!(", {v:.4} in int8"));
         print(&format!("  {name}: {before}{after:.4} after{int8}"));
+    }
+    if let Some(q) = &report.quantized {
+        let (floats, int8) = (bytes_text(q.float_bytes), bytes_text(q.int8_bytes));
+        print(&format!("  network: {floats} in floats, {int8} in int8"));
+        for t in &q.tile_times {
+            let threads = if t.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", t.threads) };
+            print(&format!(
+                "  a tile of {:?}, {threads}: {:.1} ms in floats, {:.1} ms in int8",
+                q.tile_shape, t.f32_wall_ms, t.int8_wall_ms
+            ));
+        }
     }
     for pair in &report.pairs_after {
         let before = report.pairs_before.iter().find(|p| p.name == pair.name);

@@ -5,7 +5,7 @@ use super::failure::{Failure, Outcome};
 use clap::Args;
 use cytoscope_pipeline::worker::{Setup, no_further, serve};
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_train::{CheckJob, TrainJob};
+use cytoscope_train::{CheckJob, EstimateJob, TrainJob};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -40,6 +40,10 @@ fn further(kind: &str, job: Value, context: &Context) -> Result<Value, JobError>
     match kind {
         TrainJob::KIND => {
             let job = read::<TrainJob>(kind, job)?;
+            written(&job.run(context, &devices::for_training(&job.device))?)
+        }
+        EstimateJob::KIND => {
+            let job = read::<EstimateJob>(kind, job)?;
             written(&job.run(context, &devices::for_training(&job.device))?)
         }
         CheckJob::KIND => written(&read::<CheckJob>(kind, job)?.run(context)?),

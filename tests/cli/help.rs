@@ -67,7 +67,11 @@ fn wrong_use_is_told_with_code_2() {
     desk.fails(2, &["predict", "--out", "o"], &["INPUTS"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "3,4"], &["Z,Y,X"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "0,4,4"], &["positive"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "1,5,5"], &["--tile", "too small"]);
+    desk.fails(
+        2,
+        &["predict", "a.tif", "--model", "nuclei-dog", "--out", "o", "--tile", "1,5,5"],
+        &["--tile", "too small"],
+    );
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", "1.5"], &["--overlap"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["crop or gaussian"]);
     desk.fails(

@@ -11,5 +11,6 @@ mod models;
 mod odd_inputs;
 mod predict;
 mod quantize;
+mod resume;
 mod train;
 mod worker;

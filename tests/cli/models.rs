@@ -5,9 +5,9 @@ use serde_json::Value;
 
 const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];
 
-/// The bundled network as `m.onnx` and an input as `x.npy`.
+/// A bundled network that takes any lengths as `m.onnx` and an input as `x.npy`.
 fn network(desk: &Desk) -> Vec<f32> {
-    desk.run(&["export", "nuclei", "--format", "onnx", "--out", "m.onnx"]).ok();
+    desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
     let x = uniform(7, SHAPE.iter().product());
     std::fs::write(desk.path("x.npy"), npy_f32(&SHAPE, &x)).unwrap();
     x
@@ -185,7 +185,7 @@ fn weights_of_another_kind_are_refused_by_name() {
 fn safetensors_hold_every_weight() {
     let desk = Desk::new();
     network(&desk);
-    desk.run(&["export", "nuclei", "--format", "safetensors", "--out", "w.safetensors"]).ok();
+    desk.run(&["export", "nuclei-dog", "--format", "safetensors", "--out", "w.safetensors"]).ok();
     let bytes = desk.bytes("w.safetensors");
     // Eight bytes of length, a JSON header, then the values.
     let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -16,9 +16,9 @@ fn labels(desk: &Desk, name: &str) -> Vec<u32> {
 fn bundled_networks_run_on_kernels_alone() {
     let desk = Desk::new();
     let raw = desk.nuclei("14,80,96", 1);
-    for model in ["nuclei", "nuclei-unet", "labelfree-nuclei"] {
+    for model in ["nuclei-dog", "nuclei", "labelfree-nuclei"] {
         for precision in ["f32", "int8"] {
-            if (model, precision) == ("nuclei", "int8") {
+            if (model, precision) == ("nuclei-dog", "int8") {
                 continue;
             }
             let arguments =
@@ -126,8 +126,21 @@ fn means_in_the_table_are_those_of_the_stack() {
 fn a_provenance_record_makes_the_same_bytes_again() {
     let desk = Desk::new();
     let raw = desk.nuclei("10,64,64", 2);
-    let first =
-        desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--tile", "10,60,60", "--json"]).json();
+    let first = desk
+        .run(&[
+            "predict",
+            &raw,
+            "--model",
+            "nuclei-dog",
+            "--out",
+            "o",
+            "--voxel-size",
+            VOXEL,
+            "--tile",
+            "10,60,60",
+            "--json",
+        ])
+        .json();
     let record: Value = serde_json::from_slice(&desk.bytes("o/nuclei_2_raw_provenance.json")).unwrap();
     assert_eq!(
         missing(&record, &["program", "job", "model", "input", "outputs", "device", "plan"]),
@@ -372,7 +385,8 @@ fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
         return say_skipped(&format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
     };
     let predict = |device: &str, out: &str| {
-        with_gpu(&["predict", &raw, "--out", out, "--voxel-size", VOXEL, "--device", device, "--json"])
+        let model = ["--model", "nuclei-dog", "--voxel-size", VOXEL];
+        with_gpu(&[&["predict", &raw, "--out", out, "--device", device, "--json"], &model[..]].concat())
     };
     let on_gpu = predict(gpu, "gpu");
     assert_eq!(on_gpu["inputs"][0]["device"]["id"], *gpu);

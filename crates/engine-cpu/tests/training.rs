@@ -248,6 +248,49 @@ fn rounded_networks_have_the_gradients_of_the_reference() {
     }
 }
 
+/// Two convolutions with a rectifier between them that has a slope for each channel.
+fn sloped() -> Graph {
+    use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op};
+    let mut graph = Graph::new("sloped");
+    let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
+    let constant = |graph: &mut Graph, name: &str, shape: &[usize]| {
+        let values: Vec<f32> = noise(name.len() as u64, shape.iter().product()).iter().map(|v| v * 0.3).collect();
+        Some(graph.add_initializer(name, Tensor::new(shape, values).unwrap()))
+    };
+    let w = constant(&mut graph, "first", &[16, 1, 3, 3, 3]);
+    let a = graph.push("a", Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(x), w]);
+    let slope = constant(&mut graph, "slope.of.each", &[16, 1, 1, 1]);
+    let a = graph.push("a.act", Op::PRelu, &[Some(a), slope]);
+    let w = constant(&mut graph, "second", &[1, 16, 3, 3, 3]);
+    let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(a), w]);
+    graph.outputs.push(y);
+    graph
+}
+
+#[test]
+fn slopes_are_taught_with_some_help_of_the_reference_executor() {
+    let (net, made) = made(&sloped(), &[2, 1, 4, 6, 8]);
+    assert_eq!(made.parameters.len(), 3);
+    let inputs = inputs(&net, &made);
+    let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+    let session = CpuEngine::new().compile(&made.graph, &shapes, &CompileOptions::default()).unwrap();
+    let left = &session.report().fallbacks;
+    let known = ["PRelu", "Mul", "ReduceSum", "Reshape"];
+    assert!(left.iter().all(|f| known.contains(&f.op.as_str())), "{left:?}");
+    let names = made.graph.inputs.iter().map(|id| made.graph.value(*id).name.clone());
+    let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
+    let want = reference::run(&made.graph, &named).unwrap();
+    for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
+        for (i, (got, want)) in run(isa, 2, &made, &inputs).iter().zip(&want).enumerate() {
+            assert_eq!(got.shape(), want.shape());
+            let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
+            let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+            let off = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+            assert!(norm > 0.0 && off <= 2e-3 * norm, "{isa}, output {i}: off by {off} of {norm}");
+        }
+    }
+}
+
 #[test]
 fn steps_that_compute_again_hold_less_and_give_the_same_bits() {
     for (name, net, shape) in networks().into_iter().filter(|(name, ..)| *name != "odd channels") {

@@ -56,6 +56,11 @@ impl ElementType {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
     }
 
+    /// Whether values are floats of 16 bits.
+    pub fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
+
     /// Number of this type in `TensorProto.DataType`.
     pub fn onnx_code(self) -> i32 {
         match self {

@@ -171,7 +171,7 @@ impl Context {
 
     /// A meter for a stage of `total` units.
     pub fn meter(&self, stage: &'static str, total: u64, unit: &'static str) -> Meter<'_> {
-        let meter = Meter { context: self, stage, total, unit, done: 0, start: Instant::now() };
+        let meter = Meter { context: self, stage, total, unit, done: 0, earlier: 0, start: Instant::now() };
         meter.tell();
         meter
     }
@@ -184,6 +184,8 @@ pub struct Meter<'a> {
     total: u64,
     unit: &'static str,
     done: u64,
+    /// Units that no time of this run went into.
+    earlier: u64,
     start: Instant,
 }
 
@@ -198,8 +200,26 @@ impl Meter<'_> {
         self.context.check()
     }
 
+    /// Units that an earlier run did.
+    pub fn done_before(&mut self, units: u64) {
+        self.done = units.min(self.total);
+        self.earlier = self.done;
+        self.tell();
+    }
+
+    /// As [`Meter::add`], where the total changes on the way and units are done anew.
+    ///
+    /// # Errors
+    /// [`JobError::Cancelled`] once the job was asked to stop.
+    pub fn reach(&mut self, done: u64, total: u64) -> Result<(), JobError> {
+        self.total = total;
+        self.done = done.min(total);
+        self.tell();
+        self.context.check()
+    }
+
     fn tell(&self) {
-        let rate = self.done as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
+        let rate = self.done.saturating_sub(self.earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
         let left = (self.total - self.done) as f64;
         self.context.tell(&Event::Progress {
             stage: Cow::Borrowed(self.stage),

@@ -130,7 +130,7 @@ impl Reader {
             }
         }
         let image = open_image(&stack.image)?;
-        let now = Stack::of(&stack.image, &image)?;
+        let now = Stack::of(&stack.image, stack.role, &image)?;
         if now.zyx != stack.zyx || now.dtype != stack.dtype {
             return Err(SamplesError::data(
                 &stack.image.path,

@@ -3,7 +3,7 @@
 use crate::dataset::Pair;
 use crate::error::{SamplesError, check_range};
 use crate::reader::{Bounds, CacheUse, Reader};
-use crate::stack::{Stack, open_image};
+use crate::stack::{Role, Stack, open_image};
 use serde::{Deserialize, Serialize};
 
 /// How pairs are opened.
@@ -75,8 +75,8 @@ impl Sources {
         let mut entries = Vec::with_capacity(pairs.len());
         for pair in pairs {
             check_range("the weight of a pair", pair.weight, 0.0..=1e6, "0 to 1 000 000")?;
-            let image = Stack::of(&pair.image, &open_image(&pair.image)?)?;
-            let target = Stack::of(&pair.target, &open_image(&pair.target)?)?;
+            let image = Stack::of(&pair.image, Role::Image, &open_image(&pair.image)?)?;
+            let target = Stack::of(&pair.target, Role::Target, &open_image(&pair.target)?)?;
             if image.zyx != target.zyx {
                 return Err(SamplesError::data(
                     &pair.target.path,

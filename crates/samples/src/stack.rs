@@ -6,10 +6,28 @@ use crate::limits::SLAB_BYTES;
 use cytoscope_formats::{Image, OpenOptions, open};
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 
+/// What a stack is in its pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Image,
+    Target,
+}
+
+impl Role {
+    /// The setting that chooses its channel.
+    pub fn channel_setting(self) -> &'static str {
+        match self {
+            Role::Image => "data.image_channel",
+            Role::Target => "data.target_channel",
+        }
+    }
+}
+
 /// What is known of a stack; its file is opened when voxels are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
     pub image: ImageRef,
+    pub role: Role,
     /// Extents along Z, Y, X.
     pub zyx: [usize; 3],
     pub dtype: DType,
@@ -27,46 +45,54 @@ pub(crate) fn open_image(image: &ImageRef) -> Result<Image, SamplesError> {
     Ok(open(&image.path, &options)?)
 }
 
-/// What a file has along an axis, and what of it is taken.
+/// What a file has along an axis, and what of it is taken: what the setting chose.
 fn choose(
     image: &ImageRef,
-    what: &'static str,
+    (what, setting): (&'static str, &'static str),
     extent: usize,
     chosen: Option<usize>,
     hint: &str,
 ) -> Result<usize, SamplesError> {
+    let last = extent.saturating_sub(1);
     match chosen {
         Some(i) if i < extent => Ok(i),
         None if extent == 1 => Ok(0),
+        Some(i) if extent == 1 => Err(SamplesError::data(
+            &image.path,
+            format!("there is no {what} {i}: it has one"),
+            format!("leave {setting} out of the settings, or put files without that {what} elsewhere"),
+        )),
         Some(i) => Err(SamplesError::data(
             &image.path,
-            format!("there is no {what} {i}"),
-            format!("choose one of 0 to {}", extent.saturating_sub(1)),
+            format!("there is no {what} {i}: it has {extent}"),
+            format!("give one of 0 to {last} as {setting} in the settings"),
         )),
         None => Err(SamplesError::data(
             &image.path,
             format!("it has {extent} {what}s"),
-            format!("choose one of 0 to {}{hint}", extent.saturating_sub(1)),
+            format!("give {setting} in the settings, one of 0 to {last}{hint}"),
         )),
     }
 }
 
 impl Stack {
     /// Looks at a file's headers.
-    pub fn of(reference: &ImageRef, image: &Image) -> Result<Self, SamplesError> {
+    pub fn of(reference: &ImageRef, role: Role, image: &Image) -> Result<Self, SamplesError> {
         let meta = image.meta();
         let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
         let zyx = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
         let samples = size(Axis::S).max(1);
-        let slices = if zyx[0] == 1 { ", or give the axes as ZYX if these are slices" } else { "" };
-        let time = choose(reference, "time point", size(Axis::T), reference.time, slices)?;
+        let slices = if zyx[0] == 1 { ", or data.axes = \"ZYX\" if these are slices" } else { "" };
+        let time = choose(reference, ("time point", "data.time"), size(Axis::T), reference.time, slices)?;
         let channels = size(Axis::C).saturating_mul(samples);
-        let channel = choose(reference, "channel", channels, reference.channel, slices)?;
+        let what = ("channel", role.channel_setting());
+        let channel = choose(reference, what, channels, reference.channel, slices)?;
         if element_count(&zyx)? == 0 {
             return Err(SamplesError::data(&reference.path, "it has no voxels", "remove it, or export it again"));
         }
         Ok(Self {
             image: reference.clone(),
+            role,
             zyx,
             dtype: meta.dtype,
             voxel_um: meta.voxel_size_um,

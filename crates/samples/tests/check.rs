@@ -6,9 +6,11 @@ mod common;
 use common::{tiny, tiny_pair, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_samples::{
-    CheckOptions, Dataset, IgnoreLabel, Problem, Report, Severity, Task, check, check_with, find_pairs,
+    ChannelPair, CheckOptions, Dataset, FindOptions, IgnoreLabel, Problem, Report, Severity, SplitOptions, Task, check,
+    check_with, find_pairs, find_pairs_with, split,
 };
 use cytoscope_volume::{Samples, VoxelSize};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use tempfile::TempDir;
@@ -177,6 +179,107 @@ fn copies_and_leaks() {
     assert_eq!(usable, ["a", "c", "e"]);
 }
 
+/// Images that are there several times, each time with another target; named so that the first character tells the image.
+fn images_with_targets(folder: &Path, copies: &[usize]) {
+    for (number, copies) in copies.iter().enumerate() {
+        for copy in 0..*copies {
+            let (shape, image, labels) = tiny(number);
+            let renumbered: Vec<u16> = labels.iter().map(|l| if *l > 0 { l + 10 * copy as u16 } else { 0 }).collect();
+            // Of names that say nothing of each other.
+            let name = format!("{number}{}", ["x", "_t1", "-b", "q_t7", "z"][copy]);
+            write(&folder.join(format!("{name}_raw.tif")), shape, image);
+            write(&folder.join(format!("{name}_labels.tif")), shape, renumbered);
+        }
+    }
+}
+
+#[test]
+fn an_image_with_several_targets_is_never_on_both_sides() {
+    let folder = tempfile::tempdir().unwrap();
+    images_with_targets(folder.path(), &[5, 1, 3, 1, 2, 1, 4]);
+    let (dataset, report) = of(folder.path());
+    has(&report.problems, Severity::Warning, "with another target");
+    let usable = report.usable(&dataset);
+    assert_eq!(usable.len(), 17);
+    let together = report.copies();
+    let sizes: Vec<usize> = together.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [5, 3, 2, 4]);
+    let leaks = |seed: u64, fraction: f64, together: &[Vec<String>]| {
+        let options = SplitOptions { seed, fraction, together: together.to_vec(), ..SplitOptions::default() };
+        let got = split(&usable, &options).unwrap();
+        assert_eq!(got.train.len() + got.validation.len(), 17);
+        assert!(!got.train.is_empty() && !got.validation.is_empty());
+        let images = |pairs: &[cytoscope_samples::Pair]| -> BTreeSet<char> {
+            pairs.iter().filter_map(|p| p.name.chars().next()).collect()
+        };
+        !images(&got.train).is_disjoint(&images(&got.validation))
+    };
+    for seed in 0..300 {
+        for fraction in [0.0, 0.2, 0.5, 0.9] {
+            assert!(!leaks(seed, fraction, &together), "seed {seed}, share {fraction}");
+        }
+    }
+    assert!((0..20).any(|seed| leaks(seed, 0.2, &[])), "names alone do not tell");
+    // The copies that are left hold together where the one they are named after cannot be used.
+    std::fs::write(folder.path().join("0-b_labels.tif"), b"nothing").unwrap();
+    let (_, report) = of(folder.path());
+    assert_eq!(report.copies()[0].len(), 4);
+}
+
+#[test]
+fn targets_of_the_only_image_are_cut_at_the_same_place() {
+    let folder = tempfile::tempdir().unwrap();
+    images_with_targets(folder.path(), &[3]);
+    let (dataset, report) = of(folder.path());
+    let options = SplitOptions { together: report.copies(), ..SplitOptions::default() };
+    let got = split(&report.usable(&dataset), &options).unwrap();
+    assert!(got.how.contains("one image"), "{}", got.how);
+    let columns = |pairs: &[cytoscope_samples::Pair]| -> Vec<[usize; 2]> {
+        let of = |p: &cytoscope_samples::Pair| p.window.map(|w| [w.start_zyx[2], w.size_zyx[2]]);
+        pairs.iter().filter_map(of).collect()
+    };
+    assert_eq!((columns(&got.train), columns(&got.validation)), (vec![[0, 8]; 3], vec![[8, 2]; 3]));
+    // Gone on with beside other images, the ends are still what is validated on.
+    images_with_targets(folder.path(), &[3, 1, 1]);
+    let (dataset, report) = of(folder.path());
+    let options = SplitOptions { together: report.copies(), keep: got.validation_names(), ..SplitOptions::default() };
+    let more = split(&report.usable(&dataset), &options).unwrap();
+    assert_eq!((more.train.len(), &more.validation), (5, &got.validation));
+    assert_eq!(columns(&more.train), [[0, 8]; 3]);
+}
+
+#[test]
+fn what_is_to_be_chosen_names_its_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, image, labels) = tiny(0);
+    let join = |axes: &str, name: &str, parts: [Vec<u16>; 2]| {
+        let shape = [&[2], &shape[..]].concat();
+        let array = cytoscope_volume::Array::new(axes.parse().unwrap(), shape, parts.concat()).unwrap();
+        let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::OmeTiff);
+        cytoscope_formats::write_array(&folder.path().join(name), &array, &spec).unwrap();
+    };
+    join("CZYX", "c_raw.ome.tif", [labels.clone(), image.clone()]);
+    join("CZYX", "c_labels.ome.tif", [image.clone(), labels.clone()]);
+    let next = |options: &FindOptions| {
+        let dataset = find_pairs_with(folder.path(), Task::Segmentation, options).unwrap();
+        let report = check(&dataset, &CheckOptions::default());
+        let steps: Vec<String> = report.of(Severity::Error).map(|p| p.next_step.clone()).collect();
+        (report.pairs.iter().all(|p| p.usable), steps.join("; "))
+    };
+    let (_, steps) = next(&FindOptions::default());
+    assert!(steps.contains("give data.image_channel in the settings, one of 0 to 1"), "{steps}");
+    assert!(steps.contains("give data.target_channel in the settings, one of 0 to 1"), "{steps}");
+    let (_, steps) = next(&FindOptions { image_channel: Some(2), ..FindOptions::default() });
+    assert!(steps.contains("give one of 0 to 1 as data.image_channel"), "{steps}");
+    let both = FindOptions { image_channel: Some(1), target_channel: Some(1), ..FindOptions::default() };
+    assert_eq!(next(&both), (true, String::new()));
+    let (_, steps) = next(&FindOptions { time: Some(3), ..both });
+    assert!(steps.contains("leave data.time out"), "{steps}");
+    let turned = FindOptions { channels: Some(ChannelPair { input: 1, target: 0 }), ..FindOptions::default() };
+    std::fs::remove_file(folder.path().join("c_labels.ome.tif")).unwrap();
+    assert_eq!(next(&turned), (true, String::new()));
+}
+
 #[test]
 fn few_objects_and_unreadable_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,6 +313,7 @@ fn several_time_points_ask_which() {
     }
     let (mut dataset, report) = of(folder.path());
     has(&report.problems, Severity::Error, "2 time points");
+    assert!(report.problems.iter().any(|p| p.next_step.contains("give data.time in the settings, one of 0 to 1")));
     dataset.pairs[0].image.time = Some(1);
     dataset.pairs[0].target.time = Some(1);
     assert!(check(&dataset, &CheckOptions::default()).pairs[0].usable);

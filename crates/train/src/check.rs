@@ -1,10 +1,9 @@
 //! Looking a training set through before anything is taught.
 
 use crate::config::TrainConfig;
-use crate::data::look;
-use crate::error::data;
+use crate::data::{divide, find, look, usual_voxel_um};
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_samples::{Dataset, Report, Split, SplitOptions, Task, find_pairs, split};
+use cytoscope_samples::{Dataset, Report, Split, Task};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -36,6 +35,13 @@ pub struct CheckReport {
     pub no_split: Option<String>,
 }
 
+impl CheckReport {
+    /// The voxel size in µm that most files have, along Z, Y, X.
+    pub fn voxel_um(&self) -> Option<[f64; 3]> {
+        usual_voxel_um(&self.report)
+    }
+}
+
 impl CheckJob {
     /// What it is called among the worker's jobs.
     pub const KIND: &'static str = "train-check";
@@ -43,15 +49,14 @@ impl CheckJob {
     /// Runs the job. Pairs that cannot be used, or none at all, are no failure: the report says so.
     ///
     /// # Errors
-    /// [`JobError`]: there is no such folder or table, or it cannot be read; cancelled.
+    /// [`JobError`]: there is no such folder or table, or it cannot be read; settings of the data that fit no files; cancelled.
     pub fn run(&self, context: &Context) -> Result<CheckReport, JobError> {
-        let dataset = find_pairs(&self.data, self.task).map_err(data)?;
+        let dataset = find(&self.data, self.task, &self.config)?;
         let report = look(context, &dataset, &self.config)?;
         let usable = report.usable(&dataset);
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
-            let fraction = self.config.validation.fraction;
-            match split(&usable, &SplitOptions { fraction, seed: self.seed, ..SplitOptions::default() }) {
+            match divide(&usable, &report, &self.config, self.seed, None) {
                 Ok(split) => found = Some(split),
                 Err(error) => no_split = Some(error.to_string()),
             }

@@ -2,6 +2,7 @@
 //!
 //! `training.json` says where the training stands, `tensors.safetensors` holds parameters, optimizer state, averages and statistics.
 //! Both belong together: the tensors' file is named by the step, and the older one goes after the newer `training.json` is there.
+//! The best network lies in a folder named by its step, so that the one `training.json` speaks of is always there.
 //! A file named `finish` asks the training to take no further step and end with the best network so far.
 
 use crate::config::TrainConfig;
@@ -16,14 +17,20 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Version of the layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Most bytes of `training.json`.
 const MAX_JSON_BYTES: u64 = 64 << 20;
 /// Most bytes of the tensors.
 const MAX_TENSOR_BYTES: u64 = 16 << 30;
+/// Locked by the run that teaches.
+const LOCK: &str = "lock";
+/// Folders of the best networks begin so.
+const BEST: &str = "best-";
 
 /// Where a training stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,6 +66,18 @@ pub(crate) struct Standing {
     pub since_best: usize,
     /// Whether a validation comes before the next step.
     pub due: bool,
+    /// Whether no further step comes: what is left is the package.
+    #[serde(default)]
+    pub ended: bool,
+    /// Sum of the losses since the last point of the curve, and of how many steps.
+    #[serde(default)]
+    pub since_point: (f64, u64),
+    /// Names of the pairs that are validated on.
+    #[serde(default)]
+    pub validation: Vec<String>,
+    /// Mean and standard deviation of a stain, which the network's output is scaled by.
+    #[serde(default)]
+    pub intensity: Option<(f64, f64)>,
     pub history: History,
     /// Optimizer steps of the state.
     pub optimizer_steps: u32,
@@ -118,12 +137,40 @@ impl Folder {
         self.json().is_file()
     }
 
-    /// Makes the folder, and takes out what an earlier training left.
-    pub(crate) fn begin(&self) -> Result<(), JobError> {
-        if self.path.exists() {
-            std::fs::remove_dir_all(&self.path).map_err(io(&self.path))?;
+    /// Makes the folder where it is not there, and keeps others from teaching in it for as long as the file is held.
+    pub(crate) fn claim(&self) -> Result<File, JobError> {
+        std::fs::create_dir_all(&self.path).map_err(io(&self.path))?;
+        let path = self.path.join(LOCK);
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            // Some network drives know no locks.
+            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => Ok(file),
+            Err(TryLockError::Error(e)) => Err(io(&path)(e)),
+            Err(TryLockError::WouldBlock) => Err(JobError::Mismatch {
+                path: self.path.clone(),
+                problem: "another run of Cytoscope is teaching in it".to_owned(),
+                next_step: "wait for it or stop it, or give another --out".to_owned(),
+            }),
         }
-        std::fs::create_dir_all(&self.path).map_err(io(&self.path))
+    }
+
+    /// Takes out what an earlier training left.
+    pub(crate) fn begin(&self) -> Result<(), JobError> {
+        // First what makes it one: a folder that is half gone is no training.
+        let json = self.json();
+        if json.exists() {
+            std::fs::remove_file(&json).map_err(io(&json))?;
+        }
+        for entry in std::fs::read_dir(&self.path).map_err(io(&self.path))? {
+            let path = entry.map_err(io(&self.path))?.path();
+            if path.file_name().is_some_and(|name| name == LOCK) {
+                continue;
+            }
+            let is_folder = path.is_dir() && !path.is_symlink();
+            if is_folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }.map_err(io(&path))?;
+        }
+        Ok(())
     }
 
     /// Takes the folder away, its work being done.
@@ -152,9 +199,20 @@ impl Folder {
         self.path.join("shown.png")
     }
 
-    /// The package of the best network so far.
-    pub(crate) fn best(&self) -> PathBuf {
-        self.path.join("best")
+    /// The package of the best network, which was found at a step.
+    pub(crate) fn best(&self, step: u64) -> PathBuf {
+        self.path.join(format!("{BEST}{step}"))
+    }
+
+    /// Takes out networks that are not the best any more.
+    fn forget_others(&self, best: &Path) {
+        for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_one = entry.file_name().to_string_lossy().starts_with(BEST);
+            if is_one && path != best {
+                let _ = std::fs::remove_dir_all(path);
+            }
+        }
     }
 
     /// The package of what training started from.
@@ -195,6 +253,9 @@ impl Folder {
         if old != standing.tensors && !old.is_empty() {
             let _ = std::fs::remove_file(self.path.join(old));
         }
+        if let Some((_, step)) = standing.best {
+            self.forget_others(&self.best(step));
+        }
         Ok(())
     }
 
@@ -203,7 +264,7 @@ impl Folder {
         let bad = |path: &Path, problem: String| JobError::Mismatch {
             path: path.to_owned(),
             problem,
-            next_step: "begin anew without --resume".to_owned(),
+            next_step: "begin anew with --anew in place of --resume".to_owned(),
         };
         let path = self.json();
         let bytes = read(&path, MAX_JSON_BYTES)?;
@@ -246,7 +307,7 @@ pub(crate) fn restore(
         *to = found.cloned().ok_or_else(|| JobError::Mismatch {
             path: path.to_owned(),
             problem: format!("it does not hold \"{key}\" as {:?}", to.shape()),
-            next_step: "begin anew without --resume".to_owned(),
+            next_step: "begin anew with --anew in place of --resume".to_owned(),
         })?;
         Ok(())
     };
@@ -276,7 +337,7 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, JobError> {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
             problem: format!("it has {size} bytes, more than the {most} that a training's file may have"),
-            next_step: "begin anew without --resume".to_owned(),
+            next_step: "begin anew with --anew in place of --resume".to_owned(),
         });
     }
     std::fs::read(path).map_err(io(path))

@@ -5,7 +5,8 @@ use cytoscope_graph::ElementType;
 use cytoscope_graph::training::{Decay, Loss, LossKind, LossTerm, Optimizer, Schedule};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::JobError;
-use cytoscope_samples::{AugmentOptions, Normalise, TargetKind};
+use cytoscope_samples::{AugmentOptions, ChannelPair, FindOptions, Normalise, SpacingOrder, TargetKind};
+use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -13,6 +14,8 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
+    /// What is taken of the files.
+    pub data: DataConfig,
     /// What is to be learnt from labels.
     pub target: Option<TargetKind>,
     /// Voxels of a patch along Z, Y, X.
@@ -89,6 +92,7 @@ impl TrainPrecision {
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
+            data: DataConfig::default(),
             target: None,
             patch_zyx: None,
             batch: None,
@@ -161,7 +165,67 @@ impl TrainConfig {
         if self.voxel_um.is_some_and(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
             return Err(wrong("voxel_um must be three sizes above 0"));
         }
+        self.data.check()?;
         self.network.check()
+    }
+}
+
+/// What is taken of the files, and what is known of them that they do not say.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// Channel of the images, from 0, where they have several; of nnU-Net's files, which of `_0000`, `_0001` and so on.
+    pub image_channel: Option<usize>,
+    /// Channel of the targets, from 0, where they have several.
+    pub target_channel: Option<usize>,
+    /// Image and target are the two channels of one file: every file is a pair by itself.
+    pub same_file: bool,
+    /// Time point of images and targets, from 0, where they have several.
+    pub time: Option<usize>,
+    /// Axes of the files where their own are wrong, such as `ZYX`.
+    pub axes: Option<Axes>,
+    /// Voxel size Z, Y, X of the files in µm, where they say it wrong or not at all.
+    pub voxel_um: Option<[f64; 3]>,
+    /// Column of a table that says what a row is for (train, valid, test).
+    pub split_column: Option<String>,
+    /// Order of the numbers of nnU-Net's `spacing`.
+    pub spacing_order: Option<SpacingOrder>,
+}
+
+impl DataConfig {
+    /// Refuses settings that fit no files.
+    pub(crate) fn check(&self) -> Result<(), JobError> {
+        let two = self.image_channel.zip(self.target_channel).is_some_and(|(image, target)| image != target);
+        if self.same_file && !two {
+            return Err(wrong(
+                "data.same_file: give two different channels as data.image_channel and data.target_channel",
+            ));
+        }
+        if self.voxel_um.is_some_and(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
+            return Err(wrong("data.voxel_um must be three sizes above 0, in µm"));
+        }
+        if self.axes.as_ref().is_some_and(|axes| axes.iter().next().is_none()) {
+            return Err(wrong("data.axes: expected some of the letters T, Z, C, Y, X, S, such as \"ZYX\""));
+        }
+        if self.split_column.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            return Err(wrong("data.split_column must be the name of a column"));
+        }
+        Ok(())
+    }
+
+    /// How pairs are looked for.
+    pub(crate) fn find_options(&self) -> FindOptions {
+        let both = self.image_channel.zip(self.target_channel).filter(|_| self.same_file);
+        FindOptions {
+            channels: both.map(|(input, target)| ChannelPair { input, target }),
+            image_channel: self.image_channel,
+            target_channel: self.target_channel,
+            time: self.time,
+            axes: self.axes.clone(),
+            split_column: self.split_column.as_ref().map(|name| name.trim().to_owned()),
+            voxel_um: self.voxel_um,
+            spacing_order: self.spacing_order,
+        }
     }
 }
 
@@ -415,5 +479,57 @@ pub struct ValidationConfig {
 impl Default for ValidationConfig {
     fn default() -> Self {
         Self { fraction: 0.2, times: 8, max_files: 6 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<TrainConfig, String> {
+        let config: TrainConfig = toml::from_str(text).map_err(|e| e.to_string())?;
+        config.check().map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn what_is_taken_of_the_files_is_read_and_handed_on() {
+        let all = "[data]\nimage_channel = 2\ntarget_channel = 1\ntime = 4\naxes = \"ZYX\"\n\
+                   voxel_um = [2.0, 0.5, 0.5]\nsplit_column = \"fold\"\nspacing_order = \"xyz\"\n";
+        let config = read(all).unwrap();
+        let options = FindOptions {
+            channels: None,
+            image_channel: Some(2),
+            target_channel: Some(1),
+            time: Some(4),
+            axes: Some("ZYX".parse().unwrap()),
+            split_column: Some("fold".to_owned()),
+            voxel_um: Some([2.0, 0.5, 0.5]),
+            spacing_order: Some(SpacingOrder::Xyz),
+        };
+        assert_eq!(config.data.find_options(), options);
+        let channels = read(&format!("{all}same_file = true\n")).unwrap().data.find_options().channels;
+        assert_eq!(channels, Some(ChannelPair { input: 2, target: 1 }));
+        assert_eq!(read("").unwrap().data.find_options(), FindOptions::default());
+        // What a kept training says is read back.
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<TrainConfig>(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn settings_that_fit_no_files_are_refused_by_name() {
+        for (text, words) in [
+            ("chanel = 1", "chanel"),
+            ("same_file = true", "data.image_channel"),
+            ("same_file = true\nimage_channel = 1\ntarget_channel = 1", "two different"),
+            ("voxel_um = [0.0, 1.0, 1.0]", "data.voxel_um"),
+            ("axes = \"\"", "data.axes"),
+            ("axes = \"ZYQ\"", "ZYQ"),
+            ("split_column = \" \"", "data.split_column"),
+            ("image_channel = -1", "image_channel"),
+        ] {
+            let error = read(&format!("[data]\n{text}\n")).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
     }
 }

@@ -4,7 +4,8 @@ use crate::config::TrainConfig;
 use crate::error::{data, wrong};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::{
-    CheckOptions, Dataset, Pair, Report, Severity, Split, SplitOptions, TargetKind, Task, check_with, find_pairs, split,
+    CheckOptions, Dataset, Pair, Report, SamplesError, Severity, Split, SplitOptions, TargetKind, Task, check_with,
+    find_pairs_with, split,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -16,15 +17,17 @@ pub(crate) struct Data {
     pub split: Split,
 }
 
-/// Finds, checks and splits the pairs; problems are told.
+/// Finds, checks and splits the pairs; problems are told. `keep` is what an earlier run of the training validated on, as
+/// [`Split::validation_names`] gives it: that stays so, and all else is learnt from.
 pub(crate) fn load(
     context: &Context,
     path: &Path,
     task: Task,
     config: &TrainConfig,
     seed: u64,
+    keep: Option<&[String]>,
 ) -> Result<Data, JobError> {
-    let dataset = find_pairs(path, task).map_err(data)?;
+    let dataset = find(path, task, config)?;
     if dataset.pairs.is_empty() {
         let hint = match task {
             Task::Segmentation => {
@@ -54,8 +57,7 @@ pub(crate) fn load(
             next_step: first.map_or_else(|| "check the data".to_owned(), |p| p.next_step.clone()),
         });
     }
-    let options = SplitOptions { fraction: config.validation.fraction, seed, ..SplitOptions::default() };
-    let split = split(&usable, &options).map_err(data)?;
+    let split = divide(&usable, &report, config, seed, keep).map_err(data)?;
     if split.train.is_empty() {
         return Err(wrong("nothing is left to learn from after the split: lower validation.fraction"));
     }
@@ -66,6 +68,30 @@ pub(crate) fn load(
         split.how
     ));
     Ok(Data { dataset, report, split })
+}
+
+/// Finds the pairs, as the settings say what is taken of files.
+pub(crate) fn find(path: &Path, task: Task, config: &TrainConfig) -> Result<Dataset, JobError> {
+    config.data.check()?;
+    find_pairs_with(path, task, &config.data.find_options()).map_err(data)
+}
+
+/// Splits pairs that can be used; those of one image stay together. `keep` as for [`load`].
+pub(crate) fn divide(
+    usable: &[Pair],
+    report: &Report,
+    config: &TrainConfig,
+    seed: u64,
+    keep: Option<&[String]>,
+) -> Result<Split, SamplesError> {
+    let options = SplitOptions {
+        fraction: config.validation.fraction,
+        seed,
+        together: report.copies(),
+        keep: keep.map(<[String]>::to_vec).unwrap_or_default(),
+        ..SplitOptions::default()
+    };
+    split(usable, &options)
 }
 
 /// Looks into every pair, and tells how far it is.
@@ -86,20 +112,18 @@ pub(crate) fn look(context: &Context, dataset: &Dataset, config: &TrainConfig) -
     Ok(report)
 }
 
+/// The voxel size in µm that most files have.
+pub(crate) fn usual_voxel_um(report: &Report) -> Option<[f64; 3]> {
+    let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
+    let mut all: Vec<[f64; 3]> = report.pairs.iter().filter_map(|p| known(p.voxel_um)).collect();
+    all.sort_by(|a, b| a.iter().product::<f64>().total_cmp(&b.iter().product::<f64>()));
+    all.get(all.len() / 2).copied()
+}
+
 impl Data {
     /// The voxel size that most files have.
     pub(crate) fn voxel_um(&self) -> Option<[f64; 3]> {
-        let mut all: Vec<[f64; 3]> = self
-            .report
-            .pairs
-            .iter()
-            .filter_map(|p| {
-                let [z, y, x] = p.voxel_um;
-                Some([z?, y?, x?])
-            })
-            .collect();
-        all.sort_by(|a, b| a.iter().product::<f64>().total_cmp(&b.iter().product::<f64>()));
-        all.get(all.len() / 2).copied()
+        usual_voxel_um(&self.report)
     }
 
     /// The least volume in µm³ that an object should have: a tenth of that of a median one of the data. Where files do not say
@@ -117,5 +141,52 @@ impl Data {
             .collect();
         all.sort_by(f64::total_cmp);
         Some(all.get(all.len() / 2)? * 0.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::CheckJob;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
+
+    /// Files of two channels, an image and its labels, at two time points of which the first is blank.
+    fn write_films(folder: &Path, numbers: std::ops::Range<usize>) {
+        for number in numbers {
+            let labels: Vec<u16> = (0..320).map(|i| if i % 10 > 4 { 1 + i / 80 } else { 0 }).collect();
+            let image: Vec<u16> =
+                labels.iter().enumerate().map(|(i, l)| 100 + 50 * l + ((i * 31 + number * 7) % 17) as u16).collect();
+            let voxels = [vec![0; 640], image, labels].concat();
+            let array = Array::new("TCZYX".parse().unwrap(), vec![2, 2, 4, 8, 10], voxels).unwrap();
+            let spec = WriteSpec::of(&array, Container::OmeTiff);
+            write_array(&folder.join(format!("film{number}.ome.tif")), &array, &spec).unwrap();
+        }
+    }
+
+    #[test]
+    fn two_channels_of_a_time_point_are_chosen_by_settings_and_validation_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        write_films(folder.path(), 0..5);
+        let context = Context::default();
+        let plain = TrainConfig::default();
+        assert!(load(&context, folder.path(), Task::Segmentation, &plain, 1, None).is_err());
+        let text = "[data]\nsame_file = true\nimage_channel = 0\ntarget_channel = 1\ntime = 1\n";
+        let config: TrainConfig = toml::from_str(text).unwrap();
+        let task = Task::Segmentation;
+        let load = |keep: Option<&[String]>| load(&context, folder.path(), task, &config, 1, keep).unwrap();
+        let first = load(None);
+        assert!(first.report.pairs.iter().all(|p| p.usable && p.objects == Some(4)), "{:#?}", first.report.problems);
+        assert!(first.report.pairs.iter().all(|p| p.intensities.is_some_and(|i| i.min >= 100.0)));
+        assert_eq!((first.split.train.len(), first.split.validation.len()), (4, 1));
+        let job = CheckJob { task, data: folder.path().to_owned(), config: config.clone(), seed: 1 };
+        assert_eq!(job.run(&context).unwrap().split, Some(first.split.clone()));
+        // Files that come later are learnt from.
+        let keep = first.split.validation_names();
+        write_films(folder.path(), 5..12);
+        let later = load(Some(&keep));
+        assert_eq!((later.split.train.len(), later.split.validation_names()), (11, keep));
+        let none = load(Some(&["other".to_owned()]));
+        assert_eq!((none.split.train.len(), none.split.validation.len()), (10, 2));
     }
 }

@@ -5,12 +5,12 @@ use crate::curves;
 use crate::decode::{self, Care};
 use crate::error::io;
 use crate::history::StepPoint;
-use crate::job::{TrainReport, Verdict};
+use crate::job::{Quantized, TrainReport, Verdict};
 use crate::package::{self, Description, Example};
 use crate::pictures::{self, Section};
 use crate::qat::QuantizedTeacher;
 use crate::train::{Outcome, Training};
-use crate::validate::Scores;
+use crate::validate::{Scores, calibration_file};
 use cytoscope_engine::Precision;
 use cytoscope_graph::package::Package;
 use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
@@ -31,15 +31,30 @@ const ATTEMPTS: [(QuantizeMode, f64); 4] = [
 /// Greatest loss of the score that quantizing may cost.
 const INT8_LOSS: f64 = 0.005;
 
+/// The package that is handed over.
+struct Packed {
+    path: PathBuf,
+    /// Scores of its quantized network, where there is one and something to score on.
+    int8: Option<Scores>,
+    quantized: Option<Quantized>,
+}
+
+impl Packed {
+    fn in_floats(path: &Path) -> Self {
+        Self { path: path.to_owned(), int8: None, quantized: None }
+    }
+}
+
 impl Training<'_> {
     /// Settings for objects, the package, its quantized network, and the scores of both.
     pub(crate) fn finish(&mut self, outcome: Outcome) -> Result<TrainReport, JobError> {
         let Outcome { standing, before, parameters } = outcome;
         let (before, seen_before) = before.map_or((None, Vec::new()), |b| (Some(b.plain), b.seen));
         let context = self.context;
-        let taught = self.folder.best().join("rdf.yaml").is_file() || self.folder.best().is_dir();
-        let verdict = if taught { Verdict::Taught } else { Verdict::Start };
-        let chosen: PathBuf = if taught { self.folder.best() } else { self.folder.start() };
+        // Without anything to validate on the last state is kept.
+        let best = if self.validator.is_empty() { standing.step } else { standing.best.map_or(0, |(_, step)| step) };
+        let verdict = if best > 0 { Verdict::Taught } else { Verdict::Start };
+        let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
         if verdict == Verdict::Start {
             context.note("Nothing that was learnt scored better than what training started from: that is kept.");
         }
@@ -71,8 +86,9 @@ impl Training<'_> {
         let curves = curves::svg(&standing.history, metric).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
         package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
-        let (package, int8) = self.quantize(&float, after.as_ref())?;
-        self.hand_over(&package)?;
+        let floor = before.as_ref().map(|b| b.score).filter(|_| verdict == Verdict::Taught);
+        let packed = self.quantize(&float, after.as_ref(), floor, standing.seconds)?;
+        self.hand_over(&packed.path)?;
         let last: Vec<&StepPoint> = standing.history.steps.iter().rev().take(100).collect();
         let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
         Ok(TrainReport {
@@ -81,7 +97,8 @@ impl Training<'_> {
             metric: metric.to_owned(),
             before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
             after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
-            after_int8: int8.map(|s| s.scores).unwrap_or_default(),
+            after_int8: packed.int8.map(|s| s.scores).unwrap_or_default(),
+            quantized: packed.quantized,
             pairs_before: before.map(|s| s.pairs).unwrap_or_default(),
             pairs_after: after.map(|s| s.pairs).unwrap_or_default(),
             steps: standing.step,
@@ -90,7 +107,7 @@ impl Training<'_> {
             patch_zyx: self.patch,
             parameters,
             train_pairs: self.train_pairs.len(),
-            validation_pairs: self.validation_pairs,
+            validation_pairs: self.validation.len(),
             seconds: self.seconds(&standing),
             step_secs: mean(|p| p.step_secs),
             stalled_secs: mean(|p| p.stalled_secs),
@@ -134,7 +151,7 @@ impl Training<'_> {
             ("started from".to_owned(), self.start.name.clone()),
             ("values taught".to_owned(), parameters.to_string()),
             ("pairs learnt from".to_owned(), self.train_pairs.len().to_string()),
-            ("pairs validated on".to_owned(), self.validation_pairs.to_string()),
+            ("pairs validated on".to_owned(), self.validation.len().to_string()),
             ("steps".to_owned(), standing.step.to_string()),
             ("patch".to_owned(), format!("{} x {:?} voxels", self.batch, self.patch)),
         ];
@@ -179,20 +196,28 @@ impl Training<'_> {
         made
     }
 
-    /// The package with its quantized network, where that costs no accuracy; with the scores of that.
-    fn quantize(&self, float: &Path, after: Option<&Scores>) -> Result<(PathBuf, Option<Scores>), JobError> {
+    /// The package with its quantized network, where that costs no accuracy. Scores stay above `floor`, that of what training started from. Earlier runs took `spent_secs`.
+    fn quantize(
+        &self,
+        float: &Path,
+        after: Option<&Scores>,
+        floor: Option<f64>,
+        spent_secs: f64,
+    ) -> Result<Packed, JobError> {
         if self.job.without_int8 {
-            return Ok((float.to_owned(), None));
+            return Ok(Packed::in_floats(float));
         }
         self.context.note("Quantizing.");
         let out = self.folder.path.join("int8");
         let quiet = Context { cancel: self.context.cancel.clone(), ..Context::default() };
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
-        calibrate.extend(self.train_pairs.iter().step_by(step).map(|p| p.image.path.clone()));
+        for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
+            calibrate.push(calibration_file(pair, self.folder.path.join(format!("calibration{i}.tif")))?);
+        }
         // What an attempt takes beside teaching, as the first one shows.
         let mut each = 0.0;
-        let left = || self.config.budget.minutes.map(|m| m - self.began.elapsed().as_secs_f64() / 60.0);
+        let left = || self.config.budget.minutes.map(|m| m - (spent_secs + self.began.elapsed().as_secs_f64()) / 60.0);
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
             if attempt > 0 && left().is_some_and(|m| m <= 0.0) {
                 break;
@@ -212,34 +237,42 @@ impl Training<'_> {
                 keep_float: Default::default(),
                 without_float: false,
             };
-            let scored = job.run_with(&quiet, Some(&teacher)).and_then(|_| match after {
-                None => Ok(None),
-                Some(_) => {
-                    let cancel = &self.context.cancel;
-                    self.validator.score(cancel, self.devices, &out, Some(Precision::Int8)).map(Some)
+            let scored = job.run_with(&quiet, Some(&teacher)).and_then(|report| {
+                let quantized = Quantized {
+                    float_bytes: report.float_bytes,
+                    int8_bytes: report.int8_bytes,
+                    tile_shape: report.tile_shape,
+                    tile_times: report.tile_times,
+                };
+                let Some(after) = after else { return Ok((true, None, quantized)) };
+                let cancel = &self.context.cancel;
+                let int8 = self.validator.score(cancel, self.devices, &out, Some(Precision::Int8))?;
+                let good = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
+                if !good {
+                    self.context.note(format!(
+                        "In int8 {}within a relative error of {budget} the score falls from {:.4} to {:.4}.",
+                        if mode == QuantizeMode::Qat { "taught " } else { "" },
+                        after.score,
+                        int8.score
+                    ));
                 }
+                Ok((good, Some(int8), quantized))
             });
             if attempt == 0 {
                 each = began.elapsed().as_secs_f64() / 60.0;
             }
-            match (scored, after) {
-                (Ok(None), _) | (Ok(_), None) => return Ok((out, None)),
-                (Ok(Some(int8)), Some(after)) if int8.score + INT8_LOSS >= after.score => return Ok((out, Some(int8))),
-                (Ok(Some(int8)), Some(after)) => self.context.note(format!(
-                    "In int8 {}within a relative error of {budget} the score falls from {:.4} to {:.4}.",
-                    if mode == QuantizeMode::Qat { "taught " } else { "" },
-                    after.score,
-                    int8.score
-                )),
-                (Err(JobError::Cancelled), _) => return Err(JobError::Cancelled),
-                (Err(error), _) => {
+            match scored {
+                Ok((true, int8, quantized)) => return Ok(Packed { path: out, int8, quantized: Some(quantized) }),
+                Ok((false, ..)) => {}
+                Err(JobError::Cancelled) => return Err(JobError::Cancelled),
+                Err(error) => {
                     self.context.note(format!("The network stays in floats: {error}"));
-                    return Ok((float.to_owned(), None));
+                    return Ok(Packed::in_floats(float));
                 }
             }
         }
         self.context.note("The network stays in floats.");
-        Ok((float.to_owned(), None))
+        Ok(Packed::in_floats(float))
     }
 
     /// Puts the package where it was asked for.

@@ -7,6 +7,7 @@ use crate::history::History;
 use crate::train;
 use crate::validate::PairScore;
 use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::quantize::TileTime;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::Task;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct TrainJob {
     /// Goes on with what an earlier run of the same job left.
     #[serde(default)]
     pub resume: bool,
+    /// Throws away what an earlier run left; without, and without `resume`, that is an error.
+    #[serde(default)]
+    pub anew: bool,
     /// Seed of all that is drawn.
     #[serde(default)]
     pub seed: u64,
@@ -58,6 +62,19 @@ pub enum Verdict {
     Start,
 }
 
+/// The network in floats against the quantized one, as measured on this machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Quantized {
+    /// Bytes of the network in floats.
+    pub float_bytes: u64,
+    /// Bytes of the quantized one.
+    pub int8_bytes: u64,
+    /// Lengths of the tile that was timed, in the network's order.
+    pub tile_shape: Vec<usize>,
+    /// Times of it with one thread and with all.
+    pub tile_times: Vec<TileTime>,
+}
+
 /// What came of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainReport {
@@ -73,6 +90,9 @@ pub struct TrainReport {
     pub after: BTreeMap<String, f64>,
     /// Scores of its quantized network, by name; empty where there is none.
     pub after_int8: BTreeMap<String, f64>,
+    /// What quantizing brought; `None` where the network stays in floats.
+    #[serde(default)]
+    pub quantized: Option<Quantized>,
     /// Each validation pair before; empty where there was no score.
     pub pairs_before: Vec<PairScore>,
     /// Each validation pair after.

@@ -17,6 +17,7 @@ mod data;
 mod decode;
 mod ending;
 mod error;
+mod estimate;
 mod history;
 mod job;
 mod network;
@@ -32,10 +33,11 @@ mod validate;
 pub use check::{CheckJob, CheckReport};
 pub use checkpoint::Kept;
 pub use config::{
-    BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
+    BudgetConfig, DataConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
     ValidationConfig,
 };
+pub use estimate::{Estimate, EstimateJob};
 pub use history::{History, StepPoint, ValidationPoint};
-pub use job::{TrainJob, TrainReport, Verdict};
+pub use job::{Quantized, TrainJob, TrainReport, Verdict};
 pub use qat::QuantizedTeacher;
 pub use validate::{PairScore, Scores};

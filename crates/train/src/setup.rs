@@ -7,7 +7,7 @@ use crate::data::Data;
 use crate::decode;
 use crate::error::{data as data_error, engine as engine_error, wrong};
 use crate::job::TrainJob;
-use crate::network;
+use crate::network::{self, Start};
 use crate::pictures::Views;
 use crate::step::StepperOptions;
 use crate::train::Training;
@@ -17,10 +17,11 @@ use cytoscope_graph::ElementType;
 use cytoscope_graph::package::Package;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event, JobError};
+use cytoscope_profile::Recorder;
 use cytoscope_samples::{IgnoreLabel, Pair, Sampler, SamplerOptions, SourceOptions, Sources};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 /// Patches where nothing is said: voxels along Z, Y, X.
 const PATCH: [usize; 3] = [24, 64, 64];
@@ -44,33 +45,66 @@ pub(crate) fn spare(out: &Path) -> Result<(), JobError> {
 pub(crate) fn fingerprint(data: &Data) -> String {
     let mut text = String::new();
     for pair in &data.dataset.pairs {
-        let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
-        text.push_str(&format!("{} {} {};", pair.name, size(&pair.image.path), size(&pair.target.path)));
+        let state = |path: &Path| {
+            let meta = std::fs::metadata(path).ok();
+            let changed = meta.as_ref().and_then(|m| m.modified().ok()).and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+            format!("{} {}", meta.map_or(0, |m| m.len()), changed.unwrap_or_default().as_nanos())
+        };
+        text.push_str(&format!("{} {} {};", pair.name, state(&pair.image.path), state(&pair.target.path)));
     }
     cytoscope_engine::select::fingerprint(text.as_bytes())
 }
 
-pub(crate) fn agree(standing: &Standing, job: &TrainJob, fingerprint: &str, folder: &Folder) -> Result<(), JobError> {
+/// Whether what was kept is of this job.
+pub(crate) fn agree(standing: &Standing, job: &TrainJob, folder: &Folder) -> Result<(), JobError> {
     let was = &standing.job;
-    let differs = if was.task != job.task || was.from != job.from || was.seed != job.seed {
-        Some("another task, start or seed")
-    } else if standing.data_fingerprint != fingerprint {
-        Some("other data")
-    } else {
-        None
-    };
-    match differs {
-        None => Ok(()),
-        Some(what) => Err(JobError::Mismatch {
-            path: folder.path.clone(),
-            problem: format!("the training in it was begun with {what}"),
-            next_step: "begin anew without --resume, or give what it was begun with".to_owned(),
-        }),
+    if was.task == job.task && was.from == job.from && was.seed == job.seed {
+        return Ok(());
     }
+    Err(JobError::Mismatch {
+        path: folder.path.clone(),
+        problem: "the training in it was begun with another task, start or seed".to_owned(),
+        next_step: "give what it was begun with, or begin anew with --anew in place of --resume".to_owned(),
+    })
+}
+
+/// Voxels of a patch, and patches of a step.
+pub(crate) fn patches(config: &TrainConfig, start: &Start) -> ([usize; 3], usize) {
+    let mut patch = config.patch_zyx.unwrap_or(PATCH);
+    if start.spatial_axes == 2 {
+        patch[0] = 1;
+    }
+    patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
+    (patch, config.batch.unwrap_or(BATCH))
+}
+
+/// How steps are made on a device.
+pub(crate) fn stepper_options(
+    config: &TrainConfig,
+    start: &Start,
+    device: DeviceId,
+    threads: usize,
+    recorder: &Recorder,
+) -> Result<StepperOptions, JobError> {
+    let (patch, batch) = patches(config, start);
+    let mut shape = vec![batch, 1];
+    shape.extend(patch.iter().skip(3 - start.spatial_axes));
+    Ok(StepperOptions {
+        loss: config::loss(start.target, config.loss),
+        optimizer: config.optimizer.rule(),
+        shape,
+        batch_statistics: true,
+        only: config.only.clone(),
+        ema: config.ema,
+        threads,
+        memory_budget_bytes: config.memory_mib.map(|m| m.saturating_mul(1 << 20)),
+        half: half(config.precision, device)?,
+        recorder: recorder.clone(),
+    })
 }
 
 /// The engine that steps are computed on: the device asked for, of itself the processor.
-fn engine(device: &str, devices: &Devices) -> Result<Box<dyn Engine>, JobError> {
+pub(crate) fn engine(device: &str, devices: &Devices) -> Result<Box<dyn Engine>, JobError> {
     let id = match device.parse().map_err(engine_error)? {
         DeviceRequest::Device(id) => id,
         DeviceRequest::Auto => DeviceId::Cpu,
@@ -93,7 +127,7 @@ fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementTyp
 }
 
 #[allow(clippy::too_many_arguments)]
-/// Everything that training works with.
+/// Everything that training works with. `intensity` is that of the stain where a training goes on.
 pub(crate) fn prepare<'a>(
     job: &'a TrainJob,
     context: &'a Context,
@@ -102,6 +136,7 @@ pub(crate) fn prepare<'a>(
     config: TrainConfig,
     data: &Data,
     fingerprint: String,
+    intensity: Option<(f64, f64)>,
     began: Instant,
 ) -> Result<Training<'a>, JobError> {
     let start = network::start(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
@@ -111,12 +146,7 @@ pub(crate) fn prepare<'a>(
         context.tell(&Event::Device { id: device.id, name: device.name.clone(), why: "asked for".to_owned() });
     }
     let voxel_um = start.voxel_um;
-    let mut patch = config.patch_zyx.unwrap_or(PATCH);
-    if start.spatial_axes == 2 {
-        patch[0] = 1;
-    }
-    patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
-    let batch = config.batch.unwrap_or(BATCH);
+    let (patch, batch) = patches(&config, &start);
     let sources = SourceOptions { cache_bytes: config.cache_bytes };
     let sources = Arc::new(Sources::open(&data.split.train, &sources).map_err(data_error)?);
     let options = SamplerOptions {
@@ -134,25 +164,13 @@ pub(crate) fn prepare<'a>(
     let sampler = Arc::new(Sampler::new(sources, options).map_err(data_error)?);
     let labels = start.target.of_labels();
     let moments = sampler.target_moments();
-    let intensity = (!labels).then(|| (moments.mean, moments.variance().sqrt().max(1e-12)));
-    let mut shape = vec![batch, 1];
-    shape.extend(patch.iter().skip(3 - start.spatial_axes));
-    let options = StepperOptions {
-        loss: config::loss(start.target, config.loss),
-        optimizer: config.optimizer.rule(),
-        shape,
-        batch_statistics: true,
-        only: config.only.clone(),
-        ema: config.ema,
-        threads: job.threads,
-        memory_budget_bytes: config.memory_mib.map(|m| m.saturating_mul(1 << 20)),
-        half: half(config.precision, engine.device().id)?,
-        recorder: context.recorder.clone(),
-    };
+    let intensity = (!labels).then(|| intensity.unwrap_or((moments.mean, moments.variance().sqrt().max(1e-12))));
+    let options = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
     let validation: &[Pair] = &data.split.validation;
     let cases = folder.path.join("validation");
     let validator =
-        Validator::new(validation, config.validation.max_files, start.target, cases, voxel_um, job.threads)?;
+        Validator::new(validation, config.validation.max_files, start.target, cases, voxel_um, job.threads)?
+            .without(data.dataset.ignore_label);
     if validator.is_empty() {
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }
@@ -190,7 +208,7 @@ pub(crate) fn prepare<'a>(
         intensity,
         epoch_steps,
         train_pairs: data.split.train.clone(),
-        validation_pairs: validation.len(),
+        validation: data.split.validation_names(),
         fingerprint,
         began,
         start,

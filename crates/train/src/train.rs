@@ -1,9 +1,9 @@
 //! The loop: steps, validations, checkpoints, rescues, and the end.
 
 use crate::budget::{self, Costs};
-use crate::checkpoint::{Folder, Standing, restore};
+use crate::checkpoint::{Folder, Kept, Standing, restore};
 use crate::config::TrainConfig;
-use crate::data;
+use crate::data::{self, Data};
 use crate::error::data as data_error;
 use crate::history::{History, StepPoint};
 use crate::job::{TrainJob, TrainReport};
@@ -15,10 +15,11 @@ use crate::step::{Learnt, State, Stepper, StepperOptions};
 use crate::trial::Tried;
 use crate::validate::{Scores, Validator};
 use cytoscope_engine::Engine;
+use cytoscope_graph::package::Package;
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, Event, JobError};
+use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind};
 use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ pub(crate) struct Training<'a> {
     pub(crate) intensity: Option<(f64, f64)>,
     pub(crate) epoch_steps: u64,
     pub(crate) train_pairs: Vec<Pair>,
-    pub(crate) validation_pairs: usize,
+    /// Names of the pairs that are validated on.
+    pub(crate) validation: Vec<String>,
     pub(crate) fingerprint: String,
     pub(crate) began: Instant,
 }
@@ -61,13 +63,14 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
     job.config.check()?;
     let folder = Folder::beside(&job.out);
     spare(&job.out)?;
-    let kept = if job.resume && folder.holds_one() {
-        Some(folder.load()?)
-    } else {
-        if job.resume {
+    let kept = match (job.resume, folder.holds_one()) {
+        (true, true) => Some(folder.load()?),
+        (true, false) => {
             context.note("there is nothing to resume: training begins anew");
+            None
         }
-        None
+        (false, true) if !job.anew => return Err(unfinished(&folder)),
+        (false, _) => None,
     };
     // How long it lasts may be said anew; everything else stays as it was begun.
     let config = match &kept {
@@ -77,22 +80,52 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
         }
         Some((standing, _)) => standing.config.clone(),
     };
-    let data = data::load(context, &job.data, job.task, &config, job.seed)?;
-    let fingerprint = fingerprint(&data);
     if let Some((standing, _)) = &kept {
+        agree(standing, job, &folder)?;
         if standing.config != (TrainConfig { budget: standing.config.budget, ..job.config.clone() }) {
             context.note("Settings are those that the training was begun with: others given now are left aside.");
         }
-        agree(standing, job, &fingerprint, &folder)?;
     }
+    let held_back = kept.as_ref().map(|(standing, _)| standing.validation.as_slice()).filter(|names| !names.is_empty());
+    let data = data::load(context, &job.data, job.task, &config, job.seed, held_back)?;
+    let claimed = folder.claim()?;
     if kept.is_none() {
         folder.begin()?;
     }
-    let mut training = prepare(job, context, devices, folder, config, &data, fingerprint, began)?;
+    let outcome = taught(job, context, devices, &folder, config, &data, kept, began);
+    drop(claimed);
+    if outcome.is_ok() || !folder.holds_one() {
+        folder.finish();
+    }
+    outcome
+}
+
+/// There is a training that is not at its end, and nothing was said of it.
+fn unfinished(folder: &Folder) -> JobError {
+    let stands = Kept::read(folder).map_or_else(String::new, |k| format!(", at step {} of {}", k.step, k.steps));
+    JobError::Mismatch {
+        path: folder.path.clone(),
+        problem: format!("a training lies there that is not at its end{stands}"),
+        next_step: "go on with --resume, or throw it away with --anew".to_owned(),
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn taught(
+    job: &TrainJob,
+    context: &Context,
+    devices: &Devices,
+    folder: &Folder,
+    config: TrainConfig,
+    data: &Data,
+    kept: Option<(Standing, BTreeMap<String, Tensor>)>,
+    began: Instant,
+) -> Result<TrainReport, JobError> {
+    let fingerprint = fingerprint(data);
+    let intensity = kept.as_ref().and_then(|(standing, _)| standing.intensity);
+    let mut training = prepare(job, context, devices, folder.clone(), config, data, fingerprint, intensity, began)?;
     let outcome = training.teach(kept)?;
-    let report = training.finish(outcome)?;
-    training.folder.finish();
-    Ok(report)
+    training.finish(outcome)
 }
 
 /// Where the loop ended.
@@ -107,6 +140,8 @@ pub(crate) struct Outcome {
 struct Window {
     loss: f64,
     steps: u64,
+    /// Those of this run.
+    timed: u64,
     began: Option<Instant>,
     stalled: f64,
 }
@@ -196,14 +231,7 @@ impl Training<'_> {
                 context.note(format!("Going on after step {} of {}.", standing.step, standing.steps));
                 let mut standing = standing;
                 standing.job.out.clone_from(&self.job.out);
-                if standing.config.budget != self.config.budget {
-                    standing.config = self.config.clone();
-                    standing.steps = self.planned(&standing);
-                    context.note(format!(
-                        "It is to last otherwise than before: {} steps are planned now.",
-                        standing.steps
-                    ));
-                }
+                self.go_on(&mut standing)?;
                 (standing, stepper, None)
             }
             None => {
@@ -224,14 +252,16 @@ impl Training<'_> {
         let mut loader = self.loader(standing.next_patch)?;
         let parameters = stepper.parameter_count();
         let mut meter = context.meter("train", standing.steps, "steps");
-        meter.add(standing.step)?;
-        let mut window = Window::default();
+        meter.done_before(standing.step);
+        let (loss, steps) = standing.since_point;
+        let mut window = Window { loss, steps, ..Window::default() };
         let mut good: (State, u64, u64) = (stepper.state.clone(), standing.step, standing.next_patch);
         let mut saved = Instant::now();
         let validations = self.config.validation.times.max(1) as u64;
-        while standing.step < standing.steps || standing.due {
+        while !standing.ended && (standing.step < standing.steps || standing.due) {
             if context.cancel.is_cancelled() {
                 stepper.forget();
+                standing.since_point = (window.loss, window.steps);
                 self.keep(&mut standing, &stepper)?;
                 context.note(format!(
                     "Stopped after step {} of {}; resume goes on from here ({}).",
@@ -242,21 +272,28 @@ impl Training<'_> {
                 return Err(JobError::Cancelled);
             }
             if standing.due {
-                if !self.validate(&mut standing, &stepper)? {
-                    continue;
+                match self.validate(&mut standing, &stepper) {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    Err(error) if error.kind() == JobErrorKind::OutOfResources && standing.step < standing.steps => {
+                        // A full disk ends no training; the next validation may find room again.
+                        context.note(format!("The network could not be tried ({error}); training goes on."));
+                    }
+                    Err(error) => return Err(error),
                 }
                 standing.due = false;
                 window = Window::default();
+                standing.since_point = (0.0, 0);
                 self.replan(&mut standing);
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
-                self.keep(&mut standing, &stepper)?;
-                saved = Instant::now();
                 let patience = self.config.budget.patience;
                 if patience > 0 && standing.since_best >= patience {
                     context.note(format!("No better score for {patience} validations: training ends."));
                     standing.history.notes.push(format!("Ended early at step {}.", standing.step));
-                    break;
+                    standing.ended = true;
                 }
+                self.keep(&mut standing, &stepper)?;
+                saved = Instant::now();
                 continue;
             }
             if self.is_finishing() {
@@ -311,13 +348,14 @@ impl Training<'_> {
             standing.step += 1;
             window.loss += loss;
             window.steps += 1;
+            window.timed += 1;
             let every = (standing.steps / 400).max(1);
             if window.steps >= every {
                 let secs = window.began.map_or(0.0, |b| b.elapsed().as_secs_f64());
-                let n = window.steps as f64;
+                let n = window.timed as f64;
                 let point = StepPoint {
                     step: standing.step,
-                    loss: window.loss / n,
+                    loss: window.loss / window.steps as f64,
                     rate,
                     step_secs: secs / n,
                     stalled_secs: window.stalled / n,
@@ -334,7 +372,7 @@ impl Training<'_> {
                 window = Window::default();
             }
             // Cancelling is answered at the loop's head, where what was learnt is kept.
-            let _ = meter.add(1);
+            let _ = meter.reach(standing.step, standing.steps);
             let validation = |step: u64| step * validations / standing.steps.max(1);
             // A plan made anew moves the others: none comes right after one.
             let last = standing.history.validations.last().map_or(0, |v| v.step);
@@ -344,12 +382,13 @@ impl Training<'_> {
                 !self.validator.is_empty() && !soon && validation(standing.step) > validation(standing.step - 1);
             if !standing.due && saved.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
+                standing.since_point = (window.loss, window.steps);
                 self.keep(&mut standing, &stepper)?;
                 saved = Instant::now();
             }
         }
         if self.validator.is_empty() {
-            self.plain(&stepper.folded()?, &self.folder.best())?;
+            self.plain(&stepper.folded()?, &self.folder.best(standing.step))?;
         }
         Ok(Outcome { standing, before, parameters })
     }
@@ -408,10 +447,11 @@ impl Training<'_> {
         if let Some(r) = stepper.recomputed() {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             context.note(format!(
-                "Memory: {:.0} MiB of activations are held instead of {:.0}; for that {} operators are run twice.",
+                "Memory: {:.0} MiB of activations are held instead of {:.0}; for that {} operators are run twice, {:.0} % of a step's work.",
                 mib(r.bytes_after),
                 mib(r.bytes_before),
-                r.nodes
+                r.nodes,
+                100.0 * r.macs_again as f64 / r.macs.max(1) as f64
             ));
         }
         let mut standing = Standing {
@@ -431,6 +471,10 @@ impl Training<'_> {
             start_score: best.as_ref().map(|s| s.score),
             since_best: 0,
             due: false,
+            ended: false,
+            since_point: (0.0, 0),
+            validation: self.validation.clone(),
+            intensity: self.intensity,
             history: History::default(),
             optimizer_steps: 0,
             loss_scale: 1.0,
@@ -445,6 +489,39 @@ impl Training<'_> {
             self.show(standing.step, before.as_ref().and_then(|b| b.live.as_ref()));
         }
         Ok((standing, stepper, before))
+    }
+
+    /// What is otherwise than when a training was kept: its budget, its data.
+    fn go_on(&self, standing: &mut Standing) -> Result<(), JobError> {
+        let tried = |standing: &Standing| standing.history.validations.last().is_some_and(|v| v.step == standing.step);
+        if standing.config.budget != self.config.budget {
+            standing.config = self.config.clone();
+            standing.ended = false;
+            standing.since_best = 0;
+            standing.steps = self.planned(standing).max(standing.step);
+            standing.due |= standing.step == standing.steps && !self.validator.is_empty() && !tried(standing);
+            let sentence = format!("It is to last otherwise than before: {} steps are planned now.", standing.steps);
+            self.context.note(sentence);
+        }
+        if standing.data_fingerprint != self.fingerprint {
+            self.context.note("The data have changed since: it goes on with them as they are now.");
+            standing.history.notes.push(format!("The data were others from step {} on.", standing.step));
+            standing.data_fingerprint.clone_from(&self.fingerprint);
+            standing.validation.clone_from(&self.validation);
+            // Scores of other images say nothing of those to come.
+            if let Some((_, step)) = standing.best.filter(|_| !self.validator.is_empty()) {
+                let path = if step == 0 { self.folder.start() } else { self.folder.best(step) };
+                let kept = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
+                let score = self.score(&kept.graph, false)?.tuned.score;
+                standing.best = Some((score, step));
+                standing.peak = Some(score);
+                standing.since_best = 0;
+                if self.start.comparable {
+                    standing.start_score = Some(self.score(&self.start.graph, false)?.tuned.score);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Steps that are planned, from what a step and a validation took last.

@@ -117,12 +117,12 @@ impl Training<'_> {
         // Few files make a noisy score: of networks that are as good, the one taught longer is kept.
         let near = standing.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
         let best = better || (near && standing.start_score.is_none_or(|start| scores.score > start));
-        self.tell(standing, &scores, best);
-        self.show(standing.step, live.as_ref());
         if best {
-            self.plain(&graph, &self.folder.best())?;
+            self.plain(&graph, &self.folder.best(standing.step))?;
             standing.best = Some((scores.score, standing.step));
         }
+        self.tell(standing, &scores, best);
+        self.show(standing.step, live.as_ref());
         standing.peak = Some(standing.peak.map_or(scores.score, |peak| peak.max(scores.score)));
         standing.since_best = if better { 0 } else { standing.since_best + 1 };
         Ok(true)

@@ -48,7 +48,14 @@ pub(crate) struct Case {
 }
 
 #[derive(Debug, Clone)]
-struct Truth(Arc<(Vec<f32>, [usize; 3])>);
+struct Truth(Arc<Stack>);
+
+/// What is no number counts as the darkest value there is, as it does in training.
+fn all_numbers(values: &mut [f32]) {
+    let darkest = values.iter().copied().filter(|v| v.is_finite()).fold(f32::INFINITY, f32::min);
+    let darkest = if darkest.is_finite() { darkest } else { 0.0 };
+    values.iter_mut().filter(|v| !v.is_finite()).for_each(|v| *v = darkest);
+}
 
 /// Predicts and scores.
 pub(crate) struct Validator {
@@ -58,6 +65,8 @@ pub(crate) struct Validator {
     /// Voxel size where a file says none: the network's.
     assumed_um: [f64; 3],
     threads: usize,
+    /// Label of voxels that are not compared.
+    ignored: Option<f32>,
 }
 
 /// Most voxels of a case: larger stacks are validated on their middle.
@@ -126,6 +135,42 @@ fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) ->
     Ok(())
 }
 
+/// The voxel size of a pair in µm: what is said of it, else what its file says.
+fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
+    if pair.voxel_um.is_some() {
+        return Ok(pair.voxel_um);
+    }
+    let options = OpenOptions { series: pair.image.series, ..OpenOptions::default() };
+    Ok(open(&pair.image.path, &options)?.meta().voxel_size_um.zyx())
+}
+
+/// Whether a file holds nothing else.
+fn is_whole(image: &ImageRef) -> bool {
+    image.channel.is_none() && image.time.is_none() && image.series == 0 && image.axes.is_none()
+}
+
+/// A file that holds nothing but the image of a pair: its own, or one that is written to `beside`.
+fn plain_file(
+    pair: &Pair,
+    window: Option<cytoscope_samples::Window>,
+    voxel_um: Option<[f64; 3]>,
+    beside: PathBuf,
+) -> Result<PathBuf, JobError> {
+    if window.is_none() && is_whole(&pair.image) {
+        return Ok(pair.image.path.clone());
+    }
+    write_f32(&beside, read_zyx(&pair.image, window)?, voxel_um)?;
+    Ok(beside)
+}
+
+/// As [`plain_file`], with the middle of what is very large; for calibration.
+pub(crate) fn calibration_file(pair: &Pair, beside: PathBuf) -> Result<PathBuf, JobError> {
+    if pair.window.is_none() && is_whole(&pair.image) {
+        return Ok(pair.image.path.clone());
+    }
+    plain_file(pair, pair.window.or(middle(&pair.image)?), voxel_um(pair)?, beside)
+}
+
 impl Validator {
     /// Of some pairs; what has to be cut out of larger files is written into `folder`.
     pub(crate) fn new(
@@ -142,29 +187,19 @@ impl Validator {
         let mut cases = Vec::new();
         for (i, pair) in pairs.iter().step_by(step).enumerate() {
             let window = pair.window.or(middle(&pair.image)?);
-            let whole = window.is_none()
-                && pair.image.channel.is_none()
-                && pair.image.time.is_none()
-                && pair.image.series == 0
-                && pair.image.axes.is_none();
-            let voxel_um = match pair.voxel_um {
-                Some(known) => Some(known),
-                None => {
-                    let options = OpenOptions { series: pair.image.series, ..OpenOptions::default() };
-                    open(&pair.image.path, &options)?.meta().voxel_size_um.zyx()
-                }
-            };
-            let image = if whole {
-                pair.image.path.clone()
-            } else {
-                let path = folder.join(format!("case{i}.tif"));
-                write_f32(&path, read_zyx(&pair.image, window)?, voxel_um)?;
-                path
-            };
-            let truth = Truth(Arc::new(read_zyx(&pair.target, window)?));
+            let voxel_um = voxel_um(pair)?;
+            let image = plain_file(pair, window, voxel_um, folder.join(format!("case{i}.tif")))?;
+            let mut truth = read_zyx(&pair.target, window)?;
+            all_numbers(&mut truth.0);
+            let truth = Truth(Arc::new(truth));
             cases.push(Case { name: pair.name.clone(), image, truth, voxel_um });
         }
-        Ok(Self { cases, target, folder, assumed_um: model_um.unwrap_or([1.0; 3]), threads })
+        Ok(Self { cases, target, folder, assumed_um: model_um.unwrap_or([1.0; 3]), threads, ignored: None })
+    }
+
+    /// Leaves out voxels of a label that says nothing of them.
+    pub(crate) fn without(self, label: Option<i64>) -> Self {
+        Self { ignored: label.filter(|_| self.target.of_labels()).map(|label| label as f32), ..self }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -275,7 +310,15 @@ impl Validator {
             let (at, found) = made?;
             let Some(case) = self.cases.get(at) else { continue };
             let (truth, shape) = case.truth.0.as_ref();
-            let one = self.compare(truth, &found, *shape)?;
+            let one = match self.ignored.filter(|label| truth.contains(label)) {
+                None => self.compare(truth, &found, *shape)?,
+                Some(label) => {
+                    let seen = |values: &[f32]| -> Vec<f32> {
+                        values.iter().zip(truth).map(|(v, t)| if *t == label { 0.0 } else { *v }).collect()
+                    };
+                    self.compare(&seen(truth), &seen(&found), *shape)?
+                }
+            };
             let (score, scores) = one.scores(self.target);
             pairs.push(PairScore { name: case.name.clone(), score, scores });
             all.add(one);
@@ -339,7 +382,7 @@ impl Tally {
         match target {
             TargetKind::Regression => {
                 let mean = |f: fn(&cytoscope_objects::regression::Regression) -> Option<f64>| {
-                    let all: Vec<f64> = self.regressions.iter().filter_map(f).collect();
+                    let all: Vec<f64> = self.regressions.iter().filter_map(f).filter(|v| v.is_finite()).collect();
                     if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
                 };
                 let pearson = mean(|r| r.pearson);
@@ -363,5 +406,47 @@ impl Tally {
                 (deciding.iter().sum::<f64>() / deciding.len().max(1) as f64, scores)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn voxels_that_nobody_labelled_count_neither_for_nor_against() {
+        // A row of two objects and, behind them, what nobody looked at.
+        let truth = vec![1.0, 1.0, 0.0, 2.0, 2.0, 0.0, 255.0, 255.0];
+        let case = Case {
+            name: "row".to_owned(),
+            image: PathBuf::new(),
+            truth: Truth(Arc::new((truth, [1, 1, 8]))),
+            voxel_um: None,
+        };
+        let of = |target| Validator {
+            cases: vec![case.clone()],
+            target,
+            folder: PathBuf::new(),
+            assumed_um: [1.0; 3],
+            threads: 1,
+            ignored: None,
+        };
+        let found = vec![1.0, 1.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0];
+        for target in [TargetKind::Instances, TargetKind::Semantic] {
+            let score = |v: &Validator| v.score_labels(std::iter::once(Ok((0, found.clone())))).unwrap().score;
+            assert!(score(&of(target)) < 0.95);
+            assert_eq!(score(&of(target).without(Some(255))), 1.0);
+            assert!(score(&of(target).without(Some(2))) < 0.95, "another label");
+        }
+        assert_eq!(of(TargetKind::Regression).without(Some(255)).ignored, None, "a stain has no labels");
+    }
+
+    #[test]
+    fn what_is_no_number_is_as_dark_as_the_darkest() {
+        let mut stain = [3.0, f32::NAN, -2.0, f32::INFINITY];
+        all_numbers(&mut stain);
+        assert_eq!(stain, [3.0, -2.0, -2.0, -2.0]);
     }
 }

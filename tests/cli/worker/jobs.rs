@@ -44,11 +44,11 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
     let out = desk.path("o");
     let outputs = "raw,labels,table,preview";
     let arguments = ["predict", sample.to_str().unwrap(), "--out", out.to_str().unwrap(), "--outputs", outputs];
-    desk.run(&[&arguments[..], &["--device", "cpu", "--tile", "27,64,64"]].concat()).ok();
+    desk.run(&[&arguments[..], &["--device", "cpu", "--model", "nuclei-dog", "--tile", "27,64,64"]].concat()).ok();
     std::fs::rename(&out, desk.path("by_command")).unwrap();
     let mut engine = Engine::start(&desk);
     let job = job(json!({
-        "inputs": [sample], "model": "nuclei", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
+        "inputs": [sample], "model": "nuclei-dog", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
         "outputs": outputs.split(',').collect::<Vec<_>>(),
     }));
     engine.worker.send(Request::Predict { id: JobId(1), job, live: true, operators: false });
@@ -101,15 +101,16 @@ fn on_a_gpu_too_it_is_that_of_the_command_line() {
         return say_skipped("no GPU, not even in software (install mesa-vulkan-drivers)");
     };
     let (raw, out) = (desk.path(&raw), desk.path("o"));
+    let (raw_text, out_text) = (raw.to_str().unwrap(), out.to_str().unwrap());
     let arguments =
-        ["predict", raw.to_str().unwrap(), "--out", out.to_str().unwrap(), "--tile", "20,48,64", "--device", &gpu];
+        ["predict", raw_text, "--model", "nuclei-dog", "--out", out_text, "--tile", "20,48,64", "--device", &gpu];
     let ran = software(desk.command(&arguments)).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     std::fs::rename(&out, desk.path("by_command")).unwrap();
     let mut engine = Engine::of(&software(command(&desk)));
     for (id, operators) in [(1, false), (2, true)] {
         let job = job(json!({
-            "inputs": [raw], "model": "nuclei", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
+            "inputs": [raw], "model": "nuclei-dog", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators });
         let from = engine.seen.len();
@@ -132,7 +133,7 @@ fn a_growing_prediction_becomes_the_result() {
     let mut engine = Engine::start(&desk);
     for (id, blend) in [(1, "crop"), (2, "gaussian")] {
         let job = job(json!({
-            "inputs": [desk.path(&raw)], "model": "nuclei", "out": desk.path(blend), "device": "cpu", "outputs": ["raw"],
+            "inputs": [desk.path(&raw)], "model": "nuclei-dog", "out": desk.path(blend), "device": "cpu", "outputs": ["raw"],
             "voxel_um": VOXEL_UM, "tiles": {"tile": [20, 48, 64], "blend": blend},
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators: false });
@@ -232,7 +233,7 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
     let mut engine = Engine::start(&desk);
     engine.worker.send(Request::Models { id: JobId(1) });
     let card: ModelCard = engine.reply("models", |r| match r {
-        Reply::Models { models, .. } => models.iter().find(|m| m.name == "nuclei-dog").cloned(),
+        Reply::Models { models, .. } => models.iter().find(|m| m.name == "nuclei").cloned(),
         _ => None,
     });
     let predict = job(json!({

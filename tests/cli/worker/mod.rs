@@ -135,7 +135,7 @@ fn job(value: Value) -> PredictJob {
 /// A job that takes long: a large stack in small tiles.
 fn long(desk: &Desk, out: &str) -> PredictJob {
     job(json!({
-        "inputs": [desk.path(&desk.large())], "model": "nuclei", "out": desk.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
+        "inputs": [desk.path(&desk.large())], "model": "nuclei-dog", "out": desk.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
     }))
 }
 

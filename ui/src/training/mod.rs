@@ -3,10 +3,13 @@
 //! The wizard's state is a [`plan::Plan`], kept in a file. Trainings run in the engine process as any job; one that is cancelled, or whose
 //! process or window is gone, has its state in a folder and is gone on with. What is drawn is in [`crate::panels::train`].
 
+pub(crate) mod estimate;
 pub mod models;
+mod news;
 pub mod plan;
 pub mod run;
 pub mod shown;
+pub mod start;
 pub mod thumbs;
 
 use crate::app::Workbench;
@@ -17,15 +20,18 @@ use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::user_folder;
 use cytoscope_pipeline::worker::JobId;
 use cytoscope_pipeline::{Event, JobError};
-use cytoscope_train::{CheckJob, CheckReport, Kept, TrainConfig, TrainJob, TrainReport};
+use cytoscope_samples::{TargetKind, Task};
+use cytoscope_train::{CheckJob, CheckReport, TrainConfig, TrainJob, TrainReport};
 use eframe::egui;
 use models::Saving;
+use news::News;
 use plan::{Keeper, Plan, SCRATCH, Step};
 use run::{Run, RunState};
 use shown::Shown;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thumbs::Thumbs;
 
@@ -48,22 +54,6 @@ pub enum Check {
     Done(Box<CheckReport>),
     /// It could not be done.
     Failed(String),
-}
-
-/// What threads of the wizard have found out.
-pub(crate) enum News {
-    /// What a training had kept.
-    Kept(Option<Kept>),
-    /// What a training makes of an image kept back.
-    Shown(Option<Shown>),
-    /// Pictures of the model that came out, and where it is.
-    Examples(Vec<Shown>, PathBuf),
-    /// A model file that was chosen to begin from.
-    Start(Box<ModelCard>),
-    /// A model was saved, or why not.
-    Saved(Result<PathBuf, String>),
-    /// A model was exported, or why not.
-    Exported(Result<PathBuf, String>),
 }
 
 /// The wizard.
@@ -100,6 +90,9 @@ pub struct Wizard {
     tell: Sender<News>,
     news: Receiver<News>,
     wake: Arc<dyn Fn() + Send + Sync>,
+    /// Threads that save models which others take the place of.
+    leaving: Vec<JoinHandle<()>>,
+    costing: estimate::Costing,
 }
 
 impl Wizard {
@@ -144,38 +137,12 @@ impl Wizard {
             tell,
             news,
             wake: Arc::clone(wake),
+            leaving: Vec::new(),
+            costing: estimate::Costing::default(),
         };
         wizard.read_kept();
         wizard.read_examples();
         wizard
-    }
-
-    /// Does something slow elsewhere.
-    pub(crate) fn spawn(&self, work: impl FnOnce() -> News + Send + 'static) {
-        let (tell, wake) = (self.tell.clone(), Arc::clone(&self.wake));
-        // Without a thread there is no news; the button can be pressed again.
-        let _ = std::thread::Builder::new().name("training".to_owned()).spawn(move || {
-            let _ = tell.send(work());
-            wake();
-        });
-    }
-
-    /// Reads the curves of a training that is to go on.
-    fn read_kept(&mut self) {
-        if let Some(job) = self.plan.job.clone() {
-            if let Some(picture) = job.shown() {
-                self.spawn(move || News::Shown(Shown::read(&picture, None, String::new())));
-            }
-            self.spawn(move || News::Kept(job.kept()));
-        }
-    }
-
-    /// Reads the pictures of the model that came out.
-    fn read_examples(&mut self) {
-        self.examples.clear();
-        if let Some(out) = self.report.as_ref().map(|report| report.out.clone()) {
-            self.spawn(move || News::Examples(shown::examples(&out), out));
-        }
     }
 
     /// Where models of one's own are.
@@ -201,9 +168,18 @@ impl Wizard {
         matches!(&self.check, Check::Done(report) if report.split.is_some())
     }
 
-    /// The job that the choices make, without its path.
-    fn job(&self, out: PathBuf) -> Option<TrainJob> {
+    /// Settings as they were chosen.
+    fn chosen_config(&self) -> TrainConfig {
         let mut config = self.config.clone();
+        if self.plan.foreground_only && self.plan.task == Task::Segmentation {
+            config.target = Some(TargetKind::Semantic);
+        }
+        config
+    }
+
+    /// The job that the choices make, with its path.
+    fn job(&self, out: PathBuf) -> Option<TrainJob> {
+        let mut config = self.chosen_config();
         config.budget.minutes = Some(self.plan.minutes);
         Some(TrainJob {
             task: self.plan.task,
@@ -212,6 +188,7 @@ impl Wizard {
             out,
             config,
             resume: false,
+            anew: false,
             seed: 0,
             threads: 0,
             without_int8: false,
@@ -243,6 +220,10 @@ impl Wizard {
 impl Drop for Wizard {
     fn drop(&mut self) {
         self.keep(true);
+        // A model half saved would be lost.
+        for thread in self.leaving.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -285,7 +266,8 @@ impl Workbench {
         self.wizard.thumbs.clear();
         let Some(data) = self.wizard.plan.data.clone() else { return };
         let title = format!("Looking through {}", file_name(&data));
-        let job = CheckJob { task: self.wizard.plan.task, data, config: self.wizard.config.clone(), seed: 0 };
+        let config = self.wizard.chosen_config();
+        let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0 };
         self.wizard.check = match serde_json::to_value(&job) {
             Ok(job) => Check::Running(self.work.run(CheckJob::KIND, title, Purpose::Check, job, Vec::new())),
             Err(error) => Check::Failed(format!("its path cannot be used: {error}")),
@@ -302,17 +284,16 @@ impl Workbench {
     /// Begins to teach.
     pub(crate) fn start_training(&mut self) {
         let wizard = &mut self.wizard;
-        if wizard.run.state != RunState::Idle || !wizard.is_usable() {
+        if wizard.run.state != RunState::Idle || !wizard.is_usable() || wizard.saving != Saving::No {
             return;
         }
         let name = plan::clean_name(&wizard.plan.name);
         let name = if name.is_empty() { wizard.plan.suggested_name() } else { name };
         let Some(job) = wizard.job(wizard.free_place(&name)) else { return };
         wizard.plan.name = name;
-        wizard.report = None;
-        wizard.plan.saved = None;
-        wizard.saving = Saving::No;
         wizard.run = Run::default();
+        // Its name may be that of the next one already.
+        self.leave_model(None);
         self.send_training(job);
     }
 
@@ -328,6 +309,7 @@ impl Workbench {
     }
 
     fn send_training(&mut self, job: TrainJob) {
+        self.forget_cost();
         let folder = job.out.parent().map(Path::to_owned).unwrap_or_default();
         if let Err(error) = std::fs::create_dir_all(&folder) {
             let details = format!("{}: {error}. Check the disk.", folder.display());
@@ -364,6 +346,10 @@ impl Workbench {
         match self.wizard.run.state.clone() {
             RunState::Running(id) => {
                 self.work.finish(id);
+                // One that goes on and still waits for others is not heard: it looks into its folder when it starts.
+                if let Some(job) = self.wizard.plan.job.as_ref().filter(|job| job.kept().is_some()) {
+                    let _ = job.finish_early();
+                }
                 self.wizard.run.state = RunState::Finishing(id);
             }
             RunState::Paused | RunState::Failed(_) => {
@@ -407,17 +393,15 @@ impl Workbench {
 
     /// Begins anew, with the choices as they are.
     pub(crate) fn teach_another(&mut self) {
-        let wizard = &mut self.wizard;
-        if let (Some(report), true) = (wizard.report.take(), wizard.plan.saved.is_some()) {
-            // It lies among the models now.
-            let _ = std::thread::Builder::new().name("training".to_owned()).spawn(move || {
-                let _ = std::fs::remove_dir_all(&report.out);
-            });
+        if self.wizard.saving != Saving::No {
+            return;
         }
+        let name = plan::clean_name(&self.wizard.plan.name);
+        self.leave_model(Some(name).filter(|name| !name.is_empty()));
+        let wizard = &mut self.wizard;
         wizard.plan = Plan { task: wizard.plan.task, minutes: wizard.plan.minutes, ..Plan::default() };
         wizard.typed.clear();
         wizard.check = Check::None;
-        wizard.saving = Saving::No;
         wizard.run = Run::default();
         wizard.thumbs.clear();
         wizard.keep(true);
@@ -443,6 +427,7 @@ impl Workbench {
 
     /// Takes what a training or a look through data came to.
     pub(crate) fn take_ran(&mut self, id: JobId, report: serde_json::Value) {
+        let Some(report) = self.take_cost(id, report) else { return };
         if matches!(self.wizard.check, Check::Running(of) if of == id) {
             self.wizard.check = match serde_json::from_value(report) {
                 Ok(report) => Check::Done(report),
@@ -488,6 +473,7 @@ impl Workbench {
         if wants && matches!(self.wizard.check, Check::None) && self.wizard.plan.data.is_some() {
             self.check_data();
         }
+        self.poll_cost();
         if let Check::Running(id) = self.wizard.check {
             let state = self.work.jobs.iter().find(|j| j.id == id).map(|j| &j.state);
             match state {
@@ -515,46 +501,6 @@ impl Workbench {
         self.wizard.keep(false);
     }
 
-    fn take_news(&mut self, news: News) {
-        match news {
-            News::Kept(Some(kept)) => self.wizard.run.join(kept),
-            News::Kept(None) => {}
-            // One of a training that has ended comes too late.
-            News::Shown(Some(shown)) if self.wizard.plan.job.is_some() => self.wizard.run.show(shown),
-            News::Shown(_) => {}
-            News::Examples(examples, out) => {
-                if self.wizard.report.as_ref().is_some_and(|report| report.out == out) {
-                    self.wizard.examples = examples;
-                }
-            }
-            News::Start(card) => match &card.problem {
-                None => {
-                    self.wizard.plan.from = card.path.display().to_string();
-                    self.wizard.own_start = Some(card);
-                }
-                Some(problem) => self.notices.error(format!("{} cannot be begun from", card.name), problem.clone()),
-            },
-            News::Saved(Ok(path)) => {
-                self.notices.good(format!("{} is among your models", file_name(&path)), path.display().to_string());
-                self.wizard.plan.saved = Some(path);
-                self.wizard.saving = Saving::No;
-                self.work.ask();
-            }
-            News::Saved(Err(reason)) => {
-                self.wizard.saving = Saving::No;
-                self.notices.error("The model was not saved", reason);
-            }
-            News::Exported(Ok(path)) => {
-                self.wizard.saving = Saving::No;
-                self.notices.good(format!("Saved {}", file_name(&path)), path.display().to_string());
-            }
-            News::Exported(Err(reason)) => {
-                self.wizard.saving = Saving::No;
-                self.notices.error("The model was not exported", reason);
-            }
-        }
-    }
-
     /// The training's job, as the list of jobs has it.
     pub(crate) fn training_job(&self) -> Option<&JobView> {
         let id = self.wizard.run.job()?;
@@ -568,16 +514,20 @@ impl Workbench {
         self.opener.ask(ask, beside, suggested);
     }
 
-    /// A model file to begin from was chosen.
-    pub(crate) fn start_from_file(&mut self, path: PathBuf) {
-        self.wizard.spawn(move || News::Start(Box::new(cytoscope_pipeline::cards::card(file_name(&path), &path))));
-    }
-
-    /// Leaves a model that does not fit the task.
-    pub(crate) fn choose_task(&mut self, task: cytoscope_samples::Task) {
+    /// Leaves what does not fit the task.
+    pub(crate) fn choose_task(&mut self, task: Task) {
         if self.wizard.plan.task != task {
             self.wizard.plan.task = task;
+            self.wizard.plan.foreground_only = false;
             self.wizard.plan.from = SCRATCH.to_owned();
+            self.check_data();
+        }
+    }
+
+    /// Chooses whether only foreground is learnt: masks are enough for that.
+    pub(crate) fn learn_foreground(&mut self, only: bool) {
+        if self.wizard.plan.foreground_only != only {
+            self.wizard.plan.foreground_only = only;
             self.check_data();
         }
     }

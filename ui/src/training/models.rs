@@ -1,11 +1,13 @@
 //! Saving, exporting and using what was taught.
 
-use super::{News, plan, sentence};
+use super::news::News;
+use super::{file_name, plan, sentence};
 use crate::app::Workbench;
 use crate::opener::Ask;
 use crate::panels::Task as PanelTask;
 use cytoscope_graph::package::Package;
 use cytoscope_pipeline::{JobError, packages};
+use cytoscope_train::Verdict;
 use std::path::{Path, PathBuf};
 
 /// What is being written.
@@ -44,6 +46,31 @@ fn save_as(from: &Path, name: &str, to: &Path) -> Result<PathBuf, String> {
     Ok(to.to_owned())
 }
 
+/// Removes a package that there is another copy of.
+fn remove(package: &Path) {
+    // One that cannot be removed only takes room.
+    let _ = if package.is_dir() { std::fs::remove_dir_all(package) } else { std::fs::remove_file(package) };
+}
+
+/// A name that no other model has, with a number where it is taken; `None` if very many are.
+fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
+    let numbered = |n: usize| if n == 1 { name.to_owned() } else { format!("{name} {n}") };
+    (1..1000).map(numbered).find(|free| !is_taken(free))
+}
+
+/// Saves a model among others under a name that none of them has, and removes it where it was taught.
+fn save_left(from: &Path, name: &str, models: &Path, known: &[String]) -> Result<PathBuf, String> {
+    let is_there = |name: &str| {
+        let endings = ["", ".zip", ".onnx", ".alias"];
+        endings.iter().any(|ending| models.join(format!("{name}{ending}")).exists())
+    };
+    let free = free_name(name, |name| known.iter().any(|k| k == name) || is_there(name));
+    let free = free.ok_or_else(|| format!("Very many models are called {name}"))?;
+    let saved = save_as(from, &free, &models.join(&free))?;
+    remove(from);
+    Ok(saved)
+}
+
 /// Writes a package, or its network, to give it away.
 fn export(from: &Path, name: &str, to: &Path, format: Format) -> Result<PathBuf, String> {
     match format {
@@ -73,14 +100,40 @@ impl Workbench {
         if name.is_empty() || self.wizard.saving != Saving::No {
             return;
         }
-        self.wizard.saving = Saving::Model;
-        self.wizard.spawn(move || {
+        let saving = self.wizard.spawn(move || {
             if to.exists() {
                 let sentence = format!("{} is there already: choose another name", to.display());
                 return News::Saved(Err(sentence));
             }
             News::Saved(save_as(&from, &name, &to))
         });
+        if saving.is_some() {
+            self.wizard.saving = Saving::Model;
+        }
+    }
+
+    /// Makes room for another model than the one that came out. Where that was not saved it is saved first, under the
+    /// name it was taught by if it is not called anything.
+    pub(super) fn leave_model(&mut self, called: Option<String>) {
+        let Some(report) = self.wizard.report.take() else { return };
+        let from = report.out.clone();
+        if self.wizard.plan.saved.take().is_some() {
+            // It lies among the models now.
+            let _ = std::thread::Builder::new().name("training".to_owned()).spawn(move || remove(&from));
+            return;
+        }
+        if report.verdict != Verdict::Taught {
+            return;
+        }
+        let name = called.unwrap_or_else(|| file_name(&from));
+        let models = self.wizard.models_folder();
+        let known: Vec<String> =
+            self.work.models.iter().flat_map(|m| std::iter::once(&m.name).chain(&m.aliases)).cloned().collect();
+        let saving = self.wizard.spawn(move || News::SavedLeft(save_left(&from, &name, &models, &known), from));
+        match saving {
+            Some(thread) => self.wizard.leaving.push(thread),
+            None => self.take_news(News::SavedLeft(Err("Saving could not begin".to_owned()), report.out)),
+        }
     }
 
     /// Asks where an export goes.
@@ -95,15 +148,41 @@ impl Workbench {
         let Some(from) = self.wizard.report.as_ref().map(|r| r.out.clone()) else { return };
         let from = self.wizard.plan.saved.clone().unwrap_or(from);
         let name = plan::clean_name(&self.wizard.plan.name);
-        self.wizard.saving = Saving::Export;
-        self.wizard.spawn(move || News::Exported(export(&from, &name, &to, format)));
+        if self.wizard.spawn(move || News::Exported(export(&from, &name, &to, format))).is_some() {
+            self.wizard.saving = Saving::Export;
+        }
     }
 
     /// Chooses the model that was saved, and goes where one predicts.
     pub(crate) fn use_model(&mut self) {
-        let Some(name) = self.wizard.plan.saved.as_deref().map(super::file_name) else { return };
+        let Some(name) = self.wizard.plan.saved.as_deref().map(file_name) else { return };
         self.settings.model = name;
         self.panels.predict.refined = None;
         self.panels.task = PanelTask::Predict;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn names_that_are_taken_get_a_number() {
+        let free = |taken: &[&str]| free_name("embryos", |name| taken.contains(&name));
+        assert_eq!(free(&[]).as_deref(), Some("embryos"));
+        assert_eq!(free(&["embryos", "embryos 3"]).as_deref(), Some("embryos 2"));
+        assert_eq!(free(&["embryos", "embryos 2"]).as_deref(), Some("embryos 3"));
+        assert_eq!(free_name("embryos", |_| true), None);
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_saved_stays_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let taught = folder.path().join("taught");
+        std::fs::create_dir(&taught).unwrap();
+        assert!(save_left(&taught, "embryos", &folder.path().join("models"), &[]).is_err(), "it is no package");
+        assert!(taught.is_dir());
     }
 }

@@ -81,6 +81,8 @@ pub struct Plan {
     pub task: Task,
     /// The folder or table.
     pub data: Option<PathBuf>,
+    /// Whether only foreground is learnt, and not which objects it is of.
+    pub foreground_only: bool,
     /// What to begin from: `scratch`, or a package.
     pub from: String,
     /// How long.
@@ -99,6 +101,7 @@ impl Default for Plan {
             step: Step::Task,
             task: Task::Segmentation,
             data: None,
+            foreground_only: false,
             from: SCRATCH.to_owned(),
             minutes: MINUTES[1].1,
             name: String::new(),
@@ -207,7 +210,8 @@ mod tests {
         let (keeper, plan, _) = Keeper::open(folder.path()).unwrap();
         assert_eq!(plan, Plan::default());
         assert!(Keeper::open(folder.path()).is_none(), "another window keeps it");
-        let plan = Plan { step: Step::Start, minutes: 7.5, data: Some("/data/pairs".into()), ..plan };
+        let plan = Plan { step: Step::Start, minutes: 7.5, foreground_only: true, ..plan };
+        let plan = Plan { data: Some("/data/pairs".into()), ..plan };
         keeper.keep(&Plan::default(), None);
         keeper.keep(&plan, None);
         drop(keeper);

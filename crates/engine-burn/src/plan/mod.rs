@@ -301,10 +301,8 @@ fn bury(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut size: BTreeMap<ValueId, usize> = inputs.iter().map(|i| (i.value, count(&i.form))).collect();
     // Results between the steps of one node are of no graph: those are taken to have 32 bits.
-    let half = |value: &ValueId| {
-        let dtype = graph.values.get(value.index()).and_then(|v| v.dtype);
-        matches!(dtype, Some(ElementType::F16 | ElementType::BF16))
-    };
+    let half =
+        |value: &ValueId| graph.values.get(value.index()).and_then(|v| v.dtype).is_some_and(ElementType::is_half);
     let held = |value: &ValueId, form: &Form| if half(value) { count(form).div_ceil(2) } else { count(form) };
     for (index, step) in steps.iter().enumerate() {
         for (output, form) in &step.outputs {
@@ -375,7 +373,7 @@ impl Planner<'_> {
 
     /// Whether a value has 16 bits an element.
     fn is_half(&self, value: ValueId) -> bool {
-        matches!(self.graph.value(value).dtype, Some(ElementType::F16 | ElementType::BF16))
+        self.graph.value(value).dtype.is_some_and(ElementType::is_half)
     }
 
     fn shape(&self, value: ValueId) -> Planned<Vec<usize>> {

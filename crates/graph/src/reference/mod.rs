@@ -97,17 +97,13 @@ pub fn eval(op: &Op, inputs: &[Option<&Tensor>], outputs: usize) -> Result<Vec<T
     let refs: Vec<Option<&Info>> = infos.iter().map(Option::as_ref).collect();
     let made = node_infos(op, &refs, outputs, &GraphLimits::default())?;
     let types: Vec<_> = made.iter().map(|i| i.dtype).collect();
-    let is_half = |t: &Tensor| matches!(t.dtype(), ElementType::F16 | ElementType::BF16);
-    if moves_only(op) || !inputs.iter().flatten().any(|t| is_half(t)) {
+    if moves_only(op) || !inputs.iter().flatten().any(|t| t.dtype().is_half()) {
         return eval_typed(op, inputs, &made, types);
     }
     let wide: Vec<Option<Tensor>> =
-        inputs.iter().map(|t| t.filter(|t| is_half(t)).map(|t| t.cast(ElementType::F32))).collect();
+        inputs.iter().map(|t| t.filter(|t| t.dtype().is_half()).map(|t| t.cast(ElementType::F32))).collect();
     let widened: Vec<Option<&Tensor>> = inputs.iter().zip(&wide).map(|(t, w)| w.as_ref().or(*t)).collect();
-    let wide_types = types
-        .iter()
-        .map(|t| t.map(|t| if matches!(t, ElementType::F16 | ElementType::BF16) { ElementType::F32 } else { t }))
-        .collect();
+    let wide_types = types.iter().map(|t| t.map(|t| if t.is_half() { ElementType::F32 } else { t })).collect();
     let results = eval_typed(op, &widened, &made, wide_types)?;
     Ok(results
         .into_iter()

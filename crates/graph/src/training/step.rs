@@ -100,7 +100,7 @@ pub struct UpdateGraph {
 }
 
 /// A copy of a model in the form that is taught and exported: what is folded for speed stays apart, quantized weights become
-/// floats, what exporters spell out is recognised.
+/// floats, what exporters spell out is recognised; a `PRelu` of one slope becomes a `LeakyRelu`, whose slope is not taught.
 ///
 /// # Errors
 /// When constants cannot be folded.

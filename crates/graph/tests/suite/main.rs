@@ -7,6 +7,7 @@ mod common;
 mod documents;
 mod export;
 mod files;
+mod gradients;
 mod passes;
 mod quantize;
 mod training;

@@ -1,241 +1,16 @@
-//! Differentiation, losses and optimizers against finite differences and formulas worked out by hand.
+//! Whole networks, losses and optimizers against finite differences and formulas worked out by hand.
 
 use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_graph::training::{
     Hyper, Loss, LossKind, LossTerm, Optimizer, StepOptions, gradient_graph, prepare, update_graph,
 };
 use cytoscope_graph::{
-    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Op,
-    PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId, analysis, infer_shapes,
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Op, ReduceOp, Tensor, analysis,
     passes, reference,
 };
 
-use crate::common::noise;
-
-/// A tensor of f64 noise; `low` is added, so that roots and logarithms can be taken.
-fn doubles(seed: u64, shape: &[usize], low: f64) -> Tensor {
-    let values = noise(seed, shape.iter().product()).into_iter().map(|v| f64::from(v) + low).collect::<Vec<f64>>();
-    Tensor::new(shape, values).unwrap()
-}
-
-fn fixed(shape: &[usize]) -> Vec<Dim> {
-    shape.iter().map(|n| Dim::Fixed(*n)).collect()
-}
-
-fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Vec<Tensor> {
-    reference::run(graph, inputs).unwrap()
-}
-
-/// Checks the gradient of a graph's first output by all of `inputs` against central differences, every element.
-fn check_graph(what: &str, mut graph: Graph, inputs: &[(String, Tensor)]) {
-    infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
-    let forward = graph.clone();
-    let (by, total) = (graph.inputs.clone(), graph.outputs[0]);
-    let gradients = passes::differentiate(&mut graph, total, &by, None).unwrap_or_else(|e| panic!("{what}: {e}"));
-    graph.outputs = gradients.iter().map(|g| g.unwrap_or_else(|| panic!("{what}: no gradient"))).collect();
-    infer_shapes::<ValueId>(&mut graph, &[]).unwrap_or_else(|e| panic!("{what}: {e}"));
-    graph.validate().unwrap();
-    let found = run(&graph, inputs);
-    for (which, (_, tensor)) in inputs.iter().enumerate() {
-        let analytic = found[which].to_f64_vec();
-        assert_eq!(found[which].shape(), tensor.shape(), "{what}: input {which}");
-        let scale = analytic.iter().fold(1e-2f64, |m, v| m.max(v.abs()));
-        for at in 0..tensor.len() {
-            let step = 1e-5;
-            let loss = |by: f64| {
-                let mut changed = inputs.to_vec();
-                let mut values = tensor.to_f64_vec();
-                values[at] += by;
-                changed[which].1 = Tensor::new(tensor.shape(), values).unwrap();
-                run(&forward, &changed)[0].to_f64_vec()[0]
-            };
-            let numeric = (loss(step) - loss(-step)) / (2.0 * step);
-            assert!(
-                (analytic[at] - numeric).abs() < 1e-5 * scale,
-                "{what}: input {which}, element {at}: {} against {numeric}",
-                analytic[at]
-            );
-        }
-    }
-}
-
-/// Checks one operator: its output is multiplied by noise and summed.
-fn check(what: &str, op: Op, inputs: &[Tensor], constants: &[(usize, Tensor)]) {
-    let mut graph = Graph::new(what);
-    let mut named = Vec::new();
-    let mut ids = Vec::new();
-    for (i, t) in inputs.iter().enumerate() {
-        ids.push(Some(graph.add_input(format!("in{i}"), ElementType::F64, fixed(t.shape()))));
-        named.push((format!("in{i}"), t.clone()));
-    }
-    for (place, t) in constants {
-        while ids.len() < *place {
-            ids.push(None);
-        }
-        let id = graph.add_initializer(format!("constant{place}"), t.clone());
-        if *place < ids.len() { ids[*place] = Some(id) } else { ids.push(Some(id)) }
-    }
-    let y = graph.push("y", op, &ids);
-    infer_shapes::<ValueId>(&mut graph, &[]).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let shape = graph.value(y).fixed_shape().unwrap();
-    let r = graph.add_initializer("noise", doubles(99, &shape, 0.0));
-    let product = graph.push("product", Op::Binary(BinaryOp::Mul), &[Some(y), Some(r)]);
-    let sum = Op::Reduce { kind: ReduceOp::Sum, keep_dims: false, noop_with_empty_axes: false };
-    let total = graph.push("total", sum, &[Some(product)]);
-    graph.outputs.push(total);
-    check_graph(what, graph, &named);
-}
-
-#[test]
-fn convolutions_have_the_gradients_of_finite_differences() {
-    for (stride, dilation, pad, group) in [
-        ([1, 1, 1], [1, 1, 1], 1, 1),
-        ([1, 2, 2], [1, 1, 1], 1, 1),
-        ([2, 2, 2], [1, 1, 1], 0, 2),
-        ([1, 1, 2], [1, 2, 1], 2, 1),
-    ] {
-        let attrs = ConvAttrs {
-            dilations: dilation.to_vec(),
-            padding: Padding::symmetric(vec![pad; 3]),
-            group,
-            ..ConvAttrs::same(&[3, 3, 3]).with_strides(&stride)
-        };
-        let inputs =
-            [doubles(1, &[2, 2, 4, 5, 6], 0.0), doubles(2, &[4, 2 / group, 3, 3, 3], 0.0), doubles(3, &[4], 0.0)];
-        check("conv", Op::Conv(attrs), &inputs, &[]);
-    }
-    let up = ConvTransposeAttrs::upsample(&[1, 2, 2]);
-    check(
-        "upsampling",
-        Op::ConvTranspose(up),
-        &[doubles(1, &[1, 3, 2, 2, 3], 0.0), doubles(2, &[3, 2, 1, 2, 2], 0.0), doubles(3, &[2], 0.0)],
-        &[],
-    );
-    let wide = ConvTransposeAttrs {
-        kernel: vec![3; 3],
-        padding: Padding::symmetric(vec![1; 3]),
-        output_padding: vec![1; 3],
-        strides: vec![2; 3],
-        ..ConvTransposeAttrs::upsample(&[3, 3, 3])
-    };
-    check(
-        "transposed conv",
-        Op::ConvTranspose(wide),
-        &[doubles(4, &[1, 2, 2, 3, 2], 0.0), doubles(5, &[2, 2, 3, 3, 3], 0.0)],
-        &[],
-    );
-}
-
-#[test]
-fn norms_have_the_gradients_of_finite_differences() {
-    let inputs = || [doubles(1, &[2, 4, 2, 3, 3], 0.3), doubles(2, &[4], 1.0), doubles(3, &[4], 0.0)];
-    check("instance norm", Op::InstanceNormalization { epsilon: 1e-3 }, &inputs(), &[]);
-    check("group norm", Op::GroupNormalization { groups: 2, epsilon: 1e-3 }, &inputs(), &[]);
-    check("batch norm", Op::BatchNormalizationTraining { epsilon: 1e-3 }, &inputs(), &[]);
-    let fixed = [(3, doubles(4, &[4], 0.0)), (4, doubles(5, &[4], 3.0))];
-    check("frozen batch norm", Op::BatchNormalization { epsilon: 1e-3 }, &inputs(), &fixed);
-    let layer = [doubles(1, &[2, 3, 4], 0.0), doubles(2, &[3, 4], 1.0), doubles(3, &[3, 4], 0.0)];
-    check("layer norm", Op::LayerNormalization { axis: 1, epsilon: 1e-3 }, &layer, &[]);
-}
-
-#[test]
-fn functions_of_one_element_have_the_gradients_of_finite_differences() {
-    let f = |a: Activation| Op::Activation(a);
-    let activations = [
-        Activation::Relu,
-        Activation::LeakyRelu { alpha: 0.1 },
-        Activation::Elu { alpha: 0.7 },
-        Activation::Celu { alpha: 0.7 },
-        Activation::Selu { alpha: 1.6, gamma: 1.05 },
-        Activation::Gelu { tanh: false },
-        Activation::Gelu { tanh: true },
-        Activation::Silu,
-        Activation::Sigmoid,
-        Activation::HardSigmoid { alpha: 0.25, beta: 0.5 },
-        Activation::HardSwish,
-        Activation::Mish,
-        Activation::Tanh,
-        Activation::Softplus,
-        Activation::Softsign,
-        Activation::ThresholdedRelu { alpha: 0.3 },
-        Activation::Clip { min: -0.4, max: 0.5 },
-    ];
-    for a in activations {
-        check(&format!("{a:?}"), f(a), &[doubles(7, &[2, 3, 5], 0.0)], &[]);
-    }
-    use UnaryOp::{Abs, Cos, Erf, Exp, Log, Neg, Reciprocal, Sin, Sqrt};
-    for kind in [Abs, Neg, Reciprocal, Sqrt, Exp, Log, Erf, Sin, Cos] {
-        check(&format!("{kind:?}"), Op::Unary(kind), &[doubles(8, &[3, 4], 2.5)], &[]);
-    }
-}
-
-#[test]
-fn functions_of_two_tensors_have_the_gradients_of_finite_differences() {
-    use BinaryOp::{Add, Div, Max, Min, Mul, Pow, Sub};
-    for kind in [Add, Sub, Mul, Div, Max, Min, Pow] {
-        check(&format!("{kind:?}"), Op::Binary(kind), &[doubles(1, &[2, 3, 4], 2.5), doubles(2, &[3, 1], 2.2)], &[]);
-    }
-    check("MatMul", Op::MatMul, &[doubles(1, &[2, 3, 4], 0.0), doubles(2, &[4, 2], 0.0)], &[]);
-    for (trans_a, trans_b) in [(false, false), (true, false), (false, true), (true, true)] {
-        let a = if trans_a { [4, 3] } else { [3, 4] };
-        let b = if trans_b { [2, 4] } else { [4, 2] };
-        let op = Op::Gemm { alpha: 0.5, beta: 1.5, trans_a, trans_b };
-        check("Gemm", op, &[doubles(1, &a, 0.0), doubles(2, &b, 0.0), doubles(3, &[2], 0.0)], &[]);
-    }
-}
-
-#[test]
-fn pools_and_resizes_have_the_gradients_of_finite_differences() {
-    let pool = |ceil_mode, count_include_pad| PoolAttrs {
-        kernel: vec![2, 3, 3],
-        strides: vec![1, 2, 2],
-        dilations: vec![1; 3],
-        padding: Padding::symmetric(vec![0, 1, 1]),
-        ceil_mode,
-        count_include_pad,
-        column_major_indices: false,
-    };
-    let x = || [doubles(1, &[1, 2, 3, 5, 6], 0.0)];
-    check("max pool", Op::MaxPool(pool(true, false)), &x(), &[]);
-    check("average pool", Op::AveragePool(pool(false, true)), &x(), &[]);
-    check("average pool without padding", Op::AveragePool(pool(true, false)), &x(), &[]);
-    check("global average pool", Op::GlobalAveragePool, &x(), &[]);
-    let scales = Tensor::vector(vec![1.0f32, 1.0, 1.0, 2.0, 2.0]);
-    check("nearest", Op::Resize(ResizeAttrs::nearest()), &x(), &[(2, scales.clone())]);
-    let linear = ResizeAttrs {
-        mode: ResizeMode::Linear,
-        coordinates: CoordinateMode::HalfPixel,
-        nearest: NearestMode::RoundPreferFloor,
-        ..ResizeAttrs::nearest()
-    };
-    check("linear", Op::Resize(linear), &x(), &[(2, scales)]);
-}
-
-#[test]
-fn moves_have_the_gradients_of_finite_differences() {
-    let ints = |v: &[i64]| Tensor::vector(v.to_vec());
-    let x = || doubles(1, &[2, 4, 3], 0.0);
-    check("concat", Op::Concat { axis: 1 }, &[x(), doubles(2, &[2, 2, 3], 0.0)], &[]);
-    check("slice", Op::Slice, &[x()], &[(1, ints(&[3])), (2, ints(&[-9])), (3, ints(&[1])), (4, ints(&[-2]))]);
-    check("pad", Op::Pad { mode: PadMode::Constant }, &[x()], &[(1, ints(&[0, 1, 0, 0, 0, 2]))]);
-    check("reflect", Op::Pad { mode: PadMode::Reflect }, &[x()], &[(1, ints(&[0, 1, 0, 0, 2, 2]))]);
-    check("reshape", Op::Reshape { allow_zero: false }, &[x()], &[(1, ints(&[4, -1]))]);
-    check("transpose", Op::Transpose { perm: vec![2, 0, 1] }, &[x()], &[]);
-    check("expand", Op::Expand, &[doubles(1, &[4, 1], 0.0)], &[(1, ints(&[2, 4, 3]))]);
-    check("tile", Op::Tile, &[x()], &[(1, ints(&[1, 2, 1]))]);
-    check("gather", Op::Gather { axis: 1 }, &[x()], &[(1, ints(&[3, 0, 3]))]);
-    let d2s = Op::DepthToSpace { block: 2, order: cytoscope_graph::DepthOrder::Crd };
-    check("depth to space", d2s, &[doubles(1, &[1, 4, 2, 3], 0.0)], &[]);
-    for (kind, name) in
-        [(ReduceOp::Sum, "sum"), (ReduceOp::Mean, "mean"), (ReduceOp::SumSquare, "squares"), (ReduceOp::L1, "l1")]
-    {
-        for keep_dims in [true, false] {
-            check(name, Op::Reduce { kind, keep_dims, noop_with_empty_axes: false }, &[x()], &[(1, ints(&[0, 2]))]);
-        }
-    }
-    check("softmax", Op::Softmax { axis: 1 }, &[x()], &[]);
-    check("log softmax", Op::LogSoftmax { axis: -1 }, &[x()], &[]);
-}
+use crate::common::{distance, noise};
+use crate::gradients::{check_graph, doubles, fixed, run};
 
 fn kinds() -> Vec<LossKind> {
     vec![
@@ -336,6 +111,49 @@ fn widened(mut graph: Graph) -> Graph {
     graph
 }
 
+/// A network whose rectifiers have slopes to be learnt: one a channel, one of one axis, a number. The first result is
+/// read twice, and the gradient of the second comes from a transposed convolution.
+fn sloped() -> Graph {
+    let mut graph = Graph::new("sloped");
+    let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
+    let constant = |graph: &mut Graph, name: &str, shape: &[usize], values: Option<Vec<f32>>| {
+        let values = values.unwrap_or_else(|| noise(shape.len() as u64, shape.iter().product()));
+        Some(graph.add_initializer(name, Tensor::new(shape, values).unwrap()))
+    };
+    let conv = || Op::Conv(ConvAttrs::same(&[3, 3, 3]));
+    let w = constant(&mut graph, "w1", &[3, 1, 3, 3, 3], None);
+    let a = graph.push("a", conv(), &[Some(x), w]);
+    let slope = constant(&mut graph, "slopes", &[3, 1, 1, 1], Some(vec![0.1, 0.3, -0.2]));
+    let a = graph.push("a.act", Op::PRelu, &[Some(a), slope]);
+    let w = constant(&mut graph, "w2", &[3, 3, 3, 3, 3], None);
+    let b = graph.push("b", conv(), &[Some(a), w]);
+    let b = graph.push("b.sum", Op::Binary(BinaryOp::Add), &[Some(b), Some(a)]);
+    let slope = constant(&mut graph, "slope", &[1], Some(vec![-0.25]));
+    let b = graph.push("b.act", Op::PRelu, &[Some(b), slope]);
+    let w = constant(&mut graph, "w3", &[3, 2, 1, 2, 2], None);
+    let c = graph.push("c", Op::ConvTranspose(ConvTransposeAttrs::upsample(&[1, 2, 2])), &[Some(b), w]);
+    let slope = constant(&mut graph, "number", &[], Some(vec![0.4]));
+    let c = graph.push("c.act", Op::PRelu, &[Some(c), slope]);
+    graph.outputs.push(c);
+    graph
+}
+
+#[test]
+fn slopes_of_channels_are_taught_and_single_ones_stay() {
+    let net = prepare(&sloped()).unwrap();
+    let options = StepOptions::new(Loss::single(LossKind::MeanSquared, 2));
+    let made = gradient_graph(&net, &[vec![1, 1, 2, 4, 4]], &options).unwrap();
+    let taught: Vec<(&str, bool)> = made.parameters.iter().map(|p| (p.name.as_str(), p.decays)).collect();
+    assert_eq!(taught, [("w1", true), ("slopes", false), ("w2", true), ("w3", true)]);
+    let mut lean = net.clone();
+    passes::optimize(&mut lean).unwrap();
+    let count = |g: &Graph| g.nodes.iter().filter(|n| n.op == Op::PRelu).count();
+    assert_eq!((count(&sloped()), count(&net), count(&lean)), (3, 1, 1));
+    let x = [("x".to_owned(), doubles(1, &[1, 1, 2, 4, 4], 0.0).cast(ElementType::F32))];
+    let off = distance(&run(&sloped(), &x)[0], &run(&lean, &x)[0]);
+    assert!(off < 1e-4, "{off}");
+}
+
 #[test]
 fn a_whole_network_has_the_gradient_of_finite_differences() {
     let nets = [
@@ -363,6 +181,7 @@ fn a_whole_network_has_the_gradient_of_finite_differences() {
             &DynUNet { filters: vec![2, 3, 4], strides: vec![1, 2, 2], out_channels: 2, ..DynUNet::default() },
             &Weights::Random { seed: 5 },
         ),
+        Ok(sloped()),
     ];
     for net in nets {
         let net = prepare(&net.unwrap()).unwrap();

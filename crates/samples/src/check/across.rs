@@ -34,7 +34,7 @@ fn differs(a: f64, b: f64, share: f64) -> bool {
 fn voxel_sizes(dataset: &Dataset, looks: &mut [Look], problems: &mut Vec<Problem>) {
     let unknown = |look: &Look| look.finished && look.summary.voxel_um.iter().any(Option::is_none);
     let (missing, seen) = (looks.iter().filter(|l| unknown(l)).count(), looks.iter().filter(|l| l.finished).count());
-    let next = "give the voxel size, or set it in Fiji (Image > Properties) and save";
+    let next = "give data.voxel_um in the settings, or set it in Fiji (Image > Properties) and save";
     if missing > 0 && missing == seen {
         let met = format!("no file says how large its voxels are ({seen} pairs): lengths count in voxels");
         problems.push(Problem::warning(&dataset.root, met, next));
@@ -66,7 +66,7 @@ fn voxel_sizes(dataset: &Dataset, looks: &mut [Look], problems: &mut Vec<Problem
         let most = known.iter().map(|v| v[a]).fold(0.0, f64::max);
         if most > 0.0 && differs(least, most, OTHER_GRID) {
             let met = format!("voxels are {least} to {most} µm along {axis}");
-            let next = "train at one voxel size, so that objects are of one size to the network";
+            let next = "train at one voxel size (voxel_um in the settings), to which objects are of one size";
             problems.push(Problem::warning(&dataset.root, met, next));
             break;
         }
@@ -92,6 +92,7 @@ fn copies(looks: &mut [Look]) {
             continue;
         };
         let Some(look) = looks.get_mut(i) else { continue };
+        look.summary.same_image_as = Some(name.clone());
         let (own, same_target) = (look.summary.image.clone(), look.target_hash == target);
         if look.summary.part != part {
             let met = format!(
@@ -105,7 +106,7 @@ fn copies(looks: &mut [Look]) {
             look.add(if same_target {
                 Problem::error(&own, met + ", and so does its target", "remove one of them")
             } else {
-                let next = "keep the better target, or see that both are in one part of the data";
+                let next = "keep the better target; as long as both are there, they are on one side of the split";
                 Problem::warning(&own, met + ", with another target", next)
             });
         }

@@ -4,7 +4,7 @@ use super::{CheckOptions, Intensities, PairSummary, from_error};
 use crate::dataset::{ImageRef, Pair, Problem, Task};
 use crate::error::SamplesError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, ObjectIndex};
-use crate::stack::{Stack, open_image};
+use crate::stack::{Role, Stack, open_image};
 use cytoscope_formats::Image;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
@@ -47,6 +47,7 @@ impl Look {
                 median_diameter_um: None,
                 median_extent_um: None,
                 foreground_share: None,
+                same_image_as: None,
                 usable: false,
             },
             problems: Vec::new(),
@@ -66,12 +67,12 @@ impl Look {
 /// Opens both files, compares them, and reads every voxel once.
 pub(crate) fn look(pair: &Pair, task: Task, options: &CheckOptions) -> Look {
     let mut look = Look::none(pair);
-    let open = |reference: &ImageRef| -> Result<(Stack, Image), SamplesError> {
+    let open = |reference: &ImageRef, role: Role| -> Result<(Stack, Image), SamplesError> {
         let image = open_image(reference)?;
-        Ok((Stack::of(reference, &image)?, image))
+        Ok((Stack::of(reference, role, &image)?, image))
     };
-    let image = open(&pair.image).map_err(|e| look.add(from_error(&e, &pair.image.path)));
-    let target = open(&pair.target).map_err(|e| look.add(from_error(&e, &pair.target.path)));
+    let image = open(&pair.image, Role::Image).map_err(|e| look.add(from_error(&e, &pair.image.path)));
+    let target = open(&pair.target, Role::Target).map_err(|e| look.add(from_error(&e, &pair.target.path)));
     let (Ok((image, image_file)), Ok((target, target_file))) = (image, target) else { return look };
     look.voxels_um = [image.voxel_um, target.voxel_um];
     let summary = &mut look.summary;
@@ -112,7 +113,8 @@ pub(crate) fn look(pair: &Pair, task: Task, options: &CheckOptions) -> Look {
         },
     }
     if look.image_hash == look.target_hash {
-        let next = "choose the labels or the stain, not a copy of the image";
+        let next = "choose the labels or the stain, not a copy of the image (of one file, give another \
+                    data.target_channel in the settings)";
         look.add(Problem::error(&target.image.path, "it holds the same voxels as its image", next));
     }
     look.finished = true;
@@ -131,7 +133,7 @@ fn shapes(look: &mut Look, image: &Stack, target: &Stack) -> bool {
         a.sort_unstable();
         b.sort_unstable();
         let next = if a == b {
-            "the axes seem to be in another order: save both with the same axes, or give the axes of the files"
+            "the axes seem to be in another order: save both with the same axes, or give data.axes in the settings"
         } else {
             "choose the target that was made on this image, or resample one of them"
         };
@@ -237,7 +239,9 @@ fn intensity_problems(look: &mut Look, stack: &Stack, about: &Intensities, odd: 
     }
     if about.max <= about.min {
         let met = format!("all voxels of this {what} are {}", about.min);
-        look.add(Problem::error(file, met, "choose the channel or time point that holds the picture"));
+        let channel = stack.role.channel_setting();
+        let next = format!("give {channel} or data.time in the settings, if another one holds the picture");
+        look.add(Problem::error(file, met, next));
     } else if about.saturated_share > 0.01 {
         let met = format!(
             "{:.1} % of its voxels are at its greatest value, {}: it is overexposed",

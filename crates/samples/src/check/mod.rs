@@ -10,6 +10,7 @@ use cytoscope_formats::FormatError;
 use cytoscope_volume::DType;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -73,6 +74,9 @@ pub struct PairSummary {
     pub median_extent_um: Option<[f64; 3]>,
     /// Share of voxels that belong to objects.
     pub foreground_share: Option<f64>,
+    /// Name of another pair whose image holds the same voxels; the same name for all copies, `None` for the one it names.
+    #[serde(default)]
+    pub same_image_as: Option<String>,
     /// Whether the pair can be trained on.
     pub usable: bool,
 }
@@ -93,9 +97,19 @@ pub struct Report {
 impl Report {
     /// The pairs of the dataset that can be trained on.
     pub fn usable(&self, dataset: &Dataset) -> Vec<Pair> {
-        let usable: std::collections::BTreeSet<&str> =
-            self.pairs.iter().filter(|p| p.usable).map(|p| p.name.as_str()).collect();
+        let usable: BTreeSet<&str> = self.pairs.iter().filter(|p| p.usable).map(|p| p.name.as_str()).collect();
         dataset.pairs.iter().filter(|p| usable.contains(p.name.as_str())).cloned().collect()
+    }
+
+    /// Names of pairs whose images hold the same voxels, image by image, for [`crate::SplitOptions::together`].
+    pub fn copies(&self) -> Vec<Vec<String>> {
+        let mut copies = BTreeMap::<&str, Vec<String>>::new();
+        for pair in &self.pairs {
+            if let Some(first) = &pair.same_image_as {
+                copies.entry(first).or_insert_with(|| vec![first.clone()]).push(pair.name.clone());
+            }
+        }
+        copies.into_values().collect()
     }
 
     /// Problems of one severity.

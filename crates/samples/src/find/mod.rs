@@ -90,7 +90,8 @@ pub fn find_pairs_with(path: &Path, task: Task, options: &FindOptions) -> Result
         return Err(SamplesError::data(
             path,
             "this is one file, and training takes pairs of an image and its target",
-            "name the folder that holds both, a table (.csv) with their names, or two channels of this file",
+            "name the folder that holds both, or a table (.csv) with their names; for two channels of this file give \
+             data.same_file = true, data.image_channel and data.target_channel in the settings",
         ));
     }
     found.finish(path, task, options)
@@ -163,7 +164,8 @@ impl Found {
                 }
                 (Task::LabelFree, None) => {
                     "put both stacks side by side as NAME_bf.tif and NAME_fluo.tif, into the folders brightfield and \
-                     signal, or name two channels of one file"
+                     signal; for two channels of one file give data.same_file = true, data.image_channel and \
+                     data.target_channel in the settings"
                         .to_owned()
                 }
             };

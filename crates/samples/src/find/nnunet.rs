@@ -68,7 +68,8 @@ pub(crate) fn read(folder: &Path, task: Task, options: &FindOptions, found: &mut
             let Some(image) = channels.get(&wanted) else {
                 let file = channels.values().next().cloned().unwrap_or_else(|| image_folder.join(&case));
                 let met = format!("case {case} has no channel {wanted} (no file {case}_{wanted:04})");
-                found.problems.push(Problem::warning(&file, met, "choose a channel that every case has"));
+                let next = "give one that every case has as data.image_channel in the settings";
+                found.problems.push(Problem::warning(&file, met, next));
                 continue;
             };
             let Some(target) = targets.remove(&case) else {
@@ -78,7 +79,8 @@ pub(crate) fn read(folder: &Path, task: Task, options: &FindOptions, found: &mut
             };
             if channels.len() > 1 && options.image_channel.is_none() {
                 let met = format!("case {case} has {} channels, and the first is taken", channels.len());
-                found.problems.push(Problem::warning(image, met, "choose the channel to learn from"));
+                let next = "give data.image_channel in the settings, the one to learn from";
+                found.problems.push(Problem::warning(image, met, next));
             }
             let mut pair = Pair { part, ..Pair::new(case.clone(), image, target) };
             // The number of the file is the channel; inside the file there is one.
@@ -97,11 +99,9 @@ pub(crate) fn read(folder: &Path, task: Task, options: &FindOptions, found: &mut
     }
     if spacing_seen && options.spacing_order.is_none() {
         let met = "the spacing beside the images is taken as Z, Y, X; some writers put X first";
-        found.problems.push(Problem::warning(
-            folder,
-            met,
-            "check the voxel sizes, and choose X, Y, Z if they are turned",
-        ));
+        let next = "check the voxel sizes, and give data.spacing_order in the settings: \"zyx\", or \"xyz\" if they are \
+                    turned";
+        found.problems.push(Problem::warning(folder, met, next));
     }
     if task == Task::LabelFree {
         let met = "nnU-Net's layout holds label images; they are taken as intensities here";

@@ -110,7 +110,8 @@ pub(crate) fn read(
     };
     if let (Some(name), None) = (&options.split_column, at.part) {
         let met = format!("it has no column {name}, which was to say what is for training");
-        return Err(SamplesError::data(path, met, "name one of its columns, or none"));
+        let next = "give one of its columns as data.split_column in the settings, or leave that out";
+        return Err(SamplesError::data(path, met, next));
     }
     if at.first_of_several {
         let met = "it has several segmentations a row; seg1 is taken, merge and exclude masks are not";

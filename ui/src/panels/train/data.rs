@@ -17,6 +17,8 @@ use std::path::PathBuf;
 
 /// Edge of a thumbnail on screen.
 const THUMB: f32 = 64.0;
+/// Name of the choice that masks are enough for.
+const FOREGROUND_ONLY: &str = "Learn foreground only, not single objects";
 
 impl Workbench {
     pub(super) fn data_page(&mut self, ui: &mut Ui) {
@@ -103,6 +105,14 @@ impl Workbench {
                 chosen = folder;
             }
         });
+        if self.wizard.plan.task == Task::Segmentation {
+            let mut only = self.wizard.plan.foreground_only;
+            let about = "What belongs to objects is told from background, and not to which of them: masks are enough \
+                         for that, and objects that touch come out as one";
+            if ui.checkbox(&mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
+                self.learn_foreground(only);
+            }
+        }
         if let Some(path) = chosen {
             self.train_on(path);
         }

@@ -12,6 +12,7 @@ use crate::app::Workbench;
 use crate::document::file_name;
 use crate::theme;
 use crate::training::Check;
+use crate::training::models::Saving;
 use crate::training::plan::{SCRATCH, Step};
 use crate::training::run::RunState;
 use cytoscope_samples::Task;
@@ -112,6 +113,7 @@ impl Workbench {
         let plan = &wizard.plan;
         match step {
             Step::Task => match plan.task {
+                Task::Segmentation if plan.foreground_only => "Segment foreground".to_owned(),
                 Task::Segmentation => "Segment objects".to_owned(),
                 Task::LabelFree => "Predict a stain".to_owned(),
             },
@@ -207,13 +209,15 @@ impl Workbench {
         }
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
             Step::Start => {
-                let may = self.wizard.is_usable() && self.options.program.is_some();
+                let idle = self.wizard.saving == Saving::No;
+                let may = idle && self.wizard.is_usable() && self.options.program.is_some();
                 if lead_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
                     self.start_training();
                 }
             }
             Step::Use => {
-                if icon_text_button(ui, true, icon::PLUS, "Teach another model").clicked() {
+                let may = self.wizard.saving == Saving::No;
+                if icon_text_button(ui, may, icon::PLUS, "Teach another model").clicked() {
                     self.teach_another();
                 }
             }

@@ -6,9 +6,8 @@ use crate::opener::Ask;
 use crate::panels::weak;
 use crate::theme;
 use crate::training::plan::{MINUTES, SCRATCH};
-use cytoscope_pipeline::Task as ModelTask;
+use crate::training::start::misfit;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_samples::Task;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
@@ -24,14 +23,8 @@ impl Workbench {
 
     pub(super) fn start_page(&mut self, ui: &mut Ui) {
         headline(ui, "What should it begin from?", "");
-        let wanted = match self.wizard.plan.task {
-            Task::Segmentation => ModelTask::Segmentation,
-            Task::LabelFree => ModelTask::LabelFree,
-        };
-        let fits = |m: &&ModelCard| {
-            let taught = m.taught_instead.is_none();
-            taught && m.problem.is_none() && m.input_channels == 1 && m.task == Some(wanted)
-        };
+        let task = self.wizard.plan.task;
+        let fits = |m: &&ModelCard| misfit(m, task).is_none();
         let mut chosen = None;
         let scratch = self.wizard.plan.from == SCRATCH;
         let sentence = "A small 3-D U-Net that knows nothing yet. Best with twenty pairs or more.";
@@ -58,10 +51,9 @@ impl Workbench {
         {
             self.ask_training(Ask::StartModel, String::new());
         }
-        if let Some(own) = self.wizard.own_start.as_deref().filter(|m| !fits(m)) {
-            let text =
-                format!("{} does something else than what is to be learnt, or takes several channels.", own.name);
-            weak(ui, text);
+        let own = self.wizard.own_start.as_deref();
+        if let Some((own, why)) = own.and_then(|m| Some((m, misfit(m, task)?))) {
+            weak(ui, format!("{} cannot be begun from. {why}", own.name));
         }
         if let Some(from) = chosen {
             self.wizard.plan.from = from;
@@ -103,10 +95,6 @@ impl Workbench {
             });
             ui.label("in all, or what you like");
         });
-        weak(
-            ui,
-            "How many steps that makes on this machine, and how much memory they take, is measured when training starts. It can be \
-             paused at any time.",
-        );
+        weak(ui, self.wizard.cost_sentence());
     }
 }

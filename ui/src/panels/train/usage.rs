@@ -6,6 +6,8 @@ use crate::panels::weak;
 use crate::theme;
 use crate::training::models::{Format, Saving};
 use crate::training::plan::clean_name;
+use cytoscope_profile::bytes_text;
+use cytoscope_train::Quantized;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 
@@ -77,12 +79,49 @@ impl Workbench {
             if report.after_int8.is_empty() {
                 weak(ui, "The model computes in floats: in int8 it would have lost accuracy, or was not tried.");
             } else {
-                weak(
-                    ui,
-                    "The package holds both networks: processors compute in int8, which is faster, others in floats.",
-                );
+                weak(ui, "The package holds both networks: processors compute in int8, others in floats.");
+            }
+            if let Some(quantized) = &report.quantized {
+                costs(ui, quantized);
             }
             self.wizard.report = Some(report);
         }
     }
+}
+
+/// The two networks side by side, as measured here.
+fn costs(ui: &mut Ui, quantized: &Quantized) {
+    title(ui, "Size and speed on this machine");
+    let mut rows = vec![(
+        "Size".to_owned(),
+        bytes_text(quantized.float_bytes),
+        bytes_text(quantized.int8_bytes),
+        quantized.float_bytes as f64 / quantized.int8_bytes.max(1) as f64,
+        "smaller",
+    )];
+    let spatial: Vec<String> = quantized.tile_shape.iter().skip(2).map(usize::to_string).collect();
+    for time in &quantized.tile_times {
+        let threads = if time.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", time.threads) };
+        rows.push((
+            format!("A tile of {}, {threads}", spatial.join(" × ")),
+            format!("{:.1} ms", time.f32_wall_ms),
+            format!("{:.1} ms", time.int8_wall_ms),
+            time.f32_wall_ms / time.int8_wall_ms.max(1e-6),
+            "faster",
+        ));
+    }
+    egui::Grid::new("costs").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
+        ui.label("");
+        for name in ["Floats", "int8", ""] {
+            ui.label(RichText::new(name).weak());
+        }
+        ui.end_row();
+        for (what, floats, int8, ratio, word) in rows {
+            ui.label(what);
+            ui.label(floats);
+            ui.label(RichText::new(int8).strong());
+            ui.label(RichText::new(format!("{ratio:.1} × {word}")).weak());
+            ui.end_row();
+        }
+    });
 }

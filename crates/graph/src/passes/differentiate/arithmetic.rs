@@ -5,7 +5,7 @@ use super::rules::{Gradients, grad};
 use crate::error::{GraphError, Result};
 use crate::graph::{Node, ValueId};
 use crate::infer::resolve_axis;
-use crate::op::{BinaryOp, Op, ReduceOp, UnaryOp};
+use crate::op::{Activation, BinaryOp, Op, ReduceOp, UnaryOp};
 
 impl Backward<'_> {
     pub(super) fn unary_rule(
@@ -53,6 +53,51 @@ impl Backward<'_> {
             }
         };
         Ok(Some(self.binary(name, BinaryOp::Mul, g, slope)))
+    }
+
+    /// With n the gradient where x is not above 0, and p the rest of it: x gets p + slope · n, the slope the sums of
+    /// x · n.
+    pub(super) fn prelu_rule(
+        &mut self,
+        x: ValueId,
+        slope: ValueId,
+        g: ValueId,
+        wanted: &[bool],
+        name: &str,
+    ) -> Result<Gradients> {
+        let relu = Op::Activation(Activation::Relu);
+        let Some(above) = self.vjp(name, relu, &[Some(x)], g, &[true]).first().copied().flatten() else {
+            return Ok(vec![None, None]);
+        };
+        let below = self.binary(name, BinaryOp::Sub, g, above);
+        let mut found = vec![None, None];
+        if let (Some(true), Some(slot)) = (wanted.first(), found.first_mut()) {
+            let part = self.binary(name, BinaryOp::Mul, below, slope);
+            *slot = Some(self.binary(name, BinaryOp::Add, above, part));
+        }
+        if let (Some(true), Some(slot)) = (wanted.get(1), found.get_mut(1)) {
+            let product = self.binary(name, BinaryOp::Mul, below, x);
+            *slot = Some(self.slope_sums(wanted, name, product, slope)?);
+        }
+        Ok(found)
+    }
+
+    /// Sums to the shape of a slope: by way of the sums by channel where it has one value or one a channel, as engines
+    /// have kernels for those.
+    fn slope_sums(&mut self, wanted: &[bool], name: &str, product: ValueId, slope: ValueId) -> Result<ValueId> {
+        let (full, shape) = (self.shape(product)?, self.shape(slope)?);
+        let (count, channels) = (shape.iter().product::<usize>(), full.get(1).copied().unwrap_or(0));
+        // The slope's axis that lies at the channels.
+        let at = (shape.len() + 1).checked_sub(full.len());
+        let by_channel = count == channels && at.and_then(|at| shape.get(at)) == Some(&channels);
+        let sums = if full.len() > 1 && (count == 1 || by_channel) {
+            self.channel_sums(wanted, 1, name, product)?
+        } else {
+            None
+        };
+        let Some(sums) = sums else { return self.sum_to(name, product, &shape) };
+        let sums = if by_channel { sums } else { self.reduce(name, ReduceOp::Sum, sums, &[0])? };
+        self.reshape(name, sums, &shape)
     }
 
     #[allow(clippy::too_many_arguments)]

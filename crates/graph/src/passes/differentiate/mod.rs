@@ -69,6 +69,7 @@ impl Backward<'_> {
         let name = format!("{}.gradient.sum", self.graph.value(id).name);
         for part in parts.get(1..).unwrap_or_default() {
             sum = self.graph.push(name.clone(), Op::Binary(BinaryOp::Add), &[Some(sum), Some(*part)]);
+            self.shape_like(sum, id);
         }
         self.parts.insert(id, vec![sum]);
         Some(sum)
@@ -92,10 +93,20 @@ impl Backward<'_> {
         let found = self.rule(node, &gradients, &wanted).map_err(|e| e.at(&node.name, crate::op_name(&node.op)))?;
         for ((input, gradient), wanted) in node.inputs.iter().zip(found).zip(wanted) {
             if let (Some(input), Some(gradient), true) = (input, gradient, wanted) {
+                self.shape_like(gradient, *input);
                 self.parts.entry(*input).or_default().push(gradient);
             }
         }
         Ok(())
+    }
+
+    /// Notes that a gradient, if nothing is known of it yet, has the shape and type of the value it belongs to.
+    fn shape_like(&mut self, gradient: ValueId, of: ValueId) {
+        if self.graph.value(gradient).shape.is_none()
+            && let Some(shape) = self.graph.value(of).fixed_shape()
+        {
+            self.set_shape(gradient, &shape, of);
+        }
     }
 
     fn shape(&self, id: ValueId) -> Result<Vec<usize>> {

@@ -58,11 +58,13 @@ impl Backward<'_> {
                 let db = self.channel_sums(wanted, 2, &name, g)?;
                 vec![dx, dw, db]
             }
-            Op::Activation(Activation::Relu | Activation::LeakyRelu { .. }) => {
-                // The sign of y tells as much as that of x, and y is kept anyway.
-                let y = node.output(0).unwrap_or(x);
-                self.vjp(&name, node.op.clone(), &[Some(y)], g, wanted)
+            Op::Activation(a @ (Activation::Relu | Activation::LeakyRelu { .. })) => {
+                // The sign of y tells as much as that of x, and y is kept anyway; but for a slope below 0.
+                let falls = matches!(a, Activation::LeakyRelu { alpha } if *alpha < 0.0);
+                let seen = node.output(0).filter(|_| !falls).unwrap_or(x);
+                self.vjp(&name, node.op.clone(), &[Some(seen)], g, wanted)
             }
+            Op::PRelu => self.prelu_rule(x, need(1)?, g, wanted, &name)?,
             Op::Activation(Activation::Sigmoid) => {
                 let y = node.output(0).unwrap_or(x);
                 let one = self.scalar(1.0, y)?;
@@ -194,7 +196,14 @@ impl Backward<'_> {
     }
 
     /// A node for the vector-Jacobian product of `op`, with outputs only where they are wanted.
-    fn vjp(&mut self, name: &str, op: Op, inputs: &[Option<ValueId>], gradient: ValueId, wanted: &[bool]) -> Gradients {
+    pub(super) fn vjp(
+        &mut self,
+        name: &str,
+        op: Op,
+        inputs: &[Option<ValueId>],
+        gradient: ValueId,
+        wanted: &[bool],
+    ) -> Gradients {
         let mut outputs = Vec::with_capacity(inputs.len());
         for (input, wanted) in inputs.iter().zip(wanted) {
             outputs.push(input.filter(|_| *wanted).map(|id| {
@@ -271,7 +280,7 @@ impl Backward<'_> {
     }
 
     /// A reduction over `axes` that keeps them with length 1.
-    fn reduce(&mut self, name: &str, kind: ReduceOp, x: ValueId, axes: &[i64]) -> Result<ValueId> {
+    pub(super) fn reduce(&mut self, name: &str, kind: ReduceOp, x: ValueId, axes: &[i64]) -> Result<ValueId> {
         let mut shape = self.shape(x)?;
         for axis in axes {
             let axis = resolve_axis(*axis, shape.len())?;
@@ -302,7 +311,13 @@ impl Backward<'_> {
     }
 
     /// Sums by channel, where input `i` wants them.
-    fn channel_sums(&mut self, wanted: &[bool], i: usize, name: &str, g: ValueId) -> Result<Option<ValueId>> {
+    pub(super) fn channel_sums(
+        &mut self,
+        wanted: &[bool],
+        i: usize,
+        name: &str,
+        g: ValueId,
+    ) -> Result<Option<ValueId>> {
         if wanted.get(i) != Some(&true) {
             return Ok(None);
         }

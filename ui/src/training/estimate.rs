@@ -1,0 +1,115 @@
+//! What a training would take on this machine, found out while one chooses.
+
+use super::plan::Step;
+use super::{Check, Wizard};
+use crate::app::Workbench;
+use crate::panels::Task as PanelTask;
+use crate::work::{JobState, Purpose};
+use cytoscope_pipeline::worker::JobId;
+use cytoscope_profile::bytes_text;
+use cytoscope_train::{Estimate, EstimateJob};
+
+/// How far finding out is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) enum Cost {
+    /// Nobody asked.
+    #[default]
+    Unknown,
+    /// Some steps are being made.
+    Measuring(JobId),
+    /// Found out.
+    Known(Estimate),
+    /// Why not.
+    Failed(String),
+}
+
+/// The cost of a training, and of which one.
+#[derive(Debug, Default)]
+pub(crate) struct Costing {
+    of: Option<EstimateJob>,
+    cost: Cost,
+}
+
+impl Wizard {
+    /// The training that the choices make, to be measured.
+    fn to_be_measured(&self) -> Option<EstimateJob> {
+        let Check::Done(report) = &self.check else { return None };
+        Some(EstimateJob {
+            task: self.plan.task,
+            from: self.plan.from.clone(),
+            config: self.chosen_config(),
+            voxel_um: report.voxel_um(),
+            threads: 0,
+            device: "auto".to_owned(),
+        })
+    }
+
+    /// What the choices cost here, in a sentence; before it is known, what is being done.
+    pub(crate) fn cost_sentence(&self) -> String {
+        let minutes = self.plan.minutes;
+        match &self.costing.cost {
+            Cost::Unknown => String::new(),
+            Cost::Measuring(_) => "A few steps are being timed on this machine…".to_owned(),
+            Cost::Known(cost) => format!(
+                "On this machine a step takes {:.2} s and {} of memory: about {} steps in {minutes:.0} minutes, images being \
+                 tried in between. It can be paused at any time.",
+                cost.step_secs,
+                bytes_text(cost.bytes()),
+                cost.steps_in(minutes)
+            ),
+            Cost::Failed(reason) => format!("What a step takes could not be measured: {reason}"),
+        }
+    }
+}
+
+impl Workbench {
+    /// Has the choices measured where they are on screen and others than before.
+    pub(super) fn poll_cost(&mut self) {
+        let wizard = &self.wizard;
+        let chosen = self.panels.task == PanelTask::Train && wizard.plan.step == Step::Start;
+        if chosen && wizard.plan.job.is_none() {
+            let wanted = wizard.to_be_measured();
+            if wanted.is_some() && wanted != wizard.costing.of {
+                self.forget_cost();
+                self.wizard.costing.cost = match wanted.as_ref().map(serde_json::to_value) {
+                    Some(Ok(job)) => {
+                        let title = "Timing some steps".to_owned();
+                        Cost::Measuring(self.work.run(EstimateJob::KIND, title, Purpose::Check, job, Vec::new()))
+                    }
+                    Some(Err(error)) => Cost::Failed(format!("its path cannot be used: {error}")),
+                    None => Cost::Unknown,
+                };
+                self.wizard.costing.of = wanted;
+            }
+        }
+        if let Cost::Measuring(id) = self.wizard.costing.cost {
+            let state = self.work.jobs.iter().find(|j| j.id == id).map(|j| &j.state);
+            self.wizard.costing.cost = match state {
+                Some(JobState::Failed(reason)) => Cost::Failed(reason.clone()),
+                Some(JobState::Cancelled) => Cost::Unknown,
+                Some(_) => return,
+                None => Cost::Failed("there is no engine".to_owned()),
+            };
+        }
+    }
+
+    /// Stops measuring.
+    pub(super) fn forget_cost(&mut self) {
+        if let Cost::Measuring(id) = self.wizard.costing.cost {
+            self.work.cancel(id);
+        }
+        self.wizard.costing = Costing::default();
+    }
+
+    /// Takes what was measured; gives it back if it is something else.
+    pub(super) fn take_cost(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
+        if self.wizard.costing.cost != Cost::Measuring(id) {
+            return Some(report);
+        }
+        self.wizard.costing.cost = match serde_json::from_value(report) {
+            Ok(cost) => Cost::Known(cost),
+            Err(error) => Cost::Failed(format!("the answer cannot be read: {error}")),
+        };
+        None
+    }
+}
