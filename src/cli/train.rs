@@ -135,6 +135,9 @@ fn tell(report: &TrainReport) {
     print(&format!("wrote {}", report.out.display()));
     if report.verdict == Verdict::Start {
         print("  nothing that was learnt scored better than what training started from: that is kept");
+        if report.only_objects_are_better() {
+            print("  how objects are made of what it gives suits the data better now");
+        }
     }
     print(&format!(
         "  {} values taught in {} steps of {} patches ({:?} voxels), {:.0} s in all, {:.2} s a step ({:.2} s of it waiting for data)",

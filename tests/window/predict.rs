@@ -164,6 +164,21 @@ fn find_f1(value: &serde_json::Value) -> Option<f64> {
 }
 
 #[test]
+fn splitting_that_is_switched_on_again_is_the_models_own() {
+    let mut desk = sample_predicted();
+    // The last row of the table has the number of objects.
+    let table = std::fs::read_to_string(desk.path("sample/cytoscope/nuclei_raw_objects.csv")).unwrap();
+    let objects = table.lines().count() - 1;
+    assert!(desk.sees(&format!("{objects} objects")), "{}", desk.on_screen());
+    desk.click("Split touching objects");
+    desk.until("fewer objects", |w| sees(w, "objects, not kept yet"));
+    assert!(!desk.sees(&format!("{objects} objects, not")) && !desk.sees("Split less"), "{}", desk.on_screen());
+    desk.click("Split touching objects");
+    desk.until("as many as before", |w| sees(w, &format!("{objects} objects, not kept yet")));
+    assert!(!desk.sees("Split less (µm)"), "the network's height has no unit: {}", desk.on_screen());
+}
+
+#[test]
 fn device_and_number_format_are_as_chosen() {
     let mut desk = Desk::new();
     desk.click("Open the sample");

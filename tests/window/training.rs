@@ -380,6 +380,12 @@ fn a_model_for_something_else_is_not_begun_from() {
     assert_eq!(from(&desk), "scratch");
     desk.click("own");
     assert_eq!(from(&desk), own);
+    // The next window begins from it, too, unless it has gone.
+    next_window(&mut desk, 4);
+    assert_eq!(from(&desk), own);
+    std::fs::remove_file(&own).unwrap();
+    next_window(&mut desk, 4);
+    assert_eq!(from(&desk), "scratch");
 }
 
 #[test]

@@ -125,6 +125,14 @@ pub struct TrainReport {
     pub history: History,
 }
 
+impl TrainReport {
+    /// Whether the network is the one that training started from, but how objects are made of its maps suits the data better now.
+    pub fn only_objects_are_better(&self) -> bool {
+        let sum = |scores: &BTreeMap<String, f64>| scores.values().sum::<f64>();
+        self.verdict == Verdict::Start && !self.before.is_empty() && sum(&self.after) > sum(&self.before) + 1e-9
+    }
+}
+
 impl TrainJob {
     /// What it is called among the worker's jobs.
     pub const KIND: &'static str = "train";
@@ -168,5 +176,31 @@ impl TrainJob {
     /// [`JobError`]: data or model at fault, memory or disk full, cancelled; the package is written whole or not at all.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
         train::run(self, context, devices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn better_objects_of_the_same_network_are_told_apart() {
+        let report = |verdict: &str, before: serde_json::Value, after: serde_json::Value| -> TrainReport {
+            serde_json::from_value(json!({
+                "out": "m", "verdict": verdict, "metric": "", "before": before, "after": after, "after_int8": {},
+                "pairs_before": [], "pairs_after": [], "steps": 1, "epoch_steps": 1, "batch": 1, "patch_zyx": [1, 1, 1],
+                "parameters": 1, "train_pairs": 1, "validation_pairs": 1, "seconds": 1.0, "step_secs": 1.0,
+                "stalled_secs": 0.0, "peak_rss_bytes": null, "device": "", "history": History::default(),
+            }))
+            .unwrap()
+        };
+        let (low, high) = (json!({"f1@0.5": 0.5, "f1@0.7": 0.4}), json!({"f1@0.5": 0.9, "f1@0.7": 0.8}));
+        assert!(report("start", low.clone(), high.clone()).only_objects_are_better());
+        assert!(!report("start", high.clone(), high.clone()).only_objects_are_better());
+        assert!(!report("taught", low, high.clone()).only_objects_are_better());
+        assert!(!report("start", json!({}), high).only_objects_are_better(), "there is nothing to compare with");
     }
 }

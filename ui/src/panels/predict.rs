@@ -282,7 +282,7 @@ impl Workbench {
         };
         ui.label(count);
         let before = options.clone();
-        controls(ui, &mut options);
+        controls(ui, &mut options, &usual);
         let changed = options != before;
         let mut keep = false;
         let mut reset = false;
@@ -306,7 +306,8 @@ impl Workbench {
     }
 }
 
-fn controls(ui: &mut Ui, options: &mut SegmentOptions) {
+/// How objects are made; what is switched on again is as in `usual`.
+fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     let mut auto = options.threshold == Threshold::Otsu;
     if ui.checkbox(&mut auto, "Automatic threshold").changed() {
         options.threshold = if auto { Threshold::Otsu } else { Threshold::Fixed(0.5) };
@@ -319,7 +320,7 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions) {
     }
     let mut split = options.height.is_some();
     if ui.checkbox(&mut split, "Split touching objects").changed() {
-        options.height = split.then_some(Height::Distance);
+        options.height = split.then(|| usual.height.unwrap_or(Height::Distance));
     }
     let slide = |ui: &mut Ui, value: &mut f64, most: f32, name: &str, logarithmic: bool| {
         let mut v = *value as f32;
@@ -328,8 +329,13 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions) {
             *value = f64::from(v);
         }
     };
-    if options.height.is_some() {
-        slide(ui, &mut options.seed_height, 5.0, "Split less (µm)", false);
+    if let Some(height) = &options.height {
+        // A height that the network gives is a number without unit, 1 in the middle of objects.
+        let (most, name) = match height {
+            Height::Map | Height::Seeds => (1.0, "Split less"),
+            _ => (5.0, "Split less (µm)"),
+        };
+        slide(ui, &mut options.seed_height, most, name, false);
         slide(ui, &mut options.height_smooth_um, 5.0, "Smooth shapes (µm)", false);
     }
     slide(ui, &mut options.smooth_um, 5.0, "Smooth (µm)", false);

@@ -110,6 +110,10 @@ impl Wizard {
             report = None;
         }
         let under_way = plan.job.is_some();
+        if !under_way && plan.from != SCRATCH && !Path::new(&plan.from).exists() {
+            // So has the one to begin from.
+            plan.from = SCRATCH.to_owned();
+        }
         plan.step = match (under_way, report.is_some(), plan.step) {
             (true, ..) => Step::Learn,
             (false, true, step) => step,

@@ -122,7 +122,7 @@ impl Workbench {
             let _ = std::thread::Builder::new().name("training".to_owned()).spawn(move || remove(&from));
             return;
         }
-        if report.verdict != Verdict::Taught {
+        if report.verdict != Verdict::Taught && !report.only_objects_are_better() {
             return;
         }
         let name = called.unwrap_or_else(|| file_name(&from));

@@ -30,6 +30,11 @@ const PAGE_WIDTH: f32 = 900.0;
 /// What came of a training, in a sentence.
 pub(crate) fn verdict(report: &TrainReport) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
+        (Verdict::Start, ..) if report.only_objects_are_better() => {
+            "The network is the one that training started from: none that was learnt scored better. How objects are made of \
+             what it gives suits these images now."
+                .to_owned()
+        }
         (Verdict::Start, ..) => {
             "Nothing that was learnt scored better than what training started from: that is kept.".to_owned()
         }

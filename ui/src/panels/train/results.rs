@@ -68,7 +68,7 @@ impl Workbench {
             ui.label(RichText::new(sign).size(20.0).color(color));
             ui.add(egui::Label::new(RichText::new(verdict(&report)).size(15.0)).wrap());
         });
-        if !taught {
+        if !taught && !report.only_objects_are_better() {
             weak(ui, "More pairs, or more time, may help; so may beginning from scratch.");
         }
         scores(ui, &report);

@@ -6,7 +6,6 @@ use crate::panels::weak;
 use crate::theme;
 use crate::training::models::{Format, Saving};
 use crate::training::plan::clean_name;
-use cytoscope_profile::bytes_text;
 use cytoscope_train::Quantized;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -89,13 +88,17 @@ impl Workbench {
     }
 }
 
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
 /// The two networks side by side, as measured here.
 fn costs(ui: &mut Ui, quantized: &Quantized) {
     title(ui, "Size and speed on this machine");
     let mut rows = vec![(
         "Size".to_owned(),
-        bytes_text(quantized.float_bytes),
-        bytes_text(quantized.int8_bytes),
+        mebibytes(quantized.float_bytes),
+        mebibytes(quantized.int8_bytes),
         quantized.float_bytes as f64 / quantized.int8_bytes.max(1) as f64,
         "smaller",
     )];
