@@ -141,10 +141,10 @@ fn too_little_memory_is_code_4_and_says_how_much_it_takes() {
 }
 
 /// A small file system that goes when dropped.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(at: &Path, size: &str) -> Option<Self> {
+    pub(crate) fn mount(at: &Path, size: &str) -> Option<Self> {
         std::fs::create_dir(at).unwrap();
         let out = Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(at).output();
         match out {

@@ -1,6 +1,7 @@
 //! `train`: what survives a kill, a pause, other data, and a second run of it.
 
 use crate::common::Desk;
+use crate::failures::SmallDisk;
 use crate::train::{SMALL, pairs, panels, settings};
 use image::RgbImage;
 use serde_json::Value;
@@ -159,4 +160,55 @@ fn a_training_ends_when_its_score_stays_where_it_is() {
     assert!(report["steps"].as_u64().unwrap() < 20, "{report:#}");
     let said = |note: &Value| note.as_str().unwrap().starts_with("Ended early");
     assert!(report["history"]["notes"].as_array().unwrap().iter().any(said), "{report:#}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_takes_training_back_and_on_at_a_lower_rate() {
+    let desk = Desk::new();
+    pairs(&desk, 3);
+    // Steps so wide that values overflow after some of them.
+    let text = "patch_zyx = [8, 32, 32]\nbatch = 1\nema = 0.0\nclip_norm = 1000.0\n[network]\nfilters = [8]\n\
+                [schedule]\nrate = 1e5\nwarm_up = 0.0\n[validation]\ntimes = 2\n";
+    std::fs::write(desk.path("t.toml"), text).unwrap();
+    let report = desk.run(&[&SMALL[..], &["--steps", "40", "--without-int8", "--out", "m"]].concat()).json();
+    let notes = report["history"]["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|n| n.as_str().unwrap().contains("no number at step")), "{notes:?}");
+    // The curve has every step once, with finite losses; somewhere its rate falls to half, which the schedule does not do there.
+    let curve = losses(&report);
+    assert_eq!(curve.iter().map(|p| p.0).collect::<Vec<_>>(), (1..=40).collect::<Vec<_>>());
+    assert!(curve.iter().all(|p| p.1.is_finite()), "{curve:?}");
+    let rate = |i: usize| report["history"]["steps"][i]["rate"].as_f64().unwrap();
+    assert!(rate(0) < 0.51e5 || (0..30).any(|i| rate(i + 1) < 0.6 * rate(i)), "{:#}", report["history"]["steps"]);
+    assert!(desk.path("m/rdf.yaml").is_file());
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while_ends_no_training() {
+    let desk = Desk::new();
+    pairs(&desk, 2);
+    settings(&desk, "");
+    let text = String::from_utf8(desk.bytes("t.toml")).unwrap().replace("times = 4", "times = 60");
+    std::fs::write(desk.path("t.toml"), text).unwrap();
+    let Some(_disk) = SmallDisk::mount(&desk.path("small"), "8m") else { return };
+    let arguments = [&SMALL[..], &["--steps", "1200", "--without-int8", "--out", "small/m"]].concat();
+    let mut child = desk.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut told = Vec::new();
+    let mut until = |what: &str, count: usize| {
+        let from = told.len();
+        while told[from..].iter().filter(|l: &&String| l.contains(what)).count() < count {
+            told.push(lines.next().unwrap_or_else(|| panic!("it ended before \"{what}\": {told:?}")).unwrap());
+        }
+    };
+    until("score", 2);
+    let mut rest = 8 << 20;
+    while rest > 0 && std::fs::write(desk.path("small/rest"), vec![0u8; rest]).is_err() {
+        rest -= 64 << 10;
+    }
+    until("training goes on", 2);
+    std::fs::remove_file(desk.path("small/rest")).unwrap();
+    until("score", 2);
+    std::thread::spawn(move || lines.for_each(drop));
+    assert!(child.wait().unwrap().success());
+    assert!(desk.path("small/m/rdf.yaml").is_file() && !desk.path("small/m.training").exists());
 }
