@@ -40,7 +40,7 @@ pub(crate) struct Standing {
     pub job: TrainJob,
     /// With every setting.
     pub config: TrainConfig,
-    /// What the data were: names and sizes of files, so that others are noticed.
+    /// What the data were: names, sizes and times of files, so that changes are noticed.
     pub data_fingerprint: String,
     /// Steps done.
     pub step: u64,
