@@ -196,7 +196,8 @@ impl Training<'_> {
         made
     }
 
-    /// The package with its quantized network, where that costs no accuracy. Scores stay above `floor`, that of what training started from. Earlier runs took `spent_secs`.
+    /// The package with its quantized network, where that costs no accuracy. Scores stay above `floor`, that of what training
+    /// started from. Earlier runs took `spent_secs`.
     fn quantize(
         &self,
         float: &Path,

@@ -2,8 +2,9 @@
 
 use crate::config::TrainConfig;
 use crate::error::model;
+use crate::job::auto;
 use crate::network;
-use crate::setup::{engine, patches, stepper_options};
+use crate::setup::{engine, stepper_options};
 use crate::step::Stepper;
 use cytoscope_graph::Tensor;
 use cytoscope_pipeline::devices::Devices;
@@ -39,10 +40,6 @@ pub struct EstimateJob {
     pub device: String,
 }
 
-fn auto() -> String {
-    "auto".to_owned()
-}
-
 /// What a training takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
@@ -54,10 +51,6 @@ pub struct Estimate {
     pub activation_bytes: u64,
     /// Bytes of the parameters, their gradients and the optimizer's state.
     pub state_bytes: u64,
-    /// Patches of a step.
-    pub batch: usize,
-    /// Voxels of a patch, along Z, Y, X.
-    pub patch_zyx: [usize; 3],
 }
 
 impl Estimate {
@@ -86,7 +79,6 @@ impl EstimateJob {
         let engine = engine(&self.device, devices)?;
         let recorder = Recorder::totals_only();
         let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &recorder)?;
-        let (patch_zyx, batch) = patches(&self.config, &start);
         let shape = options.shape.clone();
         let ema = options.ema > 0.0;
         let mut stepper = Stepper::new(start.graph.clone(), engine.as_ref(), &options)?;
@@ -121,8 +113,6 @@ impl EstimateJob {
             parameters,
             activation_bytes: stepper.arena_bytes(),
             state_bytes: copies.saturating_mul(4 * parameters as u64),
-            batch: batch * self.config.accumulate,
-            patch_zyx,
         })
     }
 }

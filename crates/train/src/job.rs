@@ -48,7 +48,7 @@ pub struct TrainJob {
     pub device: String,
 }
 
-fn auto() -> String {
+pub(crate) fn auto() -> String {
     "auto".to_owned()
 }
 

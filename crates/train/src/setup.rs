@@ -69,7 +69,7 @@ pub(crate) fn agree(standing: &Standing, job: &TrainJob, folder: &Folder) -> Res
 }
 
 /// Voxels of a patch, and patches of a step.
-pub(crate) fn patches(config: &TrainConfig, start: &Start) -> ([usize; 3], usize) {
+fn patches(config: &TrainConfig, start: &Start) -> ([usize; 3], usize) {
     let mut patch = config.patch_zyx.unwrap_or(PATCH);
     if start.spatial_axes == 2 {
         patch[0] = 1;
