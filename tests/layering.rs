@@ -5,27 +5,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may stand on.
-const ROOMS: [(&str, &[&str]); 17] = [
+const ROOMS: [(&str, &[&str]); 18] = [
     // The installed shell knows the window only as a program.
     ("src-tauri", &[]),
+    ("storage", &[]),
     ("volume", &[]),
     ("profile", &[]),
     ("kernels", &[]),
-    ("formats", &["volume"]),
+    ("formats", &["storage", "volume"]),
     ("objects", &["volume"]),
     ("simulate", &["volume"]),
-    ("annotate", &["formats", "objects", "volume"]),
-    ("samples", &["formats", "objects", "volume"]),
-    ("graph", &["volume"]),
+    ("annotate", &["formats", "objects", "storage", "volume"]),
+    ("samples", &["formats", "objects", "storage", "volume"]),
+    ("graph", &["storage", "volume"]),
     ("engine", &["graph", "profile"]),
     ("engine-cpu", &["engine", "graph", "kernels", "profile"]),
     ("engine-burn", &["engine", "graph", "profile"]),
-    ("pipeline", &["engine", "engine-cpu", "engine-burn", "formats", "graph", "objects", "profile", "volume"]),
-    ("train", &["engine", "formats", "graph", "objects", "pipeline", "profile", "samples", "volume"]),
-    ("ui", &["annotate", "engine", "formats", "graph", "objects", "pipeline", "profile", "samples", "train", "volume"]),
+    (
+        "pipeline",
+        &["engine", "engine-cpu", "engine-burn", "formats", "graph", "objects", "profile", "storage", "volume"],
+    ),
+    ("train", &["engine", "formats", "graph", "objects", "pipeline", "profile", "samples", "storage", "volume"]),
+    (
+        "ui",
+        &[
+            "annotate", "engine", "formats", "graph", "objects", "pipeline", "profile", "samples", "storage", "train",
+            "volume",
+        ],
+    ),
     (
         "",
         &[
+            "storage",
             "volume",
             "profile",
             "kernels",

@@ -1,0 +1,225 @@
+//! Opening regular files for reading.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Why a path was not opened; the inner error of the [`io::Error`] that [`open_regular`] and [`open_inside`] return.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The path leads to something else than a regular file; the text is its kind ("a folder", "a named pipe").
+    NotRegular(&'static str),
+    /// The relative path is absolute, empty or contains `..`.
+    NotRelative(PathBuf),
+    /// The path leads, by a link, to this place outside the folder.
+    Outside(PathBuf),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotRegular(kind) => write!(f, "this is {kind}; a regular file was expected"),
+            Self::NotRelative(path) => {
+                write!(f, "{path:?} is not a plain path inside the folder (no \"..\" and no absolute path)")
+            }
+            Self::Outside(target) => write!(
+                f,
+                "a link leads out of the folder, to {target:?}; copy the file into the folder instead of linking to it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        let kind = match refusal {
+            Refusal::NotRegular("a folder") => io::ErrorKind::IsADirectory,
+            _ => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, refusal)
+    }
+}
+
+/// The [`Refusal`] inside an error of this module; none where the system itself refused.
+pub fn refusal(error: &io::Error) -> Option<&Refusal> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Opens a regular file for reading; links are followed.
+///
+/// Never waits: a named pipe without a writer is refused at once. The kind is looked at before opening, because
+/// opening a device can have effects, and again on the opened handle, so that no exchange in between goes unseen.
+///
+/// # Errors
+/// What the system says, or [`Refusal::NotRegular`] inside an [`io::Error`] for a folder, pipe, socket or device.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    check_kind(std::fs::metadata(path)?.file_type())?;
+    open_checked(path, Links::Follow)
+}
+
+/// Opens a regular file that lies inside a folder, by its path relative to the folder.
+///
+/// Links are followed while they stay inside the folder; the folder itself may be a link.
+///
+/// # Errors
+/// As [`open_regular`]; [`Refusal::NotRelative`] or [`Refusal::Outside`] where the path leaves the folder.
+pub fn open_inside(folder: &Path, relative: &Path) -> io::Result<File> {
+    let plain = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !plain || relative.file_name().is_none() {
+        return Err(Refusal::NotRelative(relative.to_path_buf()).into());
+    }
+    let folder = std::fs::canonicalize(folder)?;
+    let target = std::fs::canonicalize(folder.join(relative))?;
+    if !target.starts_with(&folder) {
+        return Err(Refusal::Outside(target).into());
+    }
+    check_kind(std::fs::metadata(&target)?.file_type())?;
+    // The path has no link left: one that appears now was planted.
+    open_checked(&target, Links::Refuse)
+}
+
+#[derive(Clone, Copy)]
+enum Links {
+    Follow,
+    Refuse,
+}
+
+/// Opens without waiting and checks the kind of the opened file.
+fn open_checked(path: &Path, links: Links) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    do_not_wait(&mut options, links);
+    let file = options.open(path)?;
+    check_kind(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+#[cfg(unix)]
+fn do_not_wait(options: &mut OpenOptions, links: Links) {
+    use rustix::fs::OFlags;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    if matches!(links, Links::Refuse) {
+        flags |= OFlags::NOFOLLOW;
+    }
+    // The bits of open flags are small and positive on every system.
+    options.custom_flags(flags.bits().cast_signed());
+}
+
+#[cfg(not(unix))]
+fn do_not_wait(_options: &mut OpenOptions, _links: Links) {}
+
+fn check_kind(kind: FileType) -> Result<(), Refusal> {
+    if kind.is_file() { Ok(()) } else { Err(Refusal::NotRegular(kind_name(kind))) }
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_fifo() {
+            return "a named pipe";
+        }
+        if kind.is_socket() {
+            return "a socket";
+        }
+        if kind.is_char_device() || kind.is_block_device() {
+            return "a device";
+        }
+    }
+    if kind.is_dir() { "a folder" } else { "a special file" }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use std::io::Read;
+
+    fn refused(result: io::Result<File>) -> Refusal {
+        let error = result.unwrap_err();
+        refusal(&error).unwrap_or_else(|| unreachable!("{error}")).clone()
+    }
+
+    #[test]
+    fn a_regular_file_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.txt"), "text").unwrap();
+        let mut text = String::new();
+        open_regular(&folder.path().join("a.txt")).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        text.clear();
+        open_inside(folder.path(), Path::new("./a.txt")).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+    }
+
+    #[test]
+    fn a_missing_file_is_not_found() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(open_regular(&folder.path().join("no")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(open_inside(folder.path(), Path::new("no")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn folders_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("sub")).unwrap();
+        assert_eq!(refused(open_regular(folder.path())), Refusal::NotRegular("a folder"));
+        assert_eq!(refused(open_inside(folder.path(), Path::new("sub"))), Refusal::NotRegular("a folder"));
+    }
+
+    #[test]
+    fn paths_out_of_the_folder_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["../a", "sub/../../a", "/etc/passwd", "", ".", ".."] {
+            let path = Path::new(path);
+            assert_eq!(refused(open_inside(folder.path(), path)), Refusal::NotRelative(path.to_path_buf()));
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_sockets_and_devices_are_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert_eq!(refused(open_regular(&pipe)), Refusal::NotRegular("a named pipe"));
+        assert_eq!(refused(open_inside(folder.path(), Path::new("pipe"))), Refusal::NotRegular("a named pipe"));
+        // Also when it takes the file's place after the first look.
+        assert_eq!(refused(open_checked(&pipe, Links::Follow)), Refusal::NotRegular("a named pipe"));
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(refused(open_regular(&socket)), Refusal::NotRegular("a socket"));
+        assert_eq!(refused(open_regular(Path::new("/dev/zero"))), Refusal::NotRegular("a device"));
+        assert_eq!(refused(open_checked(Path::new("/dev/zero"), Links::Follow)), Refusal::NotRegular("a device"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_stay_inside_the_folder() {
+        use std::os::unix::fs::symlink;
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("package");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(outer.path().join("secret"), "secret").unwrap();
+        std::fs::write(folder.join("a"), "a").unwrap();
+        symlink("../secret", folder.join("out")).unwrap();
+        symlink("..", folder.join("up")).unwrap();
+        symlink("a", folder.join("in")).unwrap();
+        symlink(&folder, outer.path().join("by_link")).unwrap();
+        let secret = std::fs::canonicalize(outer.path().join("secret")).unwrap();
+        for path in ["out", "up/secret"] {
+            assert_eq!(refused(open_inside(&folder, Path::new(path))), Refusal::Outside(secret.clone()));
+        }
+        open_inside(&folder, Path::new("in")).unwrap();
+        open_inside(&outer.path().join("by_link"), Path::new("in")).unwrap();
+        // A link that takes the file's place after the first look.
+        assert!(open_checked(&folder.join("in"), Links::Refuse).is_err());
+        // Outside packages a link to a file is a file.
+        open_regular(&folder.join("out")).unwrap();
+    }
+}
