@@ -1,8 +1,38 @@
-//! Opening and replacing files safely.
+//! Opening, replacing and removing files and folders so that nothing of the user's is lost.
 //!
-//! [`read`] opens regular files only, so that a pipe or a device in a folder neither hangs nor feeds the program
-//! without end, and opens files of a folder without following links out of it. This crate stands on no other crate
-//! of the project. Its functions return [`std::io::Error`], whose inner error is typed where the cause is ours.
+//! - [`read`] opens regular files only, so that a pipe or a device in a folder neither hangs nor feeds the program
+//!   without end, and opens files of a folder without following links out of it.
+//! - [`write`] writes a file under a random name beside its target, syncs it and renames it.
+//! - [`folder`] makes, replaces and removes folders. Only a folder with this program's marker inside is ever removed, and one
+//!   with a manifest only while it holds exactly the files of its manifest.
+//! - [`target`] decides what an output path may replace: never an input, never a file or folder that the program did not make,
+//!   unless the user asked for it.
+//! - [`lock`] keeps two processes from writing results under the same name.
+//!
+//! This crate depends on no other crate of the project. Functions of [`read`] and [`write`] return [`std::io::Error`]; those that
+//! can refuse return [`StorageError`], whose text is a sentence with a next step.
+//!
+//! ```
+//! use cytoscope_storage::{Overwrite, target::check_file, write::atomic_write};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("table.csv");
+//! atomic_write(&path, b"label,volume_um3\n")?;
+//! // A second command does not replace it unless it is told to.
+//! assert!(check_file(&path, &[], Overwrite::Refuse).is_err());
+//! assert!(check_file(&path, &[], Overwrite::Replace).is_ok());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
+mod error;
+pub mod folder;
+pub mod lock;
+mod manifest;
 pub mod read;
+pub mod target;
+pub mod write;
+
+pub use error::StorageError;
+pub use manifest::{MARKER, Manifest, ManifestFile, sha256_of_bytes, sha256_of_file};
+pub use target::Overwrite;

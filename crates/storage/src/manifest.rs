@@ -1,0 +1,125 @@
+//! The marker that proves a folder to be made by this program, and the list of its files.
+
+use crate::read::open_regular;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Name of the marker file in every folder this program makes and may remove.
+pub const MARKER: &str = ".cytoscope.json";
+/// Most bytes of a marker: 4,096 files with long names fit.
+const MAX_MARKER_BYTES: u64 = 4 << 20;
+/// Who writes markers.
+const MADE_BY: &str = "cytoscope";
+
+/// A file of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestFile {
+    /// Its name inside the folder.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// SHA-256 in lower-case hexadecimal.
+    pub sha256: String,
+}
+
+/// What a marker says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    made_by: String,
+    /// What the folder is: `package`, `training`, `scratch`.
+    pub kind: String,
+    /// Its files, where the folder is finished and holds nothing else; `None` for a working folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<ManifestFile>>,
+}
+
+impl Manifest {
+    /// The marker of a working folder, whose files change.
+    pub fn working(kind: &str) -> Self {
+        Self { made_by: MADE_BY.to_owned(), kind: kind.to_owned(), files: None }
+    }
+
+    /// The marker of a finished folder that holds just these files, given by name and content.
+    pub fn finished(kind: &str, files: &[(String, Vec<u8>)]) -> Self {
+        let entry = |(name, bytes): &(String, Vec<u8>)| ManifestFile {
+            name: name.clone(),
+            bytes: bytes.len() as u64,
+            sha256: sha256_of_bytes(bytes),
+        };
+        Self { files: Some(files.iter().map(entry).collect()), ..Self::working(kind) }
+    }
+
+    /// The marker as it is stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // A struct of strings and numbers always has a JSON form.
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+
+    /// Reads a stored marker; `None` if it is not one of this program's.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice::<Self>(bytes).ok().filter(|m| m.made_by == MADE_BY)
+    }
+
+    /// The marker of a folder; `None` where the folder has none.
+    pub fn of_folder(folder: &Path) -> Option<Self> {
+        let mut bytes = Vec::new();
+        let file = open_regular(&folder.join(MARKER)).ok()?;
+        file.take(MAX_MARKER_BYTES).read_to_end(&mut bytes).ok()?;
+        Self::from_bytes(&bytes)
+    }
+
+    /// What in a folder is not as the manifest lists it, as the predicate of a sentence; `None` if all is.
+    /// A file that is missing is no reason: there is nothing of it to lose.
+    ///
+    /// # Errors
+    /// What the system says when the folder cannot be read.
+    pub(crate) fn difference(&self, folder: &Path) -> io::Result<Option<String>> {
+        let Some(files) = &self.files else { return Ok(None) };
+        let listed: BTreeSet<&str> = files.iter().map(|f| f.name.as_str()).collect();
+        for entry in std::fs::read_dir(folder)? {
+            let name = entry?.file_name();
+            if name != MARKER && !name.to_str().is_some_and(|n| listed.contains(n)) {
+                return Ok(Some(format!("holds a file that is not part of it ({})", name.display())));
+            }
+        }
+        for file in files {
+            let path = folder.join(&file.name);
+            let meta = match std::fs::symlink_metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            if !meta.is_file() || meta.len() != file.bytes || sha256_of_file(&path)? != file.sha256 {
+                return Ok(Some(format!("was changed after it was written ({})", file.name)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// SHA-256 of some bytes, in lower-case hexadecimal.
+pub fn sha256_of_bytes(bytes: &[u8]) -> String {
+    hexadecimal(&Sha256::digest(bytes))
+}
+
+/// SHA-256 of a regular file, in lower-case hexadecimal; memory stays at a buffer.
+///
+/// # Errors
+/// As [`open_regular`], and what the system says while reading.
+pub fn sha256_of_file(path: &Path) -> io::Result<String> {
+    let mut file = open_regular(path)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hexadecimal(&hasher.finalize())),
+            n => hasher.update(buffer.get(..n).unwrap_or_default()),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Files that appear whole or not at all: written beside their target, synced, renamed.
+//!
+//! An unfinished file has a random hidden name, is created new (so that a planted link or pipe is never written through), and is
+//! locked while its process lives. What a killed process left is therefore recognised by its name and its missing lock, and
+//! removed when the next file is written to that folder.
+
+use crate::{Overwrite, StorageError};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// How names of unfinished files and folders end.
+pub(crate) const PARTIAL: &str = ".cytoscope-partial";
+/// Random letters and digits in such a name.
+pub(crate) const RANDOM_CHARS: usize = 12;
+/// Bytes written at a time.
+const BUFFER_BYTES: usize = 1 << 18;
+/// Bytes of the target's name kept in that of the unfinished file: file systems end at 255.
+const MAX_NAME_BYTES: usize = 180;
+/// How often a file that another process swept away between creating and locking is created again.
+const ATTEMPTS: usize = 8;
+
+/// Unfinished files of this process.
+static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// Folders looked through by this process for what killed processes left.
+static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn unfinished() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes every unfinished file of this process, for a process that ends without waiting for its jobs.
+pub fn remove_unfinished() {
+    for path in std::mem::take(&mut *unfinished()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Removes unfinished files (and folders) that processes which have ended left in a folder.
+pub fn sweep(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if !name.starts_with(b".") || !name.ends_with(PARTIAL.as_bytes()) {
+            continue;
+        }
+        match entry.file_type() {
+            Ok(kind) if kind.is_file() => remove_if_unlocked(&entry.path()),
+            Ok(kind) if kind.is_dir() => crate::folder::remove_if_abandoned(&entry.path()),
+            _ => {}
+        }
+    }
+}
+
+fn remove_if_unlocked(path: &Path) {
+    // A file system without locks cannot tell the living from the dead: its files stay.
+    let abandoned = crate::read::open_regular(path).is_ok_and(|file| file.try_lock().is_ok());
+    if abandoned {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Sweeps a folder the first time this process writes to it.
+pub(crate) fn sweep_once(folder: &Path) {
+    if SWEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
+        sweep(folder);
+    }
+}
+
+/// The folder a path lies in.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The beginning of the hidden name of what is written for a target.
+pub(crate) fn hidden_prefix(name: &OsStr) -> OsString {
+    let mut prefix = OsString::from(".");
+    match name.to_str() {
+        Some(text) => {
+            let end = (0..=MAX_NAME_BYTES.min(text.len())).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+            prefix.push(text.get(..end).unwrap_or_default());
+        }
+        None => prefix.push("file"),
+    }
+    prefix.push(".");
+    prefix
+}
+
+/// A file being written beside its target; removed when dropped unfinished.
+#[derive(Debug)]
+pub struct PartialFile {
+    out: Option<BufWriter<File>>,
+    partial: PathBuf,
+    target: PathBuf,
+}
+
+impl PartialFile {
+    /// Creates an empty file beside `target`.
+    ///
+    /// # Errors
+    /// What the system says; [`io::ErrorKind::InvalidInput`] for a path that names no file.
+    pub fn create(target: &Path) -> io::Result<Self> {
+        let Some(name) = target.file_name() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
+        };
+        let folder = parent_of(target);
+        sweep_once(folder);
+        let prefix = hidden_prefix(name);
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).suffix(PARTIAL).rand_bytes(RANDOM_CHARS);
+        // As any new file: what the umask leaves.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        for _ in 0..ATTEMPTS {
+            let (file, partial) = builder.tempfile_in(folder)?.keep().map_err(|e| e.error)?;
+            unfinished().insert(partial.clone());
+            // Without locks nothing is swept, so an unlocked file is safe there.
+            let _ = file.lock();
+            if std::fs::symlink_metadata(&partial).is_ok() {
+                let out = Some(BufWriter::with_capacity(BUFFER_BYTES, file));
+                return Ok(Self { out, partial, target: target.to_owned() });
+            }
+            unfinished().remove(&partial);
+        }
+        Err(io::Error::other("new files vanish from the folder"))
+    }
+
+    /// Where the file goes.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The writer.
+    ///
+    /// # Errors
+    /// Never before [`PartialFile::finish`].
+    pub fn out(&mut self) -> io::Result<&mut BufWriter<File>> {
+        self.out.as_mut().ok_or_else(|| io::Error::other("the file is already finished"))
+    }
+
+    /// Overwrites bytes at a position written before; later writes go on at the end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn patch(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let out = self.out()?;
+        out.seek(SeekFrom::Start(at))?;
+        out.write_all(bytes)?;
+        out.seek(SeekFrom::End(0)).map(|_| ())
+    }
+
+    /// Flushes the file to the disk. It has its target's name only after [`FinishedFile::publish`].
+    ///
+    /// # Errors
+    /// What the system says; the unfinished file is removed.
+    pub fn finish(mut self) -> io::Result<FinishedFile> {
+        let out = self.out.take().ok_or_else(|| io::Error::other("the file is already finished"))?;
+        // From here on dropping `finished` removes the file.
+        let (partial, target) = (self.partial.clone(), self.target.clone());
+        let file = match out.into_inner() {
+            Ok(file) => file,
+            Err(error) => {
+                let (error, buffered) = error.into_parts();
+                drop(buffered.into_parts());
+                discard(&partial);
+                return Err(error);
+            }
+        };
+        let finished = FinishedFile { file: Some(file), partial, target };
+        match &finished.file {
+            Some(file) => file.sync_all().map(|()| finished),
+            None => Ok(finished),
+        }
+    }
+
+    /// Flushes the file to the disk and gives it its target's name, replacing what is there.
+    ///
+    /// # Errors
+    /// What the system says; the target is then as it was.
+    pub fn commit(self) -> io::Result<()> {
+        self.finish()?.publish()
+    }
+}
+
+fn discard(partial: &Path) {
+    let _ = std::fs::remove_file(partial);
+    unfinished().remove(partial);
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if let Some(out) = self.out.take() {
+            // What is still in the buffer is not written.
+            let (file, _) = out.into_parts();
+            discard(&self.partial);
+            drop(file);
+        }
+    }
+}
+
+/// A whole file under its hidden name; removed when dropped before [`FinishedFile::publish`].
+#[derive(Debug)]
+pub struct FinishedFile {
+    file: Option<File>,
+    partial: PathBuf,
+    target: PathBuf,
+}
+
+impl FinishedFile {
+    /// Where the file goes.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Where the file is now.
+    pub fn path(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Gives the file its target's name, replacing what is there.
+    ///
+    /// # Errors
+    /// What the system says; the target is then as it was, and the file removed.
+    pub fn publish(mut self) -> io::Result<()> {
+        std::fs::rename(&self.partial, &self.target)?;
+        self.file = None;
+        unfinished().remove(&self.partial);
+        sync_folder(&self.target);
+        Ok(())
+    }
+}
+
+impl Drop for FinishedFile {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            discard(&self.partial);
+        }
+    }
+}
+
+/// Makes a rename durable where folders can be synced; where they cannot, the rename is still atomic.
+pub(crate) fn sync_folder(target: &Path) {
+    if cfg!(unix)
+        && let Ok(folder) = File::open(parent_of(target))
+    {
+        let _ = folder.sync_all();
+    }
+}
+
+/// Writes a small file whole or not at all, replacing what is there.
+///
+/// # Errors
+/// What the system says; the target is then as it was.
+pub fn atomic_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = PartialFile::create(path)?;
+    file.out()?.write_all(bytes)?;
+    file.commit()
+}
+
+/// Writes a small output file whole or not at all, as [`crate::target::check_file`] allows.
+///
+/// # Errors
+/// As [`crate::target::check_file`]; [`StorageError::Io`] if it cannot be written.
+pub fn write_output(path: &Path, bytes: &[u8], inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
+    crate::target::check_file(path, inputs, overwrite)?;
+    atomic_write(path, bytes).map_err(StorageError::io(path, "writing the file"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        let mut file = PartialFile::create(&path).unwrap();
+        file.out().unwrap().write_all(b"0123").unwrap();
+        file.patch(1, b"x").unwrap();
+        file.out().unwrap().write_all(b"4").unwrap();
+        assert!(!path.exists());
+        file.commit().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"0x234");
+        let mut dropped = PartialFile::create(&path).unwrap();
+        dropped.out().unwrap().write_all(b"other").unwrap();
+        drop(dropped);
+        drop(PartialFile::create(&path).unwrap().finish().unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), b"0x234");
+        assert_eq!(names(folder.path()), ["a.bin"]);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_swept_and_what_is_being_written_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join(format!(".a.tif.0123456789ab{PARTIAL}"));
+        std::fs::write(&left, "half").unwrap();
+        let foreign = folder.path().join(".a.tif.partial-17-0");
+        std::fs::write(&foreign, "named so by someone").unwrap();
+        let writing = PartialFile::create(&folder.path().join("b.tif")).unwrap();
+        assert!(!left.exists(), "swept by the first file written to the folder");
+        sweep(folder.path());
+        assert_eq!(names(folder.path()).len(), 2, "{:?}", names(folder.path()));
+        writing.commit().unwrap();
+        assert!(foreign.exists() && folder.path().join("b.tif").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn planted_links_and_pipes_are_not_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        // Whatever is planted, under the names of earlier versions or the target's own, is not followed.
+        for n in 0..4 {
+            let planted = folder.path().join(format!(".a.partial-{}-{n}", std::process::id()));
+            std::os::unix::fs::symlink(&victim, planted).unwrap();
+        }
+        std::os::unix::fs::symlink(&victim, folder.path().join("a")).unwrap();
+        atomic_write(&folder.path().join("a"), b"new").unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+        assert!(folder.path().join("a").symlink_metadata().unwrap().is_file(), "the link is replaced");
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(folder.path().join("a")).unwrap().permissions());
+        std::fs::write(folder.path().join("plain"), "").unwrap();
+        let plain = std::fs::metadata(folder.path().join("plain")).unwrap().permissions();
+        assert_eq!(mode, std::os::unix::fs::PermissionsExt::mode(&plain), "permissions as of any new file");
+    }
+
+    #[test]
+    fn long_names_fit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ä".repeat(120));
+        atomic_write(&path, b"x").unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), b"x");
+    }
+}
