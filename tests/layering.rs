@@ -18,7 +18,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("annotate", &["formats", "objects", "storage", "volume"]),
     ("samples", &["formats", "objects", "storage", "volume"]),
     ("graph", &["storage", "volume"]),
-    ("engine", &["graph", "profile"]),
+    ("engine", &["graph", "profile", "storage"]),
     ("engine-cpu", &["engine", "graph", "kernels", "profile"]),
     ("engine-burn", &["engine", "graph", "profile"]),
     (

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use cytoscope_formats::Compression;
 use cytoscope_pipeline::ConvertJob;
 use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
@@ -31,6 +32,9 @@ pub(crate) struct Convert {
     /// Compression of an OME-TIFF.
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
+    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Tell progress as JSON lines on stderr.
     #[arg(long)]
     json_progress: bool,
@@ -57,10 +61,8 @@ impl Convert {
                 CompressionName::Deflate => Compression::Deflate,
                 CompressionName::Zstd => Compression::Zstd,
             },
+            overwrite: Overwrite::from_force(self.force),
         };
-        if let Some(folder) = job.output.parent() {
-            progress::results_in(folder);
-        }
         Ok(job.run(&progress::context(self.json_progress, false, Recorder::totals_only()))?)
     }
 }

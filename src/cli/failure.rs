@@ -6,6 +6,7 @@ use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
 use cytoscope_pipeline::{JobError, JobErrorKind, model_sentence};
 use cytoscope_simulate::SimulateError;
+use cytoscope_storage::StorageError;
 use std::io::ErrorKind;
 
 /// What a command gives.
@@ -52,6 +53,12 @@ impl From<JobError> for Failure {
     }
 }
 
+impl From<StorageError> for Failure {
+    fn from(error: StorageError) -> Self {
+        JobError::from(error).into()
+    }
+}
+
 impl From<FormatError> for Failure {
     fn from(error: FormatError) -> Self {
         JobError::from(error).into()
@@ -89,6 +96,9 @@ impl From<GraphError> for Failure {
 
 impl From<PackageError> for Failure {
     fn from(error: PackageError) -> Self {
+        if let PackageError::Storage(error) = error {
+            return error.into();
+        }
         let sentence = model_sentence(&error);
         Self::new(JobError::model("", error).kind(), sentence)
     }

@@ -11,16 +11,21 @@ mod progress;
 mod quantize;
 mod run;
 mod segment;
+mod signals;
 mod simulate;
 mod train;
 mod window;
 mod worker;
 
 use clap::{Parser, Subcommand};
+use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
+use cytoscope_storage::{io_advice, is_exhausted};
+use cytoscope_volume::printable;
 use failure::{Failure, Outcome};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 /// Cells, and stains never applied, from 3-D microscopy stacks. Without a command the window opens.
 ///
@@ -79,11 +84,11 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    let outcome = match arguments.command {
+    let outcome = refuse_other_encodings().and_then(|()| match arguments.command {
         None => window::open(arguments.files, arguments.shell),
         Some(command) => command.run(),
-    };
-    match outcome {
+    });
+    match outcome.and_then(|()| check_stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             say(&format!("error: {failure}"));
@@ -113,20 +118,74 @@ impl Command {
     }
 }
 
-/// A line on stderr; a closed one is no reason to stop.
+/// A line on stderr; a closed one is no reason to stop. Control characters, which names in files may hold, are escaped.
 fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", shown(line));
 }
 
-/// A line on stdout; a closed one is no reason to panic.
+/// Text with its control characters escaped, but for the ends of lines.
+fn shown(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// A line of JSON on stderr.
+fn say_json(value: &impl serde::Serialize) {
+    if let Ok(line) = serde_json::to_string(value) {
+        let _ = writeln!(std::io::stderr(), "{}", ascii_controls(&line));
+    }
+}
+
+/// What went wrong when writing to stdout, if anything did.
+static STDOUT: Mutex<Option<std::io::Error>> = Mutex::new(None);
+
+/// A line on stdout, with control characters escaped.
 fn print(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    write_stdout(&shown(line));
 }
 
-/// One JSON object on stdout.
+/// One JSON value on stdout.
 fn print_json(value: &impl serde::Serialize) -> Outcome {
-    print(&serde_json::to_string_pretty(value).map_err(|e| Failure::other(e.to_string()))?);
+    let text = serde_json::to_string_pretty(value).map_err(|e| Failure::other(e.to_string()))?;
+    write_stdout(&ascii_controls(&text));
     Ok(())
+}
+
+fn write_stdout(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        STDOUT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// A failure if something printed did not reach stdout. A reader that has gone (`| head`) is none.
+fn check_stdout() -> Outcome {
+    match STDOUT.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let kind = if is_exhausted(&error) { JobErrorKind::OutOfResources } else { JobErrorKind::Other };
+            Err(Failure::new(kind, format!("standard output: {error}; {}", io_advice(&error))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Control characters that JSON leaves as they are, as JSON escapes: terminals take some of them for commands.
+fn ascii_controls(json: &str) -> String {
+    let escaped = |c: char| c == '\u{7f}' || ('\u{80}'..='\u{9f}').contains(&c);
+    if !json.contains(escaped) {
+        return json.to_owned();
+    }
+    json.chars().map(|c| if escaped(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() }).collect()
+}
+
+/// Refuses arguments that are not Unicode: reports and records could not name them, which would show only after the work.
+fn refuse_other_encodings() -> Outcome {
+    match std::env::args_os().find(|argument| argument.to_str().is_none()) {
+        None => Ok(()),
+        Some(argument) => Err(Failure::wrong_use(format!(
+            "{}: the name is not valid Unicode (UTF-8), so reports could not name it; rename the file or folder",
+            argument.display()
+        ))),
+    }
 }
 
 /// A size such as `2G`, `512MiB` or a number of bytes.
@@ -145,9 +204,6 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         number.parse().map_err(|_| format!("\"{text}\" is no size: expected such as 2G, 512M or a number of bytes"))?;
     Ok((value * factor as f64) as u64)
 }
-
-/// Most threads that can be asked for: more only cost time to start.
-const MAX_THREADS: usize = 1024;
 
 /// A number of threads; 0 stands for all cores.
 fn parse_threads(text: &str) -> Result<usize, String> {

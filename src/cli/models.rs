@@ -1,10 +1,15 @@
 //! `cytoscope import` and `cytoscope export`.
 
 use super::failure::{Failure, Outcome};
-use super::{print, print_json};
+use super::{devices, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_graph::TensorData;
+use cytoscope_graph::package::{Package, check_destination};
 use cytoscope_pipeline::{find_model, packages};
+use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::folder::Replaced;
+use cytoscope_storage::target::check_file;
 use safetensors::Dtype;
 use std::path::PathBuf;
 
@@ -16,6 +21,9 @@ pub(crate) struct Import {
     /// The package to write: a folder, or a .zip.
     #[arg(long)]
     out: PathBuf,
+    /// Replace what is there already: a file is replaced, a folder moved aside; an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -32,6 +40,9 @@ pub(crate) struct Export {
     /// Where to write it.
     #[arg(long)]
     out: PathBuf,
+    /// Replace what is there already: a file is replaced, a folder moved aside; the package itself is never replaced.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -46,12 +57,20 @@ enum Format {
 
 impl Import {
     pub(crate) fn run(self) -> Outcome {
-        let report = packages::import(&self.file, &self.out)?;
+        let context = progress::context(false, self.json, Recorder::totals_only());
+        let overwrite = Overwrite::from_force(self.force);
+        let report = packages::import(&context, &devices::discover(), &self.file, &self.out, overwrite)?;
         if self.json {
             return print_json(&report);
         }
         print(&format!("wrote {}: {}", self.out.display(), report.name));
         print(&format!("  its test: {}", report.test));
+        for e in &report.engines {
+            let how =
+                if e.agrees { "as the reference executor".to_owned() } else { format!("NOT usable: {}", e.detail) };
+            print(&format!("  on {} ({}): {how}", e.device, e.precision));
+        }
+        report.moved_to.iter().for_each(|aside| print(&format!("  what was there was moved to {}", aside.display())));
         Ok(())
     }
 }
@@ -59,10 +78,19 @@ impl Import {
 impl Export {
     pub(crate) fn run(self) -> Outcome {
         let path = find_model(&self.package)?;
-        let package = cytoscope_graph::package::Package::open(&path)?;
+        let overwrite = Overwrite::from_force(self.force);
+        match self.format {
+            Format::Bioimageio => check_destination(&self.out, &[&path], overwrite)?,
+            Format::Onnx | Format::Safetensors => check_file(&self.out, &[&path], overwrite)?,
+        }
+        let package = Package::open(&path)?;
         match self.format {
             Format::Onnx => package.graph.save(&self.out)?,
-            Format::Bioimageio => packages::save(&package, &self.out)?,
+            Format::Bioimageio => {
+                if let Replaced::MovedTo(aside) = packages::save(&package, &self.out, overwrite)? {
+                    print(&format!("what was there was moved to {}", aside.display()));
+                }
+            }
             Format::Safetensors => {
                 // Of a quantized package the float network's weights, or its bytes and scales where it has no other.
                 let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
@@ -82,7 +110,7 @@ impl Export {
                 });
                 let views = views.collect::<Result<Vec<_>, _>>()?;
                 let bytes = safetensors::serialize(views, None).map_err(|e| Failure::other(e.to_string()))?;
-                cytoscope_formats::atomic_write(&self.out, &bytes)?;
+                cytoscope_storage::write::atomic_write(&self.out, &bytes)?;
             }
         }
         print(&format!("wrote {}", self.out.display()));

@@ -7,6 +7,8 @@ use cytoscope_engine::Precision;
 use cytoscope_pipeline::predict::{Blend, TileRequest};
 use cytoscope_pipeline::{Context, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, provenance};
 use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_file;
 use cytoscope_volume::Axes;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -72,6 +74,9 @@ pub(crate) struct Predict {
     /// Write every span as a Chrome trace, which ui.perfetto.dev opens.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
+    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object with the report of every input.
     #[arg(long)]
     json: bool,
@@ -82,15 +87,19 @@ pub(crate) struct Predict {
 
 impl Predict {
     pub(crate) fn run(self) -> Outcome {
-        let job = self.job()?;
+        let (job, differences) = self.job()?;
         let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
-        progress::results_in(&job.out);
         let context = progress::context(self.json_progress, false, recorder);
+        if let Some(path) = &self.trace {
+            let inputs: Vec<&Path> = job.inputs.iter().map(PathBuf::as_path).collect();
+            check_file(path, &inputs, Overwrite::from_force(self.force))?;
+        }
         let result = job.run(&context, &devices::for_request(&job.device));
         if let Some(path) = &self.trace {
             write_trace(&context, path)?;
         }
-        let outcome = result?;
+        let mut outcome = result?;
+        outcome.done.iter_mut().for_each(|report| report.notes.splice(..0, differences.iter().cloned()).for_each(drop));
         if self.json {
             print_json(&report(&outcome))?;
         } else {
@@ -99,19 +108,23 @@ impl Predict {
         finish(&outcome)
     }
 
-    fn job(&self) -> Result<PredictJob, Failure> {
+    /// The job, and for one that was run before what is not as it was then.
+    fn job(&self) -> Result<(PredictJob, Vec<String>), Failure> {
         if let Some(path) = &self.rerun {
-            let mut job = provenance::read(path)?.job;
+            let record = provenance::read(path)?;
+            let differences = record.differences()?;
+            let mut job = record.job;
             if let Some(out) = &self.out {
                 job.out.clone_from(out);
             }
-            return Ok(job);
+            job.overwrite = Overwrite::from_force(self.force);
+            return Ok((job, differences));
         }
         let precision = match self.precision.as_str() {
             "auto" => None,
             text => Some(text.parse::<Precision>()?),
         };
-        Ok(PredictJob {
+        let job = PredictJob {
             inputs: self.inputs.clone(),
             model: self.model.clone(),
             out: self.out.clone().unwrap_or_default(),
@@ -127,13 +140,15 @@ impl Predict {
             memory_budget_bytes: self.memory_budget,
             resume: self.resume,
             threads: self.threads,
-        })
+            overwrite: Overwrite::from_force(self.force),
+        };
+        Ok((job, Vec::new()))
     }
 }
 
 fn write_trace(context: &Context, path: &Path) -> Outcome {
     let text = serde_json::to_vec(&context.recorder.chrome_trace()).map_err(|e| Failure::other(e.to_string()))?;
-    Ok(cytoscope_formats::atomic_write(path, &text)?)
+    Ok(cytoscope_storage::write::atomic_write(path, &text)?)
 }
 
 fn report(outcome: &PredictOutcome) -> serde_json::Value {

@@ -1,43 +1,20 @@
 //! A job's events on a terminal, or as JSON lines on stderr.
 
-use super::say;
+use super::{say, say_json, signals};
 use cytoscope_pipeline::{CancelToken, Context, Event, naming};
 use cytoscope_profile::Recorder;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The folder of results, once a command has named it.
-static OUT: OnceLock<PathBuf> = OnceLock::new();
-
-/// Names the folder whose half-written files go when Ctrl-C is pressed twice.
-pub(crate) fn results_in(folder: &Path) {
-    // A bare file name has an empty parent.
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let _ = OUT.set(folder.to_owned());
-}
-
-/// Removes this process' half-written files.
-fn remove_partial(folder: &Path) {
-    let ours = format!(".partial-{}-", std::process::id());
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().contains(&ours) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// A context whose events are shown, and which Ctrl-C cancels.
+/// A context whose events are shown, and which Ctrl-C, SIGTERM and SIGHUP cancel.
 pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Context {
     let cancel = CancelToken::default();
     let token = cancel.clone();
-    let handler = ctrlc::set_handler(move || {
+    let handler = signals::handle(move |_| {
         if token.is_cancelled() {
-            // Asked twice: the job is not waited for, so its half-written files are removed here.
-            if let Some(folder) = OUT.get() {
-                remove_partial(folder);
-            }
+            // Asked twice: the job is not waited for, so its unfinished files are removed here.
+            cytoscope_storage::write::remove_unfinished();
             std::process::exit(5);
         }
         token.cancel();
@@ -47,11 +24,7 @@ pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Cont
         say(&format!("note: Ctrl-C will stop without cleaning up ({error})"));
     }
     let sink: Arc<dyn Fn(&Event) + Send + Sync> = if json_lines {
-        Arc::new(|event| {
-            if let Ok(line) = serde_json::to_string(event) {
-                say(&line);
-            }
-        })
+        Arc::new(|event| say_json(event))
     } else if quiet {
         Arc::new(|_| {})
     } else if std::io::stderr().is_terminal() {

@@ -5,8 +5,9 @@ use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_storage::Overwrite;
 use cytoscope_train::QuantizedTeacher;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Options of `quantize`.
 #[derive(Args)]
@@ -37,6 +38,9 @@ pub(crate) struct Quantize {
     /// Leave the float network out of the package: smaller, but graphics cards have nothing to run.
     #[arg(long)]
     without_float: bool,
+    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -70,7 +74,6 @@ impl Quantize {
         }
         let mut teacher = QuantizedTeacher { minutes: self.minutes, ..QuantizedTeacher::default() };
         teacher.steps = self.steps.unwrap_or(teacher.steps).max(1);
-        progress::results_in(self.out.parent().unwrap_or(Path::new(".")));
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let job = QuantizeJob {
             model: self.package,
@@ -80,6 +83,7 @@ impl Quantize {
             accuracy_budget: self.accuracy_budget,
             keep_float: self.keep_float.into_iter().collect(),
             without_float: self.without_float,
+            overwrite: Overwrite::from_force(self.force),
         };
         let report = job.run_with(&context, Some(&teacher))?;
         if self.json {

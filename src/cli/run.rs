@@ -9,6 +9,8 @@ use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_pipeline::naming;
 use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_file;
 use serde_json::json;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -40,6 +42,9 @@ pub(crate) struct Run {
     /// Write every operator's span as a Chrome trace.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
+    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -69,6 +74,10 @@ impl Run {
             }
         })?;
         let outputs_to = assign(&graph, &graph.outputs, &self.outputs, "output")?;
+        let overwrite = Overwrite::from_force(self.force);
+        for path in outputs_to.iter().flatten().chain(&self.trace) {
+            check_file(path, &[&self.model], overwrite)?;
+        }
         let inputs = self.read_inputs(&graph)?;
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let engine: Box<dyn Engine> = match self.engine {
@@ -102,12 +111,12 @@ impl Run {
         for (tensor, path) in outputs.iter().zip(outputs_to) {
             context.check()?;
             if let Some(path) = path {
-                cytoscope_formats::atomic_write(&path, &npy::write(tensor))?;
+                cytoscope_storage::write::atomic_write(&path, &npy::write(tensor))?;
             }
         }
         if let Some(path) = &self.trace {
             let text = serde_json::to_vec(&recorder.chrome_trace()).map_err(|e| Failure::other(e.to_string()))?;
-            cytoscope_formats::atomic_write(path, &text)?;
+            cytoscope_storage::write::atomic_write(path, &text)?;
         }
         let threads = match (self.engine, self.threads) {
             (_, 0) => std::thread::available_parallelism().map_or(1, usize::from),

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::SegmentJob;
 use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
 
 /// Options of `segment`.
@@ -52,6 +53,9 @@ pub(crate) struct Segment {
     /// The stack whose channels are measured for the table; by default the map itself.
     #[arg(long, value_name = "FILE")]
     intensities: Option<PathBuf>,
+    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -114,10 +118,8 @@ impl Segment {
                 drop_border: self.drop_border,
                 ..usual
             },
+            overwrite: Overwrite::from_force(self.force),
         };
-        if let Some(folder) = self.out.parent() {
-            progress::results_in(folder);
-        }
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let report = job.run(&context)?;
         if self.json {

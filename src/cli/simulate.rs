@@ -7,6 +7,8 @@ use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_file;
 use cytoscope_volume::{Array, DType};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -36,6 +38,9 @@ pub(crate) struct Simulate {
     /// Settings as a JSON file, as the card of an earlier simulation holds them (other options are ignored).
     #[arg(long, value_name = "FILE.json")]
     settings: Option<PathBuf>,
+    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -57,7 +62,15 @@ fn made(settings: &Settings, context: &Context) -> Result<Simulation, Failure> {
 }
 
 /// Simulates one stack and writes its parts and its card; gives the number of objects.
-fn write(settings: &Settings, out: &Path, context: &Context, written: &mut Vec<PathBuf>) -> Result<usize, Failure> {
+fn write(
+    settings: &Settings,
+    out: &Path,
+    overwrite: Overwrite,
+    context: &Context,
+    written: &mut Vec<PathBuf>,
+) -> Result<usize, Failure> {
+    let card = out.join(format!("{}_{}.json", settings.kind, settings.seed));
+    check_file(&card, &[], overwrite)?;
     let made = made(settings, context)?;
     let stem = format!("{}_{}", settings.kind, settings.seed);
     let parts: [(&str, Option<&Array>); 3] =
@@ -71,12 +84,12 @@ fn write(settings: &Settings, out: &Path, context: &Context, written: &mut Vec<P
         let mut spec = WriteSpec::of(array, container);
         spec.voxel_size_um = made.voxel_size_um;
         spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
+        check_file(&path, &[], overwrite)?;
         write_array(&path, array, &spec)?;
         written.push(path);
     }
-    let card = out.join(format!("{stem}.json"));
     let text = serde_json::to_string_pretty(&made.settings).map_err(|e| Failure::other(e.to_string()))?;
-    cytoscope_formats::atomic_write(&card, text.as_bytes())?;
+    cytoscope_storage::write::atomic_write(&card, text.as_bytes())?;
     written.push(card);
     Ok(made.object_count)
 }
@@ -96,12 +109,11 @@ impl Simulate {
     pub(crate) fn run(self) -> Outcome {
         let stacks = self.settings()?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
-        progress::results_in(&self.out);
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let mut written = Vec::new();
         let mut objects = 0;
         for settings in &stacks {
-            objects += write(settings, &self.out, &context, &mut written)?;
+            objects += write(settings, &self.out, Overwrite::from_force(self.force), &context, &mut written)?;
         }
         if self.json {
             return print_json(&json!({"objects": objects, "outputs": written}));

@@ -5,8 +5,9 @@ use super::{devices, parse_threads, parse_zyx, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_samples::Task;
+use cytoscope_storage::Overwrite;
 use cytoscope_train::{TrainConfig, TrainJob, TrainReport, Verdict};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Options of `train`.
 #[derive(Args)]
@@ -66,6 +67,9 @@ pub(crate) struct Train {
     /// Leave the quantized network out of the package.
     #[arg(long)]
     without_int8: bool,
+    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object with the report.
     #[arg(long)]
     json: bool,
@@ -104,7 +108,6 @@ impl Train {
         if config.budget.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
             return Err(Failure::wrong_use("--minutes must be a number above 0"));
         }
-        progress::results_in(self.out.parent().unwrap_or(Path::new(".")));
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let job = TrainJob {
             task: match self.task {
@@ -121,6 +124,7 @@ impl Train {
             threads: self.threads,
             without_int8: self.without_int8,
             device: self.device,
+            overwrite: Overwrite::from_force(self.force),
         };
         let report = job.run(&context, &devices::for_training(&job.device))?;
         if self.json {

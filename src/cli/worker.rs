@@ -1,7 +1,7 @@
 //! `cytoscope worker`.
 
-use super::devices;
 use super::failure::{Failure, Outcome};
+use super::{devices, signals};
 use clap::Args;
 use cytoscope_pipeline::worker::{Setup, no_further, serve};
 use cytoscope_pipeline::{Context, JobError};
@@ -20,7 +20,12 @@ pub(crate) struct Worker {}
 impl Worker {
     pub(crate) fn run(self) -> Outcome {
         // Ctrl-C in a terminal reaches the window and its worker alike; the worker ends when the window closes its input.
-        let _ = ctrlc::set_handler(|| {});
+        let _ = signals::handle(|request| {
+            if request == signals::Request::Terminate {
+                cytoscope_storage::write::remove_unfinished();
+                std::process::exit(5);
+            }
+        });
         let output = own_stdout().map_err(|e| Failure::other(format!("standard output cannot be set apart: {e}")))?;
         let setup = Setup {
             discover: Box::new(devices::discover),

@@ -229,6 +229,7 @@ impl Workbench {
             memory_budget_bytes: None,
             resume: false,
             threads: 0,
+            overwrite: Default::default(),
         };
         let title = format!("{} · {}", document.name, model.1);
         self.predict_and_note(id, title, job);
@@ -252,6 +253,7 @@ impl Workbench {
             voxel_um: None,
             intensities: keep.then(|| document.path.clone()),
             options,
+            overwrite: Default::default(),
         };
         let title = format!("{} · objects", document.name);
         self.work.segment(id, title, job, keep);

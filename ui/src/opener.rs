@@ -162,8 +162,8 @@ impl Opener {
     /// Writes a file made by `content`.
     pub fn save(&mut self, path: PathBuf, content: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static) {
         self.spawn(move || {
-            let written =
-                content().and_then(|bytes| cytoscope_formats::atomic_write(&path, &bytes).map_err(|e| e.to_string()));
+            let written = content()
+                .and_then(|bytes| cytoscope_storage::write::atomic_write(&path, &bytes).map_err(|e| e.to_string()));
             match written {
                 Ok(()) => Opened::Saved(path),
                 Err(reason) => Opened::Failed { what: format!("Saving {}", file_name(&path)), reason, axes_of: None },

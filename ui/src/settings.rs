@@ -81,12 +81,12 @@ impl Settings {
     ///
     /// # Errors
     /// [`cytoscope_formats::FormatError`] if the folder cannot be made or written.
-    pub fn save(&self, path: &Path) -> Result<(), cytoscope_formats::FormatError> {
+    pub fn save(&self, path: &Path) -> Result<(), cytoscope_storage::StorageError> {
         if let Some(folder) = path.parent() {
             // A failure shows when the file is written.
             let _ = std::fs::create_dir_all(folder);
         }
-        cytoscope_formats::atomic_write(path, &serde_json::to_vec_pretty(self).unwrap_or_default())
+        cytoscope_storage::write::atomic_write(path, &serde_json::to_vec_pretty(self).unwrap_or_default())
     }
 
     /// Puts a file first among the recent ones.

@@ -2,8 +2,15 @@
 
 use cytoscope_formats::FormatError;
 use cytoscope_objects::ObjectsError;
+use cytoscope_storage::StorageError;
 use std::io;
 use std::path::{Path, PathBuf};
+
+impl From<StorageError> for AnnotateError {
+    fn from(error: StorageError) -> Self {
+        Self::Format(error.into())
+    }
+}
 
 /// A refused or failed edit, file or journal. After any of them the labels are as they were before the call.
 #[derive(Debug, thiserror::Error)]

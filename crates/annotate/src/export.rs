@@ -8,9 +8,8 @@ use crate::AnnotateError;
 use crate::chunks::LabelSnapshot;
 use crate::files::{Stack, plane};
 use crate::limits::MAX_TABLE_BYTES;
-use cytoscope_formats::{
-    Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, atomic_write, open,
-};
+use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
+use cytoscope_storage::write::atomic_write;
 use cytoscope_volume::{Axes, DType, Samples};
 use std::fs::File;
 use std::io::{self, Read};

@@ -60,14 +60,10 @@ impl Cache {
     fn put(&mut self, key: String, ms: f64) {
         self.entries.insert(key, ms);
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec_pretty(&self.entries)) {
-            let beside = path.with_extension(format!("{}.partial", std::process::id()));
-            let written = path
-                .parent()
-                .map_or(Ok(()), std::fs::create_dir_all)
-                .and_then(|()| std::fs::write(&beside, text))
-                .and_then(|()| std::fs::rename(&beside, path));
-            if written.is_err() {
-                let _ = std::fs::remove_file(&beside);
+            // A cache that cannot be written is measured again next time.
+            let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+            if made.is_ok() {
+                let _ = cytoscope_storage::write::atomic_write(path, &text);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What can go wrong with files: malformed, unsupported, over a limit and misused are four different answers.
 
+use cytoscope_storage::{StorageError, io_advice, is_exhausted};
 use std::{
     borrow::Cow,
     io,
@@ -116,25 +117,17 @@ impl FormatError {
     }
 }
 
-fn is_exhausted(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::OutOfMemory
-            | io::ErrorKind::FileTooLarge
-    )
-}
-
-/// What a person can do about a failure of the operating system: words to end a sentence with.
-pub fn io_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
-        io::ErrorKind::NotFound => "check that the path exists",
-        io::ErrorKind::PermissionDenied => "check that you may access it, or choose another folder",
-        io::ErrorKind::ReadOnlyFilesystem => "nothing can be written there: choose another folder",
-        io::ErrorKind::NotADirectory => "a file has the name of a folder: choose another folder",
-        _ => "check the disk or the network folder, and try again",
+impl From<StorageError> for FormatError {
+    fn from(error: StorageError) -> Self {
+        match error {
+            StorageError::Io { path, doing, source } => FormatError::Io { file: path, doing, source },
+            StorageError::Exists { path } | StorageError::IsInput { path } | StorageError::Busy { path } => {
+                FormatError::misused(&path, "the file exists or is in use", "write to another path")
+            }
+            StorageError::NotOurs { path, problem, .. } => {
+                FormatError::misused(&path, problem, "write to another path")
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 };
 use cytoscope_volume::{Array, Axes, Region, VoxelSize};
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -200,6 +200,14 @@ impl Image {
     /// What is known of the image.
     pub fn meta(&self) -> &ImageMeta {
         &self.inner.meta
+    }
+
+    /// Every file the image is made of: several where it is a set.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match &self.inner.data {
+            Data::Tiff(stack) => stack.files.paths().map(Path::to_owned).collect(),
+            Data::Npy(_) => vec![self.inner.meta.path.clone()],
+        }
     }
 
     /// Bytes read from the image's files so far, its headers included.

@@ -41,11 +41,10 @@ mod source;
 mod tiff;
 mod write;
 
-pub use error::{FormatError, FormatErrorKind, io_advice};
+pub use cytoscope_storage::io_advice;
+pub use error::{FormatError, FormatErrorKind};
 pub use image::{Image, OpenOptions, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
 pub use preview::{label_color, preview_png};
-pub use write::{
-    Compression, Container, StackWriter, WriteSpec, atomic_write, atomic_write_with, container_for_path, write_array,
-};
+pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};

@@ -1,18 +1,18 @@
 //! PNG previews.
 
-use crate::{error::FormatError, write::atomic_write};
+use crate::error::FormatError;
 use cytoscope_volume::{Array, Axis, Element, with_samples};
 use image::{ExtendedColorType, ImageEncoder, codecs::png::PngEncoder};
 use std::path::Path;
 
-/// Writes a PNG of a 2-D array (YX) or a colour one (YXS with 3 or 4 samples).
+/// A PNG of a 2-D array (YX) or a colour one (YXS with 3 or 4 samples); `path` is named in errors.
 ///
 /// Intensities are stretched from their smallest to their largest value; 8-bit colours are taken as they are. Labels
 /// get a colour each, the same in every image, and background is black.
 ///
 /// # Errors
-/// [`FormatError::Misused`] for an array of another shape, [`FormatError::Io`] if writing fails.
-pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<(), FormatError> {
+/// [`FormatError::Misused`] for an array of another shape.
+pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<Vec<u8>, FormatError> {
     let letters: String = array.axes().to_string();
     let (height, width, samples) = match (letters.as_str(), array.shape()) {
         ("YX", [h, w]) => (*h, *w, 1),
@@ -46,7 +46,7 @@ pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<(), Forma
     PngEncoder::new(&mut png).write_image(&pixels, w, h, color).map_err(|e| {
         FormatError::misused(path, format!("the preview cannot be encoded ({e})"), "give a plane of some pixels")
     })?;
-    atomic_write(path, &png)
+    Ok(png)
 }
 
 fn stretched<E: Element>(values: &[E]) -> Vec<u8> {

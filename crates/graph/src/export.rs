@@ -4,7 +4,6 @@
 //! `Sigmoid` and `Mul`. Weights are stored in the file.
 
 use std::collections::HashSet;
-use std::io::Write;
 use std::path::Path;
 
 use crate::EXPORT_OPSET;
@@ -19,6 +18,8 @@ use crate::op::{
 use crate::opname::{activation_name, op_name};
 use crate::proto::{Writer, write_tensor};
 use crate::tensor::{ElementType, Tensor};
+use cytoscope_storage::StorageError;
+use cytoscope_storage::write::atomic_write;
 
 /// Version of the file format; the one that opset 21 came with.
 const IR_VERSION: i64 = 10;
@@ -102,27 +103,11 @@ impl Graph {
     /// # Errors
     /// As [`Graph::to_bytes`], and when the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        write_whole(path, &self.to_bytes()?)
+        atomic_write(path, &self.to_bytes()?).map_err(|error| match error {
+            StorageError::Io { path, source, .. } => GraphError::Io { path, source },
+            other => GraphError::Io { path: path.to_owned(), source: std::io::Error::other(other) },
+        })
     }
-}
-
-/// Writes beside `path`, flushes to the disk, and renames.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let io = |source| GraphError::Io { path: path.to_owned(), source };
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let beside = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let write = || {
-        let mut file = std::fs::File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        drop(file);
-        std::fs::rename(&beside, path)
-    };
-    write().map_err(|e| {
-        // The half-written file is of no use to anybody; the first error is the one to tell.
-        let _ = std::fs::remove_file(&beside);
-        io(e)
-    })
 }
 
 fn value_info(writer: &mut Writer, value: &Value, dtype: ElementType, shape: Option<&[Dim]>) {

@@ -1,13 +1,14 @@
 //! An image written in another format, slab by slab, samples untouched.
 
-use crate::{Context, JobError};
+use crate::{Context, JobError, results};
 use cytoscope_formats::{
     Compression, Container, ImageMeta, OpenOptions, StackWriter, WriteSpec, container_for_path, open,
 };
 use cytoscope_profile::Stage;
+use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, Axes, Axis, Region};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A conversion: everything that decides its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct ConvertJob {
     /// Compression of an OME-TIFF.
     #[serde(default)]
     pub compression: Compression,
+    /// What happens to a file that is there already.
+    #[serde(default)]
+    pub overwrite: Overwrite,
 }
 
 /// Bytes converted at a time.
@@ -51,6 +55,9 @@ impl ConvertJob {
         }
         let options = OpenOptions { series: self.series, axes: self.axes.clone(), ..OpenOptions::default() };
         let image = open(&self.input, &options)?;
+        let files = image.files();
+        let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).chain([self.input.as_path()]).collect();
+        results::check(&self.output, &inputs, self.overwrite)?;
         let meta = image.meta().clone();
         let whole = self.region(&meta)?;
         let kept: Vec<usize> = (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1).collect();

@@ -1,6 +1,7 @@
 //! What this machine can compute on, and the choice for a model.
 
 use crate::predict::PredictJob;
+use crate::verify::{Verdict, verify, wrong_result};
 use crate::{Context, Event, JobError, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
@@ -134,7 +135,12 @@ impl Devices {
         job: &PredictJob,
     ) -> Result<ChosenEngine, JobError> {
         if let DeviceRequest::Device(id) = request {
-            return Ok(ChosenEngine::new(self.engine(id)?, "asked for".to_owned(), Vec::new()));
+            let engine = self.engine(id)?;
+            let precision = model.precision_on(id, job.precision);
+            return match verify(context, model, engine.as_ref(), precision, job.threads)? {
+                Verdict::Agrees => Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new())),
+                Verdict::Differs { how } => Err(wrong_result(model, engine.as_ref(), &how)),
+            };
         }
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
@@ -177,16 +183,41 @@ impl Devices {
             compile: &compile,
         };
         let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("device-times.json")));
-        let choice = select::fastest(&engines, &unusable, &probe, &mut cache)?;
-        let engine = engines.into_iter().find(|e| e.device().id == choice.device);
-        let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
-        Ok(ChosenEngine::new(engine, choice.why, choice.measurements))
+        loop {
+            let choice = select::fastest(&engines, &unusable, &probe, &mut cache)?;
+            let place = engines.iter().position(|e| e.device().id == choice.device);
+            let place = place.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
+            let engine = engines.swap_remove(place);
+            let reason = match verify(context, model, engine.as_ref(), precision(choice.device), job.threads) {
+                Ok(Verdict::Agrees) => return Ok(ChosenEngine::new(engine, choice.why, choice.measurements)),
+                Ok(Verdict::Differs { how }) if engines.is_empty() => {
+                    return Err(wrong_result(model, engine.as_ref(), &how));
+                }
+                Err(error) if engines.is_empty() => return Err(error),
+                Ok(Verdict::Differs { how }) => format!("it does not compute this network correctly: {how}"),
+                Err(error) => error.to_string(),
+            };
+            context.note(format!("{} is not used: {reason}", choice.device));
+            unusable.push(Device { usable: false, reason, ..engine.device().clone() });
+        }
     }
 
     /// The processor, after another device failed.
-    pub(crate) fn step_down(&self, failed: &ChosenEngine, error: &EngineError) -> Result<ChosenEngine, JobError> {
+    pub(crate) fn step_down(
+        &self,
+        context: &Context,
+        model: &Model,
+        job: &PredictJob,
+        failed: &ChosenEngine,
+        error: &EngineError,
+    ) -> Result<ChosenEngine, JobError> {
+        let engine = self.engine(DeviceId::Cpu)?;
+        let precision = model.precision_on(DeviceId::Cpu, job.precision);
+        if let Verdict::Differs { how } = verify(context, model, engine.as_ref(), precision, job.threads)? {
+            return Err(wrong_result(model, engine.as_ref(), &how));
+        }
         Ok(ChosenEngine::new(
-            self.engine(DeviceId::Cpu)?,
+            engine,
             format!("{} failed: {error}", failed.chosen.id),
             failed.chosen.measurements.clone(),
         ))

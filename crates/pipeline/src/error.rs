@@ -5,6 +5,7 @@ use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
 use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
 use cytoscope_objects::ObjectsError;
+use cytoscope_storage::{StorageError, is_exhausted};
 use cytoscope_volume::VolumeError;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -100,6 +101,9 @@ pub enum JobError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// An output that may not be written where it was asked for, or could not be.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
     /// Asked for wrongly.
     #[error("{0}")]
     WrongUse(String),
@@ -162,7 +166,9 @@ impl JobError {
             ) => JobErrorKind::BadInput,
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,
             Self::Io { error, .. } if error.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
-            Self::WrongUse(_) => JobErrorKind::WrongUse,
+            Self::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => JobErrorKind::OutOfResources,
+            Self::Storage(StorageError::Io { .. }) => JobErrorKind::Other,
+            Self::Storage(_) | Self::WrongUse(_) => JobErrorKind::WrongUse,
             Self::Cancelled => JobErrorKind::Cancelled,
             _ => JobErrorKind::Other,
         }

@@ -11,6 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
+/// Most threads that a job may ask for: more only cost time to start.
+pub const MAX_THREADS: usize = 1024;
+
+/// Refuses a number of threads that no machine has.
+///
+/// # Errors
+/// [`JobError::WrongUse`].
+pub fn check_threads(threads: usize) -> Result<(), JobError> {
+    if threads <= MAX_THREADS {
+        return Ok(());
+    }
+    Err(JobError::WrongUse(format!("{threads} threads: expected 0 (all cores) to {MAX_THREADS}")))
+}
+
 /// Asks a job to stop; it answers within a tile. Clones share one request.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicU8>);

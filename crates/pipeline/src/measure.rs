@@ -2,13 +2,18 @@
 
 use crate::predict::files::table_text;
 use crate::predict::one::channel_name;
+use crate::results::Publication;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError};
+use crate::{Context, JobError, provenance};
 use cytoscope_formats::OpenOptions;
 use cytoscope_objects::measure::Measurer;
 use cytoscope_profile::Stage;
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::write_unpublished;
+use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::{Axes, DType, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -47,7 +52,18 @@ pub struct MeasureReport {
     pub seconds: f64,
 }
 
+/// What every table of measurements begins with.
+const TABLE_BEGINS: &[u8] = b"label,voxels,volume_um3,";
+
 impl MeasureJob {
+    /// Refuses to write over an input, or over a file that is no table of measurements.
+    fn check_table(&self) -> Result<(), JobError> {
+        match target::check_file(&self.table, &[&self.labels, &self.intensities], Overwrite::Refuse) {
+            Err(StorageError::Exists { .. }) if is_table(&self.table) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
     /// Runs the job. Memory stays at about a slab, however large the image.
     ///
     /// # Errors
@@ -55,6 +71,7 @@ impl MeasureJob {
     /// written, or on cancelling.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
         let start = Instant::now();
+        self.check_table()?;
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let image = cytoscope_formats::open(&self.intensities, &of_stack)?;
@@ -114,7 +131,10 @@ impl MeasureJob {
         }
         let objects = rows.len() as u64;
         let text = table_text(&[(self.time, rows)], &names, extents.times > 1);
-        cytoscope_formats::atomic_write(&self.table, text.as_bytes())?;
+        let mut publication = Publication::default();
+        publication.add(write_unpublished(&self.table, text.as_bytes())?);
+        provenance::update(&publication.records()?)?;
+        publication.publish()?;
         Ok(MeasureReport {
             objects,
             labels: self.labels.clone(),
@@ -139,4 +159,11 @@ fn numbers(samples: Samples) -> Vec<u32> {
         // Other types were refused.
         _ => Vec::new(),
     }
+}
+
+/// Whether a file is a table of measurements.
+fn is_table(path: &Path) -> bool {
+    let mut begins = vec![0; TABLE_BEGINS.len()];
+    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut begins));
+    read.is_ok() && (begins == TABLE_BEGINS || begins.starts_with(b"time,label,"))
 }

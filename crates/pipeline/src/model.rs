@@ -1,6 +1,7 @@
 //! A model as jobs use it: network, axes, processing, reach.
 
 use crate::JobError;
+use crate::provenance::InputRecord;
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, Session, select};
 use cytoscope_graph::package::{AxisKind, AxisSize, Package, Processing};
 use cytoscope_graph::passes::quantize::is_quantized;
@@ -34,8 +35,10 @@ pub struct Model {
     pub float_graph: Option<Graph>,
     /// Whether [`Model::graph`] computes on 8-bit integers.
     pub has_int8: bool,
-    /// Fingerprint of the network's file.
+    /// Fingerprint of the network and the description.
     pub fingerprint: String,
+    /// Sizes and times of the package's files when it was loaded.
+    pub(crate) on_disk: Vec<InputRecord>,
     /// Channels it takes.
     pub input_channels: usize,
     /// Channels it gives.
@@ -106,6 +109,8 @@ pub fn user_folder() -> Option<PathBuf> {
 /// [`JobError::WrongUse`] that lists the names there are.
 pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     let path = Path::new(text);
+    // A replacement that was killed may have left the package under a hidden name.
+    cytoscope_storage::folder::recover(path);
     if path.exists() {
         return Ok(path.to_owned());
     }
@@ -226,7 +231,8 @@ impl Model {
             )));
         }
         Ok(Self {
-            fingerprint: select::fingerprint(&package.model_bytes),
+            fingerprint: fingerprint(&package),
+            on_disk: on_disk(&package.path),
             voxel_um: input.voxel_um(),
             preprocessing: input.processing.clone(),
             postprocessing: output.processing.clone(),
@@ -268,6 +274,18 @@ impl Model {
         }
     }
 
+    /// How the package's files differ from when it was loaded, as the predicate of a sentence; `None` if they do not.
+    pub fn change_on_disk(&self) -> Option<String> {
+        let now = on_disk(&self.path);
+        if now.len() != self.on_disk.len() {
+            return Some("was replaced while it was used".to_owned());
+        }
+        self.on_disk.iter().zip(&now).find_map(|(then, now)| {
+            let name = now.path.file_name().unwrap_or_default().display();
+            then.change(now).map(|change| format!("was replaced while it was used ({name} {change})"))
+        })
+    }
+
     /// Compiles the network for inputs of one shape.
     ///
     /// In a float precision a quantized network is run with its own meaning: what is dequantized is a float.
@@ -280,21 +298,10 @@ impl Model {
         shape: &[usize],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
-        let shapes = [shape.to_vec()];
-        let graph = self.network(options.precision);
-        if options.precision == Precision::Int8 {
-            if !self.has_int8 {
-                return Err(EngineError::NotQuantized { engine: engine.name() });
-            }
-            return engine.compile(graph, &shapes, options);
+        if options.precision == Precision::Int8 && !self.has_int8 {
+            return Err(EngineError::NotQuantized { engine: engine.name() });
         }
-        if !is_quantized(graph) {
-            return engine.compile(graph, &shapes, options);
-        }
-        let mut floats = graph.clone();
-        passes::fold_dequantized(&mut floats)?;
-        passes::eliminate_dead(&mut floats);
-        engine.compile(&floats, &shapes, options)
+        compile(self.network(options.precision), engine, &[shape.to_vec()], options)
     }
 
     /// The shape of the network's input for a tile.
@@ -303,6 +310,39 @@ impl Model {
         shape.extend(&tile[3 - self.spatial_axes..]);
         shape
     }
+}
+
+/// Compiles a network; in a float precision what it dequantizes is a float.
+pub(crate) fn compile(
+    graph: &Graph,
+    engine: &dyn Engine,
+    shapes: &[Vec<usize>],
+    options: &CompileOptions,
+) -> Result<Box<dyn Session>, EngineError> {
+    if options.precision == Precision::Int8 || !is_quantized(graph) {
+        return engine.compile(graph, shapes, options);
+    }
+    let mut floats = graph.clone();
+    passes::fold_dequantized(&mut floats)?;
+    passes::eliminate_dead(&mut floats);
+    engine.compile(&floats, shapes, options)
+}
+
+/// The fingerprint of everything in a package that decides a result: the network and the description.
+fn fingerprint(package: &Package) -> String {
+    let network = select::fingerprint(&package.model_bytes);
+    select::fingerprint(format!("{network} {}", package.rdf).as_bytes())
+}
+
+/// Sizes and times of a package's files.
+fn on_disk(path: &Path) -> Vec<InputRecord> {
+    if !path.is_dir() {
+        return vec![InputRecord::of(path)];
+    }
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path());
+    let mut files: Vec<PathBuf> = entries.filter(|p| p.is_file()).collect();
+    files.sort();
+    files.iter().map(|file| InputRecord::of(file)).collect()
 }
 
 fn lcm(a: usize, b: usize) -> usize {

@@ -1,9 +1,13 @@
 //! What made a result, written beside it so that it can be made again.
 
 use crate::predict::{InputReport, PredictJob};
+use crate::results::FileRecord;
 use crate::{JobError, Model};
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::{Overwrite, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The file `NAME_provenance.json`.
@@ -20,7 +24,11 @@ pub struct Provenance {
     /// The input.
     pub input: InputRecord,
     /// Files written.
-    pub outputs: Vec<PathBuf>,
+    #[serde(deserialize_with = "file_records")]
+    pub outputs: Vec<FileRecord>,
+    /// Files of earlier results that these replace: they are there if the run was stopped while files got their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<FileRecord>,
     /// Device it ran on and why.
     pub device: serde_json::Value,
     /// Tiles, halo, blending.
@@ -29,6 +37,22 @@ pub struct Provenance {
     pub objects: Vec<u32>,
     /// When, in seconds since 1970.
     pub finished_unix_secs: u64,
+}
+
+/// Records of outputs. Earlier versions listed paths alone: those are of a file that matches nothing.
+fn file_records<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<FileRecord>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Entry {
+        Record(FileRecord),
+        Path(PathBuf),
+    }
+    let entries = Vec::<Entry>::deserialize(deserializer)?;
+    let record = |entry| match entry {
+        Entry::Record(record) => record,
+        Entry::Path(path) => FileRecord { path, bytes: 0, sha256: String::new() },
+    };
+    Ok(entries.into_iter().map(record).collect())
 }
 
 /// A model on record.
@@ -42,8 +66,8 @@ pub struct ModelRecord {
     pub fingerprint: String,
 }
 
-/// An input on record.
-#[derive(Debug, Serialize, Deserialize)]
+/// A file that was read, on record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputRecord {
     /// Path.
     pub path: PathBuf,
@@ -51,43 +75,101 @@ pub struct InputRecord {
     pub bytes: u64,
     /// When it was changed last, in seconds since 1970.
     pub modified_unix_secs: u64,
+    /// Nanoseconds beyond that second.
+    #[serde(default)]
+    pub modified_nanos: u32,
 }
 
-fn input_record(path: &Path) -> InputRecord {
-    let meta = std::fs::metadata(path).ok();
-    let modified =
-        meta.as_ref().and_then(|m| m.modified().ok()).and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
-    InputRecord {
-        path: path.to_owned(),
-        bytes: meta.map_or(0, |m| m.len()),
-        modified_unix_secs: modified.map_or(0, |d| d.as_secs()),
+impl InputRecord {
+    /// What the system says of a file now.
+    pub(crate) fn of(path: &Path) -> Self {
+        let meta = std::fs::metadata(path).ok();
+        let modified =
+            meta.as_ref().and_then(|m| m.modified().ok()).and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
+        Self {
+            path: path.to_owned(),
+            bytes: meta.map_or(0, |m| m.len()),
+            modified_unix_secs: modified.map_or(0, |d| d.as_secs()),
+            modified_nanos: modified.map_or(0, |d| d.subsec_nanos()),
+        }
+    }
+
+    /// How the file differs from another look at it, as the predicate of a sentence; `None` if it does not.
+    pub(crate) fn change(&self, now: &Self) -> Option<String> {
+        if self.bytes != now.bytes {
+            return Some(format!("had {} bytes then, it has {} now", self.bytes, now.bytes));
+        }
+        // Records of earlier versions and some file systems know whole seconds only.
+        let nanos = |r: &Self| if self.modified_nanos == 0 || now.modified_nanos == 0 { 0 } else { r.modified_nanos };
+        let time = |r: &Self| (r.modified_unix_secs, nanos(r));
+        (time(self) != time(now)).then(|| "was written to since (another time of change)".to_owned())
     }
 }
 
 /// The fingerprint of what decides an input's result: job, model, and the file's size and time.
 pub(crate) fn fingerprint(job: &PredictJob, model: &str, input: &Path) -> String {
-    let record = input_record(input);
+    let record = InputRecord::of(input);
     let text = serde_json::to_string(&(job, model, record)).unwrap_or_default();
     Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
-/// Writes the record.
-pub(crate) fn write(
-    path: &Path,
-    job: &PredictJob,
-    model: &Model,
-    input: &Path,
-    fingerprint: &str,
-    report: &InputReport,
-) -> Result<(), JobError> {
+impl Provenance {
+    /// What is not as it was when the recorded result was made, a sentence each: the program, the model, the input.
+    ///
+    /// # Errors
+    /// [`JobError`] if the model is no longer there or cannot be read.
+    pub fn differences(&self) -> Result<Vec<String>, JobError> {
+        let mut found = Vec::new();
+        let program = program();
+        if self.program != program {
+            found.push(format!("the recorded result was made by {}, this is {program}", self.program));
+        }
+        let model = Model::load(&self.job.model)?;
+        if model.fingerprint != self.model.fingerprint {
+            found.push(format!(
+                "the model {} ({}) is not the one that made the recorded result (fingerprint {}, recorded {})",
+                model.name,
+                model.path.display(),
+                model.fingerprint,
+                self.model.fingerprint
+            ));
+        }
+        if let Some(change) = self.input.change(&InputRecord::of(&self.input.path)) {
+            found.push(format!("the input {} {change}", self.input.path.display()));
+        }
+        Ok(found)
+    }
+}
+
+fn program() -> String {
+    format!("cytoscope {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// What a record is made of.
+pub(crate) struct Parts<'a> {
+    pub job: &'a PredictJob,
+    pub model: &'a Model,
+    /// The input as it was when reading began.
+    pub input: InputRecord,
+    pub fingerprint: &'a str,
+    pub report: &'a InputReport,
+    pub outputs: Vec<FileRecord>,
+}
+
+/// Writes the record of files that are about to get their names.
+///
+/// # Errors
+/// [`JobError::Storage`] if it cannot be written.
+pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
+    let Parts { job, model, input, fingerprint, report, outputs } = parts;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let by_path = Path::new(&job.model).exists();
     let record = Provenance {
-        program: format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
+        program: program(),
         fingerprint: fingerprint.to_owned(),
         job: PredictJob {
-            inputs: vec![absolute(input)],
+            inputs: vec![absolute(&input.path)],
             model: if by_path {
                 absolute(Path::new(&job.model)).to_string_lossy().into_owned()
             } else {
@@ -95,6 +177,7 @@ pub(crate) fn write(
             },
             out: absolute(&job.out),
             resume: false,
+            overwrite: Overwrite::Refuse,
             ..job.clone()
         },
         model: ModelRecord {
@@ -102,8 +185,9 @@ pub(crate) fn write(
             path: model.path.clone(),
             fingerprint: model.fingerprint.clone(),
         },
-        input: input_record(input),
-        outputs: report.outputs.clone(),
+        input,
+        replaced: replaced(path, &outputs),
+        outputs,
         device: serde_json::to_value(&report.device).unwrap_or_default(),
         plan: serde_json::to_value(&report.plan).unwrap_or_default(),
         objects: report.objects.clone(),
@@ -111,9 +195,27 @@ pub(crate) fn write(
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
     };
+    store(path, &record)
+}
+
+fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {
     let text =
-        serde_json::to_string_pretty(&record).map_err(|e| JobError::Io { path: path.to_owned(), error: e.into() })?;
-    Ok(cytoscope_formats::atomic_write(path, text.as_bytes())?)
+        serde_json::to_string_pretty(record).map_err(|e| JobError::Io { path: path.to_owned(), error: e.into() })?;
+    Ok(cytoscope_storage::write::atomic_write(path, text.as_bytes())?)
+}
+
+/// Records of what is there now under the names of new outputs, where an earlier record lists it.
+fn replaced(path: &Path, outputs: &[FileRecord]) -> Vec<FileRecord> {
+    let Ok(earlier) = read(path) else { return Vec::new() };
+    let known = earlier.outputs.into_iter().chain(earlier.replaced);
+    known
+        .filter(|k| outputs.iter().any(|o| o.is_named(&k.path) && o != k) && k.matches(&beside(path, &k.path)))
+        .collect()
+}
+
+/// A recorded file, by its name beside its record: folders of results may be moved.
+fn beside(record: &Path, file: &Path) -> PathBuf {
+    file.file_name().map_or_else(|| file.to_owned(), |name| record.with_file_name(name))
 }
 
 /// Most bytes of a record.
@@ -124,8 +226,9 @@ const MAX_RECORD_BYTES: u64 = 1 << 20;
 /// # Errors
 /// [`JobError`] if the file is none.
 pub fn read(path: &Path) -> Result<Provenance, JobError> {
+    let file = open_regular(path).map_err(|e| JobError::unreadable(path, e))?;
     let io = |error| JobError::Io { path: path.to_owned(), error };
-    let size = std::fs::metadata(path).map_err(|e| JobError::unreadable(path, e))?.len();
+    let size = file.metadata().map_err(io)?.len();
     let mismatch = |problem: String| JobError::Mismatch {
         path: path.to_owned(),
         problem,
@@ -134,21 +237,59 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
     if size > MAX_RECORD_BYTES {
         return Err(mismatch(format!("{size} bytes are too many for a provenance record")));
     }
-    serde_json::from_slice(&std::fs::read(path).map_err(io)?)
-        .map_err(|e| mismatch(format!("this is no provenance record ({e})")))
+    let mut bytes = Vec::new();
+    file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    serde_json::from_slice(&bytes).map_err(|e| mismatch(format!("this is no provenance record ({e})")))
 }
 
-/// The outputs an earlier run recorded, whatever made them; none without a record.
-pub(crate) fn outputs_of(path: &Path) -> Vec<PathBuf> {
-    read(path).map(|r| r.outputs).unwrap_or_default()
+/// Refuses a record's path where something else than a record lies.
+///
+/// # Errors
+/// [`StorageError::Exists`], unless replacing it was asked for.
+pub(crate) fn refuse_foreign_record(path: &Path, overwrite: Overwrite) -> Result<(), JobError> {
+    let there = std::fs::symlink_metadata(path).is_ok();
+    if there && overwrite == Overwrite::Refuse && read(path).is_err() {
+        return Err(StorageError::Exists { path: path.to_owned() }.into());
+    }
+    Ok(())
 }
 
-/// The outputs of an earlier run with this fingerprint, if all are there.
+/// Endings of a prediction's files.
+const ENDINGS: [&str; 5] = ["_raw.tif", "_labels.tif", "_labels.ome.tif", "_objects.csv", "_preview.png"];
+
+/// Where the record of a prediction's file would lie.
+fn record_of(file: &Path) -> Option<PathBuf> {
+    let name = file.file_name()?.to_str()?;
+    let stem = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))?;
+    Some(file.with_file_name(format!("{stem}_provenance.json")))
+}
+
+/// Whether the record beside a file lists it just as it is.
+pub(crate) fn lists(file: &Path) -> bool {
+    let record = record_of(file).and_then(|path| read(&path).ok());
+    record.is_some_and(|r| r.outputs.iter().chain(&r.replaced).any(|o| o.is_named(file) && o.matches(file)))
+}
+
+/// Puts new files in the place of those that a prediction's record lists, where there is such a record beside them.
+/// Call it before the files get their names.
+///
+/// # Errors
+/// [`JobError::Storage`] if the record cannot be written.
+pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
+    for file in files {
+        let Some(path) = record_of(&file.path) else { continue };
+        let Ok(mut record) = read(&path) else { continue };
+        record.replaced = replaced(&path, std::slice::from_ref(file));
+        record.outputs.retain(|o| !o.is_named(&file.path));
+        record.outputs.push(file.clone());
+        store(&path, &record)?;
+    }
+    Ok(())
+}
+
+/// The outputs of an earlier run with this fingerprint, if all are there as they were written.
 pub(crate) fn finished(path: &Path, fingerprint: &str) -> Option<Vec<PathBuf>> {
     let record = read(path).ok().filter(|r| r.fingerprint == fingerprint)?;
-    record.outputs.iter().all(|o| o.is_file()).then(|| {
-        let mut outputs = record.outputs;
-        outputs.push(path.to_owned());
-        outputs
-    })
+    let whole = record.outputs.iter().all(|o| o.matches(&beside(path, &o.path)));
+    whole.then(|| record.outputs.iter().map(|o| beside(path, &o.path)).chain([path.to_owned()]).collect())
 }

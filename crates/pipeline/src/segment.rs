@@ -3,10 +3,13 @@
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
 use crate::predict::one::channel_name;
+use crate::results::Publication;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError};
+use crate::{Context, JobError, provenance, results};
 use cytoscope_formats::{ImageMeta, OpenOptions, StackWriter};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_storage::write::write_unpublished;
+use cytoscope_storage::{Overwrite, target};
 use cytoscope_volume::{Array, DType, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -44,6 +47,9 @@ pub struct SegmentJob {
     /// How objects are made.
     #[serde(default)]
     pub options: SegmentOptions,
+    /// What happens to files at the outputs' paths that are not as a prediction wrote them.
+    #[serde(default)]
+    pub overwrite: Overwrite,
 }
 
 /// How a label image is stored.
@@ -101,7 +107,7 @@ struct RawLabels {
 
 impl RawLabels {
     fn create(path: PathBuf) -> Result<Self, JobError> {
-        let file = File::create(&path).map_err(|error| JobError::Io { path: path.clone(), error })?;
+        let file = File::create_new(&path).map_err(|error| JobError::Io { path: path.clone(), error })?;
         Ok(Self { path, out: Some(BufWriter::with_capacity(1 << 18, file)) })
     }
 
@@ -141,6 +147,16 @@ impl SegmentJob {
         let Some(labels) = &self.labels else {
             return Err(JobError::WrongUse("no path was given for the labels: name a .tif file".to_owned()));
         };
+        let inputs: Vec<&Path> = [&self.map].into_iter().chain(&self.intensities).map(PathBuf::as_path).collect();
+        for output in [labels].into_iter().chain(&self.table) {
+            results::check(output, &inputs, self.overwrite)?;
+        }
+        if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
+            return Err(JobError::WrongUse(format!(
+                "{}: labels and table cannot be one file; give --table another name",
+                labels.display()
+            )));
+        }
         self.run_into(context, labels, LabelFormat::Tiff)
     }
 
@@ -195,13 +211,16 @@ impl SegmentJob {
             };
             Ok(writer.write(&Array::new("ZYX".parse()?, vec![1, zyx[1], zyx[2]], samples)?)?)
         })?;
+        let mut publication = Publication::default();
         match target {
             Target::Raw(raw) => raw.finish()?,
-            Target::Tiff(writer, _) => writer.finish()?,
+            Target::Tiff(writer, _) => publication.add(writer.finish_unpublished()?),
         }
         if let Some(path) = &self.table {
-            cytoscope_formats::atomic_write(path, table_text(&[(0, rows)], &names, false).as_bytes())?;
+            publication.add(write_unpublished(path, table_text(&[(0, rows)], &names, false).as_bytes())?);
         }
+        provenance::update(&publication.records()?)?;
+        publication.publish()?;
         Ok(SegmentReport {
             objects,
             labels: path.to_owned(),

@@ -58,6 +58,7 @@ impl Bench {
             memory_budget_bytes: None,
             resume: false,
             threads: 2,
+            overwrite: Default::default(),
         };
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
         assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);

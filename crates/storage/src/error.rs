@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The system refused.
-    #[error("{path}: {doing} failed: {source}")]
+    #[error("{path}: {doing} failed: {source}; {}", io_advice(.source))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -55,5 +55,28 @@ impl StorageError {
     /// What the system said, where it was the system that refused.
     pub fn io_error(&self) -> Option<&io::Error> {
         if let Self::Io { source, .. } = self { Some(source) } else { None }
+    }
+}
+
+/// Whether a disk, quota or memory is exhausted.
+pub fn is_exhausted(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::OutOfMemory
+            | io::ErrorKind::FileTooLarge
+    )
+}
+
+/// What a person can do about a failure of the operating system: words to end a sentence with.
+pub fn io_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
+        io::ErrorKind::NotFound => "check that the path exists",
+        io::ErrorKind::PermissionDenied => "check that you may access it, or choose another folder",
+        io::ErrorKind::ReadOnlyFilesystem => "nothing can be written there: choose another folder",
+        io::ErrorKind::NotADirectory => "a file has the name of a folder: choose another folder",
+        _ => "check the disk or the network folder, and try again",
     }
 }

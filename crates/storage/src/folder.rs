@@ -35,7 +35,6 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
         return Err(StorageError::NotOurs { path: path.to_owned(), problem, can_force: false });
     }
     crate::write::atomic_write(&path.join(MARKER), &Manifest::working(kind).to_bytes())
-        .map_err(StorageError::io(path, "creating the folder's marker"))
 }
 
 /// Whether a folder has a working folder's marker of this kind.
@@ -55,20 +54,51 @@ pub fn remove_working(path: &Path, kind: &str) -> Result<(), StorageError> {
         Ok(_) => {}
     }
     if !is_working(path, kind) {
-        return Err(StorageError::NotOurs {
-            path: path.to_owned(),
-            problem: "is not a folder that this program made, so it is not removed".to_owned(),
-            can_force: false,
-        });
+        return Err(not_removed(path));
     }
     remove_marked(path).map_err(StorageError::io(path, "removing the folder"))
 }
 
+/// Removes what is in a working folder, but for its marker and the files named in `keep`; those named in `first` go before the rest.
+///
+/// # Errors
+/// As [`remove_working`].
+pub fn clear_working(path: &Path, kind: &str, first: &[&str], keep: &[&str]) -> Result<(), StorageError> {
+    if !is_working(path, kind) {
+        return Err(not_removed(path));
+    }
+    let clear = || {
+        for name in first {
+            match std::fs::remove_file(path.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        remove_entries(path, keep)
+    };
+    clear().map_err(StorageError::io(path, "emptying the folder"))
+}
+
+fn not_removed(path: &Path) -> StorageError {
+    StorageError::NotOurs {
+        path: path.to_owned(),
+        problem: "is not a folder that this program made, so it is not removed".to_owned(),
+        can_force: false,
+    }
+}
+
 /// Removes a folder whose marker was seen: the marker goes last, so that a removal cut short can be finished.
 fn remove_marked(path: &Path) -> io::Result<()> {
+    remove_entries(path, &[])?;
+    std::fs::remove_file(path.join(MARKER))?;
+    std::fs::remove_dir(path)
+}
+
+fn remove_entries(path: &Path, keep: &[&str]) -> io::Result<()> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
-        if entry.file_name() == MARKER {
+        let name = entry.file_name();
+        if name == MARKER || keep.iter().any(|k| name == *k) {
             continue;
         }
         if entry.file_type()?.is_dir() {
@@ -77,8 +107,7 @@ fn remove_marked(path: &Path) -> io::Result<()> {
             std::fs::remove_file(entry.path())?;
         }
     }
-    std::fs::remove_file(path.join(MARKER))?;
-    std::fs::remove_dir(path)
+    Ok(())
 }
 
 /// Whether a folder, or nothing, lies where a finished folder goes, such that it may be replaced without asking.

@@ -253,11 +253,29 @@ pub(crate) fn sync_folder(target: &Path) {
 /// Writes a small file whole or not at all, replacing what is there.
 ///
 /// # Errors
-/// What the system says; the target is then as it was.
-pub fn atomic_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = PartialFile::create(path)?;
-    file.out()?.write_all(bytes)?;
-    file.commit()
+/// [`StorageError::Io`]; the target is then as it was.
+pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
+    atomic_write_with(path, |out| out.write_all(bytes))
+}
+
+/// As [`atomic_write`], with the content written by a closure.
+///
+/// # Errors
+/// As [`atomic_write`]; an error of the closure is returned as [`StorageError::Io`].
+pub fn atomic_write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), StorageError> {
+    let mut file = PartialFile::create(path).map_err(StorageError::io(path, "creating the file"))?;
+    file.out().and_then(|out| fill(out)).map_err(StorageError::io(path, "writing"))?;
+    file.commit().map_err(StorageError::io(path, "finishing the file"))
+}
+
+/// Writes a small file whole under its hidden name; it has its target's name only after [`FinishedFile::publish`].
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub fn write_unpublished(path: &Path, bytes: &[u8]) -> Result<FinishedFile, StorageError> {
+    let mut file = PartialFile::create(path).map_err(StorageError::io(path, "creating the file"))?;
+    file.out().and_then(|out| out.write_all(bytes)).map_err(StorageError::io(path, "writing"))?;
+    file.finish().map_err(StorageError::io(path, "finishing the file"))
 }
 
 /// Writes a small output file whole or not at all, as [`crate::target::check_file`] allows.
@@ -266,7 +284,7 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// As [`crate::target::check_file`]; [`StorageError::Io`] if it cannot be written.
 pub fn write_output(path: &Path, bytes: &[u8], inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     crate::target::check_file(path, inputs, overwrite)?;
-    atomic_write(path, bytes).map_err(StorageError::io(path, "writing the file"))
+    atomic_write(path, bytes)
 }
 
 #[cfg(test)]
@@ -335,6 +353,20 @@ mod tests {
         std::fs::write(folder.path().join("plain"), "").unwrap();
         let plain = std::fs::metadata(folder.path().join("plain")).unwrap().permissions();
         assert_eq!(mode, std::os::unix::fs::PermissionsExt::mode(&plain), "permissions as of any new file");
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        atomic_write(&path, b"one").unwrap();
+        let failed = atomic_write_with(&path, |out| {
+            out.write_all(b"half")?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert!(crate::is_exhausted(failed.unwrap_err().io_error().unwrap()));
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        assert_eq!(names(folder.path()), ["a.json"]);
     }
 
     #[test]

@@ -10,15 +10,19 @@ use crate::error::io;
 use crate::history::History;
 use crate::job::TrainJob;
 use crate::step::State;
-use cytoscope_formats::atomic_write;
 use cytoscope_graph::Tensor;
+use cytoscope_graph::package::PACKAGE_KIND;
 use cytoscope_pipeline::JobError;
+use cytoscope_storage::folder;
+use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{StorageError, target};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::ErrorKind;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Version of the layout.
@@ -27,8 +31,12 @@ const VERSION: u32 = 2;
 const MAX_JSON_BYTES: u64 = 64 << 20;
 /// Most bytes of the tensors.
 const MAX_TENSOR_BYTES: u64 = 16 << 30;
-/// Locked by the run that teaches.
+/// The state of the training.
+const JSON: &str = "training.json";
+/// Locked by the run that trains.
 const LOCK: &str = "lock";
+/// The kind of the folder, as its marker says it.
+const KIND: &str = "training";
 /// Folders of the best networks begin so.
 const BEST: &str = "best-";
 
@@ -98,6 +106,40 @@ fn one() -> f32 {
     1.0
 }
 
+/// Most steps and patches that a checkpoint may count: a step a microsecond for 30 years stays below.
+const MAX_COUNT: u64 = 1 << 50;
+
+impl Standing {
+    /// Refuses counters and factors that no training writes: the file may be damaged or made by hand.
+    fn check(&self, path: &Path) -> Result<(), JobError> {
+        let bad = |problem: String| JobError::Mismatch {
+            path: path.to_owned(),
+            problem,
+            next_step: "begin anew with --anew in place of --resume".to_owned(),
+        };
+        self.config.check().map_err(|e| bad(format!("its settings cannot be: {e}")))?;
+        let counts = [
+            ("step", self.step, MAX_COUNT),
+            ("steps", self.steps, MAX_COUNT),
+            ("next_patch", self.next_patch, MAX_COUNT),
+            ("optimizer_steps", self.optimizer_steps.into(), u64::from(u32::MAX / 2)),
+        ];
+        if let Some((name, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
+            return Err(bad(format!("{name} is {count}: expected at most {most}")));
+        }
+        let factors =
+            [("rate_factor", self.rate_factor, 1.0), ("loss_scale", f64::from(self.loss_scale), f64::from(f32::MAX))];
+        if let Some((name, value, most)) = factors.into_iter().find(|(_, v, most)| !(*v > 0.0 && v <= most)) {
+            return Err(bad(format!("{name} is {value}: expected a number above 0, at most {most}")));
+        }
+        let times = [("seconds", self.seconds), ("validation_secs", self.validation_secs)];
+        match times.into_iter().find(|(_, secs)| !(secs.is_finite() && *secs >= 0.0)) {
+            Some((name, secs)) => Err(bad(format!("{name} is {secs}: expected 0 or more"))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What a training left to go on with, for those who only look.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Kept {
@@ -129,7 +171,7 @@ impl Folder {
     }
 
     fn json(&self) -> PathBuf {
-        self.path.join("training.json")
+        self.path.join(JSON)
     }
 
     /// Whether there is a training in it.
@@ -137,45 +179,42 @@ impl Folder {
         self.json().is_file()
     }
 
-    /// Makes the folder where it is not there, and keeps others from teaching in it for as long as the file is held.
-    pub(crate) fn claim(&self) -> Result<File, JobError> {
-        std::fs::create_dir_all(&self.path).map_err(io(&self.path))?;
-        let path = self.path.join(LOCK);
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            // Some network drives know no locks.
-            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => Ok(file),
-            Err(TryLockError::Error(e)) => Err(io(&path)(e)),
-            Err(TryLockError::WouldBlock) => Err(JobError::Mismatch {
-                path: self.path.clone(),
-                problem: "another run of Cytoscope is teaching in it".to_owned(),
-                next_step: "wait for it or stop it, or give another --out".to_owned(),
-            }),
+    /// Refuses a folder that is there and was not made for a training, and one that is, or holds, any of the inputs.
+    pub(crate) fn check(&self, inputs: &[&Path]) -> Result<(), JobError> {
+        target::refuse_input(&self.path, inputs)?;
+        let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
+        let is_file = self.path.is_file() || self.path.is_symlink();
+        if !is_file && (is_free || folder::is_working(&self.path, KIND)) {
+            return Ok(());
         }
+        Err(StorageError::NotOurs {
+            path: self.path.clone(),
+            problem: "is where an unfinished training run would be kept, but Cytoscope did not make it".to_owned(),
+            can_force: false,
+        }
+        .into())
     }
 
-    /// Takes out what an earlier training left.
+    /// Creates the folder if it does not exist, and keeps other runs out of it for as long as the lock is held.
+    pub(crate) fn claim(&self) -> Result<ResultsLock, JobError> {
+        folder::create_working(&self.path, KIND)?;
+        Ok(ResultsLock::of_file(self.path.join(LOCK), &self.path)?)
+    }
+
+    /// Removes what an earlier training left in the folder.
     pub(crate) fn begin(&self) -> Result<(), JobError> {
-        // First what makes it one: a folder that is half gone is no training.
-        let json = self.json();
-        if json.exists() {
-            std::fs::remove_file(&json).map_err(io(&json))?;
-        }
-        for entry in std::fs::read_dir(&self.path).map_err(io(&self.path))? {
-            let path = entry.map_err(io(&self.path))?.path();
-            if path.file_name().is_some_and(|name| name == LOCK) {
-                continue;
-            }
-            let is_folder = path.is_dir() && !path.is_symlink();
-            if is_folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }.map_err(io(&path))?;
-        }
-        Ok(())
+        // First what makes it a training: a folder that is half empty is none.
+        Ok(folder::clear_working(&self.path, KIND, &[JSON], &[LOCK])?)
     }
 
-    /// Takes the folder away, its work being done.
+    /// Removes the folder.
+    pub(crate) fn remove(&self) -> Result<(), JobError> {
+        Ok(folder::remove_working(&self.path, KIND)?)
+    }
+
+    /// Removes the folder, its work being done; one that stays only takes room.
     pub(crate) fn finish(&self) {
-        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = self.remove();
     }
 
     /// The file that asks the training to end with the best so far.
@@ -191,7 +230,7 @@ impl Folder {
     /// Asks the training to end with the best so far.
     pub(crate) fn ask_to_finish(&self) -> Result<(), JobError> {
         let path = self.finish_file();
-        std::fs::write(&path, []).map_err(io(&path))
+        Ok(atomic_write(&path, &[])?)
     }
 
     /// The picture of what the network made of a validation pair last.
@@ -210,7 +249,7 @@ impl Folder {
             let path = entry.path();
             let is_one = entry.file_name().to_string_lossy().starts_with(BEST);
             if is_one && path != best {
-                let _ = std::fs::remove_dir_all(path);
+                let _ = folder::remove_finished(&path, PACKAGE_KIND);
             }
         }
     }
@@ -273,6 +312,7 @@ impl Folder {
         if standing.version != VERSION {
             return Err(bad(&path, format!("it is of version {}, this program reads {VERSION}", standing.version)));
         }
+        standing.check(&path)?;
         let plain = standing.tensors.starts_with("tensors-") && !standing.tensors.contains(['/', '\\']);
         if !plain {
             return Err(bad(&path, "it names no file of tensors".to_owned()));
@@ -332,7 +372,8 @@ pub(crate) fn restore(
 }
 
 fn read(path: &Path, most: u64) -> Result<Vec<u8>, JobError> {
-    let size = std::fs::metadata(path).map_err(io(path))?.len();
+    let file = open_regular(path).map_err(io(path))?;
+    let size = file.metadata().map_err(io(path))?.len();
     if size > most {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
@@ -340,7 +381,9 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, JobError> {
             next_step: "begin anew with --anew in place of --resume".to_owned(),
         });
     }
-    std::fs::read(path).map_err(io(path))
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes).map_err(io(path))?;
+    Ok(bytes)
 }
 
 fn bytes_of(values: &[f32]) -> &[u8] {

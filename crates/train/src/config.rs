@@ -4,11 +4,18 @@ use crate::error::wrong;
 use cytoscope_graph::ElementType;
 use cytoscope_graph::training::{Decay, Loss, LossKind, LossTerm, Optimizer, Schedule};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::JobError;
+use cytoscope_pipeline::{JobError, MAX_THREADS};
 use cytoscope_samples::{AugmentOptions, ChannelPair, FindOptions, Normalise, SpacingOrder, TargetKind};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// Most patches of a step: their gradients are one sum, and more learn nothing faster.
+const MAX_BATCH: usize = 4096;
+/// Most batches whose gradients are added up.
+const MAX_ACCUMULATE: usize = 1 << 16;
+/// Longest edge of a patch in voxels.
+const MAX_PATCH_EDGE: usize = 4096;
 
 /// Settings of a training. What is `None` follows from the data or the model that training starts from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -144,12 +151,12 @@ impl TrainConfig {
         share("schedule.warm_up", self.schedule.warm_up)?;
         share("schedule.end", self.schedule.end)?;
         share("validation.fraction", self.validation.fraction)?;
-        if self.accumulate == 0 || self.batch == Some(0) {
-            return Err(wrong("accumulate and batch must be at least 1"));
-        }
-        if self.workers == 0 {
-            return Err(wrong("workers must be at least 1"));
-        }
+        let within = |what: &str, n: usize, most: usize| {
+            if (1..=most).contains(&n) { Ok(()) } else { Err(wrong(format!("{what} is {n}: expected 1 to {most}"))) }
+        };
+        within("accumulate", self.accumulate, MAX_ACCUMULATE)?;
+        within("batch", self.batch.unwrap_or(1), MAX_BATCH)?;
+        within("workers", self.workers, MAX_THREADS)?;
         if self.schedule.rate.is_some_and(|r| !r.is_finite() || r <= 0.0) {
             return Err(wrong(format!(
                 "schedule.rate is {:?}: expected a number above 0, such as 0.001",
@@ -159,8 +166,8 @@ impl TrainConfig {
         if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
             return Err(wrong("clip_norm must be 0 or more"));
         }
-        if self.patch_zyx.is_some_and(|p| p.contains(&0)) {
-            return Err(wrong("patch_zyx must be three lengths above 0"));
+        for edge in self.patch_zyx.into_iter().flatten() {
+            within("an edge of patch_zyx", edge, MAX_PATCH_EDGE)?;
         }
         if self.voxel_um.is_some_and(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
             return Err(wrong("voxel_um must be three sizes above 0"));

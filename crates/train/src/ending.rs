@@ -16,6 +16,8 @@ use cytoscope_graph::package::Package;
 use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::TargetKind;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::folder::Replaced;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -237,6 +239,7 @@ impl Training<'_> {
                 accuracy_budget: budget,
                 keep_float: Default::default(),
                 without_float: false,
+                overwrite: Overwrite::Refuse,
             };
             let scored = job.run_with(&quiet, Some(&teacher)).and_then(|report| {
                 let quantized = Quantized {
@@ -284,6 +287,12 @@ impl Training<'_> {
         }
         let shown = package.display().to_string();
         let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
-        cytoscope_pipeline::packages::save(&package, out)
+        match cytoscope_pipeline::packages::save(&package, out, self.job.overwrite)? {
+            Replaced::MovedTo(aside) => {
+                self.context.note(format!("What was at {} was moved to {}.", out.display(), aside.display()));
+            }
+            Replaced::Nothing | Replaced::Ours => {}
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::checkpoint::{Folder, Kept};
 use crate::config::TrainConfig;
-use crate::error::io;
 use crate::history::History;
 use crate::train;
 use crate::validate::PairScore;
@@ -10,6 +9,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::quantize::TileTime;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::Task;
+use cytoscope_storage::Overwrite;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,6 +46,9 @@ pub struct TrainJob {
     /// Where steps are computed: a device, or `auto` for the processor. Everything else is the processor's.
     #[serde(default = "auto")]
     pub device: String,
+    /// What happens to something else than a package of ours at the path of the new one.
+    #[serde(default)]
+    pub overwrite: Overwrite,
 }
 
 pub(crate) fn auto() -> String {
@@ -164,10 +167,9 @@ impl TrainJob {
     /// Removes what an earlier run left.
     ///
     /// # Errors
-    /// [`JobError::Io`] if the folder cannot be removed.
+    /// [`JobError::Storage`] if the folder cannot be removed, or was not made for a training.
     pub fn discard(&self) -> Result<(), JobError> {
-        let path = self.folder();
-        if path.exists() { std::fs::remove_dir_all(&path).map_err(io(&path)) } else { Ok(()) }
+        Folder::beside(&self.out).remove()
     }
 
     /// Runs the job. Cancelling it keeps what was learnt for [`TrainJob::resume`]; asked to finish, it ends as ever, only sooner.

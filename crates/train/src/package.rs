@@ -3,11 +3,12 @@
 use crate::error::model;
 use crate::history::History;
 use crate::network::Start;
-use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, PackageError, Processing, TensorSpec};
+use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
 use cytoscope_graph::{Graph, Tensor, reference};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::JobError;
 use cytoscope_samples::TargetKind;
+use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -123,10 +124,7 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         float_graph: None,
         tolerance: None,
     };
-    builder.save(to).map_err(|e| match e {
-        PackageError::Io { path, error } => JobError::Io { path, error },
-        other => JobError::model(to.display().to_string(), other),
-    })
+    cytoscope_pipeline::packages::write(builder, to, Overwrite::Refuse).map(|_| ())
 }
 
 /// A name that packages may have, out of a path.

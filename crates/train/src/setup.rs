@@ -14,7 +14,6 @@ use crate::train::Training;
 use crate::validate::Validator;
 use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
 use cytoscope_graph::ElementType;
-use cytoscope_graph::package::Package;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event, JobError};
 use cytoscope_profile::Recorder;
@@ -27,19 +26,6 @@ use std::time::{Instant, UNIX_EPOCH};
 const PATCH: [usize; 3] = [24, 64, 64];
 /// Patches of a step where nothing is said.
 const BATCH: usize = 2;
-
-/// Refuses to write over what is no package.
-pub(crate) fn spare(out: &Path) -> Result<(), JobError> {
-    let is_zip = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"));
-    if out.is_file() && !(is_zip && Package::open(out).is_ok()) {
-        return Err(wrong(format!("{} is a file and no package: give another path with --out", out.display())));
-    }
-    let full = std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
-    if out.is_dir() && full && !out.join("rdf.yaml").is_file() {
-        return Err(wrong(format!("{} holds other files: give a new folder with --out", out.display())));
-    }
-    Ok(())
-}
 
 /// What the data are, so that a resumed training notices others.
 pub(crate) fn fingerprint(data: &Data) -> String {

@@ -10,18 +10,19 @@ use crate::job::{TrainJob, TrainReport};
 use crate::network::Start;
 use crate::package::Description;
 use crate::pictures::Views;
-use crate::setup::{agree, fingerprint, prepare, spare};
+use crate::setup::{agree, fingerprint, prepare};
 use crate::step::{Learnt, State, Stepper, StepperOptions};
 use crate::trial::Tried;
 use crate::validate::{Scores, Validator};
 use cytoscope_engine::Engine;
-use cytoscope_graph::package::Package;
+use cytoscope_graph::package::{Package, check_destination};
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind};
+use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind, check_threads};
 use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,8 +62,11 @@ pub(crate) struct Training<'a> {
 pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
     let began = Instant::now();
     job.config.check()?;
+    check_threads(job.threads)?;
     let folder = Folder::beside(&job.out);
-    spare(&job.out)?;
+    let inputs = [job.data.as_path(), Path::new(&job.from)];
+    check_destination(&job.out, &inputs, job.overwrite)?;
+    folder.check(&inputs)?;
     let kept = match (job.resume, folder.holds_one()) {
         (true, true) => Some(folder.load()?),
         (true, false) => {
@@ -88,6 +92,10 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
     }
     let held_back = kept.as_ref().map(|(standing, _)| standing.validation.as_slice()).filter(|names| !names.is_empty());
     let data = data::load(context, &job.data, job.task, &config, job.seed, held_back)?;
+    let pairs = &data.dataset.pairs;
+    let files: Vec<&Path> = pairs.iter().flat_map(|p| [p.image.path.as_path(), p.target.path.as_path()]).collect();
+    check_destination(&job.out, &files, job.overwrite)?;
+    folder.check(&files)?;
     let claimed = folder.claim()?;
     if kept.is_none() {
         folder.begin()?;

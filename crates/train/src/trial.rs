@@ -9,6 +9,7 @@ use crate::step::Stepper;
 use crate::train::Training;
 use crate::validate::Scores;
 use cytoscope_engine::Precision;
+use cytoscope_graph::package::PACKAGE_KIND;
 use cytoscope_graph::{Graph, passes};
 use cytoscope_pipeline::{Event, JobError};
 use cytoscope_samples::TargetKind;
@@ -79,7 +80,8 @@ impl Training<'_> {
             let live = self.views.live().and_then(|case| seen.get(case)?.clone());
             found.map(|scores| Tried { plain: scores.clone(), tuned: scores, seen, live })
         };
-        let _ = std::fs::remove_dir_all(&path);
+        // One that stays is replaced by the next.
+        let _ = cytoscope_storage::folder::remove_finished(&path, PACKAGE_KIND);
         scores
     }
 
@@ -99,7 +101,7 @@ impl Training<'_> {
         let Some((case, live)) = self.views.live().zip(live) else { return };
         let Some((png, caption)) = self.views.shown(case, live).zip(self.views.caption(case)) else { return };
         let path = self.folder.shown();
-        if cytoscope_formats::atomic_write(&path, &png).is_ok() {
+        if cytoscope_storage::write::atomic_write(&path, &png).is_ok() {
             self.context.tell(&Event::Pictured { step, path, caption });
         }
     }

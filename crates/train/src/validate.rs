@@ -9,11 +9,15 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{CancelToken, Context, JobError, Output, PredictJob};
 use cytoscope_profile::Recorder;
 use cytoscope_samples::{ImageRef, Pair, TargetKind};
+use cytoscope_storage::{Overwrite, folder};
 use cytoscope_volume::{Array, Axes, Axis, Region, Samples};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The kind of the folder that validation predicts into, as its marker says it.
+const SCRATCH_KIND: &str = "scratch";
 
 /// Scores of one pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -235,7 +239,10 @@ impl Validator {
             memory_budget_bytes: None,
             resume: false,
             threads: self.threads,
+            overwrite: Overwrite::Refuse,
         };
+        folder::remove_working(&out, SCRATCH_KIND)?;
+        folder::create_working(&out, SCRATCH_KIND)?;
         let outcome = job.run(&quiet, devices)?;
         if let Some(failure) = outcome.failed.first() {
             return Err(JobError::Mismatch {
@@ -250,7 +257,8 @@ impl Validator {
         let axes: Vec<Axis> = array.axes().iter().collect();
         let shape = array.shape().to_vec();
         let values = array.into_samples().to_f32();
-        let _ = std::fs::remove_dir_all(&out);
+        // What stays is removed before the next prediction.
+        let _ = folder::remove_working(&out, SCRATCH_KIND);
         // Maps of several channels are written Z, C, Y, X.
         match (axes.as_slice(), shape.as_slice()) {
             ([Axis::Z, Axis::C, Axis::Y, Axis::X], [nz, nc, ny, nx]) => {

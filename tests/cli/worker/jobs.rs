@@ -250,6 +250,7 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
         voxel_um: None,
         intensities: Some(desk.path(&raw)),
         options: card.segment.clone().unwrap(),
+        overwrite: Default::default(),
     };
     // With the model's own settings the map gives the prediction's own objects and table.
     let (labels, table) = (desk.path("l.tif"), desk.path("t.csv"));

@@ -193,6 +193,7 @@ impl Wizard {
             config,
             resume: false,
             anew: false,
+            overwrite: Default::default(),
             seed: 0,
             threads: 0,
             without_int8: false,

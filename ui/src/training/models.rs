@@ -5,8 +5,11 @@ use super::{file_name, plan, sentence};
 use crate::app::Workbench;
 use crate::opener::Ask;
 use crate::panels::Task as PanelTask;
-use cytoscope_graph::package::Package;
+use cytoscope_graph::package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_pipeline::{JobError, packages};
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::folder::remove_finished;
+use cytoscope_storage::target::check_file;
 use cytoscope_train::Verdict;
 use std::path::{Path, PathBuf};
 
@@ -36,20 +39,21 @@ fn opened(path: &Path) -> Result<Package, String> {
 }
 
 /// Writes a package under another name.
-fn save_as(from: &Path, name: &str, to: &Path) -> Result<PathBuf, String> {
+fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<PathBuf, String> {
+    check_destination(to, &[from], overwrite).map_err(|e| e.to_string())?;
     let mut package = opened(from)?;
     package.name = name.to_owned();
     if let Some(parent) = to.parent() {
         std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
     }
-    packages::save(&package, to).map_err(|e| sentence(&e))?;
+    packages::save(&package, to, overwrite).map_err(|e| sentence(&e))?;
     Ok(to.to_owned())
 }
 
 /// Removes a package that there is another copy of.
 fn remove(package: &Path) {
-    // One that cannot be removed only takes room.
-    let _ = if package.is_dir() { std::fs::remove_dir_all(package) } else { std::fs::remove_file(package) };
+    // One that stays, because it was changed or cannot be removed, only takes room.
+    let _ = remove_finished(package, PACKAGE_KIND);
 }
 
 /// A name that no other model has, with a number where it is taken; `None` if very many are.
@@ -66,16 +70,17 @@ fn save_left(from: &Path, name: &str, models: &Path, known: &[String]) -> Result
     };
     let free = free_name(name, |name| known.iter().any(|k| k == name) || is_there(name));
     let free = free.ok_or_else(|| format!("Very many models are called {name}"))?;
-    let saved = save_as(from, &free, &models.join(&free))?;
+    let saved = save_as(from, &free, &models.join(&free), Overwrite::Refuse)?;
     remove(from);
     Ok(saved)
 }
 
-/// Writes a package, or its network, to give it away.
+/// Writes a package, or its network, to give it away. The dialog that asked for the path has asked about replacing a file, too.
 fn export(from: &Path, name: &str, to: &Path, format: Format) -> Result<PathBuf, String> {
     match format {
-        Format::Zip => save_as(from, name, to),
+        Format::Zip => save_as(from, name, to, Overwrite::Replace),
         Format::Onnx => {
+            check_file(to, &[from], Overwrite::Replace).map_err(|e| e.to_string())?;
             let package = opened(from)?;
             package.graph.save(to).map_err(|e| sentence(&JobError::model(to.display().to_string(), e)))?;
             Ok(to.to_owned())
@@ -105,7 +110,7 @@ impl Workbench {
                 let sentence = format!("{} is there already: choose another name", to.display());
                 return News::Saved(Err(sentence));
             }
-            News::Saved(save_as(&from, &name, &to))
+            News::Saved(save_as(&from, &name, &to, Overwrite::Refuse))
         });
         if saving.is_some() {
             self.wizard.saving = Saving::Model;

@@ -171,7 +171,7 @@ impl Keeper {
                     bytes = newer;
                 }
                 // On a full disk the training itself tells.
-                let _ = cytoscope_formats::atomic_write(&path, &bytes);
+                let _ = cytoscope_storage::write::atomic_write(&path, &bytes);
             }
         });
         Some((Self { lock, writer: spawned.ok().map(|thread| (sender, thread)) }, plan, report))

@@ -143,7 +143,7 @@ impl JournalFile {
     /// error the journal is as it was.
     pub fn replace(&mut self, fill: impl FnOnce(&mut RecordWriter<'_>) -> io::Result<()>) -> Result<(), AnnotateError> {
         let (mut len, mut position) = (0, 0);
-        cytoscope_formats::atomic_write_with(&self.path, |out| {
+        cytoscope_storage::write::atomic_write_with(&self.path, |out| {
             let mut writer = RecordWriter { out, len: 0, position: 0 };
             fill(&mut writer)?;
             (len, position) = (writer.len, writer.position);

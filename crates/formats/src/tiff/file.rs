@@ -171,6 +171,11 @@ impl FileSet {
         (self.files.len() - 1) as u32
     }
 
+    /// The paths of all files, opened or not.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|(path, _)| path.as_path())
+    }
+
     /// The file of a number.
     pub fn get(&self, index: u32) -> Result<Arc<TiffFile>, FormatError> {
         let Some((path, slot)) = self.files.get(index as usize) else {

@@ -1,13 +1,14 @@
 //! The streaming writer.
 
 use super::{
-    atomic::PartialFile,
     ifd::{self, Value},
     imagej, ome,
+    output::Output,
     range::Ranges,
     spec::{Compression, Container, WriteSpec},
 };
 use crate::{codec, error::FormatError, meta::ByteOrder, npy, tiff::ifd::tag};
+use cytoscope_storage::write::FinishedFile;
 use cytoscope_volume::{Array, Axis};
 use rayon::prelude::*;
 use std::{borrow::Cow, io, path::Path};
@@ -40,7 +41,7 @@ const CLASSIC_BYTES: u64 = (4 << 30) - (1 << 20);
 #[derive(Debug)]
 pub struct StackWriter {
     spec: WriteSpec,
-    out: PartialFile,
+    out: Output,
     path: std::path::PathBuf,
     at: u64,
     planes_done: usize,
@@ -64,7 +65,7 @@ impl StackWriter {
     /// [`FormatError::Io`] where the folder cannot be written.
     pub fn create(path: &Path, spec: &WriteSpec) -> Result<Self, FormatError> {
         spec.check(path)?;
-        let mut out = PartialFile::create(path)?;
+        let mut out = Output::create(path)?;
         let (order, layout, head) = match spec.container {
             Container::Npy => (ByteOrder::Little, Layout::Npy, npy::header(spec.dtype, &spec.shape)),
             Container::ImageJ => {
@@ -173,7 +174,17 @@ impl StackWriter {
     ///
     /// # Errors
     /// [`FormatError::Misused`] if planes are missing, [`FormatError::Io`] if writing fails; no file is left then.
-    pub fn finish(mut self) -> Result<(), FormatError> {
+    pub fn finish(self) -> Result<(), FormatError> {
+        let path = self.path.clone();
+        self.finish_unpublished()?.publish().map_err(|e| FormatError::io(&path, "finishing the file", e))
+    }
+
+    /// Writes what remains and syncs the file, which gets its name when it is published: so that several files of one result can
+    /// appear together.
+    ///
+    /// # Errors
+    /// As [`StackWriter::finish`].
+    pub fn finish_unpublished(mut self) -> Result<FinishedFile, FormatError> {
         if self.planes_done != self.spec.planes() {
             return Err(FormatError::misused(
                 &self.path,
@@ -196,7 +207,7 @@ impl StackWriter {
                 self.finish_ome(big, rows_per_strip, &offsets, &counts)?;
             }
         }
-        self.out.commit()
+        self.out.finish()
     }
 
     fn finish_imagej_pages(&mut self, data_at: u64, link_at: u64) -> Result<(), FormatError> {

@@ -1,6 +1,7 @@
 //! What is wrong with a package.
 
 use crate::GraphError;
+use cytoscope_storage::StorageError;
 use std::path::{Path, PathBuf};
 
 /// A package that cannot be used.
@@ -73,6 +74,9 @@ pub enum PackageError {
         /// What is wrong.
         error: GraphError,
     },
+    /// A package that may not be written where it was asked for, or could not be.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
     /// A file that could not be read or written.
     #[error("{path}: {error}")]
     Io {

@@ -14,7 +14,7 @@ pub use error::PackageError;
 pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, TensorSpec};
 pub use test_run::{Tolerance, compare};
-pub use write::PackageBuilder;
+pub use write::{PACKAGE_KIND, PackageBuilder, check_destination};
 
 use crate::passes::quantize::is_quantized;
 use crate::{Graph, GraphLimits, Tensor, npy};

@@ -1,11 +1,18 @@
 //! Writing a bioimage.io 0.5 package.
 
 use super::files::sha256;
-use super::{AxisKind, AxisSize, FLOAT_WEIGHTS, PackageError, Processing, TensorSpec, Tolerance};
+use super::{AxisKind, AxisSize, FLOAT_WEIGHTS, MAX_RDF_BYTES, PackageError, Processing, TensorSpec, Tolerance};
 use crate::{EXPORT_OPSET, Graph, Tensor, npy};
+use cytoscope_storage::folder::{self, Replaced};
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{MARKER, Manifest, Overwrite, StorageError, target};
 use serde_json::{Map, Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
+
+/// The kind of a package's folder, as its marker says it.
+pub const PACKAGE_KIND: &str = "package";
 
 /// Everything a package is made of.
 #[derive(Debug, Clone)]
@@ -45,38 +52,23 @@ pub struct PackageBuilder {
 }
 
 impl PackageBuilder {
-    /// Writes a folder, or a zip where the path ends in `.zip`: beside the target first, then renamed.
+    /// Writes a folder, or a zip where the path ends in `.zip`: whole or not at all. The marker in it lists its files, so that it is
+    /// known later whether it may be replaced. What lies there already is replaced if it is a package that this program wrote and
+    /// nobody changed; else as `overwrite` says.
     ///
     /// # Errors
-    /// [`PackageError`] if the graph has no ONNX form, a name breaks the specification, or a file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<(), PackageError> {
+    /// [`PackageError`] if the graph has no ONNX form, a name breaks the specification, a file cannot be written, or the path holds
+    /// something else ([`PackageError::Storage`]).
+    pub fn save(&self, path: &Path, overwrite: Overwrite) -> Result<Replaced, PackageError> {
+        check_destination(path, &[], overwrite)?;
         let files = self.files(path)?;
-        let beside = path.with_file_name(format!(
-            ".{}.partial-{}",
-            path.file_name().map_or_else(|| "package".into(), |n| n.to_string_lossy().into_owned()),
-            std::process::id()
-        ));
-        let io = |e| PackageError::io(path, e);
-        let result = if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip")) {
-            write_zip(&beside, &files).map_err(io)
-        } else {
-            write_folder(&beside, &files).map_err(io)
-        };
-        let result = result.and_then(|()| {
-            if path.is_dir() && beside.is_dir() {
-                // A folder cannot be renamed over another: the old one goes aside first.
-                let old = beside.with_extension("old");
-                std::fs::rename(path, &old).map_err(io)?;
-                std::fs::rename(&beside, path).map_err(io)?;
-                std::fs::remove_dir_all(&old).map_err(io)
-            } else {
-                std::fs::rename(&beside, path).map_err(io)
-            }
-        });
-        if result.is_err() {
-            let _ = if beside.is_dir() { std::fs::remove_dir_all(&beside) } else { std::fs::remove_file(&beside) };
+        if !is_zip(path) {
+            return Ok(folder::write_finished(path, PACKAGE_KIND, &files, overwrite)?);
         }
-        result
+        let bytes = zip_bytes(&files).map_err(|e| PackageError::io(path, e))?;
+        let existed = std::fs::symlink_metadata(path).is_ok();
+        atomic_write(path, &bytes)?;
+        Ok(if existed { Replaced::Ours } else { Replaced::Nothing })
     }
 
     /// Names and bytes of all files, in a fixed order.
@@ -271,29 +263,52 @@ fn step_entry(step: &Processing) -> Value {
     }
 }
 
-fn write_folder(path: &Path, files: &[(String, Vec<u8>)]) -> std::io::Result<()> {
-    std::fs::create_dir_all(path)?;
-    for (name, bytes) in files {
-        let mut file = std::fs::File::create(path.join(name))?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-    }
-    Ok(())
+fn is_zip(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"))
 }
 
-/// A zip whose bytes depend on the files alone.
-fn write_zip(path: &Path, files: &[(String, Vec<u8>)]) -> std::io::Result<()> {
+/// Checks, before any work is done, that a package may be written to a path.
+///
+/// # Errors
+/// [`StorageError`] if the path is an input, or holds something that this program did not write and `overwrite` does not allow
+/// to replace.
+pub fn check_destination(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
+    if !is_zip(path) {
+        return folder::check_finished(path, PACKAGE_KIND, inputs, overwrite);
+    }
+    match target::check_file(path, inputs, overwrite) {
+        Err(StorageError::Exists { .. }) if is_own_zip(path) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a zip is a package that this program wrote and that holds nothing else.
+fn is_own_zip(path: &Path) -> bool {
+    let Some(mut archive) = open_regular(path).ok().and_then(|file| zip::ZipArchive::new(file).ok()) else {
+        return false;
+    };
+    let mut names: Vec<String> = archive.file_names().flatten().map(|name| name.into_owned()).collect();
+    let mut marker = Vec::new();
+    let read = archive.by_name(MARKER).map(|entry| entry.take(MAX_RDF_BYTES).read_to_end(&mut marker));
+    let manifest = Manifest::from_bytes(&marker).filter(|m| read.is_ok() && m.kind == PACKAGE_KIND);
+    let Some(files) = manifest.and_then(|m| m.files) else { return false };
+    let mut listed: Vec<String> = files.into_iter().map(|f| f.name).chain([MARKER.to_owned()]).collect();
+    names.sort();
+    listed.sort();
+    names == listed
+}
+
+/// The bytes of a zip, which depend on the files alone. The marker goes last.
+fn zip_bytes(files: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8>> {
     // Made in memory, where the files are already: a full disk then shows in one place.
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Deflated)
         .last_modified_time(zip::DateTime::default());
-    for (name, bytes) in files {
+    let marker = (MARKER.to_owned(), Manifest::finished(PACKAGE_KIND, files).to_bytes());
+    for (name, bytes) in files.iter().chain([&marker]) {
         zip.start_file(name.as_str(), options)?;
         zip.write_all(bytes)?;
     }
-    let bytes = zip.finish()?.into_inner();
-    let mut file = std::fs::File::create(path)?;
-    file.write_all(&bytes)?;
-    file.sync_all()
+    Ok(zip.finish()?.into_inner())
 }

@@ -3,10 +3,11 @@
 use super::Output;
 use super::prediction::Prediction;
 use crate::model::Task;
-use crate::{Context, JobError, Model, provenance};
+use crate::{Context, JobError, Model, provenance, results};
 use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
+use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, Axes, DType};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -37,9 +38,9 @@ impl Paths {
         }
     }
 
-    /// Refuses to write over files that no earlier prediction of this input made: nothing is ever lost.
-    pub(super) fn refuse_foreign(&self, wanted: &BTreeSet<Output>) -> Result<(), JobError> {
-        let own = provenance::outputs_of(&self.provenance);
+    /// Refuses to write over files that are not as an earlier prediction of this input wrote them, unless the user asked for it.
+    pub(super) fn refuse_foreign(&self, wanted: &BTreeSet<Output>, overwrite: Overwrite) -> Result<(), JobError> {
+        provenance::refuse_foreign_record(&self.provenance, overwrite)?;
         for (output, paths) in [
             (Output::Raw, vec![&self.raw]),
             (Output::Labels, vec![&self.labels, &self.labels_wide]),
@@ -47,13 +48,7 @@ impl Paths {
             (Output::Preview, vec![&self.preview]),
         ] {
             for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
-                let ours = own.iter().any(|o| o.file_name() == path.file_name());
-                if path.exists() && !ours {
-                    return Err(JobError::WrongUse(format!(
-                        "{} is there already and was not made by a prediction: give another folder with --out",
-                        path.display()
-                    )));
-                }
+                results::check(path, &[], overwrite)?;
             }
         }
         Ok(())
@@ -64,7 +59,7 @@ impl Paths {
 #[derive(Default)]
 pub(super) struct Writers {
     pub raw: Option<StackWriter>,
-    pub labels: Option<(StackWriter, PathBuf)>,
+    pub labels: Option<StackWriter>,
 }
 
 fn raw_axes(times: usize) -> Axes {

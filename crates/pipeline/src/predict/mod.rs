@@ -16,11 +16,13 @@ pub use plan::{Blend, TilePlan, TileRequest};
 use crate::devices::{Chosen, ChosenEngine, Devices};
 use crate::error::naming;
 use crate::evaluate::{looks_like_labels, pair_key};
+use crate::job::check_threads;
 use crate::wire;
 use crate::{Context, Event, JobError, JobErrorKind, Model, provenance};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::OpenOptions;
 use cytoscope_profile::StageTotal;
+use cytoscope_storage::{Overwrite, StorageError};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -100,6 +102,9 @@ pub struct PredictJob {
     /// Threads; 0: all.
     #[serde(default)]
     pub threads: usize,
+    /// What happens to files under the names of results that no prediction wrote.
+    #[serde(default)]
+    pub overwrite: Overwrite,
 }
 
 fn auto() -> String {
@@ -161,6 +166,9 @@ pub struct PredictOutcome {
     /// Inputs that failed.
     pub failed: Vec<InputFailure>,
 }
+
+/// Longest edge of a tile that can be asked for, in voxels.
+const MAX_TILE_EDGE: usize = 1 << 20;
 
 /// Endings of files taken from folders.
 const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
@@ -275,6 +283,7 @@ impl PredictJob {
         devices: &Devices,
         live: Option<&dyn LiveSink>,
     ) -> Result<PredictOutcome, JobError> {
+        self.check()?;
         let request: DeviceRequest = self.device.parse()?;
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
@@ -290,7 +299,7 @@ impl PredictJob {
             });
         }
         let stems = stems(&files);
-        self.spare_inputs(&files, &stems)?;
+        self.refuse_inputs(&files, &stems)?;
         let model = Model::load(&self.model)?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
@@ -323,16 +332,32 @@ impl PredictJob {
         Ok(outcome)
     }
 
+    /// Refuses values that no command line would take: jobs also come from files.
+    fn check(&self) -> Result<(), JobError> {
+        let wrong = |what: String| Err(JobError::WrongUse(what));
+        check_threads(self.threads)?;
+        if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
+            return wrong(format!("a tile of {tile:?} voxels: expected lengths from 1 to {MAX_TILE_EDGE}"));
+        }
+        if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
+            return wrong(format!("an overlap of {overlap}: expected a share from 0 to below 1"));
+        }
+        if self.memory_budget_bytes == Some(0) {
+            return wrong("a memory budget of 0 bytes: expected a size such as 2G".to_owned());
+        }
+        match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
+            Some(um) => wrong(format!("a voxel size of {um:?} µm: expected three sizes above 0")),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a job whose results would overwrite its inputs.
-    fn spare_inputs(&self, files: &[PathBuf], stems: &[String]) -> Result<(), JobError> {
+    fn refuse_inputs(&self, files: &[PathBuf], stems: &[String]) -> Result<(), JobError> {
         let Ok(out) = self.out.canonicalize() else { return Ok(()) };
         let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
         match stems.iter().flat_map(|stem| files::Paths::new(&out, stem).all()).find(|path| inputs.contains(path)) {
             None => Ok(()),
-            Some(path) => Err(JobError::WrongUse(format!(
-                "{}: a result would overwrite this input; write to another folder with --out",
-                path.display()
-            ))),
+            Some(path) => Err(StorageError::IsInput { path }.into()),
         }
     }
 
@@ -347,12 +372,19 @@ impl PredictJob {
         stem: &str,
         live: Option<&dyn LiveSink>,
     ) -> Result<InputReport, JobError> {
+        if input.to_str().is_none() {
+            return Err(JobError::Mismatch {
+                path: input.to_owned(),
+                problem: "the name is not valid Unicode (UTF-8), so the result's record could not name it".to_owned(),
+                next_step: "rename the file".to_owned(),
+            });
+        }
         let result = one::predict(self, context, model, engine, input, stem, live);
         match result {
             // A device that gives up is not the end of the run: the processor takes over.
             Err(JobError::Engine(e)) if engine.can_step_down() => {
                 context.note(format!("{e}; going on with the processor"));
-                *engine = devices.step_down(engine, &e)?;
+                *engine = devices.step_down(context, model, self, engine, &e)?;
                 engine.tell(context);
                 one::predict(self, context, model, engine, input, stem, live)
             }
@@ -366,6 +398,7 @@ impl PredictJob {
             resume: false,
             memory_budget_bytes: None,
             threads: 0,
+            overwrite: Overwrite::Refuse,
             inputs: vec![input.to_owned()],
             ..self.clone()
         };

@@ -11,6 +11,8 @@ use super::{InputReport, Output, PredictJob, preview};
 use crate::devices::{Chosen, ChosenEngine};
 use crate::model::Task;
 use crate::ops;
+use crate::provenance::{InputRecord, Parts};
+use crate::results::Publication;
 use crate::spool::Spool;
 use crate::stack::{ChannelStream, Extents, Stack};
 use crate::{Context, JobError, Model, provenance};
@@ -19,6 +21,8 @@ use cytoscope_formats::ImageMeta;
 use cytoscope_graph::package::Processing;
 use cytoscope_objects::measure::ObjectRow;
 use cytoscope_profile::Stage;
+use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::write::write_unpublished;
 use cytoscope_volume::{Array, DType, Samples};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -69,6 +73,7 @@ pub(super) fn predict(
         (true, Task::LabelFree) => [Output::Raw].into(),
     };
     let paths = Paths::new(&job.out, stem);
+    let _lock = ResultsLock::acquire(&job.out, stem)?;
     let fingerprint = job.fingerprint(model, input);
     if job.resume
         && let Some(report) = provenance::finished(&paths.provenance, &fingerprint)
@@ -77,7 +82,8 @@ pub(super) fn predict(
         let precision = model.precision_on(engine.chosen.id, job.precision);
         return Ok(report_of_resumed(&report, input, &engine.chosen, model, precision));
     }
-    paths.refuse_foreign(&wanted)?;
+    paths.refuse_foreign(&wanted, job.overwrite)?;
+    let read_from = InputRecord::of(input);
     for &time in &times {
         Stack::new(&image, time).check_ends()?;
     }
@@ -195,7 +201,7 @@ pub(super) fn predict(
         let dtype = if most > MAX_U16_LABELS { DType::U32 } else { DType::U16 };
         let path = if dtype == DType::U16 { &paths.labels } else { &paths.labels_wide };
         if wanted.contains(&Output::Labels) {
-            writers.labels = Some((label_writer(path, &meta, &extents.zyx, times.len(), dtype, most)?, path.clone()));
+            writers.labels = Some(label_writer(path, &meta, &extents.zyx, times.len(), dtype, most)?);
         }
         let measure = wanted.contains(&Output::Table);
         for ((stack, labels), time) in labelled.into_iter().zip(&times) {
@@ -206,7 +212,7 @@ pub(super) fn predict(
                     shown_labels = Some(slice.to_vec());
                 }
                 z += 1;
-                let Some((writer, _)) = writer else { return Ok(()) };
+                let Some(writer) = writer else { return Ok(()) };
                 let samples = match dtype {
                     DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
                     _ => Samples::U32(slice.to_vec()),
@@ -221,37 +227,50 @@ pub(super) fn predict(
             rows.push((*time, table));
         }
     }
-    let _span = context.recorder.span(Stage::Write, "finish");
-    let mut outputs = Vec::new();
+    let span = context.recorder.span(Stage::Write, "finish");
+    let mut publication = Publication::default();
     if let Some(writer) = writers.raw.take() {
-        writer.finish()?;
-        outputs.push(paths.raw.clone());
+        publication.add(writer.finish_unpublished()?);
     }
-    if let Some((writer, path)) = writers.labels.take() {
-        writer.finish()?;
-        outputs.push(path);
+    if let Some(writer) = writers.labels.take() {
+        publication.add(writer.finish_unpublished()?);
     }
     if wanted.contains(&Output::Table) {
-        cytoscope_formats::atomic_write(&paths.table, table_text(&rows, &names, extents.times > 1).as_bytes())?;
-        outputs.push(paths.table.clone());
+        let text = table_text(&rows, &names, extents.times > 1);
+        publication.add(write_unpublished(&paths.table, text.as_bytes())?);
     }
     if preview {
         let plane = [extents.zyx[1], extents.zyx[2]];
         let time = times.first().copied().unwrap_or(0);
         let channel = channels.first().copied().unwrap_or(0);
         let raw = Stack::new(&image, time).read(context, channel, shown..shown + 1)?.to_f32();
-        match (&shown_labels, &shown_prediction) {
-            (Some(labels), _) => preview::outlined(&paths.preview, plane, &raw, labels)?,
-            (None, Some(predicted)) => preview::beside(&paths.preview, plane, &raw, predicted)?,
-            (None, None) => {}
+        let png = match (&shown_labels, &shown_prediction) {
+            (Some(labels), _) => Some(preview::outlined(&paths.preview, plane, &raw, labels)?),
+            (None, Some(predicted)) => Some(preview::beside(&paths.preview, plane, &raw, predicted)?),
+            (None, None) => None,
+        };
+        if let Some(png) = png {
+            publication.add(write_unpublished(&paths.preview, &png)?);
         }
-        outputs.push(paths.preview.clone());
     }
-    drop(_span);
+    if let Some(change) = read_from.change(&InputRecord::of(input)) {
+        return Err(JobError::Mismatch {
+            path: input.to_owned(),
+            problem: format!(
+                "the file {change}: it changed while it was read, so its prediction would be of neither version"
+            ),
+            next_step: "wait until it is written, and predict again".to_owned(),
+        });
+    }
+    if let Some(change) = model.change_on_disk() {
+        notes.push(format!("the model {change}: this result is of the model as it was when the run began"));
+    }
+    let records = publication.records()?;
+    drop(span);
     context.recorder.mark_memory("end");
     let mut report = InputReport {
         input: input.to_owned(),
-        outputs,
+        outputs: publication.targets(),
         resumed: false,
         shape_zyx: extents.zyx,
         times: times.len(),
@@ -266,7 +285,10 @@ pub(super) fn predict(
         actual_peak_bytes: cytoscope_profile::peak_resident_bytes(),
         notes,
     };
-    provenance::write(&paths.provenance, job, model, input, &fingerprint, &report)?;
+    // First the record, then the files: stopped in between, it is known whose they are.
+    let parts = Parts { job, model, input: read_from, fingerprint: &fingerprint, report: &report, outputs: records };
+    provenance::write(&paths.provenance, parts)?;
+    publication.publish()?;
     report.outputs.push(paths.provenance.clone());
     Ok(report)
 }
@@ -345,7 +367,7 @@ pub(crate) fn channels(
             0
         }
     };
-    if first + wants > have {
+    if first.checked_add(wants).is_none_or(|end| end > have) {
         return Err(mismatch(
             format!("the model takes {wants} channel(s) from channel {first} on, the file has {have}"),
             format!("give --channel 0 to {}", have.saturating_sub(wants)),

@@ -15,8 +15,8 @@ pub(super) fn middle(depth: usize) -> usize {
     depth / 2
 }
 
-/// Writes the slice in grey, each object outlined in its colour.
-pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &[u32]) -> Result<(), JobError> {
+/// The slice in grey as a PNG, each object outlined in its colour.
+pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &[u32]) -> Result<Vec<u8>, JobError> {
     let mut rgb: Vec<u8> = grey(raw).into_iter().flat_map(|v| [v; 3]).collect();
     for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l > 0) {
         let (y, x) = (i / nx.max(1), i % nx.max(1));
@@ -32,8 +32,8 @@ pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &
     Ok(preview_png(&Array::new("YXS".parse()?, vec![ny, nx, 3], rgb)?, false, path)?)
 }
 
-/// Writes the slice and what was predicted of it, side by side, each in its own contrast.
-pub(super) fn beside(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], predicted: &[f32]) -> Result<(), JobError> {
+/// The slice and what was predicted of it as a PNG, side by side, each in its own contrast.
+pub(super) fn beside(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], predicted: &[f32]) -> Result<Vec<u8>, JobError> {
     let (left, right) = (grey(raw), grey(predicted));
     let rgb: Vec<u8> = left
         .chunks(nx.max(1))

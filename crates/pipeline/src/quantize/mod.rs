@@ -19,9 +19,10 @@ use crate::packages::{self, Quantized};
 use crate::{Context, JobError, Model, Task, find_model};
 use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::package::{Package, Processing, Tolerance};
+use cytoscope_graph::package::{Package, Processing, Tolerance, check_destination};
 use cytoscope_graph::passes::quantize;
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_storage::Overwrite;
 use observe::{Runner, Tile};
 use search::{Found, Search};
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,9 @@ pub struct QuantizeJob {
     /// Leave the float network out of the package.
     #[serde(default)]
     pub without_float: bool,
+    /// What happens to something else than a package of ours at the path of the new one.
+    #[serde(default)]
+    pub overwrite: Overwrite,
 }
 
 /// One output of the network, quantized against float.
@@ -158,7 +162,8 @@ impl QuantizeJob {
             )));
         }
         let path = find_model(&self.model)?;
-        self.spare(&path)?;
+        let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();
+        check_destination(&self.out, &inputs, self.overwrite)?;
         let shown = path.display().to_string();
         let open = || Package::open(&path).map_err(|e| JobError::model(&*shown, e));
         let package = open()?;
@@ -240,33 +245,6 @@ impl QuantizeJob {
         self.write(context, &package, source, found.graph, &mut report)?;
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
-    }
-
-    /// Refuses to write over the model that is read.
-    fn spare(&self, model: &Path) -> Result<(), JobError> {
-        let same = matches!((self.out.canonicalize(), model.canonicalize()), (Ok(a), Ok(b)) if a == b);
-        if same {
-            return Err(JobError::WrongUse(format!(
-                "{} is the model that is quantized: give another path with --out",
-                self.out.display()
-            )));
-        }
-        let is_zip = self.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"));
-        let is_package = self.out.join("rdf.yaml").is_file() || (is_zip && Package::open(&self.out).is_ok());
-        if self.out.is_file() && !is_package {
-            return Err(JobError::WrongUse(format!(
-                "{} is a file and no package: give another folder, or a path that ends in .zip, with --out",
-                self.out.display()
-            )));
-        }
-        let mut inside = std::fs::read_dir(&self.out).into_iter().flatten();
-        if self.out.is_dir() && !is_package && inside.next().is_some() {
-            return Err(JobError::WrongUse(format!(
-                "{} holds other files: give a new folder with --out",
-                self.out.display()
-            )));
-        }
-        Ok(())
     }
 
     fn check_names(&self, graph: &Graph) -> Result<(), JobError> {
@@ -401,7 +379,7 @@ impl QuantizeJob {
             test_outputs: after,
             record,
         };
-        packages::save_quantized(package, inputs, quantized, &self.out)?;
+        packages::save_quantized(package, inputs, quantized, &self.out, self.overwrite)?;
         meter.add(1)
     }
 }

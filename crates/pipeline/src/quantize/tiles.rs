@@ -65,6 +65,7 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
         memory_budget_bytes: None,
         resume: false,
         threads: 0,
+        overwrite: Default::default(),
     };
     let image = cytoscope_formats::open(file, &job.open_options())?;
     let mut meta = image.meta().clone();

@@ -80,8 +80,7 @@ impl PrivateFolder {
 
     /// Removes this process' half-written results, for a job that does not answer.
     pub(super) fn remove_unfinished(&self) {
-        let folders = self.journal.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        folders.iter().for_each(|folder| remove_partial(folder, std::process::id()));
+        cytoscope_storage::write::remove_unfinished();
     }
 }
 
@@ -96,18 +95,6 @@ impl PrivateFolder {
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
         self.remove_now();
-    }
-}
-
-/// Removes half-written files of a dead process from a folder of results.
-fn remove_partial(folder: &Path, pid: u32) {
-    let theirs = format!(".partial-{pid}-");
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with('.') && name.contains(&theirs) {
-            let _ = std::fs::remove_file(entry.path());
-        }
     }
 }
 
@@ -137,10 +124,10 @@ fn owner(folder: &Path, mine: &Path) -> Option<u32> {
 }
 
 /// Removes a dead worker's folder and what it half wrote.
-fn remove(folder: &Path, pid: u32) {
+fn remove(folder: &Path) {
     for line in read_small(&folder.join(JOURNAL)).unwrap_or_default().lines() {
         if let Ok(out) = serde_json::from_str::<PathBuf>(line) {
-            remove_partial(&out, pid);
+            cytoscope_storage::write::sweep(&out);
         }
     }
     let _ = std::fs::remove_dir_all(folder);
@@ -156,8 +143,8 @@ fn may_live(pid: u32) -> bool {
 pub(super) fn sweep(parent: &Path, mine: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let folder = entry.path();
-        if let Some(pid) = owner(&folder, mine).filter(|pid| !may_live(*pid)) {
-            remove_if_dead(&folder, pid);
+        if owner(&folder, mine).is_some_and(|pid| !may_live(pid)) {
+            remove_if_dead(&folder);
         }
     }
 }
@@ -169,16 +156,16 @@ pub(super) fn remove_of(parent: &Path, pid: u32) {
         let folder = entry.path();
         let named = entry.file_name().to_string_lossy().starts_with(&prefix);
         if named && owner(&folder, &folder) == Some(pid) {
-            remove_if_dead(&folder, pid);
+            remove_if_dead(&folder);
         }
     }
 }
 
 /// Removes a folder whose marker nobody holds.
-fn remove_if_dead(folder: &Path, pid: u32) {
+fn remove_if_dead(folder: &Path) {
     let unlocked = File::open(folder.join(MARKER)).is_ok_and(|marker| marker.try_lock().is_ok());
     if unlocked {
-        remove(folder, pid);
+        remove(folder);
     }
 }
 
@@ -200,9 +187,12 @@ mod tests {
     #[test]
     fn only_what_dead_workers_left_is_removed() {
         let (parent, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let half = |pid: u32| out.path().join(format!(".a_raw.tif.partial-{pid}-0"));
-        [1_000_001, 1_000_002].iter().for_each(|pid| std::fs::write(half(*pid), "x").unwrap());
-        std::fs::write(out.path().join("b.tif.partial-1000001-0"), "named so by someone").unwrap();
+        let half = |n: u32| out.path().join(format!(".a_raw.tif.00000{n}.cytoscope-partial"));
+        [1_000_001, 1_000_002].iter().for_each(|n| std::fs::write(half(*n), "x").unwrap());
+        // The file of a process that lives is locked.
+        let writing = File::open(half(1_000_002)).unwrap();
+        writing.lock().unwrap();
+        std::fs::write(out.path().join("b.tif.cytoscope-partial"), "named so by someone").unwrap();
         let dead = left(parent.path(), 1_000_001, out.path());
         // Alive: its marker is locked.
         let alive = left(parent.path(), 1_000_002, out.path());
@@ -218,11 +208,12 @@ mod tests {
         sweep(parent.path(), mine.path());
         assert!(!dead.exists() && !half(1_000_001).exists());
         assert!(alive.join("live.f32").exists() && half(1_000_002).exists());
-        assert!(others.iter().all(|o| o.exists()) && out.path().join("b.tif.partial-1000001-0").exists());
+        assert!(others.iter().all(|o| o.exists()) && out.path().join("b.tif.cytoscope-partial").exists());
         assert!(mine.path().join(MARKER).exists(), "one's own folder stays");
         remove_of(parent.path(), 1_000_002);
         assert!(alive.join("live.f32").exists(), "the same number, but alive: such as in another container");
         drop(lock);
+        drop(writing);
         remove_of(parent.path(), 1_000_002);
         assert!(!alive.exists() && !half(1_000_002).exists());
     }
@@ -239,13 +230,13 @@ mod tests {
         }
         assert!(path.file_name().unwrap().to_str().unwrap().contains(&std::process::id().to_string()));
         let out = tempfile::tempdir().unwrap();
-        let half = out.path().join(format!(".x.partial-{}-7", std::process::id()));
-        std::fs::write(&half, "x").unwrap();
+        let half = cytoscope_storage::write::PartialFile::create(&out.path().join("x")).unwrap();
         folder.writes_to(out.path());
         folder.writes_to(out.path());
         assert_eq!(std::fs::read_to_string(path.join(JOURNAL)).unwrap().lines().count(), 1);
         folder.remove_unfinished();
         drop(folder);
-        assert!(!path.exists() && !half.exists());
+        assert!(!path.exists() && std::fs::read_dir(out.path()).unwrap().next().is_none());
+        drop(half);
     }
 }

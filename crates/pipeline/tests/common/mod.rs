@@ -122,6 +122,6 @@ pub fn save_package(graph: &Graph, path: &Path) {
         float_graph: None,
         tolerance: None,
     }
-    .save(path)
+    .save(path, cytoscope_storage::Overwrite::Refuse)
     .unwrap();
 }
