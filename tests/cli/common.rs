@@ -90,8 +90,9 @@ impl Desk {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap().to_string_lossy().into_owned();
-                if name.starts_with('.') || name.contains(".partial") || name.contains(".tmp") || name.ends_with(".old")
-                {
+                // The marker of a package is part of it.
+                let hidden = name.starts_with('.') && name != cytoscope_storage::MARKER;
+                if hidden || name.contains(".partial") || name.contains(".tmp") || name.ends_with(".old") {
                     found.push(path.clone());
                 }
                 if path.is_dir() {
@@ -115,7 +116,19 @@ impl Desk {
 
     /// Simulated nuclei in `sim/`: the raw stack's name.
     pub fn nuclei(&self, shape: &str, seed: u64) -> String {
-        self.run(&["simulate", "--kind", "nuclei", "--shape", shape, "--seed", &seed.to_string(), "--out", "sim"]).ok();
+        self.run(&[
+            "simulate",
+            "--kind",
+            "nuclei",
+            "--shape",
+            shape,
+            "--seed",
+            &seed.to_string(),
+            "--out",
+            "sim",
+            "--force",
+        ])
+        .ok();
         format!("sim/nuclei_{seed}_raw.tif")
     }
 

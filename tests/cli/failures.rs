@@ -208,7 +208,7 @@ fn a_read_only_disk_is_code_1_and_says_where_to_go() {
 
 /// Starts a prediction of a larger stack and returns once tiles are being computed.
 #[cfg(unix)]
-fn predicting(desk: &Desk) -> (std::process::Child, BufReader<std::process::ChildStderr>) {
+pub(crate) fn predicting(desk: &Desk) -> (std::process::Child, BufReader<std::process::ChildStderr>) {
     let arguments =
         ["predict", &desk.large(), "--model", "nuclei-dog", "--out", "o", "--tile", "48,64,64", "--json-progress"];
     let mut child = desk.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

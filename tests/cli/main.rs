@@ -5,6 +5,7 @@ mod common;
 mod evaluate;
 mod failures;
 mod help;
+mod hostile;
 mod images;
 mod memory;
 mod models;

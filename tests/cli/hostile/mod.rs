@@ -1,0 +1,8 @@
+//! What no command may do, whatever it is given: destroy files, be silently wrong, hang, or abort. `docs/robustness.md` lists these
+//! tests by attack.
+
+mod encodings;
+mod killed;
+mod numbers;
+mod outputs;
+mod wrong;

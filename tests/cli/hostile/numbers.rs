@@ -1,0 +1,106 @@
+//! Numbers that cannot be, from the command line and from files.
+
+use crate::common::Desk;
+use crate::train::{SMALL, pairs, settings};
+
+#[test]
+fn numbers_that_cannot_be_are_refused_by_name() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("8,48,48", 1);
+    for (option, value) in [
+        ("--smooth-um", "inf"),
+        ("--smooth-um", "nan"),
+        ("--smooth-um", "1e6"),
+        ("--smooth-um", "-1"),
+        ("--threshold", "nan"),
+        ("--threshold", "inf"),
+        ("--seed-height", "inf"),
+        ("--min-volume-um3", "nan"),
+        ("--min-volume-um3", "-1"),
+    ] {
+        let ran = desk.run(&["segment", &raw, "--out", "l.tif", &format!("{option}={value}")]);
+        assert!(matches!(ran.code, Some(2 | 3)), "{option} {value}: {:?} {}", ran.code, ran.stderr);
+        assert!(!desk.path("l.tif").exists(), "{option} {value}");
+    }
+    let most = u64::MAX.to_string();
+    desk.fails(3, &["predict", &raw, "--channel", &most, "--out", "o"], &[&raw, "channel"]);
+    desk.fails(3, &["predict", &raw, "--time", &most, "--out", "o"], &[&raw, "time point"]);
+    desk.fails(3, &["segment", &raw, "--channel", &most, "--out", "l.tif"], &[&raw, "channel"]);
+    desk.fails(3, &["convert", &raw, "c.npy", "--channel", &most], &[&raw, "channel"]);
+    for size in ["inf,1,1", "nan,1,1", "0,1,1", "1e300,1,1"] {
+        let ran = desk.run(&["predict", &raw, "--voxel-size", size, "--out", "o"]);
+        assert!(matches!(ran.code, Some(2 | 3)), "{size}: {:?} {}", ran.code, ran.stderr);
+    }
+    desk.fails(2, &["predict", &raw, "--tile", &format!("{most},1,1"), "--out", "o"], &["tile"]);
+    desk.fails(2, &["predict", &raw, "--memory-budget", "0", "--out", "o"], &["memory budget"]);
+}
+
+#[test]
+fn a_record_is_checked_like_a_command_line() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("8,48,48", 1);
+    desk.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o"]).ok();
+    let text = String::from_utf8(desk.bytes("o/nuclei_1_raw_provenance.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for (field, value, words) in [
+        ("threads", serde_json::json!(1_000_000), "threads"),
+        ("tiles", serde_json::json!({"tile": [0, 1, 1]}), "tile"),
+        ("tiles", serde_json::json!({"overlap": 7.0}), "overlap"),
+        ("voxel_um", serde_json::json!([0.0, 1.0, 1.0]), "voxel size"),
+        ("memory_budget_bytes", serde_json::json!(0), "memory budget"),
+    ] {
+        let mut changed = record.clone();
+        changed["job"][field] = value;
+        std::fs::write(desk.path("r.json"), changed.to_string()).unwrap();
+        desk.fails(2, &["predict", "--rerun", "r.json", "--out", "again"], &[words]);
+    }
+    assert!(!desk.path("again").exists() || desk.names("again").is_empty());
+}
+
+#[test]
+fn a_checkpoint_with_counters_that_cannot_be_is_refused() {
+    let desk = Desk::new();
+    pairs(&desk, 2);
+    settings(&desk, "");
+    let train = [&SMALL[..], &["--steps", "4000", "--without-int8", "--out", "m"]].concat();
+    let mut child =
+        desk.command(&train).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    // A checkpoint is there once a network was validated.
+    let _ = lines.map(Result::unwrap).find(|line| line.contains("score")).expect("it validates");
+    while !desk.path("m.training/training.json").is_file() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = String::from_utf8(desk.bytes("m.training/training.json")).unwrap();
+    let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for (path, value, words) in [
+        ("/config/accumulate", serde_json::json!(0), "accumulate"),
+        ("/config/batch", serde_json::json!(u64::MAX), "batch"),
+        ("/config/workers", serde_json::json!(1_000_000), "workers"),
+        ("/next_patch", serde_json::json!(u64::MAX), "next_patch"),
+        ("/step", serde_json::json!(u64::MAX), "step"),
+        ("/rate_factor", serde_json::json!(-1.0), "rate_factor"),
+        ("/seconds", serde_json::json!(-5.0), "seconds"),
+        ("/tensors", serde_json::json!("tensors-../../etc/passwd"), "tensors"),
+    ] {
+        let mut changed = whole.clone();
+        *changed.pointer_mut(path).unwrap_or_else(|| panic!("{path} is in a checkpoint")) = value;
+        std::fs::write(desk.path("m.training/training.json"), changed.to_string()).unwrap();
+        desk.fails(3, &[&train[..], &["--resume"]].concat(), &["training.json", words]);
+    }
+    // Nothing was lost: what was there goes on.
+    std::fs::write(desk.path("m.training/training.json"), text).unwrap();
+    let mut child = desk
+        .command(&[&train[..], &["--resume"]].concat())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let on = lines.map(Result::unwrap).find(|line| line.contains("Going on after step"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(on.is_some());
+}
