@@ -9,6 +9,7 @@ mod parse;
 mod spec;
 mod test_run;
 mod write;
+mod yaml;
 
 pub use error::PackageError;
 pub use files::Files;
@@ -87,8 +88,7 @@ impl Package {
         let files = Files::open(path)?;
         let (rdf_name, bytes) = files.description()?;
         let text = String::from_utf8(bytes).map_err(|_| PackageError::bad(path, &rdf_name, "is not UTF-8 text"))?;
-        let rdf: Value = serde_yaml_ng::from_str(&text)
-            .map_err(|e| PackageError::bad(path, &rdf_name, format!("is no YAML: {e}")))?;
+        let rdf = yaml::parse(&text).map_err(|problem| PackageError::bad(path, &rdf_name, problem))?;
         let parsed = parse::parse(path, &rdf)?;
         let model_bytes = files.read(&parsed.weights.source)?;
         files.verify(&parsed.weights, &model_bytes)?;
