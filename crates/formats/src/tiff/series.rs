@@ -85,9 +85,12 @@ pub(crate) fn pick(path: &Path, all: Vec<Series>, index: usize) -> Result<Series
 /// Most shapes of the pages of one file.
 const MAX_SHAPES: usize = 4096;
 
+/// Pages of one shape: the layout of the first one, and their numbers.
+type Group = (Arc<Layout>, Vec<u32>);
+
 /// Pages of equal shape, in the order in which their shapes first appear.
-fn grouped(file: &TiffFile) -> Result<Vec<(Arc<Layout>, Vec<u32>)>, Fault> {
-    let mut groups: Vec<(Arc<Layout>, Vec<u32>)> = Vec::new();
+fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
+    let mut groups: Vec<Group> = Vec::new();
     let mut by_key: HashMap<StackKey, usize> = HashMap::new();
     for index in &file.reading_order {
         let Some(Some(page)) = file.pages.get(*index as usize) else { continue };
