@@ -1,11 +1,17 @@
 //! What can go wrong with files: malformed, unsupported, over a limit and misused are four different answers.
 
 use cytoscope_storage::{StorageError, io_advice, is_exhausted};
+use cytoscope_volume::printable;
 use std::{
     borrow::Cow,
     io,
     path::{Path, PathBuf},
 };
+
+/// A path as messages show it.
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string()).into_owned()
+}
 
 /// The class of a [`FormatError`], from which a program picks its exit code or its advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,7 +34,7 @@ pub enum FormatErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The file breaks its own format.
-    #[error("{}: {met}; {next}", .file.display())]
+    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
     Malformed {
         /// The file.
         file: PathBuf,
@@ -38,7 +44,7 @@ pub enum FormatError {
         next: String,
     },
     /// The file is sound, but uses something that is not read or written here.
-    #[error("{}: {met}; {next}", .file.display())]
+    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
     Unsupported {
         /// The file.
         file: PathBuf,
@@ -48,7 +54,7 @@ pub enum FormatError {
         next: String,
     },
     /// The file asks for more than a limit allows.
-    #[error("{}: {met}; {next}", .file.display())]
+    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
     OverLimit {
         /// The file.
         file: PathBuf,
@@ -58,7 +64,7 @@ pub enum FormatError {
         next: String,
     },
     /// The call does not fit the file.
-    #[error("{}: {met}; {next}", .file.display())]
+    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
     Misused {
         /// The file.
         file: PathBuf,
@@ -68,7 +74,7 @@ pub enum FormatError {
         next: String,
     },
     /// The operating system failed.
-    #[error("{}: {doing} failed: {source}; {}", .file.display(), io_advice(.source))]
+    #[error("{}: {doing} failed: {source}; {}", shown(.file), io_advice(.source))]
     Io {
         /// The file.
         file: PathBuf,
@@ -194,6 +200,12 @@ mod tests {
         assert_eq!(kind(io::ErrorKind::PermissionDenied), FormatErrorKind::Io);
         let text = FormatError::io(Path::new("a.tif"), "writing", io::ErrorKind::StorageFull.into()).to_string();
         assert!(text.starts_with("a.tif: writing failed") && text.ends_with("try again"), "{text}");
+    }
+
+    #[test]
+    fn what_is_quoted_from_a_file_does_not_steer_a_terminal() {
+        let error = Fault::malformed("its name is \u{1b}[2J").at(Path::new("a\u{202e}\n.tif")).to_string();
+        assert!(error.starts_with("a\\u{202e}\\u{a}.tif: its name is \\u{1b}[2J; "), "{error}");
     }
 
     #[test]

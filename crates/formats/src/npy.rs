@@ -1,10 +1,11 @@
 //! NumPy's `.npy`: reading by region, and the header written.
 
 use crate::{codec, error::Fault, huge, limits::Limits, meta::ByteOrder, source::Source};
+use cytoscope_storage::npy::{self, HeaderError};
 use cytoscope_volume::{Axes, Axis, DType, Region, Samples, element_count};
 
 /// First bytes of every `.npy` file.
-pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
+pub(crate) const MAGIC: &[u8] = npy::MAGIC;
 
 /// An opened `.npy` file.
 #[derive(Debug)]
@@ -22,29 +23,24 @@ pub(crate) struct Npy {
 impl Npy {
     /// Reads the header; `axes` names the array's axes, else they are guessed from its rank.
     pub fn open(source: Source, limits: &Limits, axes: Option<&Axes>) -> Result<Self, Fault> {
-        let mut head = [0u8; 12];
-        let have = source.len().min(12) as usize;
-        source.read_at(0, head.get_mut(..have).unwrap_or_default())?;
-        if !head.starts_with(MAGIC) {
-            return Err(Fault::malformed("the file does not begin as an .npy file does"));
-        }
-        let (at, len) = match head[6] {
-            1 => (10u64, u64::from(u16::from_le_bytes([head[8], head[9]]))),
-            2 | 3 => (12, u64::from(u32::from_le_bytes([head[8], head[9], head[10], head[11]]))),
-            v => return Err(Fault::unsupported(format!("its .npy version is {v}"), "save it with a version 1 to 3")),
-        };
+        let mut head = [0u8; npy::PREFIX_BYTES];
+        let have = source.len().min(head.len() as u64) as usize;
+        let head = head.get_mut(..have).unwrap_or_default();
+        source.read_at(0, head)?;
+        let prefix = npy::prefix(head).map_err(header_fault)?;
+        let (at, len) = (prefix.header_at as u64, prefix.header_bytes as u64);
         if len > limits.max_metadata_bytes {
             return Err(Fault::over("the .npy header", len, "max_metadata_bytes", limits.max_metadata_bytes));
         }
-        let text = String::from_utf8_lossy(&source.read_vec(at, len as usize)?).into_owned();
-        let descr = quoted(&text, "descr").ok_or_else(|| {
-            Fault::unsupported("its samples are records or objects, not numbers", "save a plain array of numbers")
-        })?;
-        let (order, dtype) = parse_descr(&descr)?;
-        if text.contains("'fortran_order': True") {
+        let text = source.read_vec(at, prefix.header_bytes)?;
+        let header = npy::parse(prefix.version, &text).map_err(header_fault)?;
+        let dtype = sample_type(&header.code)?;
+        let order = if header.big_endian { ByteOrder::Big } else { ByteOrder::Little };
+        let shape = header.shape;
+        // With at most one axis longer than 1 both orders are the same.
+        if header.fortran_order && shape.iter().filter(|n| **n > 1).count() > 1 {
             return Err(Fault::unsupported("the array is in Fortran order", "save it with numpy.ascontiguousarray"));
         }
-        let shape = parse_shape(&text).ok_or_else(|| Fault::malformed("the .npy header has no shape"))?;
         let data_at = at + len;
         let bytes = element_count(&shape).ok().and_then(|n| n.checked_mul(dtype.size_bytes()));
         if !bytes.is_some_and(|n| source.holds(data_at, n as u64)) {
@@ -128,24 +124,16 @@ fn name_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
     }
 }
 
-fn quoted(text: &str, key: &str) -> Option<String> {
-    let rest = text.split_once(&format!("'{key}'"))?.1.trim_start().strip_prefix(':')?.trim_start();
-    Some(rest.strip_prefix('\'')?.split_once('\'')?.0.to_owned())
+fn header_fault(error: HeaderError) -> Fault {
+    match error {
+        HeaderError::Version(..) => Fault::unsupported(error.to_string(), "save it with a version 1 to 3"),
+        HeaderError::Records => Fault::unsupported(error.to_string(), "save a plain array of numbers"),
+        _ => Fault::malformed(error.to_string()),
+    }
 }
 
-fn parse_shape(text: &str) -> Option<Vec<usize>> {
-    let rest = text.split_once("'shape'")?.1.split_once('(')?.1.split_once(')')?.0;
-    rest.split(',').map(str::trim).filter(|n| !n.is_empty()).map(|n| n.parse().ok()).collect()
-}
-
-fn parse_descr(descr: &str) -> Result<(ByteOrder, DType), Fault> {
-    let (order, code) = match descr.split_at_checked(1) {
-        Some(("<", code)) => (ByteOrder::Little, code),
-        Some((">", code)) => (ByteOrder::Big, code),
-        Some(("|", code)) => (ByteOrder::NATIVE, code),
-        _ => (ByteOrder::NATIVE, descr),
-    };
-    let dtype = match code {
+fn sample_type(code: &str) -> Result<DType, Fault> {
+    Ok(match code {
         "b1" | "u1" => DType::U8,
         "u2" => DType::U16,
         "u4" => DType::U32,
@@ -159,12 +147,11 @@ fn parse_descr(descr: &str) -> Result<(ByteOrder, DType), Fault> {
         "f8" => DType::F64,
         _ => {
             return Err(Fault::unsupported(
-                format!("its samples are of type '{descr}'"),
+                format!("its samples are of type {code:?}"),
                 "save integers of 8 to 64 bits or floats of 16 to 64",
             ));
         }
-    };
-    Ok((order, dtype))
+    })
 }
 
 /// The header of a little-endian, C-order array, padded as NumPy pads it.

@@ -1,6 +1,7 @@
 //! Positioned, counted reads of a file or of bytes in memory.
 
 use crate::error::Fault;
+use cytoscope_storage::read::{self, Refusal};
 use std::{
     fs::File,
     io,
@@ -28,6 +29,8 @@ pub struct Counters {
 pub(crate) struct Source {
     store: Store,
     len: u64,
+    /// Bytes taken from this source alone.
+    taken: AtomicU64,
     counters: Arc<Counters>,
 }
 
@@ -40,22 +43,29 @@ enum Store {
 impl Source {
     /// Opens a file; reads are added to `counters`.
     pub fn open(path: &Path, counters: Arc<Counters>) -> Result<Self, Fault> {
-        let file = File::open(path).map_err(|e| Fault::Io("opening", e))?;
-        let about = file.metadata().map_err(|e| Fault::Io("opening", e))?;
-        if about.is_dir() {
-            return Err(Fault::unsupported("this is a folder", "name an image file inside it"));
-        }
-        Ok(Self { store: Store::File(file), len: about.len(), counters })
+        let file = read::open_regular(path).map_err(not_opened)?;
+        let len = file.metadata().map_err(|e| Fault::Io("opening", e))?.len();
+        Ok(Self { store: Store::File(file), len, taken: AtomicU64::new(0), counters })
     }
 
     /// Bytes in memory.
     pub fn memory(bytes: Vec<u8>) -> Self {
-        Self { len: bytes.len() as u64, store: Store::Memory(bytes), counters: Arc::default() }
+        Self {
+            len: bytes.len() as u64,
+            store: Store::Memory(bytes),
+            taken: AtomicU64::new(0),
+            counters: Arc::default(),
+        }
     }
 
     /// Bytes in all.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Bytes taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// Whether `offset..offset + count` lies inside.
@@ -79,6 +89,7 @@ impl Source {
                 self.len
             )));
         }
+        self.taken.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.counters.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
         match &self.store {
             Store::File(file) => read_exact_at(file, offset, into).map_err(|e| Fault::Io("reading", e)),
@@ -104,6 +115,17 @@ impl Source {
         let mut bytes = vec![0; count];
         self.read_at(offset, &mut bytes)?;
         Ok(bytes)
+    }
+}
+
+/// Why a file was not opened: what is not a regular file is told from failures of the system.
+pub(crate) fn not_opened(error: io::Error) -> Fault {
+    match read::refusal(&error) {
+        Some(Refusal::NotRegular(kind @ "a folder")) => {
+            Fault::unsupported(format!("this is {kind}"), "name an image file inside it")
+        }
+        Some(refusal) => Fault::unsupported(refusal.to_string(), "name an image file"),
+        None => Fault::Io("opening", error),
     }
 }
 

@@ -301,7 +301,7 @@ fn strips_that_lie_over_each_other_do_not_multiply() {
     for _ in 0..20_000 {
         t.page(&gray(256, 256, at, 65536));
     }
-    assert_eq!(kind_of(t.bytes), Some(FormatErrorKind::Malformed));
+    assert_eq!(kind_of(t.bytes), Some(FormatErrorKind::OverLimit));
 }
 
 #[test]

@@ -3,9 +3,8 @@
 
 use crate::error::{GraphError, Result};
 use crate::{ElementType, Tensor, TensorData};
+use cytoscope_storage::npy;
 
-/// Most bytes of a header.
-const MAX_HEADER_BYTES: usize = 1 << 16;
 /// Most axes of an array.
 const MAX_RANK: usize = 32;
 
@@ -18,26 +17,16 @@ fn bad(what: impl Into<String>) -> GraphError {
 /// # Errors
 /// [`GraphError`] if the bytes are no array, its type is not a tensor's, or they are fewer than its shape takes.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
-    if bytes.get(..6) != Some(b"\x93NUMPY") {
-        return Err(bad("the file does not begin as an array does"));
-    }
-    let at = |i: usize| bytes.get(i).copied().map(usize::from).ok_or_else(|| bad("the file is cut short"));
-    let (length, start) = match at(6)? {
-        1 => (at(8)? | at(9)? << 8, 10),
-        2 | 3 => (at(8)? | at(9)? << 8 | at(10)? << 16 | at(11)? << 24, 12),
-        version => return Err(bad(format!("version {version} is not known"))),
-    };
-    if length > MAX_HEADER_BYTES {
-        return Err(bad(format!("a header of {length} bytes, more than the limit of {MAX_HEADER_BYTES}")));
-    }
+    let prefix = npy::prefix(bytes).map_err(|e| bad(e.to_string()))?;
+    let start = prefix.header_at;
+    let length = prefix.header_bytes;
     let header = bytes.get(start..start + length).ok_or_else(|| bad("the header is cut short"))?;
-    let header = std::str::from_utf8(header).map_err(|_| bad("the header is no text"))?;
-    let descr = quoted(header, "descr").ok_or_else(|| bad("no plain element type"))?;
-    let fortran = header
-        .split_once("fortran_order")
-        .is_some_and(|(_, rest)| rest.trim_start_matches(['\'', '"', ':', ' ']).starts_with("True"));
-    let shape = shape(header)?;
-    let (dtype, big) = element(descr)?;
+    let npy::Header { code, big_endian: big, fortran_order: fortran, shape } =
+        npy::parse(prefix.version, header).map_err(|e| bad(e.to_string()))?;
+    if shape.len() > MAX_RANK {
+        return Err(bad(format!("{} axes, more than {MAX_RANK}", shape.len())));
+    }
+    let dtype = element(&code)?;
     let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).ok_or_else(|| bad("a shape beyond memory"))?;
     let size = count.checked_mul(dtype.size_bytes()).ok_or_else(|| bad("a shape beyond memory"))?;
     let body = bytes.get(start + length..).unwrap_or_default();
@@ -66,30 +55,8 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
     Tensor::from_data(shape, decode(dtype, big, &ordered))
 }
 
-fn quoted<'a>(header: &'a str, key: &str) -> Option<&'a str> {
-    let rest = header.split_once(key)?.1;
-    let rest = rest.split_once(':')?.1.trim_start();
-    let quote = rest.chars().next().filter(|c| *c == '\'' || *c == '"')?;
-    rest[1..].split(quote).next()
-}
-
-fn shape(header: &str) -> Result<Vec<usize>> {
-    let inside = header
-        .split_once("shape")
-        .and_then(|(_, rest)| rest.split_once('('))
-        .and_then(|(_, rest)| rest.split_once(')'))
-        .map(|(inside, _)| inside)
-        .ok_or_else(|| bad("no shape"))?;
-    let parts: Vec<&str> = inside.split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
-    if parts.len() > MAX_RANK {
-        return Err(bad(format!("{} axes, more than {MAX_RANK}", parts.len())));
-    }
-    parts.iter().map(|p| p.parse().map_err(|_| bad(format!("an axis of length \"{p}\"")))).collect()
-}
-
-fn element(descr: &str) -> Result<(ElementType, bool)> {
-    let big = descr.starts_with('>');
-    let dtype = match descr.trim_start_matches(['<', '>', '=', '|']) {
+fn element(code: &str) -> Result<ElementType> {
+    Ok(match code {
         "f2" => ElementType::F16,
         "f4" => ElementType::F32,
         "f8" => ElementType::F64,
@@ -102,9 +69,8 @@ fn element(descr: &str) -> Result<(ElementType, bool)> {
         "u4" => ElementType::U32,
         "u8" => ElementType::U64,
         "b1" => ElementType::Bool,
-        _ => return Err(bad(format!("elements of type \"{descr}\": numbers and bool are read"))),
-    };
-    Ok((dtype, big))
+        _ => return Err(bad(format!("elements of type {code:?}: numbers and bool are read"))),
+    })
 }
 
 fn decode(dtype: ElementType, big: bool, bytes: &[u8]) -> TensorData {
@@ -183,12 +149,17 @@ mod tests {
         assert_eq!(bytes.len() % 64, 12);
         assert_eq!(read(&bytes).unwrap(), tensor);
         // numpy.save of the same array in Fortran order.
-        let text = "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 3), }";
-        let mut fortran = b"\x93NUMPY\x01\x00".to_vec();
-        fortran.extend((text.len() as u16).to_le_bytes());
-        fortran.extend(text.as_bytes());
-        fortran.extend([1i16, 4, 2, 5, 3, -6].iter().flat_map(|v| v.to_be_bytes()));
-        assert_eq!(read(&fortran).unwrap(), tensor);
+        for text in [
+            "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 3), }",
+            "{'descr':'>i2','fortran_order':True,'shape':(2,3)}",
+            "{\"shape\" : (2,\t3), \"fortran_order\" :\n True, \"descr\" : \">i2\"}",
+        ] {
+            let mut fortran = b"\x93NUMPY\x01\x00".to_vec();
+            fortran.extend((text.len() as u16).to_le_bytes());
+            fortran.extend(text.as_bytes());
+            fortran.extend([1i16, 4, 2, 5, 3, -6].iter().flat_map(|v| v.to_be_bytes()));
+            assert_eq!(read(&fortran).unwrap(), tensor, "{text}");
+        }
     }
 
     #[test]

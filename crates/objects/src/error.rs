@@ -33,6 +33,20 @@ pub enum ObjectsError {
         /// The value met.
         got: String,
     },
+    /// An option outside its range.
+    #[error("{name} is {got}, expected {low} to {high}{unit}")]
+    Option {
+        /// Name of the option, as in JSON.
+        name: &'static str,
+        /// The value met.
+        got: f64,
+        /// Least value.
+        low: f64,
+        /// Greatest value.
+        high: f64,
+        /// Unit with a leading blank, or empty.
+        unit: &'static str,
+    },
     /// More objects than labels can number.
     #[error("more than {limit} objects: raise the threshold or the least volume")]
     TooManyObjects {

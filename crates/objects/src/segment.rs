@@ -79,6 +79,40 @@ impl Default for SegmentOptions {
     }
 }
 
+/// Largest sigma of a smoothing, in µm: beyond any object that is segmented, and in reach of a Gaussian's sum.
+const MAX_SMOOTH_UM: f64 = 1e3;
+/// Largest magnitude of a level of a map: maps are 32-bit floats, and products of two levels must stay finite.
+const MAX_LEVEL: f64 = 1e18;
+/// Largest distance a map's value of 1 may stand for, in µm: maps hold 0 to 1 or intensities above that.
+const MAX_WEIGHT_UM: f64 = 1e6;
+/// Largest least volume of an object in µm³: a cubic centimetre.
+const MAX_VOLUME_UM3: f64 = 1e12;
+
+impl SegmentOptions {
+    /// Checks every number; called by [`segment`] and [`segment_in_place`], and to be called where options are read.
+    ///
+    /// # Errors
+    /// [`ObjectsError::Option`] with the option's name, its value and its range; a value that is no number is outside
+    /// every range.
+    pub fn validate(&self) -> Result<(), ObjectsError> {
+        let within = |name: &'static str, got: f64, (low, high): (f64, f64), unit: &'static str| {
+            if (low..=high).contains(&got) { Ok(()) } else { Err(ObjectsError::Option { name, got, low, high, unit }) }
+        };
+        within("smooth_um", self.smooth_um, (0.0, MAX_SMOOTH_UM), " µm")?;
+        within("height_smooth_um", self.height_smooth_um, (0.0, MAX_SMOOTH_UM), " µm")?;
+        within("seed_height", self.seed_height, (0.0, MAX_LEVEL), "")?;
+        within("min_volume_um3", self.min_volume_um3, (0.0, MAX_VOLUME_UM3), " µm³")?;
+        within("min_peak", self.min_peak, (-MAX_LEVEL, MAX_LEVEL), "")?;
+        if let Threshold::Fixed(level) = self.threshold {
+            within("threshold", level, (-MAX_LEVEL, MAX_LEVEL), "")?;
+        }
+        if let Some(Height::DistancePlusSeeds { weight_um }) = self.height {
+            within("weight_um", weight_um, (-MAX_WEIGHT_UM, MAX_WEIGHT_UM), " µm")?;
+        }
+        Ok(())
+    }
+}
+
 /// Voxels of component boxes worked on at a time: bounds the memory of results not yet written.
 const BATCH_VOXELS: usize = 4 << 20;
 
@@ -92,6 +126,7 @@ pub fn segment(
     voxel_um: [f64; 3],
     options: &SegmentOptions,
 ) -> Result<(Vec<u32>, u32), ObjectsError> {
+    options.validate()?;
     if options.smooth_um > 0.0 {
         let mut map = map.to_vec();
         return segment_in_place(&mut map, None, shape_zyx, voxel_um, options);
@@ -111,10 +146,19 @@ pub fn segment_in_place(
     voxel_um: [f64; 3],
     options: &SegmentOptions,
 ) -> Result<(Vec<u32>, u32), ObjectsError> {
+    options.validate()?;
+    check_voxel(voxel_um)?;
     if options.smooth_um > 0.0 {
         smooth::gaussian(map, shape_zyx, voxel_um.map(|v| options.smooth_um / v))?;
     }
     label_map(map, seeds, shape_zyx, voxel_um, options)
+}
+
+fn check_voxel(voxel_um: [f64; 3]) -> Result<(), ObjectsError> {
+    if voxel_um.iter().all(|v| v.is_finite() && *v > 0.0) {
+        return Ok(());
+    }
+    Err(ObjectsError::Parameter { what: "voxel size", expected: "positive µm", got: format!("{voxel_um:?}") })
 }
 
 fn label_map(
@@ -127,13 +171,7 @@ fn label_map(
     check_len("map", map.len(), shape)?;
     let seeds = seeds.unwrap_or(map);
     check_len("seed map", seeds.len(), shape)?;
-    if voxel_um.iter().any(|v| !v.is_finite() || *v <= 0.0) {
-        return Err(ObjectsError::Parameter {
-            what: "voxel size",
-            expected: "positive µm",
-            got: format!("{voxel_um:?}"),
-        });
-    }
+    check_voxel(voxel_um)?;
     let level = match options.threshold {
         Threshold::Otsu => threshold::otsu(map),
         Threshold::Fixed(level) => level,
@@ -278,4 +316,56 @@ fn split_component(
     }
     let (basins, count) = watershed::flood(&heights, &mask, size, options.seed_height as f32, options.connectivity)?;
     Ok(Part { origin, shape: size, basins, count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EDGE: usize = 6;
+
+    fn run(options: &SegmentOptions, voxel_um: [f64; 3]) -> Result<u32, ObjectsError> {
+        let mut map: Vec<f32> = (0..EDGE.pow(3)).map(|i| (i % 7) as f32 / 7.0).collect();
+        let whole = segment(&map, [EDGE; 3], voxel_um, options)?.1;
+        let in_place = segment_in_place(&mut map, None, [EDGE; 3], voxel_um, options)?.1;
+        assert_eq!(whole, in_place);
+        Ok(whole)
+    }
+
+    #[test]
+    fn numbers_outside_their_range_are_refused_by_name() {
+        let usual = SegmentOptions::default();
+        let wrong = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e300, 1e300];
+        for value in wrong {
+            let seeds = Some(Height::DistancePlusSeeds { weight_um: value });
+            for (name, options) in [
+                ("smooth_um", SegmentOptions { smooth_um: value, ..usual.clone() }),
+                ("height_smooth_um", SegmentOptions { height_smooth_um: value, ..usual.clone() }),
+                ("seed_height", SegmentOptions { seed_height: value, ..usual.clone() }),
+                ("min_volume_um3", SegmentOptions { min_volume_um3: value, ..usual.clone() }),
+                ("min_peak", SegmentOptions { min_peak: value, ..usual.clone() }),
+                ("threshold", SegmentOptions { threshold: Threshold::Fixed(value), ..usual.clone() }),
+                ("weight_um", SegmentOptions { height: seeds, ..usual.clone() }),
+            ] {
+                let error = run(&options, [1.0; 3]).unwrap_err();
+                assert!(matches!(error, ObjectsError::Option { name: n, .. } if n == name), "{value}: {error}");
+                assert!(error.to_string().contains(name), "{error}");
+            }
+        }
+        let far = SegmentOptions { smooth_um: 1e6, ..usual.clone() };
+        assert_eq!(run(&far, [1.0; 3]).unwrap_err().to_string(), "smooth_um is 1000000, expected 0 to 1000 µm");
+    }
+
+    #[test]
+    fn the_ends_of_the_ranges_are_worked_on() {
+        let wide = SegmentOptions { smooth_um: MAX_SMOOTH_UM, height_smooth_um: MAX_SMOOTH_UM, ..Default::default() };
+        for voxel_um in [[1e-3; 3], [1.0; 3], [1e3; 3], [1e-300; 3]] {
+            run(&wide, voxel_um).unwrap();
+        }
+        let none = SegmentOptions { min_volume_um3: MAX_VOLUME_UM3, ..Default::default() };
+        assert_eq!(run(&none, [1.0; 3]), Ok(0));
+        for voxel_um in [[0.0, 1.0, 1.0], [1.0, f64::NAN, 1.0], [1.0, 1.0, f64::INFINITY], [-1.0; 3]] {
+            assert!(matches!(run(&wide, voxel_um), Err(ObjectsError::Parameter { what: "voxel size", .. })));
+        }
+    }
 }

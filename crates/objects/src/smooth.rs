@@ -4,26 +4,51 @@ use crate::ObjectsError;
 use crate::error::check_len;
 use rayon::prelude::*;
 
-/// A normalised Gaussian kernel reaching 3 sigma to each side (its half: centre first).
-fn half_kernel(sigma: f64) -> Vec<f32> {
-    let radius = (3.0 * sigma).ceil() as usize;
-    let raw: Vec<f64> = (0..=radius).map(|i| (-0.5 * (i as f64 / sigma).powi(2)).exp()).collect();
-    let sum = raw[0] + 2.0 * raw[1..].iter().sum::<f64>();
+/// Longest kernel summed element by element where the volume is shorter; beyond it sums and integrals are equal.
+const SUMMED_RADIUS: usize = 4096;
+/// The integral of `exp(-x²/2)` from 0 to 3.
+const HALF_GAUSSIAN_TO_3: f64 = 1.249_930_444_741_547_4;
+
+/// A normalised Gaussian kernel reaching 3 sigma to each side (its half: centre first), for lines of `count` > 1 voxels.
+///
+/// At most `count` long: what lies farther away than a line is long falls on the held borders, so it is added up in the
+/// last element. The result is the same, and the work is bounded by the line whatever sigma is.
+fn half_kernel(sigma: f64, count: usize) -> Vec<f32> {
+    let radius = (3.0 * sigma).ceil();
+    let weight = |i: usize| (-0.5 * (i as f64 / sigma).powi(2)).exp();
+    let direct = count.max(SUMMED_RADIUS);
+    let kept = (radius as usize).min(count - 1);
+    let mut raw: Vec<f64> = (0..=kept).map(weight).collect();
+    let near: f64 = raw[1..].iter().sum();
+    let far: f64 = if radius as usize <= direct {
+        (kept + 1..=radius as usize).map(weight).sum()
+    } else {
+        // Euler and Maclaurin: the sum from 1 to radius is the integral and half the difference of the ends.
+        (sigma * HALF_GAUSSIAN_TO_3 + 0.5 * (weight(radius as usize) - 1.0) - near).max(0.0)
+    };
+    let sum = raw[0] + 2.0 * (near + far);
+    if let Some(last) = raw.last_mut().filter(|_| far > 0.0) {
+        *last += far;
+    }
     raw.into_iter().map(|v| (v / sum) as f32).collect()
 }
 
 /// Smooths a volume in place; `sigma` in voxels along Z, Y, X (0: not along that axis); borders are held.
 ///
 /// # Errors
-/// [`ObjectsError::Length`] if the volume does not fill its shape.
+/// [`ObjectsError::Length`] if the volume does not fill its shape; [`ObjectsError::Parameter`] if a sigma is negative or not
+/// finite.
 pub fn gaussian(volume: &mut [f32], shape_zyx: [usize; 3], sigma: [f64; 3]) -> Result<(), ObjectsError> {
     check_len("volume", volume.len(), shape_zyx)?;
+    if sigma.iter().any(|s| !s.is_finite() || *s < 0.0) {
+        return Err(ObjectsError::Parameter { what: "sigma", expected: "0 or more voxels", got: format!("{sigma:?}") });
+    }
     let [nz, ny, nx] = shape_zyx;
     if volume.is_empty() {
         return Ok(());
     }
     if sigma[2] > 0.0 && nx > 1 {
-        let kernel = half_kernel(sigma[2]);
+        let kernel = half_kernel(sigma[2], nx);
         volume.par_chunks_mut(nx * ny).for_each(|plane| {
             let mut padded = vec![0.0; nx + 2 * (kernel.len() - 1)];
             for row in plane.chunks_exact_mut(nx) {
@@ -43,11 +68,11 @@ pub fn gaussian(volume: &mut [f32], shape_zyx: [usize; 3], sigma: [f64; 3]) -> R
         });
     }
     if sigma[1] > 0.0 && ny > 1 {
-        let kernel = half_kernel(sigma[1]);
+        let kernel = half_kernel(sigma[1], ny);
         volume.par_chunks_mut(nx * ny).for_each(|plane| lines(plane, ny, nx, &kernel));
     }
     if sigma[0] > 0.0 && nz > 1 {
-        let kernel = half_kernel(sigma[0]);
+        let kernel = half_kernel(sigma[0], nz);
         let plane = ny * nx;
         // Column blocks of a few hundred voxels stay in cache over all slices.
         const WIDTH: usize = 512;
@@ -107,26 +132,64 @@ mod tests {
         let shape = [7, 6, 9];
         let n: usize = shape.iter().product();
         let volume: Vec<f32> = (0..n).map(|i| ((i * 7919) % 101) as f32).collect();
-        let sigma = [1.5, 0.8, 2.0];
+        for sigma in [[1.5, 0.8, 2.0], [3.0, 2.5, 7.0], [40.0, 1e3, 1.0], [0.0, 1e-300, 2e3]] {
+            check(&volume, shape, sigma);
+        }
+    }
+
+    /// The whole kernel, as long as it is.
+    fn long_kernel(sigma: f64) -> Vec<f64> {
+        let radius = (3.0 * sigma).ceil() as usize;
+        let raw: Vec<f64> = (0..=radius).map(|i| (-0.5 * (i as f64 / sigma).powi(2)).exp()).collect();
+        let sum = raw[0] + 2.0 * raw[1..].iter().sum::<f64>();
+        raw.into_iter().map(|v| v / sum).collect()
+    }
+
+    fn check(volume: &[f32], shape: [usize; 3], sigma: [f64; 3]) {
+        let volume = volume.to_vec();
         let mut got = volume.clone();
         gaussian(&mut got, shape, sigma).unwrap();
         let mut want: Vec<f64> = volume.iter().map(|v| f64::from(*v)).collect();
         let strides = [54, 9, 1];
         for axis in 0..3 {
-            let half = half_kernel(sigma[axis]);
+            if sigma[axis] == 0.0 {
+                continue;
+            }
+            let half = long_kernel(sigma[axis]);
             let source = want.clone();
             for (i, w) in want.iter_mut().enumerate() {
                 let at = (i / strides[axis]) % shape[axis];
                 *w = (-(half.len() as isize - 1)..half.len() as isize)
                     .map(|k| {
                         let j = (at as isize + k).clamp(0, shape[axis] as isize - 1) as usize;
-                        f64::from(half[k.unsigned_abs()]) * source[i - at * strides[axis] + j * strides[axis]]
+                        half[k.unsigned_abs()] * source[i - at * strides[axis] + j * strides[axis]]
                     })
                     .sum();
             }
         }
         for (g, w) in got.iter().zip(&want) {
-            assert!((f64::from(*g) - w).abs() < 1e-3, "{g} {w}");
+            assert!((f64::from(*g) - w).abs() < 1e-3, "{sigma:?}: {g} {w}");
+        }
+    }
+
+    #[test]
+    fn kernels_are_no_longer_than_the_line() {
+        for sigma in [0.1, 2.0, 1e3, 1e6, 1e15, 1e300] {
+            let kernel = half_kernel(sigma, 100);
+            assert!(kernel.len() <= 100, "{sigma}");
+            let sum = kernel[0] + 2.0 * kernel[1..].iter().sum::<f32>();
+            assert!((sum - 1.0).abs() < 1e-4, "{sigma}: {sum}");
+        }
+        // Both ways of summing agree where they meet.
+        let (summed, integral) = (half_kernel(1365.0, 50), half_kernel(1366.0, 50));
+        assert!(summed.iter().zip(&integral).all(|(a, b)| (a / b - 1.0).abs() < 1e-3), "{summed:?} {integral:?}");
+    }
+
+    #[test]
+    fn sigmas_that_are_no_lengths_are_refused() {
+        for wrong in [f64::NAN, f64::INFINITY, -1.0] {
+            let result = gaussian(&mut [0.0; 8], [2, 2, 2], [1.0, wrong, 1.0]);
+            assert!(matches!(result, Err(ObjectsError::Parameter { what: "sigma", .. })), "{wrong}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The installed models as a person chooses among them: what each is for, what it expects, and whether it can be used.
 
+use crate::model::read_alias;
 use crate::{Model, Task, model_folders};
 use cytoscope_graph::package::{AxisKind, Package};
 use cytoscope_objects::SegmentOptions;
@@ -7,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Most bytes of a documentation file that is read at all.
+const MAX_DOCUMENTATION_FILE_BYTES: u64 = 16 << 20;
 
 /// Most bytes of a card's documentation; longer texts are cut.
 pub const MAX_DOCUMENTATION_BYTES: usize = 256 << 10;
@@ -88,7 +92,7 @@ pub fn installed() -> Vec<ModelCard> {
             let Some(name) = path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { continue };
             match path.extension().and_then(|e| e.to_str()) {
                 Some(kind @ ("alias" | "teach")) => {
-                    if let Ok(of) = std::fs::read_to_string(&path) {
+                    if let Ok(of) = read_alias(&path) {
                         let names = if kind == "alias" { &mut aliases } else { &mut instead };
                         names.entry(name).or_insert_with(|| of.trim().to_owned());
                     }
@@ -162,7 +166,7 @@ fn describe(card: &mut ModelCard, package: Package) {
         .filter_map(|c| Some(Citation { text: of(c, "text")?, doi: of(c, "doi"), url: of(c, "url") }))
         .collect();
     card.documentation = text("documentation")
-        .and_then(|file| package.files().read(&file).ok())
+        .and_then(|file| package.files().read_up_to(&file, MAX_DOCUMENTATION_FILE_BYTES).ok())
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default();
     if card.documentation.len() > MAX_DOCUMENTATION_BYTES {
@@ -179,7 +183,7 @@ fn describe(card: &mut ModelCard, package: Package) {
     let of_inputs = list("inputs").filter_map(|i| i.get("sample_tensor")?.get("source"));
     card.samples = paths(&package, list("sample_inputs").chain(of_inputs));
     let tests = || package.inputs.iter().chain(&package.outputs).map(|s| s.test_tensor.as_ref().map(|t| &t.source));
-    card.tests = tests().flatten().filter_map(|file| inside(&package, file)).collect();
+    card.tests = tests().flatten().filter_map(|file| package.files().path_of(file)).collect();
     card.testable = matches!(package.test_tensors(), Ok(Some(_)));
     match Model::from_package(package) {
         Ok(model) => {
@@ -196,16 +200,5 @@ fn describe(card: &mut ModelCard, package: Package) {
 }
 
 fn paths<'a>(package: &Package, names: impl Iterator<Item = &'a Value>) -> Vec<PathBuf> {
-    names.filter_map(Value::as_str).filter_map(|name| inside(package, name)).collect()
-}
-
-/// A file of a package that is a folder, if it is there.
-fn inside(package: &Package, name: &str) -> Option<PathBuf> {
-    let cytoscope_graph::package::Files::Folder(folder) = package.files() else { return None };
-    let name = if name.contains("://") { name.rsplit('/').next()? } else { name };
-    let plain = Path::new(name)
-        .components()
-        .all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
-    let path = folder.join(name);
-    (plain && path.is_file()).then_some(path)
+    names.filter_map(Value::as_str).filter_map(|name| package.files().path_of(name)).collect()
 }

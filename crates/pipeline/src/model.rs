@@ -7,7 +7,9 @@ use cytoscope_graph::package::{AxisKind, AxisSize, Package, Processing};
 use cytoscope_graph::passes::quantize::is_quantized;
 use cytoscope_graph::{Graph, analysis, passes};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_storage::read::open_regular;
 use serde::{Deserialize, Serialize};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What a model predicts.
@@ -103,6 +105,16 @@ pub fn user_folder() -> Option<PathBuf> {
     data.or_else(|| home().map(|h| h.join(".local/share"))).map(|f| f.join("cytoscope"))
 }
 
+/// Most bytes of a file `NAME.alias` or `NAME.teach`, which holds the name of a model.
+const MAX_ALIAS_BYTES: u64 = 4096;
+
+/// The text of a file `NAME.alias` or `NAME.teach` in a folder of models.
+pub(crate) fn read_alias(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    open_regular(path)?.take(MAX_ALIAS_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// The path of a package given by path or by name. A file `NAME.alias` beside the packages holds the name it stands for.
 ///
 /// # Errors
@@ -116,7 +128,7 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     }
     let mut known = Vec::new();
     for folder in model_folders() {
-        let alias = std::fs::read_to_string(folder.join(format!("{text}.alias"))).ok();
+        let alias = read_alias(&folder.join(format!("{text}.alias"))).ok();
         let name = alias.as_deref().map_or(text, str::trim);
         for candidate in [folder.join(name), folder.join(format!("{name}.zip")), folder.join(format!("{name}.onnx"))] {
             if candidate.exists() && Path::new(name).components().count() == 1 {
@@ -206,29 +218,35 @@ impl Model {
         let halo = field.halo().filter(|_| static_norm);
         let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| pick(&halo, a, 0)));
         let config = package.config();
-        let segment = match config.get("segment") {
+        let segment: SegmentOptions = match config.get("segment") {
             None => SegmentOptions::default(),
             Some(value) => {
                 serde_json::from_value(value.clone()).map_err(|e| bad(format!("config.cytoscope.segment: {e}")))?
             }
         };
+        segment.validate().map_err(|e| bad(format!("config.cytoscope.segment: {e}")))?;
         let task = if config.get("task").and_then(|t| t.as_str()) == Some("labelfree") {
             Task::LabelFree
         } else {
             Task::Segmentation
         };
-        let number =
-            |key: &str| config.get(key).and_then(serde_json::Value::as_u64).and_then(|v| usize::try_from(v).ok());
-        let segment_channel = number("segment_channel").unwrap_or(0);
-        let seed_channel = number("seed_channel").unwrap_or(segment_channel);
+        let number = |key: &str, otherwise: usize| match config.get(key) {
+            None | Some(serde_json::Value::Null) => Ok(otherwise),
+            Some(value) => value
+                .as_u64()
+                .and_then(|v| usize::try_from(v).ok())
+                .ok_or_else(|| bad(format!("config.cytoscope.{key} is {value}, expected the number of a channel"))),
+        };
+        let segment_channel = number("segment_channel", 0)?;
+        let seed_channel = number("seed_channel", segment_channel)?;
         let output_channels = match channels(output) {
             Some(n) => n,
             None => graph_channels(package.graph.outputs.first()).unwrap_or(1),
         };
-        if segment_channel >= output_channels {
-            return Err(bad(format!(
-                "config.cytoscope.segment_channel is {segment_channel}, it has {output_channels} channels"
-            )));
+        for (key, channel) in [("segment_channel", segment_channel), ("seed_channel", seed_channel)] {
+            if channel >= output_channels {
+                return Err(bad(format!("config.cytoscope.{key} is {channel}, it has {output_channels} channels")));
+            }
         }
         Ok(Self {
             fingerprint: fingerprint(&package),

@@ -2,9 +2,14 @@
 
 use cytoscope_formats::{FormatError, io_advice};
 use cytoscope_objects::ObjectsError;
-use cytoscope_volume::VolumeError;
+use cytoscope_volume::{VolumeError, printable};
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// A path as messages show it.
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string()).into_owned()
+}
 
 /// A failure with training data: the file, what was met, and what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +18,7 @@ pub enum SamplesError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A folder, a table or a pair of files does not fit its use.
-    #[error("{}: {met}; {next}", .file.display())]
+    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
     Data {
         /// The file or folder.
         file: PathBuf,
@@ -23,7 +28,7 @@ pub enum SamplesError {
         next: String,
     },
     /// More is asked for than a limit of [`crate::limits`] allows.
-    #[error("{}: {what} is {got}, more than the limit {limit_name} = {limit}; {next}", .file.display())]
+    #[error("{}: {what} is {got}, more than the limit {limit_name} = {limit}; {next}", shown(.file))]
     OverLimit {
         /// The file or folder.
         file: PathBuf,
@@ -39,7 +44,7 @@ pub enum SamplesError {
         next: &'static str,
     },
     /// An option outside its range.
-    #[error("{what} is {got}, expected {expected}")]
+    #[error("{what} is {}, expected {expected}", printable(.got))]
     Parameter {
         /// The option.
         what: &'static str,
@@ -49,7 +54,7 @@ pub enum SamplesError {
         expected: &'static str,
     },
     /// The operating system failed.
-    #[error("{}: {doing} failed: {source}; {}", .file.display(), io_advice(.source))]
+    #[error("{}: {doing} failed: {source}; {}", shown(.file), io_advice(.source))]
     Io {
         /// The file.
         file: PathBuf,

@@ -321,3 +321,44 @@ proptest! {
         let _ = find_pairs(folder.path(), Task::LabelFree);
     }
 }
+
+/// Pipes and devices in a folder are named and left alone; reading one would never end.
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_no_training_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let pipe = |n: &str| assert!(std::process::Command::new("mkfifo").arg(at(n)).status().unwrap().success());
+    tiny_pair(&at("a.tif"), &at("a_masks.tif"), 1);
+    pipe("b.tif");
+    pipe("b_masks.tif");
+    std::os::unix::fs::symlink("/dev/zero", at("c.npy")).unwrap();
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
+    let met: Vec<_> = dataset.problems.iter().map(|p| p.sentence.as_str()).collect();
+    assert_eq!(met, ["this is a pipe, a socket or a device"; 3]);
+    pipe("table.csv");
+    let error = find_pairs(&at("table.csv"), Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("named pipe"), "{error}");
+}
+
+/// Python objects are told from arrays however the header is spaced.
+#[test]
+fn files_of_python_objects_are_left_out_in_every_spelling() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
+    for (i, header) in [
+        "{'descr': '|O', 'fortran_order': False, 'shape': (), }",
+        "{\"shape\":(),\"fortran_order\":False,\"descr\":\"|O\"}",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        fs::write(folder.path().join(format!("a{i}_seg.npy")), bytes).unwrap();
+    }
+    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
+}

@@ -7,6 +7,7 @@
 //!   with a manifest only while it holds exactly the files of its manifest.
 //! - [`target`] decides what an output path may replace: never an input, never a file or folder that the program did not make,
 //!   unless the user asked for it.
+//! - [`npy`] parses the header of NumPy files, which images and tensors have in common.
 //! - [`lock`] keeps two processes from writing results under the same name.
 //!
 //! This crate depends on no other crate of the project. Functions of [`read`] and [`write`] return [`std::io::Error`]; those that
@@ -29,6 +30,7 @@ mod error;
 pub mod folder;
 pub mod lock;
 mod manifest;
+pub mod npy;
 pub mod read;
 pub mod target;
 pub mod write;

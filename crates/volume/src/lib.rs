@@ -1,6 +1,7 @@
 //! Arrays with named axes and a voxel size, and the arithmetic a stack needs on its way to a network and back.
 //!
-//! This room owns [`Array`] (samples with axes), [`Region`] (a box inside an array), [`VoxelSize`] (µm), and the
+//! This room owns [`Array`] (samples with axes), [`Region`] (a box inside an array), [`VoxelSize`] (µm, with the range it is
+//! plausible in), [`printable`] (text from files, safe to show), and the
 //! pure operations on them. It does no I/O and knows no file format, graph or engine.
 //!
 //! It fails with [`VolumeError`] when shapes, axes or sample types do not fit; it never panics on sizes that came
@@ -32,4 +33,4 @@ pub use dtype::{DType, Element};
 pub use error::VolumeError;
 pub use printable::printable;
 pub use region::{Region, element_count};
-pub use voxel::VoxelSize;
+pub use voxel::{ImplausibleVoxelSize, MAX_PLAUSIBLE_RATIO, MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM, VoxelSize};

@@ -2,6 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Least plausible size of a voxel in µm: 1 nm, finer than volume electron microscopy of cells (2 to 10 nm).
+pub const MIN_PLAUSIBLE_UM: f64 = 1e-3;
+/// Greatest plausible size of a voxel in µm: 1 mm, coarser than any microscope's (slices of light sheets: 0.1 mm).
+pub const MAX_PLAUSIBLE_UM: f64 = 1e3;
+/// Greatest plausible ratio of the sizes along two axes; serial sections reach 50.
+pub const MAX_PLAUSIBLE_RATIO: f64 = 1e3;
+
+/// Sizes that light microscopes give, in µm: what a misread unit is looked for in.
+const USUAL_UM: std::ops::RangeInclusive<f64> = 0.02..=50.0;
+/// Units and their µm, in the order in which they are proposed.
+const UNITS: [(&str, f64); 6] = [
+    ("metres", 1e6),
+    ("millimetres", 1e3),
+    ("nanometres", 1e-3),
+    ("ångström", 1e-4),
+    ("centimetres", 1e4),
+    ("inches", 25_400.0),
+];
+
 /// Size of a voxel in µm along Z, Y, X; `None` where a file does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct VoxelSize {
@@ -11,6 +30,58 @@ pub struct VoxelSize {
     pub y: Option<f64>,
     /// Distance of two columns in µm.
     pub x: Option<f64>,
+}
+
+/// A voxel size no microscope gives. Files with one are opened and shown; what depends on the size is refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImplausibleVoxelSize {
+    /// A size that is zero, negative or not finite.
+    #[error("the voxel size along {axis} is {um} µm; give its size in µm")]
+    NotALength {
+        /// Z, Y or X.
+        axis: char,
+        /// The size met, in µm.
+        um: f64,
+    },
+    /// A size outside [`MIN_PLAUSIBLE_UM`] to [`MAX_PLAUSIBLE_UM`].
+    #[error(
+        "the voxel size along {axis} is {um} µm; {MIN_PLAUSIBLE_UM} to {MAX_PLAUSIBLE_UM} µm was expected{}; \
+         give the size in µm", guess(.likely)
+    )]
+    OutOfRange {
+        /// Z, Y or X.
+        axis: char,
+        /// The size met, in µm.
+        um: f64,
+        /// The unit the number is probably in, and the size in µm it then is.
+        likely: Option<(&'static str, f64)>,
+    },
+    /// Sizes that differ by more than [`MAX_PLAUSIBLE_RATIO`].
+    #[error(
+        "the voxel size is {long_um} µm along {long_axis} and {short_um} µm along {short_axis}, more than \
+         {MAX_PLAUSIBLE_RATIO} times as much; one of them is probably in another unit: give both in µm"
+    )]
+    Ratio {
+        /// Axis of the longer size.
+        long_axis: char,
+        /// The longer size in µm.
+        long_um: f64,
+        /// Axis of the shorter size.
+        short_axis: char,
+        /// The shorter size in µm.
+        short_um: f64,
+    },
+}
+
+fn guess(likely: &Option<(&'static str, f64)>) -> String {
+    likely.map_or_else(String::new, |(unit, um)| format!("; the number is probably in {unit}, which is {um} µm"))
+}
+
+/// The unit that makes a usual size of a number, and that size in µm, rounded to four digits.
+fn likely_unit(um: f64) -> Option<(&'static str, f64)> {
+    let found = UNITS.iter().map(|(unit, factor)| (*unit, um * factor)).find(|(_, size)| USUAL_UM.contains(size))?;
+    Some((found.0, format!("{:.3e}", found.1).parse().unwrap_or(found.1)))
 }
 
 impl VoxelSize {
@@ -33,5 +104,75 @@ impl VoxelSize {
     /// Volume of one voxel in µm³ (unknown sizes count as 1 µm).
     pub fn volume_um3(self) -> f64 {
         self.zyx_or_unit().iter().product()
+    }
+
+    /// Whether the sizes that are known can be those of a microscope's voxel; to be asked before a grid depends on them.
+    ///
+    /// # Errors
+    /// [`ImplausibleVoxelSize`] with the first axis at fault and, where one is likely, the unit that was probably meant.
+    pub fn check(self) -> Result<(), ImplausibleVoxelSize> {
+        let known = [('Z', self.z), ('Y', self.y), ('X', self.x)];
+        let known: Vec<(char, f64)> = known.into_iter().filter_map(|(axis, um)| Some((axis, um?))).collect();
+        for &(axis, um) in &known {
+            if !um.is_finite() || um <= 0.0 {
+                return Err(ImplausibleVoxelSize::NotALength { axis, um });
+            }
+            if !(MIN_PLAUSIBLE_UM..=MAX_PLAUSIBLE_UM).contains(&um) {
+                return Err(ImplausibleVoxelSize::OutOfRange { axis, um, likely: likely_unit(um) });
+            }
+        }
+        let long = known.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
+        let short = known.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
+        match (long, short) {
+            (Some((long_axis, long_um)), Some((short_axis, short_um))) if long_um > short_um * MAX_PLAUSIBLE_RATIO => {
+                Err(ImplausibleVoxelSize::Ratio { long_axis, long_um, short_axis, short_um })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn sizes_of_real_microscopes_pass() {
+        for [z, y, x] in
+            [[0.29, 0.065, 0.065], [0.04, 0.004, 0.004], [1.75, 0.4, 0.4], [100.0, 5.0, 5.0], [2.0, 0.1, 0.1]]
+        {
+            VoxelSize::new_um(z, y, x).check().unwrap();
+        }
+        VoxelSize::default().check().unwrap();
+        VoxelSize { z: None, y: Some(0.1), x: Some(0.1) }.check().unwrap();
+        VoxelSize::new_um(MIN_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM).check().unwrap();
+        VoxelSize::new_um(MAX_PLAUSIBLE_UM, MAX_PLAUSIBLE_UM, MAX_PLAUSIBLE_UM).check().unwrap();
+    }
+
+    #[test]
+    fn misread_units_are_named() {
+        let likely = |um: f64| match VoxelSize::new_um(um, um, um).check() {
+            Err(ImplausibleVoxelSize::OutOfRange { axis: 'Z', likely, .. }) => likely,
+            other => unreachable!("{um}: {other:?}"),
+        };
+        assert_eq!(likely(6.5e-7), Some(("metres", 0.65)));
+        assert_eq!(likely(6.5e-5), Some(("millimetres", 0.065)));
+        assert_eq!(likely(6500.0), Some(("nanometres", 6.5)));
+        assert_eq!(likely(65_000.0), Some(("ångström", 6.5)));
+        assert_eq!(likely(1e6), None);
+        assert_eq!(likely(1e300), None);
+        let text = VoxelSize::new_um(1.0, 1.0, 6.5e-7).check().unwrap_err().to_string();
+        assert!(text.contains("along X is 0.00000065 µm") && text.contains("in metres, which is 0.65 µm"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_length_is_refused() {
+        for um in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let verdict = VoxelSize { z: None, y: Some(um), x: Some(1.0) }.check();
+            assert!(matches!(verdict, Err(ImplausibleVoxelSize::NotALength { axis: 'Y', .. })), "{um}");
+        }
+        let flat = VoxelSize::new_um(900.0, 0.5, 0.5).check();
+        assert!(matches!(flat, Err(ImplausibleVoxelSize::Ratio { long_axis: 'Z', short_axis: 'Y', .. })), "{flat:?}");
     }
 }

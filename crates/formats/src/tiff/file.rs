@@ -55,6 +55,7 @@ impl TiffFile {
             too_many(seen.len(), limits)?;
             let ifd = container.read_ifd(offset)?;
             let page = keep(Page::parse(&container, &ifd, like.as_ref()), &mut refused)?;
+            read_over_and_over(&container)?;
             like = page.as_ref().map(|p| Arc::clone(&p.layout)).or(like);
             if let (None, true, Some(fault)) = (&page, pages.is_empty(), refused.take()) {
                 return Err(fault);
@@ -67,13 +68,16 @@ impl TiffFile {
         let chain_len = pages.len();
         let mut reading_order = Vec::with_capacity(chain_len);
         let mut pyramid = false;
+        let mut announced = seen.len();
         for index in 0..chain_len {
             reading_order.push(index as u32);
             let Some(Some(page)) = pages.get(index) else { continue };
             // If the SubIFDs of one page are smaller versions of it, those of the others are too.
             let (Some(subs), false) = (page.sub_ifds, pyramid) else { continue };
             let layout = Arc::clone(&page.layout);
-            too_many(seen.len().saturating_add(subs.count.min(u64::from(u32::MAX)) as usize), limits)?;
+            announced = announced.saturating_add(subs.count.min(u64::from(u32::MAX)) as usize);
+            too_many(announced, limits)?;
+            read_over_and_over(&container)?;
             for offset in container.integers(&subs, 0, subs.count)? {
                 if offset == 0 || !seen.insert(offset) {
                     continue;
@@ -88,6 +92,7 @@ impl TiffFile {
                 pages.push(Some(sub));
             }
         }
+        super::shared::check(&container, pages.iter().flatten())?;
         Ok(Self { path: path.to_owned(), container, first, pages, chain_len, reading_order })
     }
 
@@ -132,6 +137,19 @@ fn keep(page: Result<Page, Fault>, refused: &mut Option<Fault>) -> Result<Option
 fn too_many(pages: usize, limits: &Limits) -> Result<(), Fault> {
     if pages as u64 > limits.max_pages {
         return Err(Fault::over("the number of pages", pages as u64, "max_pages", limits.max_pages));
+    }
+    Ok(())
+}
+
+/// Times its own length that the directories of a file may make the reader take, and bytes for small files besides.
+/// Directories of a sound file are read once, and small values of them once more.
+const METADATA_READS: (u64, u64) = (4, 16 << 20);
+
+/// Refuses files whose directories or tag values lie over each other, so that a small file takes long to walk.
+fn read_over_and_over(container: &Container) -> Result<(), Fault> {
+    let most = container.source.len().saturating_mul(METADATA_READS.0).saturating_add(METADATA_READS.1);
+    if container.source.taken() > most {
+        return Err(Fault::malformed("its page directories lie over each other"));
     }
     Ok(())
 }

@@ -9,3 +9,4 @@ pub(crate) mod page;
 pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod series;
+pub(crate) mod shared;

@@ -9,8 +9,9 @@ use crate::{
     error::{DAMAGED, Fault, FormatError},
     image::OpenOptions,
     limits::Limits,
-    source::Counters,
+    source::{Counters, not_opened},
 };
+use cytoscope_storage::read::open_regular;
 use cytoscope_volume::Axis;
 use std::{
     collections::HashMap,
@@ -52,21 +53,24 @@ pub(crate) fn open_companion(path: &Path, files: FileSet, options: &OpenOptions)
 }
 
 fn read_text(path: &Path, limits: &Limits) -> Result<String, FormatError> {
-    let len = std::fs::metadata(path).map_err(|e| FormatError::io(path, "opening", e))?.len();
+    use std::io::Read;
+    let file = open_regular(path).map_err(|e| not_opened(e).at(path))?;
+    let len = file.metadata().map_err(|e| FormatError::io(path, "opening", e))?.len();
     if len > limits.max_metadata_bytes {
         return Err(
             Fault::over("the size of the OME-XML", len, "max_metadata_bytes", limits.max_metadata_bytes).at(path)
         );
     }
-    let bytes = std::fs::read(path).map_err(|e| FormatError::io(path, "reading", e))?;
+    let mut bytes = Vec::new();
+    // The file may grow while it is read.
+    file.take(len).read_to_end(&mut bytes).map_err(|e| FormatError::io(path, "reading", e))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn is_text(path: &Path) -> Result<bool, FormatError> {
     use std::io::Read;
     let mut head = [0u8; 4];
-    let mut file =
-        std::fs::File::open(path).map_err(|e| FormatError::io(path, "opening the metadata file of the set", e))?;
+    let mut file = open_regular(path).map_err(|e| not_opened(e).at(path))?;
     let n = file.read(&mut head).map_err(|e| FormatError::io(path, "reading", e))?;
     Ok(!super::ifd::looks_like_tiff(head.get(..n).unwrap_or_default()))
 }
@@ -112,11 +116,12 @@ fn build(
             format!("choose one of 0 to {}", count - 1),
         ));
     };
-    let mut names: HashMap<PathBuf, u32> = HashMap::new();
     let own = file.map(|f| files.add_open(f));
-    if own.is_some() {
-        names.insert(path.to_owned(), 0);
-    }
+    // Paths of the set, and the names the document uses for them: a name is looked up on disk once.
+    let mut paths: HashMap<PathBuf, u32> = own.map(|own| (path.to_owned(), own)).into_iter().collect();
+    let mut names: HashMap<String, u32> = HashMap::new();
+    let first_name = image.tiff_data.first().and_then(|d| d.file_name.as_ref());
+    let one_name = image.tiff_data.iter().all(|d| d.file_name.as_ref() == first_name);
     let mut resolve = |files: &mut FileSet, data: &ome_xml::TiffData| -> Result<u32, FormatError> {
         let by_uuid = data.uuid.is_some() && data.uuid == document.uuid;
         let (name, own) = match (&data.file_name, own) {
@@ -125,23 +130,27 @@ fn build(
             (Some(name), own) => (name, own),
             (None, None) => return Err(Fault::malformed("its planes name no file").at(path)),
         };
-        // A set of one file that was renamed: there is nothing else it could mean.
-        let alone = image.tiff_data.iter().all(|d| d.file_name == data.file_name);
-        let full = match (sibling(path, name), own) {
-            (Err(_), Some(own)) if alone => return Ok(own),
-            (full, _) => full?,
-        };
-        if let Some(index) = names.get(&full) {
+        if let Some(index) = names.get(name.as_str()) {
             return Ok(*index);
         }
-        if names.len() as u64 >= files.limits().max_set_files {
-            let limit = files.limits().max_set_files;
-            return Err(
-                Fault::over("the number of files of the set", names.len() as u64 + 1, "max_set_files", limit).at(path)
-            );
-        }
-        let index = files.add(full.clone());
-        names.insert(full, index);
+        let full = match (sibling(path, name), own) {
+            // A set of one file that was renamed: there is nothing else it could mean.
+            (Err(_), Some(own)) if one_name => {
+                names.insert(name.clone(), own);
+                return Ok(own);
+            }
+            (full, _) => full?,
+        };
+        let index = match paths.get(&full) {
+            Some(index) => *index,
+            None if paths.len() as u64 >= files.limits().max_set_files => {
+                let (count, limit) = (paths.len() as u64 + 1, files.limits().max_set_files);
+                return Err(Fault::over("the number of files of the set", count, "max_set_files", limit).at(path));
+            }
+            None => files.add(full.clone()),
+        };
+        paths.insert(full, index);
+        names.insert(name.clone(), index);
         Ok(index)
     };
     // Samples of a pixel count as channels in SizeC; the first file says how many a page holds.
@@ -168,6 +177,8 @@ fn build(
     if image.tiff_data.is_empty() {
         fill(&mut planes, &sizes, 0, first_file, 0, first.chain_len);
     }
+    let mut lengths: HashMap<u32, usize> = HashMap::new();
+    let mut placed = 0usize;
     for data in &image.tiff_data {
         let index = resolve(&mut files, data)?;
         let start = sizes
@@ -176,10 +187,19 @@ fn build(
         let how_many = match (data.plane_count, data.ifd) {
             (Some(n), _) => n,
             (None, Some(_)) => 1,
-            (None, None) => files.get(index)?.chain_len,
+            (None, None) => match lengths.get(&index) {
+                Some(length) => *length,
+                None => *lengths.entry(index).or_insert(files.get(index)?.chain_len),
+            },
         };
+        placed = placed.saturating_add(how_many.clamp(1, sizes.total.saturating_sub(start).max(1)));
+        if placed > sizes.total.saturating_mul(MAX_PLACED) {
+            let met = format!("its TiffData place planes {placed} times in an image of {} planes", sizes.total);
+            return Err(Fault::malformed(met).at(path));
+        }
         fill(&mut planes, &sizes, start, index, data.ifd.unwrap_or(0), how_many);
     }
+    check_sharing(&planes).map_err(|f| f.at(path))?;
     let mut channels: Vec<_> = image.channels.clone();
     channels.truncate(sizes.c);
     let mut series = Series {
@@ -208,6 +228,23 @@ fn page_of(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatErro
             Err(Fault::malformed(met).at(&file.path))
         }
     }
+}
+
+/// Times an image's planes may be placed by its `TiffData`; sound ones place each once.
+const MAX_PLACED: usize = 4;
+/// Planes that one page may stand for: a page is a plane, and a blank one may be used for a few that were lost.
+const MAX_PLANES_OF_PAGE: usize = 64;
+
+/// Refuses images most of whose planes are the same page: a small file could claim any size so.
+fn check_sharing(planes: &[Option<PlaneRef>]) -> Result<(), Fault> {
+    let mut used: Vec<(u32, u32)> = planes.iter().flatten().map(|p| (p.file, p.page)).collect();
+    used.sort_unstable();
+    let most = used.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0);
+    if most > MAX_PLANES_OF_PAGE {
+        let what = "the number of planes that its OME-XML places on one page";
+        return Err(Fault::over(what, most as u64, "MAX_PLANES_OF_PAGE", MAX_PLANES_OF_PAGE as u64));
+    }
+    Ok(())
 }
 
 fn fill(planes: &mut [Option<PlaneRef>], sizes: &Sizes, start: usize, file: u32, ifd: usize, how_many: usize) {

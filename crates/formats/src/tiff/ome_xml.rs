@@ -58,12 +58,15 @@ type Attributes = HashMap<String, String>;
 
 fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> {
     let mut all = Attributes::new();
-    for attribute in element.attributes() {
+    // The parser's own check for duplicates compares each attribute with all others.
+    for attribute in element.attributes().with_checks(false) {
         let attribute = attribute.map_err(|e| broken(&e))?;
         let key = attribute.key.local_name().as_ref().to_owned();
         let raw = attribute.value.into_owned();
         let value = quick_xml::escape::unescape(&raw).map(|v| v.into_owned()).unwrap_or(raw);
-        all.insert(key, value);
+        if let Some(before) = all.insert(key, value) {
+            return Err(broken(&format!("an element has an attribute twice, once as \"{before}\"")));
+        }
     }
     Ok(all)
 }

@@ -32,6 +32,9 @@ pub(crate) struct Layout {
     pub reduced: bool,
 }
 
+/// Width, height, samples of a pixel, bits, type, whether reduced, whether planar.
+pub(crate) type StackKey = (usize, usize, usize, u32, DType, bool, bool);
+
 /// What was done to the samples before compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Predictor {
@@ -77,11 +80,14 @@ impl Layout {
         self.width.checked_mul(self.height)?.checked_mul(self.samples)?.checked_mul(self.dtype.size_bytes())
     }
 
+    /// What two pages must have in common to be planes of one stack.
+    pub fn stack_key(&self) -> StackKey {
+        (self.width, self.height, self.samples, self.bits, self.dtype, self.reduced, self.planar)
+    }
+
     /// Whether two pages can be planes of one stack.
     pub fn stacks_with(&self, other: &Layout) -> bool {
-        (self.width, self.height, self.samples, self.bits, self.dtype, self.reduced)
-            == (other.width, other.height, other.samples, other.bits, other.dtype, other.reduced)
-            && self.planar == other.planar
+        self.stack_key() == other.stack_key()
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     file::{FileSet, TiffFile},
     ifd::tag,
     imagej, ome, ome_xml,
-    page::{Layout, Page},
+    page::{Layout, Page, StackKey},
 };
 use crate::{
     error::{Fault, FormatError},
@@ -12,7 +12,7 @@ use crate::{
     meta::{Channel, positive},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
-use std::{path::Path, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 /// Where one plane is: a page of a file, and for one-directory stacks the plane's number behind the page's offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,10 +59,11 @@ pub(crate) fn open(
         }
     }
     let all = if imagej::is_imagej(&description) {
-        imagej_series(&file, &description).map_err(|f| f.at(path))?
+        imagej_series(&file, &description)
     } else {
         plain_series(&file, &description)
     };
+    let all = all.map_err(|f| f.at(path))?;
     let count = all.len();
     let mut series = pick(path, all, options.series)?;
     if let Some(axes) = &options.axes {
@@ -81,29 +82,36 @@ pub(crate) fn pick(path: &Path, all: Vec<Series>, index: usize) -> Result<Series
     })
 }
 
+/// Most shapes of the pages of one file.
+const MAX_SHAPES: usize = 4096;
+
+/// Pages of one shape: the layout of the first one, and their numbers.
+type Group = (Arc<Layout>, Vec<u32>);
+
 /// Pages of equal shape, in the order in which their shapes first appear.
-fn grouped(file: &TiffFile) -> Vec<(Arc<Layout>, Vec<u32>)> {
-    let mut groups: Vec<(Arc<Layout>, Vec<u32>)> = Vec::new();
-    let mut last = 0;
+fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut by_key: HashMap<StackKey, usize> = HashMap::new();
     for index in &file.reading_order {
         let Some(Some(page)) = file.pages.get(*index as usize) else { continue };
-        let same = |g: &(Arc<Layout>, Vec<u32>)| Arc::ptr_eq(&g.0, &page.layout) || g.0.stacks_with(&page.layout);
-        if groups.get(last).is_some_and(same) {
-            groups[last].1.push(*index);
-        } else if let Some(found) = groups.iter().position(same) {
-            groups[found].1.push(*index);
-            last = found;
-        } else if groups.len() < 4096 {
-            last = groups.len();
-            groups.push((Arc::clone(&page.layout), vec![*index]));
+        let next = groups.len();
+        let at = *by_key.entry(page.layout.stack_key()).or_insert(next);
+        if let Some((_, pages)) = groups.get_mut(at) {
+            pages.push(*index);
+            continue;
         }
+        if next >= MAX_SHAPES {
+            let what = "the number of shapes of its pages";
+            return Err(Fault::over(what, next as u64 + 1, "MAX_SHAPES", MAX_SHAPES as u64));
+        }
+        groups.push((Arc::clone(&page.layout), vec![*index]));
     }
-    groups
+    Ok(groups)
 }
 
-fn plain_series(file: &TiffFile, description: &str) -> Vec<Series> {
+fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
     let voxel_size_um = plain_resolution(file);
-    let mut all: Vec<Series> = grouped(file)
+    let mut all: Vec<Series> = grouped(file)?
         .into_iter()
         .map(|(_, pages)| Series {
             format: if file.container.big { "bigtiff" } else { "tiff" },
@@ -119,7 +127,7 @@ fn plain_series(file: &TiffFile, description: &str) -> Vec<Series> {
     {
         only.dims = dims;
     }
-    all
+    Ok(all)
 }
 
 /// Leading axes that Python scripts leave as JSON (`{"axes": "TZYX", "shape": [...]}`), where all are known.
@@ -156,7 +164,7 @@ pub(crate) fn stored_range(file: &TiffFile) -> Option<(f64, f64)> {
 
 fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
     let ij = imagej::parse(description, &file.container, &file.first);
-    let mut groups = grouped(file);
+    let mut groups = grouped(file)?;
     let one_directory = file.chain_len == 1 && ij.images > 1 && file.pages.len() == 1;
     let mut planes: Vec<Option<PlaneRef>> = Vec::new();
     match groups.first_mut() {
@@ -199,7 +207,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         channels,
         display_range: ij.display_range,
     }];
-    all.extend(plain_series(file, "").into_iter().skip(1));
+    all.extend(plain_series(file, "")?.into_iter().skip(1));
     Ok(all)
 }
 

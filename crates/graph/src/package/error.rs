@@ -2,20 +2,26 @@
 
 use crate::GraphError;
 use cytoscope_storage::StorageError;
+use cytoscope_volume::printable;
 use std::path::{Path, PathBuf};
+
+/// A path as messages show it.
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string()).into_owned()
+}
 
 /// A package that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackageError {
     /// Neither a folder nor a zip nor an ONNX file.
-    #[error("{path} is no model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file")]
+    #[error("{} is no model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file", shown(.path))]
     NotAPackage {
         /// The path.
         path: PathBuf,
     },
     /// A file the description names but the package lacks.
-    #[error("{path} lacks its file \"{name}\": fetch the whole package again")]
+    #[error("{} lacks its file \"{}\": fetch the whole package again", shown(.path), printable(.name))]
     Missing {
         /// The package.
         path: PathBuf,
@@ -23,7 +29,7 @@ pub enum PackageError {
         name: String,
     },
     /// A part that breaks the specification.
-    #[error("{path}: \"{part}\" {problem}")]
+    #[error("{}: \"{}\" {}", shown(.path), printable(.part), printable(.problem))]
     Bad {
         /// The package.
         path: PathBuf,
@@ -34,7 +40,8 @@ pub enum PackageError {
     },
     /// No weights that can run.
     #[error(
-        "{path} has {has} weights only; Cytoscope runs ONNX weights: export the model to ONNX (torch.onnx.export) and add them to the package"
+        "{} has {} weights only; Cytoscope runs ONNX weights: export the model to ONNX (torch.onnx.export) and add them to the package",
+        shown(.path), printable(.has)
     )]
     NoOnnxWeights {
         /// The package.
@@ -43,7 +50,7 @@ pub enum PackageError {
         has: String,
     },
     /// A file that is not the one described.
-    #[error("{path}: \"{name}\" has checksum {got}, its description says {expected}: fetch the package again")]
+    #[error("{}: \"{}\" has checksum {got}, its description says {}: fetch the package again", shown(.path), printable(.name), printable(.expected))]
     Checksum {
         /// The package.
         path: PathBuf,
@@ -55,7 +62,7 @@ pub enum PackageError {
         got: String,
     },
     /// A file over a limit.
-    #[error("{path}: \"{name}\" has {bytes} bytes, more than the limit of {limit}")]
+    #[error("{}: \"{}\" has {bytes} bytes, more than the limit of {limit}", shown(.path), printable(.name))]
     TooLarge {
         /// The package.
         path: PathBuf,
@@ -67,7 +74,7 @@ pub enum PackageError {
         limit: u64,
     },
     /// A network or tensor at fault.
-    #[error("{path}: {error}")]
+    #[error("{}: {}", shown(.path), printable(&error.to_string()))]
     Graph {
         /// The package or file.
         path: PathBuf,
@@ -78,7 +85,7 @@ pub enum PackageError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// A file that could not be read or written.
-    #[error("{path}: {error}")]
+    #[error("{}: {}", shown(.path), printable(&error.to_string()))]
     Io {
         /// The file.
         path: PathBuf,

@@ -1,9 +1,21 @@
 //! The files of a package: a folder, a zip, or one file.
 
 use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
+use cytoscope_storage::read::{open_inside, open_regular, refusal};
 use sha2::{Digest, Sha256};
-use std::io::Read;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most bytes that are read to list a zip: 4096 entries with long names take two million.
+const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
+/// Most bytes that a byte of a compressed file may become where the file is larger than [`FREE_EXPANSION_BYTES`].
+/// Weights shrink to a half at most; Deflate alone could make a thousand.
+const MAX_EXPANSION: u64 = 100;
+/// Bytes that a compressed file may become however small it is: test tensors of zeros and masks compress well.
+const FREE_EXPANSION_BYTES: u64 = 256 << 20;
 
 /// Where a package's files are.
 #[derive(Debug, Clone)]
@@ -39,15 +51,7 @@ impl Files {
         if path.extension().is_some_and(|e| e == "yaml" || e == "yml") {
             return path.parent().map(|p| Self::Folder(p.to_owned())).ok_or_else(not);
         }
-        let file = std::fs::File::open(path).map_err(|e| PackageError::io(path, e))?;
-        let archive = zip::ZipArchive::new(file).map_err(|_| not())?;
-        if archive.len() > MAX_FILES {
-            return Err(PackageError::bad(
-                path,
-                "zip",
-                format!("has {} files, more than the limit of {MAX_FILES}", archive.len()),
-            ));
-        }
+        let archive = open_archive(path)?.ok_or_else(not)?;
         let prefix = archive
             .file_names()
             .filter_map(|name| name.ok().map(|n| n.into_owned()))
@@ -82,18 +86,18 @@ impl Files {
                 other => return other.map(|bytes| (name.to_owned(), bytes)),
             }
         }
-        for name in self.names()? {
-            if name.ends_with(".bioimageio.yaml") && !name.contains('/') {
-                return self.read_up_to(&name, MAX_RDF_BYTES).map(|bytes| (name, bytes));
-            }
+        let named = self.names()?.into_iter().find(|n| n.ends_with(".bioimageio.yaml") && !n.contains('/'));
+        match named {
+            Some(name) => self.read_up_to(&name, MAX_RDF_BYTES).map(|bytes| (name, bytes)),
+            None => Err(PackageError::NotAPackage { path: self.path().to_owned() }),
         }
-        Err(PackageError::NotAPackage { path: self.path().to_owned() })
     }
 
-    /// Every file's name, in order.
+    /// Every file's name, in order. Of a folder, what [`Files::read`] refuses is left out: pipes, devices, folders and
+    /// links that lead out of the package.
     ///
     /// # Errors
-    /// [`PackageError`] if the folder or zip cannot be listed.
+    /// [`PackageError`] if the folder or zip cannot be listed or has more than [`MAX_FILES`] files.
     pub fn names(&self) -> Result<Vec<String>, PackageError> {
         let mut names = Vec::new();
         match self {
@@ -101,9 +105,15 @@ impl Files {
             Self::Folder(folder) => {
                 for entry in std::fs::read_dir(folder).map_err(|e| PackageError::io(folder, e))? {
                     let entry = entry.map_err(|e| PackageError::io(folder, e))?;
-                    if entry.path().is_file() {
-                        names.push(entry.file_name().to_string_lossy().into_owned());
+                    let name = entry.file_name();
+                    if open_inside(folder, Path::new(&name)).is_err() {
+                        continue;
                     }
+                    if names.len() >= MAX_FILES {
+                        let problem = format!("has more than the limit of {MAX_FILES} files");
+                        return Err(PackageError::bad(folder, "folder", problem));
+                    }
+                    names.push(name.to_string_lossy().into_owned());
                 }
             }
             Self::Zip { path, prefix } => {
@@ -117,21 +127,24 @@ impl Files {
         Ok(names)
     }
 
-    fn archive(&self, path: &Path) -> Result<zip::ZipArchive<std::fs::File>, PackageError> {
-        let file = std::fs::File::open(path).map_err(|e| PackageError::io(path, e))?;
-        zip::ZipArchive::new(file).map_err(|e| PackageError::bad(path, "zip", e.to_string()))
+    fn archive(&self, path: &Path) -> Result<Archive, PackageError> {
+        open_archive(path)?.ok_or_else(|| PackageError::bad(path, "zip", "is no longer a zip"))
     }
 
     /// The bytes of a file. A URL stands for the file of its last part.
     ///
     /// # Errors
-    /// [`PackageError`] if it is missing, leaves the package, or is too large.
+    /// [`PackageError`] if it is missing, leaves the package, is no regular file, or is too large.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, PackageError> {
         self.read_up_to(name, MAX_FILE_BYTES)
     }
 
-    fn read_up_to(&self, name: &str, limit: u64) -> Result<Vec<u8>, PackageError> {
-        let local = if name.contains("://") { name.rsplit('/').next().unwrap_or(name) } else { name };
+    /// The bytes of a file of at most `limit` bytes; see [`Files::read`].
+    ///
+    /// # Errors
+    /// As [`Files::read`].
+    pub fn read_up_to(&self, name: &str, limit: u64) -> Result<Vec<u8>, PackageError> {
+        let local = local_name(name);
         let missing = || PackageError::Missing { path: self.path().to_owned(), name: local.to_owned() };
         let inside = Path::new(local).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
         if !inside {
@@ -142,23 +155,32 @@ impl Files {
         let mut bytes = Vec::new();
         match self {
             Self::Single(path) => {
-                std::fs::File::open(path)
-                    .and_then(|f| f.take(limit).read_to_end(&mut bytes))
-                    .map_err(|e| PackageError::io(path, e))?;
+                read_bounded(open_regular(path), limit, &mut bytes)
+                    .map_err(|e| PackageError::io(path, e))?
+                    .map_or(Ok(()), |size| Err(too_large(size)))?;
             }
             Self::Folder(folder) => {
-                let path = folder.join(local);
-                let file = std::fs::File::open(&path).map_err(|_| missing())?;
-                let size = file.metadata().map_err(|e| PackageError::io(&path, e))?.len();
-                if size > limit {
-                    return Err(too_large(size));
-                }
-                file.take(limit).read_to_end(&mut bytes).map_err(|e| PackageError::io(&path, e))?;
+                let not_read = |error: std::io::Error| match (refusal(&error), error.kind()) {
+                    (Some(refusal), _) => PackageError::bad(self.path(), local, format!("is not read: {refusal}")),
+                    (None, ErrorKind::NotFound | ErrorKind::NotADirectory) => missing(),
+                    (None, _) => PackageError::io(&folder.join(local), error),
+                };
+                read_bounded(open_inside(folder, Path::new(local)), limit, &mut bytes)
+                    .map_err(not_read)?
+                    .map_or(Ok(()), |size| Err(too_large(size)))?;
             }
             Self::Zip { path, prefix } => {
                 let mut archive = self.archive(path)?;
                 let local = local.trim_start_matches("./");
                 let entry = archive.by_name(&format!("{prefix}{local}")).map_err(|_| missing())?;
+                let stored = entry.compressed_size().min(std::fs::metadata(path).map_or(0, |m| m.len()));
+                let limit = limit.min(stored.saturating_mul(MAX_EXPANSION).max(FREE_EXPANSION_BYTES));
+                let too_large = |bytes| PackageError::TooLarge {
+                    path: self.path().to_owned(),
+                    name: local.to_owned(),
+                    bytes,
+                    limit,
+                };
                 if entry.size() > limit {
                     return Err(too_large(entry.size()));
                 }
@@ -170,6 +192,13 @@ impl Files {
             }
         }
         Ok(bytes)
+    }
+
+    /// Where a file of a package that is a folder lies, if [`Files::read`] would read it.
+    pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+        let Self::Folder(folder) = self else { return None };
+        let local = local_name(name);
+        open_inside(folder, Path::new(local)).is_ok().then(|| folder.join(local))
     }
 
     /// Checks a file against its described SHA-256, where there is one.
@@ -186,6 +215,69 @@ impl Files {
             got,
         })
     }
+}
+
+/// The name inside the package: of a URL its last part.
+fn local_name(name: &str) -> &str {
+    if name.contains("://") { name.rsplit('/').next().unwrap_or(name) } else { name }
+}
+
+/// A zip on disk.
+type Archive = zip::ZipArchive<Metered>;
+
+/// Opens a zip; `None` where the file is none.
+fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
+    let file = open_regular(path).map_err(|e| PackageError::io(path, e))?;
+    let left = Arc::new(AtomicU64::new(MAX_DIRECTORY_BYTES));
+    let archive = match zip::ZipArchive::new(Metered { file, left: Arc::clone(&left) }) {
+        Ok(archive) => archive,
+        Err(_) if left.load(Ordering::Relaxed) == 0 => {
+            let problem = format!("has a directory of more than the limit of {MAX_DIRECTORY_BYTES} bytes");
+            return Err(PackageError::bad(path, "zip", problem));
+        }
+        Err(_) => return Ok(None),
+    };
+    left.store(u64::MAX, Ordering::Relaxed);
+    if archive.len() > MAX_FILES {
+        let problem = format!("has {} files, more than the limit of {MAX_FILES}", archive.len());
+        return Err(PackageError::bad(path, "zip", problem));
+    }
+    Ok(Some(archive))
+}
+
+/// A file of which only so many bytes may be read.
+#[derive(Debug)]
+struct Metered {
+    file: File,
+    left: Arc<AtomicU64>,
+}
+
+impl Read for Metered {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(into)?;
+        let left = self.left.load(Ordering::Relaxed).checked_sub(read as u64);
+        self.left.store(left.unwrap_or(0), Ordering::Relaxed);
+        left.map(|_| read).ok_or_else(|| std::io::Error::other("the directory of the zip is over its limit"))
+    }
+}
+
+impl Seek for Metered {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+/// Reads a file of at most `limit` bytes; gives the size of a larger one instead.
+fn read_bounded(file: std::io::Result<File>, limit: u64, into: &mut Vec<u8>) -> std::io::Result<Option<u64>> {
+    let file = file?;
+    let size = file.metadata()?.len();
+    if size > limit {
+        return Ok(Some(size));
+    }
+    // The file may grow while it is read.
+    file.take(limit + 1).read_to_end(into)?;
+    let read = into.len() as u64;
+    Ok((read > limit).then_some(read))
 }
 
 /// SHA-256 in hexadecimal.

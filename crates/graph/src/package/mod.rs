@@ -9,6 +9,7 @@ mod parse;
 mod spec;
 mod test_run;
 mod write;
+mod yaml;
 
 pub use error::PackageError;
 pub use files::Files;
@@ -87,8 +88,7 @@ impl Package {
         let files = Files::open(path)?;
         let (rdf_name, bytes) = files.description()?;
         let text = String::from_utf8(bytes).map_err(|_| PackageError::bad(path, &rdf_name, "is not UTF-8 text"))?;
-        let rdf: Value = serde_yaml_ng::from_str(&text)
-            .map_err(|e| PackageError::bad(path, &rdf_name, format!("is no YAML: {e}")))?;
+        let rdf = yaml::parse(&text).map_err(|problem| PackageError::bad(path, &rdf_name, problem))?;
         let parsed = parse::parse(path, &rdf)?;
         let model_bytes = files.read(&parsed.weights.source)?;
         files.verify(&parsed.weights, &model_bytes)?;
@@ -116,16 +116,8 @@ impl Package {
 
     /// A bare ONNX file: axes by rank (batch, channel, then space), z-score over the stack as CytoDL trains with.
     fn bare(path: &Path) -> Result<Self, PackageError> {
-        let size = std::fs::metadata(path).map_err(|e| PackageError::io(path, e))?.len();
-        if size > MAX_FILE_BYTES {
-            return Err(PackageError::TooLarge {
-                path: path.to_owned(),
-                name: String::new(),
-                bytes: size,
-                limit: MAX_FILE_BYTES,
-            });
-        }
-        let model_bytes = std::fs::read(path).map_err(|e| PackageError::io(path, e))?;
+        let files = Files::single(path);
+        let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;
         let graph = Graph::from_bytes(&model_bytes, path.parent(), &GraphLimits::default())
             .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
         let name = path.file_stem().map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned());
@@ -141,7 +133,7 @@ impl Package {
             path: path.to_owned(),
             description: "a bare ONNX file".to_owned(),
             format_version: "onnx".to_owned(),
-            files: Files::single(path),
+            files,
             rdf: Value::Null,
             name,
             inputs,

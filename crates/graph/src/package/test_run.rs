@@ -57,7 +57,16 @@ impl Tolerance {
     }
 }
 
-/// Compares a reproduced tensor with the expected one; the message says how far it is off.
+/// Greatest absolute tolerance that is granted: a quarter of the range of the expected values. A wider one, which a
+/// description may declare, would take any output.
+fn greatest_absolute(expected: &[f64]) -> f64 {
+    let finite = || expected.iter().copied().filter(|v| v.is_finite());
+    let range = finite().fold(f64::NEG_INFINITY, f64::max) - finite().fold(f64::INFINITY, f64::min);
+    (0.25 * range).max(Tolerance::default().absolute)
+}
+
+/// Compares a reproduced tensor with the expected one; the message says how far it is off. An absolute tolerance counts
+/// up to a quarter of the range of the expected values.
 ///
 /// # Errors
 /// The sentence to show if shapes differ or too many values lie outside the tolerance.
@@ -66,11 +75,12 @@ pub fn compare(name: &str, expected: &Tensor, got: &Tensor, tolerance: Tolerance
         return Err(format!("output \"{name}\" has shape {:?}, expected {:?}", got.shape(), expected.shape()));
     }
     let (a, b) = (expected.to_f64_vec(), got.to_f64_vec());
+    let absolute = tolerance.absolute.min(greatest_absolute(&a));
     let mut outside = 0usize;
     let mut worst = 0.0f64;
     for (e, g) in a.iter().zip(&b) {
         let off = (e - g).abs();
-        let allowed = tolerance.absolute + tolerance.relative * e.abs();
+        let allowed = absolute + tolerance.relative * e.abs();
         if !(off <= allowed || (e.is_nan() && g.is_nan()) || e == g) {
             outside += 1;
             worst = worst.max(if off.is_nan() { f64::INFINITY } else { off });

@@ -3,7 +3,8 @@
 use super::Found;
 use crate::error::SamplesError;
 use crate::limits::MAX_TABLE_BYTES;
-use std::fs::File;
+use cytoscope_storage::npy;
+use cytoscope_storage::read::open_regular;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -93,7 +94,11 @@ impl Listing {
             // Links are followed: collections are often made of them.
             match std::fs::metadata(&path) {
                 Ok(about) if about.is_dir() => listing.folders.push(path),
-                Ok(_) => listing.files.push(path),
+                Ok(about) if about.is_file() => listing.files.push(path),
+                Ok(_) => {
+                    let next = "remove it: training data are files and folders";
+                    found.problems.push(crate::Problem::warning(&path, "this is a pipe, a socket or a device", next));
+                }
                 Err(_) => {
                     let next = "restore the file it points at, or remove it";
                     found.problems.push(crate::Problem::warning(&path, "this link points at nothing", next));
@@ -118,7 +123,7 @@ impl Listing {
 
 /// The text of a small file, without a byte order mark.
 pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>, SamplesError> {
-    let file = File::open(path).map_err(SamplesError::io(path, "opening it"))?;
+    let file = open_regular(path).map_err(SamplesError::io(path, "opening it"))?;
     let mut text = Vec::new();
     file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text).map_err(SamplesError::io(path, "reading it"))?;
     let (limit, next) = (("MAX_TABLE_BYTES", MAX_TABLE_BYTES), "split the file, or check that it is the right one");
@@ -134,17 +139,12 @@ pub(crate) fn holds_objects(path: &Path) -> bool {
     if extension(path) != "npy" {
         return false;
     }
-    let mut head = [0u8; 256];
-    let Ok(mut file) = File::open(path) else { return false };
-    let mut have = 0;
-    while let Some(rest) = head.get_mut(have..).filter(|r| !r.is_empty()) {
-        match file.read(rest) {
-            Ok(0) | Err(_) => break,
-            Ok(n) => have += n,
-        }
-    }
-    let text = String::from_utf8_lossy(head.get(..have).unwrap_or_default()).into_owned();
-    text.contains("'descr': '|O'") || text.contains("'descr': 'O'")
+    let mut head = Vec::new();
+    let most = (npy::PREFIX_BYTES + npy::MAX_HEADER_BYTES) as u64;
+    let read = open_regular(path).and_then(|file| file.take(most).read_to_end(&mut head));
+    let (Ok(_), Ok(prefix)) = (read, npy::prefix(&head)) else { return false };
+    let text = head.get(prefix.header_at..).and_then(|rest| rest.get(..prefix.header_bytes)).unwrap_or_default();
+    npy::parse(prefix.version, text).is_ok_and(|header| header.code == "O")
 }
 
 #[cfg(test)]

@@ -1,0 +1,176 @@
+//! Small files that claim much: refused with the limit they meet, and sound ones of the same kind read.
+//!
+//! Sizes are such that work growing with the square of a count would take minutes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use cytoscope_formats::{FormatError, FormatErrorKind, Image, OpenOptions, open_bytes};
+use std::fmt::Write;
+
+/// One entry of a directory: tag, type (3 SHORT, 4 LONG), count, value or offset.
+type Entry = (u16, u16, u32, u32);
+
+/// A classic little-endian TIFF: `data` behind the header, then one directory a page.
+fn tiff(data: &[u8], pages: impl Iterator<Item = Vec<Entry>>) -> Vec<u8> {
+    let mut bytes = b"II*\0\0\0\0\0".to_vec();
+    bytes.extend(data);
+    bytes.resize(bytes.len().next_multiple_of(2), 0);
+    let mut link = 4;
+    for entries in pages {
+        let at = bytes.len() as u32;
+        bytes[link..link + 4].copy_from_slice(&at.to_le_bytes());
+        bytes.extend((entries.len() as u16).to_le_bytes());
+        for (tag, kind, count, value) in entries {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(count.to_le_bytes());
+            bytes.extend(value.to_le_bytes());
+        }
+        link = bytes.len();
+        bytes.extend([0; 4]);
+    }
+    bytes
+}
+
+fn page(width: u32, height: u32, compression: u32, offset: u32, stored: u32) -> Vec<Entry> {
+    vec![
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, 1, 8),
+        (259, 3, 1, compression),
+        (262, 3, 1, 1),
+        (273, 4, 1, offset),
+        (277, 3, 1, 1),
+        (278, 4, 1, height),
+        (279, 4, 1, stored),
+    ]
+}
+
+fn with_description(mut first: Vec<Entry>, length: usize) -> Vec<Entry> {
+    let at = first.iter().position(|e| e.0 > 270).unwrap();
+    first.insert(at, (270, 2, length as u32, 8));
+    first
+}
+
+/// A file of one page whose description is `xml`, followed by `more` pages without one.
+fn ome(xml: &str, pages: usize) -> Vec<u8> {
+    let mut data = xml.as_bytes().to_vec();
+    data.push(0);
+    let at = 8 + data.len() as u32;
+    data.extend(1..=16);
+    let length = xml.len() + 1;
+    let first = with_description(page(4, 4, 1, at, 16), length);
+    tiff(&data, std::iter::once(first).chain((1..pages).map(|_| page(4, 4, 1, at, 16))))
+}
+
+fn read(bytes: Vec<u8>) -> Result<Image, FormatError> {
+    open_bytes(bytes, &OpenOptions::default())
+}
+
+fn over_limit(bytes: Vec<u8>, says: &str) {
+    let error = read(bytes).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::OverLimit, "{error}");
+    assert!(error.to_string().contains(says), "\"{error}\" does not say \"{says}\"");
+}
+
+#[test]
+fn pages_that_share_a_strip_are_refused_when_opened() {
+    // 2,000 pages of 1 MiB from one strip: uncompressed, and compressed so that every page could be true.
+    let raw = vec![7u8; 1 << 20];
+    over_limit(tiff(&raw, (0..2000).map(|_| page(1024, 1024, 1, 8, 1 << 20))), "share");
+    // Overlapping strips, none of which equals another.
+    over_limit(tiff(&raw, (0..2000).map(|i| page(1024, 512, 1, 8 + i, 1 << 19))), "share");
+    let packed = [0x81u8, 7].repeat((16 << 20) / 128);
+    let stored = packed.len() as u32;
+    over_limit(tiff(&packed, (0..2000).map(|_| page(4096, 4096, 32773, 8, stored))), "share");
+}
+
+#[test]
+fn sound_files_and_small_ones_open() {
+    let raw: Vec<u8> = (0..40u32 << 20).map(|i| (i >> 12) as u8).collect();
+    let image = read(tiff(&raw, (0..40).map(|i| page(1024, 1024, 1, 8 + (i << 20), 1 << 20)))).unwrap();
+    assert_eq!(image.meta().shape, [40, 1024, 1024]);
+    // Every page compressed a hundred times, none shared.
+    let plane = [0x81u8, 7].repeat((4 << 20) / 128);
+    let stored = plane.len() as u32;
+    let data = plane.repeat(40);
+    let image = read(tiff(&data, (0..40).map(|i| page(2048, 2048, 32773, 8 + i * stored, stored)))).unwrap();
+    assert_eq!(image.meta().shape, [40, 2048, 2048]);
+    // Pages that are not stored read as zeros, however many.
+    let image = read(tiff(&[], (0..2000).map(|_| page(1024, 1024, 1, 0, 0)))).unwrap();
+    assert_eq!(image.meta().shape, [2000, 1024, 1024]);
+    // Blank pages of a small file may share a strip.
+    let image = read(tiff(&[0; 256], (0..100).map(|_| page(16, 16, 1, 8, 256)))).unwrap();
+    assert_eq!(image.meta().shape, [100, 16, 16]);
+}
+
+#[test]
+fn values_that_many_directories_share_are_refused() {
+    // A chain of directories whose values are one array: 60,000 pages of 60,000 samples each.
+    let samples = 60_000u32;
+    let data = 8u16.to_le_bytes().repeat(samples as usize);
+    let many = |_| {
+        let mut page = page(1, 1, 1, 8, samples);
+        page.retain(|e| e.0 != 258 && e.0 != 277);
+        page.extend([(258, 3, samples, 8), (277, 3, 1, samples)]);
+        page.sort_by_key(|e| e.0);
+        page
+    };
+    let error = read(tiff(&data, (0..60_000).map(many))).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
+    assert!(error.to_string().contains("lie over each other"), "{error}");
+}
+
+#[test]
+fn pages_of_many_shapes_are_grouped_or_refused() {
+    let shapes = |n: u32| tiff(&[0; 4], (0..200_000u32).map(move |i| page(1 + i % n, 1, 1, 0, 0)));
+    assert_eq!(read(shapes(4000)).unwrap().meta().series_count, 4000);
+    over_limit(shapes(5000), "MAX_SHAPES");
+}
+
+fn pixels(sizes: &str, tiff_data: &str) -> String {
+    format!(
+        "<OME><Image><Pixels DimensionOrder=\"XYZCT\" Type=\"uint8\" SizeX=\"4\" SizeY=\"4\" {sizes}>{tiff_data}</Pixels>\
+         </Image></OME>"
+    )
+}
+
+#[test]
+fn many_tiff_data_are_read_in_linear_time() {
+    let count = 60_000;
+    let mut data = String::new();
+    for i in 0..count {
+        let page = i % 1000;
+        write!(data, "<TiffData IFD=\"{page}\" FirstT=\"{i}\"><UUID FileName=\"x.ome.tif\">u</UUID></TiffData>")
+            .unwrap();
+    }
+    let sizes = format!("SizeZ=\"1\" SizeC=\"1\" SizeT=\"{count}\"");
+    let image = read(ome(&pixels(&sizes, &data), 1000)).unwrap();
+    assert_eq!(image.meta().shape, [count, 4, 4]);
+    assert_eq!(image.meta().missing_planes, 0);
+}
+
+#[test]
+fn planes_are_placed_a_few_times_at_most() {
+    // Each TiffData names all planes: a thousand million places.
+    let sizes = "SizeZ=\"1\" SizeC=\"1\" SizeT=\"20000\"";
+    for one in ["<TiffData/>", "<TiffData PlaneCount=\"18446744073709551615\"/>"] {
+        let error = read(ome(&pixels(sizes, &one.repeat(50_000)), 20_000)).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
+        assert!(error.to_string().contains("place planes"), "{error}");
+    }
+    let mut data = String::new();
+    (0..1000).for_each(|i| write!(data, "<TiffData IFD=\"0\" FirstT=\"{i}\"/>").unwrap());
+    over_limit(ome(&pixels("SizeZ=\"1\" SizeC=\"1\" SizeT=\"1000\"", &data), 1), "MAX_PLANES_OF_PAGE");
+}
+
+#[test]
+fn attributes_are_checked_in_linear_time() {
+    let mut many = String::from(
+        "<OME><Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"4\" SizeZ=\"1\" SizeC=\"1\" SizeT=\"1\"",
+    );
+    (0..300_000).for_each(|i| write!(many, " a{i}=\"\"").unwrap());
+    let image = read(ome(&format!("{many}/></Image></OME>"), 1)).unwrap();
+    assert_eq!(image.meta().shape, [4, 4]);
+    let twice = "<OME><Image><Pixels SizeX=\"4\" SizeX=\"5\"/></Image></OME>";
+    assert_eq!(read(ome(twice, 1)).unwrap_err().kind(), FormatErrorKind::Malformed);
+}

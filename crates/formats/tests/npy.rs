@@ -1,0 +1,67 @@
+//! NPY headers as NumPy and other programs write them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use cytoscope_formats::{FormatErrorKind, OpenOptions, open_bytes};
+use cytoscope_volume::Samples;
+
+fn file(version: u8, header: &str, samples: &[i16]) -> Vec<u8> {
+    let mut bytes = b"\x93NUMPY".to_vec();
+    bytes.extend([version, 0]);
+    match version {
+        1 => bytes.extend((header.len() as u16).to_le_bytes()),
+        _ => bytes.extend((header.len() as u32).to_le_bytes()),
+    }
+    bytes.extend(header.as_bytes());
+    bytes.extend(samples.iter().flat_map(|v| v.to_le_bytes()));
+    bytes
+}
+
+fn read(version: u8, header: &str, samples: &[i16]) -> Result<Vec<i16>, FormatErrorKind> {
+    let image = open_bytes(file(version, header, samples), &OpenOptions::default()).map_err(|e| e.kind())?;
+    match image.read_all().unwrap().into_samples() {
+        Samples::I16(values) => Ok(values),
+        other => panic!("{:?}", other.dtype()),
+    }
+}
+
+#[test]
+fn every_version_and_spelling_is_read() {
+    let samples = [1, 2, 3, 4, 5, -6];
+    for version in [1, 2, 3] {
+        for header in [
+            "{'descr': '<i2', 'fortran_order': False, 'shape': (2, 3), }   \n",
+            "{'descr':'<i2','fortran_order':False,'shape':(2,3)}",
+            "{\"shape\":(2,3,), \"fortran_order\" : False, \"descr\":\"<i2\"}",
+        ] {
+            assert_eq!(read(version, header, &samples), Ok(samples.to_vec()), "{header}");
+        }
+    }
+}
+
+#[test]
+fn fortran_order_is_seen_in_every_spelling() {
+    for header in [
+        "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }",
+        "{'descr':'<i2','fortran_order':True,'shape':(2,3)}",
+        "{'descr': '<i2', 'fortran_order' :\tTrue, 'shape': (2, 3)}",
+        "{\"descr\": \"<i2\", \"fortran_order\": True, \"shape\": (2, 3)}",
+    ] {
+        assert_eq!(read(1, header, &[0; 6]), Err(FormatErrorKind::Unsupported), "{header}");
+    }
+    // One axis has one order.
+    let header = "{'descr': '<i2', 'fortran_order': True, 'shape': (1, 3)}";
+    assert_eq!(read(1, header, &[7, 8, 9]), Ok(vec![7, 8, 9]));
+}
+
+#[test]
+fn ambiguous_headers_are_refused() {
+    for header in [
+        "{'descr': '<i2', 'fortran_order': False, 'shape': (2, 3), 'shape': (3, 2)}",
+        "{'descr': '<i2', 'shape': (2, 3)}",
+        "{'descr': '<i2', 'fortran_order': False, 'order': 'F', 'shape': (2, 3)}",
+        "{'descr': '<i2', 'fortran_order': False, 'shape': [2, 3]}",
+        "# 'descr': '<i2' 'shape': (2, 3)",
+    ] {
+        assert_eq!(read(1, header, &[0; 6]), Err(FormatErrorKind::Malformed), "{header}");
+    }
+}

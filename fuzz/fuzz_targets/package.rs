@@ -1,0 +1,26 @@
+//! Descriptions of packages, and whole packages as zips: no panic, no run-away memory or time.
+#![no_main]
+use cytoscope_graph::package::Package;
+use libfuzzer_sys::fuzz_target;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// A folder of this process, with a description to be written and a file that is no model.
+fn folder() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("cytoscope-fuzz-package-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("package")).expect("a folder for the package");
+        std::fs::write(folder.join("package/model.onnx"), b"").expect("a model");
+        folder
+    })
+}
+
+fuzz_target!(|data: &[u8]| {
+    let path = if data.starts_with(b"PK") { folder().join("a.zip") } else { folder().join("package/rdf.yaml") };
+    std::fs::write(&path, data).expect("writing the package");
+    match Package::open(&path) {
+        Ok(package) => drop(package.test_tensors()),
+        Err(error) => assert!(!error.to_string().chars().any(char::is_control)),
+    }
+});

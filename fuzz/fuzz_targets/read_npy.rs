@@ -1,0 +1,29 @@
+//! NPY files: the readers of images and of tensors agree on every file that both take.
+#![no_main]
+use cytoscope_formats::{OpenOptions, open_bytes};
+use libfuzzer_sys::fuzz_target;
+
+/// Images are read whole only below this size.
+const MOST_SAMPLES: usize = 1 << 20;
+
+fuzz_target!(|data: &[u8]| {
+    let tensor = cytoscope_graph::npy::read(data);
+    let image = open_bytes(data.to_vec(), &OpenOptions::default());
+    let Ok(image) = image else { return };
+    let samples = image.meta().shape_full.iter().try_fold(1usize, |n, s| n.checked_mul(*s));
+    if image.meta().format != "npy" || samples.is_none_or(|n| n > MOST_SAMPLES) {
+        return;
+    }
+    // Images have fewer axes and, with one axis, no order; what opens as an image is a tensor too.
+    let tensor = tensor.expect("an image that is no tensor");
+    let Ok(array) = image.read_all() else { return };
+    let (a, b) = (array.samples().to_f32(), tensor.to_f64_vec());
+    assert_eq!(a.len(), b.len());
+    if tensor.dtype() == cytoscope_graph::ElementType::Bool {
+        return;
+    }
+    for (a, b) in a.iter().zip(&b) {
+        let b = *b as f32;
+        assert!(*a == b || (a.is_nan() && b.is_nan()), "{a} {b}");
+    }
+});
