@@ -7,7 +7,7 @@ pub(crate) use plan::exact_transpose;
 use crate::arena::{self, Request};
 use crate::places::Places;
 use crate::prepare::Prepared;
-use crate::step::{Affine, Kind, Slot, Step, Term};
+use crate::step::{Affine, Kind, PlaneScale, Slot, Step, Term};
 use cytoscope_engine::{CompileReport, EngineError, OpFallback};
 use cytoscope_graph::{ElementType, Graph, ValueId, analysis, op_name};
 use cytoscope_kernels::conv::Activation;
@@ -300,7 +300,7 @@ impl<'a> Emitter<'a> {
             let terms = vec![Term { slot: bytes, plane: false, affine }];
             Kind::Apply { terms, activation: Activation::None, quantizer: None, output }
         } else {
-            Kind::DequantizePlanes { input: bytes, scale: from.scale, output }
+            Kind::DequantizePlanes { input: bytes, scale: PlaneScale::Known(from.scale), output }
         };
         self.push(kind, "DequantizeLinear".to_owned(), 0);
         self.blocked.insert(value);
@@ -313,9 +313,14 @@ impl<'a> Emitter<'a> {
         let output = self.slot(value)?;
         self.touch(value)?;
         self.touch(from.bytes)?;
-        let affine = Affine::Dynamic { ranges: from.ranges, channels: self.slots[output].layout.channels };
-        let terms = vec![Term { slot: bytes, plane: false, affine }];
-        let kind = Kind::Apply { terms, activation: Activation::None, quantizer: None, output };
+        let layout = self.slots[output].layout;
+        let kind = if layout.block == CHANNEL_BLOCK {
+            let affine = Affine::Dynamic { ranges: from.ranges, channels: layout.channels };
+            let terms = vec![Term { slot: bytes, plane: false, affine }];
+            Kind::Apply { terms, activation: Activation::None, quantizer: None, output }
+        } else {
+            Kind::DequantizePlanes { input: bytes, scale: PlaneScale::AtRunTime(from.ranges), output }
+        };
         self.push(kind, "DequantizeLinear".to_owned(), 0);
         self.blocked.insert(value);
         Ok(output)
