@@ -3,7 +3,7 @@
 use crate::lower::Program;
 use crate::session::internal;
 use crate::split::Split;
-use crate::step::{Affine, Elem, End, Kind, Slot, Step, Term};
+use crate::step::{Affine, Elem, End, Kind, PlaneScale, Slot, Step, Term};
 use cytoscope_engine::EngineError;
 use cytoscope_graph::{Tensor, ValueId, reference};
 use cytoscope_kernels::apply::{self, Source};
@@ -390,10 +390,14 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
         }
         Kind::DequantizePlanes { input, scale, output } => {
             let (from, to) = (slot(*input)?, slot(*output)?);
-            let zero_point = if let Elem::U8 { zero_point } = from.elem { zero_point } else { 0 };
+            let (scale, zero_point) = match (*scale, from.elem) {
+                (PlaneScale::Known(scale), Elem::U8 { zero_point }) => (scale, zero_point),
+                (PlaneScale::Known(scale), _) => (scale, 0),
+                (PlaneScale::AtRunTime(at), _) => ranges.get(at).copied().flatten().ok_or_else(overlap)?,
+            };
             each(to, &mut |image, target, split| {
                 let x = bytes(split.read(from.range(image)).ok_or_else(overlap)?, from.layout.len());
-                reorder::dequantize_planes(x, &from.layout, *scale, zero_point, target, &to.layout).map_err(kernel)
+                reorder::dequantize_planes(x, &from.layout, scale, zero_point, target, &to.layout).map_err(kernel)
             })
         }
         Kind::Translate { input, table, output } => {

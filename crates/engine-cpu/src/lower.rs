@@ -7,7 +7,7 @@ pub(crate) use plan::exact_transpose;
 use crate::arena::{self, Request};
 use crate::places::Places;
 use crate::prepare::Prepared;
-use crate::step::{Affine, Kind, Slot, Step, Term};
+use crate::step::{Affine, Kind, PlaneScale, Slot, Step, Term};
 use cytoscope_engine::{CompileReport, EngineError, OpFallback};
 use cytoscope_graph::{ElementType, Graph, ValueId, analysis, op_name};
 use cytoscope_kernels::conv::Activation;
@@ -46,7 +46,10 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, integers: bool) -> Result<Prog
     let mut places = Places::new(&graph);
     zero_points.iter().for_each(|(value, zero)| places.keep_bytes(*value, *zero));
     halves.iter().for_each(|value| places.keep_half(*value));
-    share_buffers(&graph, &plans, &mut places);
+    // Floats that are made of bytes where something reads them.
+    let real =
+        |value: ValueId| dequantized.get(&value).map(|d| d.bytes).or_else(|| ranged.get(&value).map(|r| r.bytes));
+    share_buffers(&graph, &plans, &real, &mut places);
     let mut emitter = Emitter::new(&graph, &places, &dequantized, &ranged);
     let mut weight_bytes = 0;
     for (index, plan) in plans.into_iter().enumerate() {
@@ -98,30 +101,56 @@ fn keep_what_is_read(graph: &mut Graph, steps: &[Step]) {
     graph.initializers.retain(|id, _| read.contains(id));
 }
 
-/// In-place steps, concatenations without a copy, and borders.
-fn share_buffers(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
-    let mut uses: BTreeMap<ValueId, usize> = BTreeMap::new();
-    for id in graph.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).chain(&graph.outputs) {
-        *uses.entry(*id).or_default() += 1;
+/// How often each value is read: by steps, by nodes of the reference executor, and as a graph output. `bytes_of` gives the
+/// bytes that a dequantized value is made of; reading it reads those.
+fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<ValueId>) -> BTreeMap<ValueId, usize> {
+    let mut reads: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let mut count = |id: ValueId| {
+        for id in [Some(id), bytes_of(id)].into_iter().flatten() {
+            *reads.entry(id).or_default() += 1;
+        }
+    };
+    for (node, plan) in graph.nodes.iter().zip(plans) {
+        match plan {
+            Plan::Absorbed => {}
+            Plan::Reference => node.inputs.iter().flatten().for_each(|id| count(*id)),
+            Plan::Kernel(planned) => planned.inputs.iter().for_each(|id| count(*id)),
+        }
     }
+    graph.outputs.iter().for_each(|id| count(*id));
+    reads
+}
+
+/// In-place steps, concatenations without a copy, and borders.
+fn share_buffers(
+    graph: &Graph,
+    plans: &[Plan],
+    bytes_of: &impl Fn(ValueId) -> Option<ValueId>,
+    places: &mut Places<'_>,
+) {
+    let reads = reads(graph, plans, bytes_of);
+    let given: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
+    let read_once = |value: &ValueId| reads.get(value) == Some(&1);
+    let own = |value: &ValueId| graph.constant(*value).is_none() && !given.contains(value);
     let kernels = || plans.iter().filter_map(|p| if let Plan::Kernel(k) = p { Some(k.as_ref()) } else { None });
     for planned in kernels() {
         if let Some((input, width)) = planned.border {
             places.need_border(input, width);
         }
         let Some(first) = planned.inputs.first() else { continue };
-        let sole_use = uses.get(first) == Some(&1) && graph.constant(*first).is_none() && !graph.inputs.contains(first);
-        if planned.kind.works_in_place() && sole_use {
-            places.put_into(*first, planned.output, 0);
+        if planned.kind.works_in_place() && read_once(first) && own(first) {
+            places.overwrite(*first, planned.output);
         }
     }
-    for planned in kernels() {
-        if let PlanKind::Concat { blocks, tables } = &planned.kind {
-            let repeated = planned.inputs.iter().collect::<BTreeSet<_>>().len() < planned.inputs.len();
-            for ((input, block), table) in planned.inputs.iter().zip(blocks).zip(tables) {
-                if !repeated && table.is_none() && graph.constant(*input).is_none() && !graph.inputs.contains(input) {
-                    places.put_into(*input, planned.output, *block);
-                }
+    // The last concatenation first, so that it is known of each whether its buffer is overwritten later.
+    let concatenations: Vec<_> = kernels().filter(|p| matches!(p.kind, PlanKind::Concat { .. })).collect();
+    for planned in concatenations.into_iter().rev() {
+        let PlanKind::Concat { blocks, tables } = &planned.kind else { continue };
+        let overwritten = places.is_overwritten(planned.output);
+        for ((input, block), table) in planned.inputs.iter().zip(blocks).zip(tables) {
+            // A part that is read again (by another operand of this node, too) must stay what it is.
+            if table.is_none() && own(input) && (!overwritten || read_once(input)) {
+                places.put_into(*input, planned.output, *block);
             }
         }
     }
@@ -271,7 +300,7 @@ impl<'a> Emitter<'a> {
             let terms = vec![Term { slot: bytes, plane: false, affine }];
             Kind::Apply { terms, activation: Activation::None, quantizer: None, output }
         } else {
-            Kind::DequantizePlanes { input: bytes, scale: from.scale, output }
+            Kind::DequantizePlanes { input: bytes, scale: PlaneScale::Known(from.scale), output }
         };
         self.push(kind, "DequantizeLinear".to_owned(), 0);
         self.blocked.insert(value);
@@ -284,9 +313,14 @@ impl<'a> Emitter<'a> {
         let output = self.slot(value)?;
         self.touch(value)?;
         self.touch(from.bytes)?;
-        let affine = Affine::Dynamic { ranges: from.ranges, channels: self.slots[output].layout.channels };
-        let terms = vec![Term { slot: bytes, plane: false, affine }];
-        let kind = Kind::Apply { terms, activation: Activation::None, quantizer: None, output };
+        let layout = self.slots[output].layout;
+        let kind = if layout.block == CHANNEL_BLOCK {
+            let affine = Affine::Dynamic { ranges: from.ranges, channels: layout.channels };
+            let terms = vec![Term { slot: bytes, plane: false, affine }];
+            Kind::Apply { terms, activation: Activation::None, quantizer: None, output }
+        } else {
+            Kind::DequantizePlanes { input: bytes, scale: PlaneScale::AtRunTime(from.ranges), output }
+        };
         self.push(kind, "DequantizeLinear".to_owned(), 0);
         self.blocked.insert(value);
         Ok(output)
@@ -333,19 +367,21 @@ impl<'a> Emitter<'a> {
         let output = self.slot(planned.output)?;
         let node = &self.graph.nodes[index];
         let name = format!("{} {}", planned.label, node.name);
-        if let PlanKind::Concat { tables, .. } = &planned.kind {
-            let tables = tables.clone();
-            for ((value, input), table) in planned.inputs.iter().zip(inputs).zip(tables) {
-                if self.places.root(*value).0 != self.places.root(planned.output).0 {
-                    let part = self.concat_part(planned.output, *value, &planned)?;
-                    self.touch(planned.output)?;
-                    self.touch(*value)?;
-                    let kind = match table {
-                        None => Kind::Copy { input, output: part },
-                        Some(table) => Kind::Translate { input, table, output: part },
-                    };
-                    self.push(kind, name.clone(), 0);
+        if let PlanKind::Concat { blocks, tables } = &planned.kind {
+            let (root, first) = self.places.root(planned.output);
+            for (((value, input), block), table) in planned.inputs.iter().zip(inputs).zip(blocks).zip(tables) {
+                // One value may be several parts: it lies in at most one of their places.
+                if self.places.root(*value) == (root, first + block) {
+                    continue;
                 }
+                let part = self.concat_part(planned.output, *value, *block)?;
+                self.touch(planned.output)?;
+                self.touch(*value)?;
+                let kind = match table {
+                    None => Kind::Copy { input, output: part },
+                    Some(table) => Kind::Translate { input, table: table.clone(), output: part },
+                };
+                self.push(kind, name.clone(), 0);
             }
             self.touch(planned.output)?;
         } else {
@@ -366,11 +402,8 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// A slot for the part of a concatenation's output that `input` is copied to.
-    fn concat_part(&mut self, output: ValueId, input: ValueId, planned: &plan::Planned) -> Result<usize, EngineError> {
-        let PlanKind::Concat { blocks, .. } = &planned.kind else { return Err(self.internal("concatenation", output)) };
-        let at = planned.inputs.iter().position(|i| *i == input).and_then(|i| blocks.get(i)).copied();
-        let block = at.ok_or_else(|| self.internal("concatenation", input))?;
+    /// A slot for the part of a concatenation's output that starts at channel block `block` and holds `input`.
+    fn concat_part(&mut self, output: ValueId, input: ValueId, block: usize) -> Result<usize, EngineError> {
         let whole = self.slot(output)?;
         let whole = self.slots[whole];
         let (part, _) = Places::plain_layout(self.graph, input).ok_or_else(|| self.internal("layout", input))?;

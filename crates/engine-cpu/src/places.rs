@@ -15,6 +15,8 @@ pub(crate) struct Places<'a> {
     /// Value -> the value whose buffer it lies in, and its first channel block there.
     alias: BTreeMap<ValueId, (ValueId, usize)>,
     border: BTreeMap<ValueId, [usize; 3]>,
+    /// Values whose buffer a step that works in place writes its result to.
+    overwritten: BTreeSet<ValueId>,
     /// Values kept as 16-bit floats.
     halves: BTreeSet<ValueId>,
     /// The byte of 0 of values kept as bytes.
@@ -27,6 +29,7 @@ impl<'a> Places<'a> {
             graph,
             alias: BTreeMap::new(),
             border: BTreeMap::new(),
+            overwritten: BTreeSet::new(),
             halves: BTreeSet::new(),
             zero_points: BTreeMap::new(),
         }
@@ -86,6 +89,29 @@ impl<'a> Places<'a> {
         }
         self.alias.insert(value, (into, block));
         true
+    }
+
+    /// Lets the step that makes `result` work in place of `value`. False if that is not possible.
+    pub(crate) fn overwrite(&mut self, value: ValueId, result: ValueId) -> bool {
+        let done = self.put_into(value, result, 0);
+        if done {
+            self.overwritten.insert(value);
+        }
+        done
+    }
+
+    /// Whether a step that works in place overwrites the buffer `value` lies in, after `value` was made.
+    pub(crate) fn is_overwritten(&self, value: ValueId) -> bool {
+        let mut at = value;
+        loop {
+            if self.overwritten.contains(&at) {
+                return true;
+            }
+            match self.alias.get(&at) {
+                Some((next, _)) => at = *next,
+                None => return false,
+            }
+        }
     }
 
     /// The value whose buffer `value` lies in, and the first block there.

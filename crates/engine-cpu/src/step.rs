@@ -135,6 +135,15 @@ pub(crate) enum Affine {
     },
 }
 
+/// Scale of bytes that become planes of floats.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum PlaneScale {
+    /// Value of one step.
+    Known(f32),
+    /// Number of the run-time quantization that finds it.
+    AtRunTime(usize),
+}
+
 /// One summand of a pass.
 #[derive(Debug, Clone)]
 pub(crate) struct Term {
@@ -200,8 +209,8 @@ pub(crate) enum Kind {
     DynamicQuantize { input: usize, ranges: usize, output: usize },
     /// Planes of floats to narrow blocks of bytes.
     QuantizePlanes { input: usize, quantizer: Quantizer, output: usize },
-    /// Narrow blocks of bytes to planes of floats.
-    DequantizePlanes { input: usize, scale: f32, output: usize },
+    /// Narrow blocks of bytes to planes of floats, with a known scale or that of a run-time quantization.
+    DequantizePlanes { input: usize, scale: PlaneScale, output: usize },
     /// Bytes by a table.
     Translate { input: usize, table: Box<[u8; 256]>, output: usize },
     /// Into another slot of the same channels.

@@ -1,6 +1,6 @@
 //! Geometry of windows in the three spatial axes the kernels know.
 
-use cytoscope_graph::{ConvAttrs, CoordinateMode, NearestMode, PadMode, PoolAttrs, ResizeAttrs, ResizeMode};
+use cytoscope_graph::{ConvAttrs, NearestMode, PadMode, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, reference};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::resize::Tap;
 
@@ -45,8 +45,32 @@ pub(crate) fn border(shape: &ConvShape, dims: [usize; 3], out: [usize; 3]) -> [u
     })
 }
 
-/// The table of one axis of a resize from `input` to `output` voxels, or `None` where the kernel does not serve.
-pub(crate) fn resize_table(attrs: &ResizeAttrs, input: usize, output: usize, scale: Option<f32>) -> Option<Vec<Tap>> {
+/// The tables of a resize of batch × channels × space from shape `from` to shape `to`, or `None` where the kernel does not
+/// serve. Positions are those of the reference executor: in other arithmetic a position half-way between two voxels falls to
+/// the other side.
+pub(crate) fn resize_tables(
+    attrs: &ResizeAttrs,
+    from: &[usize],
+    to: &[usize],
+    scales: Option<&Tensor>,
+    sizes: Option<&Tensor>,
+) -> Option<Box<[Vec<Tap>; 3]>> {
+    if from.len() != to.len() || from.get(..2) != to.get(..2) || attrs.axes.is_some() {
+        return None;
+    }
+    let factors = reference::resize_factors(attrs, from, scales, sizes).ok()?;
+    if factors.iter().take(2).any(|f| *f != 1.0) {
+        return None;
+    }
+    let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
+    for axis in 2..from.len() {
+        tables[3 + axis - from.len()] = resize_table(attrs, from[axis], to[axis], *factors.get(axis)?)?;
+    }
+    Some(Box::new(tables))
+}
+
+/// The table of one axis of a resize from `input` to `output` voxels.
+fn resize_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -> Option<Vec<Tap>> {
     if input == 0
         || attrs.antialias
         || attrs.mode == ResizeMode::Cubic
@@ -54,23 +78,13 @@ pub(crate) fn resize_table(attrs: &ResizeAttrs, input: usize, output: usize, sca
     {
         return None;
     }
-    let scale = f64::from(scale.unwrap_or(output as f32 / input as f32));
-    if input == output && (scale - 1.0).abs() < 1e-9 {
+    if input == output && factor == 1.0 {
         return Some((0..output).map(|i| Tap { low: i, high: i, weight: 0.0 }).collect());
     }
     let last = (input - 1) as f64;
     (0..output)
         .map(|o| {
-            let o = o as f64;
-            let at = match attrs.coordinates {
-                CoordinateMode::HalfPixel => (o + 0.5) / scale - 0.5,
-                CoordinateMode::PytorchHalfPixel if output <= 1 => 0.0,
-                CoordinateMode::PytorchHalfPixel => (o + 0.5) / scale - 0.5,
-                CoordinateMode::AlignCorners if output <= 1 => 0.0,
-                CoordinateMode::AlignCorners => o * last / (output as f64 - 1.0),
-                CoordinateMode::Asymmetric => o / scale,
-                _ => return None,
-            };
+            let at = reference::resize_coordinate(attrs, o, input, output, factor)?;
             Some(match attrs.mode {
                 ResizeMode::Nearest => {
                     let rounded = match attrs.nearest {

@@ -63,6 +63,36 @@ fn networks() -> Vec<(&'static str, Graph, Vec<usize>)> {
     ]
 }
 
+/// One value as several parts of a concatenation, as a part of two, as both operands of a sum, and sliced twice alike.
+fn repeated() -> Graph {
+    use cytoscope_graph::{BinaryOp, ConvAttrs, Dim, ElementType, Op};
+    let mut graph = Graph::new("repeated");
+    let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
+    let conv = |graph: &mut Graph, x, o: usize, i: usize| {
+        let values = noise(o as u64 * 31 + i as u64, o * i * 27).iter().map(|v| v * 0.1).collect::<Vec<f32>>();
+        let w = graph.add_initializer("w", Tensor::new([o, i, 3, 3, 3], values).unwrap());
+        graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(x), Some(w)])
+    };
+    let act =
+        |graph: &mut Graph, x| graph.push("act", Op::Activation(Activation::LeakyRelu { alpha: 0.1 }), &[Some(x)]);
+    let a = conv(&mut graph, x, 16, 1);
+    let a = act(&mut graph, a);
+    let twice = graph.push("twice", Op::Concat { axis: 1 }, &[Some(a), Some(a)]);
+    let b = conv(&mut graph, twice, 32, 32);
+    let ints = |graph: &mut Graph, v: i64| Some(graph.add_initializer("i", Tensor::vector(vec![v])));
+    let (start, end, axis) = (ints(&mut graph, 0), ints(&mut graph, 16), ints(&mut graph, 1));
+    let halves = [(); 2].map(|()| {
+        let half = graph.push("half", Op::Slice, &[Some(b), start, end, axis]);
+        act(&mut graph, half)
+    });
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(a), Some(a)]);
+    let inner = graph.push("inner", Op::Concat { axis: 1 }, &[Some(halves[0]), Some(a)]);
+    let all = graph.push("all", Op::Concat { axis: 1 }, &[Some(inner), Some(halves[1]), Some(sum), Some(a)]);
+    let y = conv(&mut graph, all, 1, 80);
+    graph.outputs.push(y);
+    graph
+}
+
 /// Pools instead of strides, as many networks made elsewhere have them.
 fn pooled() -> Graph {
     use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op, Padding, PoolAttrs, ResizeAttrs, ResizeMode};
@@ -124,7 +154,7 @@ fn run(isa: Isa, threads: usize, made: &GradientGraph, inputs: &[Tensor]) -> Vec
 
 #[test]
 fn gradients_are_those_of_the_reference_on_every_instruction_set() {
-    for (name, net, shape) in networks() {
+    for (name, net, shape) in networks().into_iter().chain([("repeated", repeated(), vec![2, 1, 3, 6, 8])]) {
         let (net, made) = made(&net, &shape);
         let inputs = inputs(&net, &made);
         let named: Vec<(String, Tensor)> =

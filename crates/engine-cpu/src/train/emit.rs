@@ -148,18 +148,26 @@ fn share(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
     let mut viewed: BTreeSet<ValueId> = BTreeSet::new();
     for plan in plans {
         if let Plan::Concat { inputs, blocks, output } = plan {
-            let repeated = inputs.iter().collect::<BTreeSet<_>>().len() < inputs.len();
-            for (input, block) in inputs.iter().zip(blocks).filter(|(i, _)| !repeated && made.contains(i)) {
+            // Of a value that is several parts, the first lies in place and the others are copied.
+            for (input, block) in inputs.iter().zip(blocks).filter(|(i, _)| made.contains(i)) {
                 places.put_into(*input, *output, *block);
                 viewed.insert(*output);
             }
         }
     }
+    // Each sliced value with its slices: first block and result.
+    let mut slices: BTreeMap<ValueId, Vec<(usize, ValueId)>> = BTreeMap::new();
+    for plan in plans {
+        if let Plan::Slice { x, block, output } = plan {
+            slices.entry(*x).or_default().push((*block, *output));
+        }
+    }
     for plan in plans {
         // A whole that is only sliced is never looked at itself: its slices may be written in their places.
         if let Plan::Slice { x, block, output } = plan {
-            let slices = plans.iter().filter(|p| matches!(p, Plan::Slice { x: of, .. } if of == x)).count();
-            if made.contains(x) && uses.get(x) == Some(&slices) && places.put_into(*output, *x, *block) {
+            let Some(slices) = slices.get(x) else { continue };
+            let alone = uses.get(x) == Some(&slices.len()) && are_apart(graph, slices);
+            if made.contains(x) && alone && places.put_into(*output, *x, *block) {
                 viewed.insert(*x);
             }
         }
@@ -177,6 +185,14 @@ fn share(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
             places.put_into(output, first, 0);
         }
     }
+}
+
+/// Whether no two slices (first block, result) of one value share a block of channels.
+fn are_apart(graph: &Graph, slices: &[(usize, ValueId)]) -> bool {
+    let blocks = |id: ValueId| Places::plain_layout(graph, id).map_or(0, |(l, _)| l.channels.div_ceil(l.block));
+    let mut ranges: Vec<(usize, usize)> = slices.iter().map(|(first, id)| (*first, first + blocks(*id))).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0)
 }
 
 struct Emitter<'a> {

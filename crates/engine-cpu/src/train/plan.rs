@@ -2,7 +2,7 @@
 
 use super::kind::{Norm, Plan, Term};
 use crate::places::Places;
-use crate::window::{conv_shape, pool_shape, resize_table, three};
+use crate::window::{conv_shape, pool_shape, resize_tables, three};
 use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::pointwise::{Binary, Unary};
@@ -416,15 +416,15 @@ impl Planner<'_> {
     fn tables(&self, node: &Node, of: &Op, from: ValueId, to: &[usize]) -> Option<Box<[Vec<Tap>; 3]>> {
         let Op::Resize(a) = of else { return None };
         let from = graph_shape(self.graph, from)?;
-        if from.len() != to.len() || from.get(..2) != to.get(..2) || a.axes.is_some() {
+        // Gradients have one more input, the last, which is no argument of the resize.
+        let count = node.inputs.len() - usize::from(matches!(node.op, Op::Vjp(_)));
+        let argument = |i: usize| node.input(i).filter(|_| i < count);
+        let constant = |i: usize| argument(i).and_then(|id| self.graph.constant(id)).map(|t| t.as_ref());
+        let known = |i: usize| argument(i).is_none() || constant(i).is_some();
+        if !known(2) || !known(3) {
             return None;
         }
-        let scales = node.input(2).and_then(|id| self.graph.constant(id)?.as_f32()).filter(|s| s.len() == from.len());
-        let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
-        for axis in 2..from.len() {
-            tables[3 + axis - from.len()] = resize_table(a, from[axis], to[axis], scales.map(|s| s[axis]))?;
-        }
-        Some(Box::new(tables))
+        resize_tables(a, &from, to, constant(2), constant(3))
     }
 
     fn gradient(&mut self, node: &Node, of: &Op) -> Option<Plan> {

@@ -29,6 +29,7 @@ use crate::tensor::{ElementType, Scalar, Tensor};
 
 pub use elementwise::activate;
 pub(crate) use matmul::einsum_plan;
+pub use resize::{resize_coordinate, resize_factors};
 pub(crate) use shape_ops::shape_values;
 
 /// One operator's inputs, and the shapes its outputs have.

@@ -70,6 +70,28 @@ pub(super) fn eval(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
     Ok(Tensor::new(shape, values)?.cast(x.dtype()))
 }
 
+/// Factor of every axis of a [`crate::Op::Resize`] of a tensor of shape `input`, from its scales or its sizes (an empty tensor
+/// counts as absent).
+///
+/// # Errors
+/// When neither is there or they do not fit the shape.
+pub fn resize_factors(
+    a: &ResizeAttrs,
+    input: &[usize],
+    scales: Option<&Tensor>,
+    sizes: Option<&Tensor>,
+) -> Result<Vec<f64>> {
+    let scales = scales.filter(|t| !t.is_empty()).map(Tensor::to_f64_vec);
+    let sizes = sizes.filter(|t| !t.is_empty()).and_then(Tensor::to_i64_vec);
+    Ok(resize_geometry(a, input, scales.as_deref(), sizes.as_deref())?.1)
+}
+
+/// Input coordinate that output position `o` of an axis reads, whose length goes from `n` to `m` by `factor`; `None` for
+/// [`CoordinateMode::TfCropAndResize`], which depends on a region.
+pub fn resize_coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Option<f64> {
+    (a.coordinates != CoordinateMode::TfCropAndResize).then(|| coordinate(a, o, n, m, factor, (0.0, 1.0)))
+}
+
 /// Input coordinate of output position `o`; computed in f32, as files and other executors do.
 fn coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, (start, end): (f64, f64)) -> f64 {
     let (x, scale, length) = (o as f32, factor as f32, n as f32);

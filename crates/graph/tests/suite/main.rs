@@ -8,6 +8,7 @@ mod documents;
 mod export;
 mod files;
 mod gradients;
+mod networks;
 mod packages;
 mod passes;
 mod quantize;

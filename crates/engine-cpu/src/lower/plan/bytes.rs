@@ -74,7 +74,7 @@ impl Planner<'_> {
         };
         let kept = [output, scale, zero].iter().any(|v| self.graph.outputs.contains(v));
         let (layout, _) = self.layout(input)?;
-        // Bytes of few channels are for convolutions alone: nothing makes floats of them at run time.
+        // Bytes of few channels are worth it for convolutions alone; one without a kernel on bytes reads floats made of them.
         let for_convolutions = |i: &usize| {
             let real = self.graph.nodes[*i].output(0);
             let next = real.and_then(|v| self.consumers.get(&v)).cloned().unwrap_or_default();

@@ -11,6 +11,10 @@ use cytoscope_kernels::conv::{Activation, Quantizer};
 /// 16-bit floats stay below this.
 const HALF_ROOM: f64 = 60_000.0;
 
+/// Values of fewer voxels are not kept as 16-bit floats: the memory is nothing, and where the voxels of a channel are all alike
+/// (as a single one is) a norm multiplies the rounding by 1 / √ε.
+const HALF_VOXELS: usize = 64;
+
 /// A pass as far as it is known.
 struct Chain {
     inputs: Vec<ValueId>,
@@ -218,7 +222,9 @@ impl Planner<'_> {
             return None;
         }
         let range = match &planned.kind {
-            PlanKind::ConvInt8 { weights, end, .. } if alone && end.residual.is_none() && end.dynamic.is_none() => {
+            PlanKind::ConvInt8 { weights, end, .. }
+                if alone && end.residual.is_none() && end.dynamic.is_none() && layout.voxels() >= HALF_VOXELS =>
+            {
                 let scale = end.scale.as_deref().unwrap_or_default();
                 let bias = end.bias.as_deref().unwrap_or_default();
                 let spread = weights.spread();

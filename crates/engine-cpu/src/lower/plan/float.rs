@@ -2,7 +2,7 @@
 
 use super::{PlanKind, Planned, Planner, Tried, leaky, unary};
 use crate::step::End;
-use crate::window::{border, conv_shape, pad_table, resize_table, three};
+use crate::window::{border, conv_shape, pad_table, resize_tables, three};
 use cytoscope_graph::{
     Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor,
     ValueId,
@@ -138,16 +138,13 @@ impl Planner<'_> {
 
     pub(super) fn resize(&self, node: &Node, attrs: &ResizeAttrs, input: ValueId, output: ValueId) -> Option<PlanKind> {
         let (from, to) = (self.graph.value(input).fixed_shape()?, self.graph.value(output).fixed_shape()?);
-        if from.len() != to.len() || from.get(..2) != to.get(..2) || attrs.axes.is_some() {
+        // Scales that are worked out at run time are left to the reference executor.
+        let known = |i: usize| node.input(i).is_none_or(|id| self.graph.constant(id).is_some());
+        if !known(2) || !known(3) {
             return None;
         }
-        let scales = self.floats(node, 2).filter(|s| s.len() == from.len());
-        let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
-        for axis in 2..from.len() {
-            let table = resize_table(attrs, from[axis], to[axis], scales.map(|s| s[axis]))?;
-            tables[3 + axis - from.len()] = table;
-        }
-        Some(PlanKind::Resize(Box::new(tables)))
+        let tables = resize_tables(attrs, &from, &to, self.constant(node, 2), self.constant(node, 3))?;
+        Some(PlanKind::Resize(tables))
     }
 
     pub(super) fn pad(&self, node: &Node, mode: PadMode, input: ValueId) -> Option<PlanKind> {

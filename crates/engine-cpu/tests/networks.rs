@@ -1,0 +1,56 @@
+//! Random networks on the engine, on the reference executor, and in ONNX Runtime.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+#[path = "common/agreement.rs"]
+mod agreement;
+
+use agreement::{Form, disagreement, graph};
+use cytoscope_graph::builders::{RandomNetwork, random_bytes, random_network};
+use cytoscope_kernels::{Isa, IsaName};
+
+/// Networks that are drawn.
+const NETWORKS: u64 = 2_000;
+
+fn network(seed: u64) -> RandomNetwork {
+    random_network(&random_bytes(seed, 512)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+}
+
+/// Instruction sets take turns: each sees every kind of network.
+fn isa(seed: u64) -> Isa {
+    let all: Vec<Isa> = IsaName::ALL.into_iter().filter_map(Isa::available).collect();
+    all[usize::try_from(seed).unwrap() / 3 % all.len()]
+}
+
+/// All, or those that `CYTOSCOPE_SEEDS` names: `17` or `2000..9000`.
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(asked) = std::env::var("CYTOSCOPE_SEEDS") else { return 0..NETWORKS };
+    let number = |text: &str| text.parse::<u64>().expect("CYTOSCOPE_SEEDS is a number or two with .. between");
+    match asked.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => number(&asked)..number(&asked) + 1,
+    }
+}
+
+#[test]
+fn the_engine_agrees_with_the_reference_executor() {
+    let mut faults = Vec::new();
+    let mut runs = [0usize; 3];
+    for seed in seeds() {
+        let network = network(seed);
+        for (place, form) in [Form::Float, Form::Static, Form::Dynamic].into_iter().enumerate() {
+            let Some(graph) = graph(&network, form) else { continue };
+            runs[place] += 1;
+            if let Some(how) = disagreement(&graph, &network.input, form, isa(seed)) {
+                faults.push(format!("seed {seed}, {how}"));
+            }
+        }
+    }
+    let shown: Vec<&str> = faults.iter().take(8).map(String::as_str).collect();
+    assert!(faults.is_empty(), "{} of {runs:?} runs differ:\n{}", faults.len(), shown.join("\n"));
+    if seeds() == (0..NETWORKS) {
+        assert!(
+            runs[0] as u64 == NETWORKS && runs[1] > 800 && runs[2] > 800,
+            "{runs:?}: too few networks have convolutions"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! One value as several operands, as several outputs, and as an operand that others read too: engine against reference executor.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use cytoscope_engine::{CompileOptions, Engine, Precision};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::{
+    Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Padding, PoolAttrs, Tensor, UnaryOp, ValueId,
+    reference,
+};
+
+/// Reproducible numbers in −1.5 to 1.5.
+fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+    };
+    (0..n).map(|_| next() + next() + next()).collect()
+}
+
+fn tensor(seed: u64, shape: &[usize]) -> Tensor {
+    Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()
+}
+
+fn start(shape: &[usize]) -> (Graph, ValueId) {
+    let mut graph = Graph::new("operands");
+    let x = graph.add_input("x", ElementType::F32, shape.iter().map(|n| Dim::Fixed(*n)).collect());
+    (graph, x)
+}
+
+fn conv(graph: &mut Graph, x: ValueId, ci: usize, co: usize) -> ValueId {
+    let w = graph.add_initializer("w", tensor((ci * 7 + co) as u64, &[co, ci, 3, 3]));
+    graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(x), Some(w)])
+}
+
+fn concat(graph: &mut Graph, parts: &[ValueId]) -> ValueId {
+    let parts: Vec<_> = parts.iter().copied().map(Some).collect();
+    graph.push("concat", Op::Concat { axis: 1 }, &parts)
+}
+
+fn act(graph: &mut Graph, x: ValueId, activation: Activation) -> ValueId {
+    graph.push("act", Op::Activation(activation), &[Some(x)])
+}
+
+fn binary(graph: &mut Graph, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
+    graph.push("binary", Op::Binary(op), &[Some(a), Some(b)])
+}
+
+/// Quantize and dequantize to unsigned bytes.
+fn bytes(graph: &mut Graph, x: ValueId, scale: f32, zero: u8) -> ValueId {
+    let s = Some(graph.add_initializer("s", Tensor::scalar(scale)));
+    let z = Some(graph.add_initializer("z", Tensor::scalar(zero)));
+    let op = Op::QuantizeLinear { axis: 1, block_size: 0, to: ElementType::U8 };
+    let q = graph.push("q", op, &[Some(x), s, z]);
+    graph.push("dq", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[Some(q), s, z])
+}
+
+/// A convolution whose weights are stored as signed bytes.
+fn conv_of_bytes(graph: &mut Graph, x: ValueId, ci: usize, co: usize) -> ValueId {
+    let values: Vec<i8> = noise((ci + co) as u64, co * ci * 9).iter().map(|v| (v * 80.0) as i8).collect();
+    let w = Some(graph.add_initializer("w8", Tensor::new([co, ci, 3, 3], values).unwrap()));
+    let s = Some(graph.add_initializer("ws", Tensor::vector(vec![0.01f32; co])));
+    let w = graph.push("wd", Op::DequantizeLinear { axis: 0, block_size: 0 }, &[w, s]);
+    graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(x), Some(w)])
+}
+
+/// Runs a graph with one input on the engine and on the reference executor: every output agrees, twice in a row.
+fn check(name: &str, mut graph: Graph, outputs: &[ValueId], precision: Precision, most: f64) {
+    graph.outputs = outputs.to_vec();
+    graph.validate().unwrap();
+    let shape = graph.value(graph.inputs[0]).fixed_shape().unwrap();
+    let x = tensor(9, &shape);
+    let want = reference::run(&graph, &[("x".to_owned(), x.clone())]).unwrap();
+    let options = CompileOptions { precision, threads: 1, ..CompileOptions::default() };
+    let mut session = CpuEngine::new().compile(&graph, &[shape], &options).unwrap();
+    for _ in 0..2 {
+        let got = session.run(std::slice::from_ref(&x)).unwrap();
+        assert_eq!(got.len(), want.len(), "{name}");
+        for (index, (g, w)) in got.iter().zip(&want).enumerate() {
+            assert_eq!((g.shape(), g.dtype()), (w.shape(), w.dtype()), "{name}: output {index}");
+            let (g, w) = (g.to_f64_vec(), w.to_f64_vec());
+            let range = w.iter().fold(1e-6f64, |m, v| m.max(v.abs()));
+            let far = g.iter().zip(&w).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / range;
+            assert!(far <= most, "{name}, {precision}: output {index} is off by {far:.1e} of its range");
+        }
+    }
+}
+
+fn check_float(name: &str, graph: Graph, outputs: &[ValueId]) {
+    check(name, graph, outputs, Precision::F32, 1e-5);
+}
+
+#[test]
+fn one_value_is_every_part_of_a_concatenation() {
+    for channels in [1, 2, 3, 16, 32] {
+        for spatial in [&[5, 6][..], &[3, 5, 6]] {
+            let shape = [&[2, channels][..], spatial].concat();
+            let (mut graph, x) = start(&shape);
+            let y = concat(&mut graph, &[x, x, x]);
+            check_float("grey to RGB", graph, &[y]);
+        }
+        let (mut graph, x) = start(&[2, 1, 5, 6]);
+        let a = conv(&mut graph, x, 1, channels);
+        let y = concat(&mut graph, &[a, a, a]);
+        check_float("a convolution thrice", graph.clone(), &[y]);
+        check_float("a convolution thrice, and itself", graph.clone(), &[y, a]);
+        let z = act(&mut graph, y, Activation::Sigmoid);
+        check_float("a convolution thrice, then in place", graph.clone(), &[z, a]);
+        let z = conv(&mut graph, z, 3 * channels, 4);
+        check_float("a convolution thrice, then in place, then convolved", graph, &[z]);
+    }
+}
+
+#[test]
+fn some_parts_of_a_concatenation_are_equal() {
+    for channels in [1, 3, 16] {
+        let (mut graph, x) = start(&[1, 1, 5, 6]);
+        let a = conv(&mut graph, x, 1, channels);
+        let b = act(&mut graph, a, Activation::Sigmoid);
+        let y = concat(&mut graph, &[a, b, a, b, b]);
+        check_float("a, b, a, b, b", graph.clone(), &[y]);
+        check_float("a, b, a, b, b, and b", graph, &[b, y, b]);
+    }
+}
+
+#[test]
+fn a_part_of_a_part_is_a_part_again() {
+    for channels in [1, 16] {
+        let (mut graph, x) = start(&[1, 1, 5, 6]);
+        let a = conv(&mut graph, x, 1, channels);
+        let b = act(&mut graph, a, Activation::Sigmoid);
+        let inner = concat(&mut graph, &[a, b]);
+        let y = concat(&mut graph, &[inner, a]);
+        check_float("concatenation of a concatenation and its part", graph.clone(), &[y]);
+        let other = concat(&mut graph, &[b, inner, inner]);
+        let z = act(&mut graph, other, Activation::Sigmoid);
+        check_float("and once more in place", graph, &[z, y]);
+    }
+}
+
+#[test]
+fn a_part_is_read_after_the_concatenation_was_overwritten() {
+    for channels in [1, 16] {
+        let (mut graph, x) = start(&[1, 1, 5, 6]);
+        let a = conv(&mut graph, x, 1, channels);
+        let b = act(&mut graph, a, Activation::Sigmoid);
+        let both = concat(&mut graph, &[a, b]);
+        let y = act(&mut graph, both, Activation::Sigmoid);
+        check_float("a part as an output", graph.clone(), &[y, a]);
+        let outer = concat(&mut graph, &[y, a]);
+        let outer = act(&mut graph, outer, Activation::Silu);
+        let late = binary(&mut graph, BinaryOp::Mul, a, b);
+        check_float("a part multiplied later", graph, &[outer, late]);
+    }
+}
+
+#[test]
+fn both_operands_are_one_value() {
+    for channels in [1, 16] {
+        for op in [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::Div, BinaryOp::Max, BinaryOp::Min] {
+            let (mut graph, x) = start(&[1, 1, 5, 6]);
+            let a = conv(&mut graph, x, 1, channels);
+            let y = binary(&mut graph, op, a, a);
+            check_float("x with itself", graph.clone(), &[y]);
+            let y = act(&mut graph, y, Activation::Relu);
+            check_float("x with itself, and x", graph, &[y, a]);
+        }
+        let (mut graph, x) = start(&[1, 16, 5, 6]);
+        let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; 16]));
+        let shift = graph.add_initializer("h", Tensor::vector(vec![0.5f32; 16]));
+        let a = conv(&mut graph, x, 16, 16);
+        let norm = Op::InstanceNormalization { epsilon: 1e-5 };
+        let n = graph.push("norm", norm.clone(), &[Some(a), Some(scale), Some(shift)]);
+        let m = graph.push("norm", norm, &[Some(a), Some(scale), Some(shift)]);
+        let twice = binary(&mut graph, BinaryOp::Add, n, n);
+        let own = binary(&mut graph, BinaryOp::Add, a, m);
+        check_float("sums of norms", graph, &[twice, own]);
+    }
+}
+
+#[test]
+fn outputs_are_inputs_constants_and_each_other() {
+    let (mut graph, x) = start(&[1, 16, 5, 6]);
+    let a = conv(&mut graph, x, 16, 16);
+    let y = act(&mut graph, a, Activation::Relu);
+    let c = graph.add_initializer("c", tensor(3, &[2, 2]));
+    check_float("outputs", graph.clone(), &[x, y, y, c, a, x, a]);
+    let i = graph.push("i", Op::Identity, &[Some(x)]);
+    let j = graph.push("j", Op::Identity, &[Some(y)]);
+    check_float("copies", graph, &[i, x, j, y, i]);
+}
+
+#[test]
+fn bytes_are_several_parts_and_read_by_several() {
+    for (channels, scale, zero) in [(16, 0.02, 120), (16, 0.03, 100), (1, 0.02, 120), (3, 0.03, 100)] {
+        let (mut graph, x) = start(&[2, channels, 5, 6]);
+        let a = bytes(&mut graph, x, 0.02, 120);
+        let twice = concat(&mut graph, &[a, a]);
+        let twice = bytes(&mut graph, twice, scale, zero);
+        let y = conv_of_bytes(&mut graph, twice, 2 * channels, 16);
+        check("bytes twice", graph.clone(), &[y], Precision::Int8, 1e-5);
+        check("bytes twice, and themselves", graph.clone(), &[y, a], Precision::Int8, 1e-5);
+        let b = act(&mut graph, a, Activation::Sigmoid);
+        let b = bytes(&mut graph, b, 0.02, 120);
+        let three = concat(&mut graph, &[b, a, b]);
+        let three = bytes(&mut graph, three, scale, zero);
+        let z = conv_of_bytes(&mut graph, three, 3 * channels, 16);
+        check("three parts of bytes", graph, &[z, y, b], Precision::Int8, 1e-5);
+    }
+}
+
+#[test]
+fn a_table_of_bytes_leaves_what_others_read() {
+    let (mut graph, x) = start(&[1, 16, 5, 6]);
+    let a = bytes(&mut graph, x, 0.02, 120);
+    let r = act(&mut graph, a, Activation::Sigmoid);
+    let r = bytes(&mut graph, r, 0.01, 3);
+    let y = conv_of_bytes(&mut graph, r, 16, 16);
+    let z = conv_of_bytes(&mut graph, a, 16, 32);
+    check("a table and a convolution", graph.clone(), &[y, z], Precision::Int8, 1e-5);
+    let n = graph.push("abs", Op::Unary(UnaryOp::Abs), &[Some(a)]);
+    check("a table and floats", graph, &[y, z, n], Precision::Int8, 1e-5);
+}
+
+#[test]
+fn a_pool_and_a_concatenation_share_bytes() {
+    let pool = PoolAttrs {
+        kernel: vec![3, 3],
+        strides: vec![1, 1],
+        dilations: vec![1, 1],
+        padding: Padding::symmetric(vec![1, 1]),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    for channels in [1, 16] {
+        let (mut graph, x) = start(&[1, channels, 5, 6]);
+        let a = bytes(&mut graph, x, 0.02, 120);
+        let p = graph.push("pool", Op::MaxPool(pool.clone()), &[Some(a)]);
+        let p = bytes(&mut graph, p, 0.02, 120);
+        let all = concat(&mut graph, &[p, a, p]);
+        let all = bytes(&mut graph, all, 0.02, 120);
+        let y = conv_of_bytes(&mut graph, all, 3 * channels, 16);
+        check("pool twice", graph, &[y, p], Precision::Int8, 1e-5);
+    }
+}
