@@ -68,7 +68,7 @@ def main():
             box = p[np.ix_(z, y, x)]
             p[np.ix_(z, y, x)] = np.maximum(box, np.clip(1.2 - d / 11, 0, 1))
         tifffile.imwrite(f"{tmp}/p.tif", p, imagej=True, resolution=(1, 1), metadata={"axes": "ZYX", "spacing": 1, "unit": "um"})
-        ours = [program, "segment", f"{tmp}/p.tif", "--out", f"{tmp}/a.tif", "--table", f"{tmp}/a.csv"]
+        ours = [program, "segment", f"{tmp}/p.tif", "--force", "--out", f"{tmp}/a.tif", "--table", f"{tmp}/a.csv"]
         rival = [sys.executable, "-c", QUICK, f"{tmp}/p.tif", f"{tmp}/b.tif"]
         idle, _ = cpu([sys.executable, "-c", "\n".join(l for l in QUICK.splitlines() if "import" in l)])
         rows = []

@@ -183,3 +183,76 @@ fn formats_has_one_unsafe_place_and_it_says_why() {
     assert_eq!(names, ["huge.rs"]);
     assert!(std::fs::read_to_string(&with[0]).unwrap().contains("SAFETY:"), "the exception is not explained");
 }
+
+/// Calls that can destroy a file or folder, outside of `storage`: the file, the call, how often, and why each is safe.
+const DESTRUCTIVE: [(&str, &str, usize, &str); 10] = [
+    (
+        "crates/annotate/src/export.rs",
+        "remove_file",
+        3,
+        "files that it has created new itself, when a pair is not finished",
+    ),
+    ("crates/engine-burn/src/tuning.rs", "remove_file", 1, "an empty file that it has created new itself"),
+    (
+        "crates/pipeline/src/segment.rs",
+        "remove_file",
+        2,
+        "a file in the worker's private folder, created new by itself",
+    ),
+    (
+        "crates/pipeline/src/worker/folder.rs",
+        "remove_dir_all",
+        2,
+        "private folders: its own, and dead workers' by marker and lock",
+    ),
+    (
+        "crates/pipeline/src/worker/live.rs",
+        "remove_file",
+        1,
+        "a file in the worker's private folder, created new by itself",
+    ),
+    ("crates/pipeline/src/worker/serve.rs", "remove_file", 1, "a file in the worker's private folder"),
+    (
+        "crates/train/src/checkpoint.rs",
+        "remove_file",
+        1,
+        "the tensors that a newer checkpoint replaced, in a marked folder",
+    ),
+    ("ui/src/correct/places.rs", "hard_link", 1, "fails where something lies"),
+    ("ui/src/correct/places.rs", "fs::rename", 1, "corrections set aside under a name that is free"),
+    ("ui/src/queue.rs", "remove_file", 2, "queue files of this and of ended windows, locked by it"),
+];
+
+/// The part of a source file before its tests.
+fn without_tests(text: &str) -> &str {
+    let tests = text.find("#[cfg(test)]\nmod tests").or_else(|| text.find("#[cfg(test)]\n#[allow"));
+    tests.map_or(text, |at| &text[..at])
+}
+
+#[test]
+fn files_and_folders_are_replaced_and_removed_in_one_crate() {
+    let calls = ["remove_dir_all", "remove_file", "fs::rename", "File::create(", "fs::write", "fs::copy", "hard_link"];
+    let mut files = Vec::new();
+    for folder in ["src", "ui/src", "src-tauri/src", "xtask/src", "crates"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let mut faults = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+        let is_source =
+            !["/tests/", "/tests.rs", "_tests.rs", "/examples/", "/benches/"].iter().any(|part| name.contains(part));
+        if !is_source || name.starts_with("crates/storage/") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        for call in calls {
+            let found = without_tests(&text).matches(call).count();
+            let known = DESTRUCTIVE.iter().find(|(path, of, ..)| *path == name && *of == call);
+            let allowed = known.map_or(0, |(_, _, count, _)| *count);
+            if found != allowed {
+                faults.push(format!("{name} calls {call} {found} times, {allowed} are known: use cytoscope-storage"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

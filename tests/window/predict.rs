@@ -197,3 +197,27 @@ fn device_and_number_format_are_as_chosen() {
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(provenance).unwrap()).unwrap();
     assert_eq!((&record["job"]["device"], &record["job"]["precision"]), (&"cpu".into(), &"f32".into()), "{record}");
 }
+
+#[test]
+fn files_that_are_not_ours_are_replaced_only_after_a_question() {
+    let mut desk = Desk::new();
+    let labels = desk.path("sample/cytoscope/nuclei_raw_labels.tif");
+    std::fs::create_dir_all(labels.parent().unwrap()).unwrap();
+    std::fs::write(&labels, "drawn by hand").unwrap();
+    desk.click("Open the sample");
+    desk.settle();
+    desk.until("the models", |w| sees(w, "made for"));
+    desk.click("Predict this stack");
+    desk.until("the question", |w| sees(w, "Replace existing files?"));
+    assert!(desk.sees("nuclei_raw_labels.tif"), "{}", desk.on_screen());
+    desk.click("Keep the files");
+    assert!(!desk.sees("Replace existing files?"));
+    assert_eq!(std::fs::read(&labels).unwrap(), b"drawn by hand");
+    desk.click("Predict this stack");
+    desk.until("the question", |w| sees(w, "Replace existing files?"));
+    desk.click("Replace");
+    desk.until("labels", |w| {
+        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
+    });
+    assert_ne!(std::fs::read(&labels).unwrap(), b"drawn by hand");
+}

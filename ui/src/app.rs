@@ -10,6 +10,7 @@ use crate::document::{Document, Role};
 use crate::letters::Letters;
 use crate::notices::Notices;
 use crate::opener::{Ask, Opener, expand};
+use crate::overwrite::OverwriteQuestion;
 use crate::panels::{Panels, Task};
 use crate::queue::Queue;
 use crate::quitting::Quitting;
@@ -72,6 +73,8 @@ pub struct Workbench {
     pub(crate) commands: Vec<Command>,
     /// Stacks whose prediction under way has grown since its planes were read.
     pub(crate) grown: BTreeSet<u64>,
+    /// A job that would overwrite files, until the user decides.
+    pub(crate) overwrite: Option<OverwriteQuestion>,
     /// How far quitting is.
     pub(crate) quitting: Quitting,
     playing: Option<Instant>,
@@ -116,6 +119,7 @@ impl Workbench {
             panels: Panels::default(),
             commands: Vec::new(),
             grown: BTreeSet::new(),
+            overwrite: None,
             quitting: Quitting::No,
             playing: None,
             batch_done: Vec::new(),
@@ -528,6 +532,7 @@ impl eframe::App for Workbench {
         self.palette(&ctx);
         self.sheets(&ctx);
         self.picture_sheet(&ctx);
+        self.overwrite_sheet(&ctx);
         self.quitting_sheet(&ctx);
         let mut place = views.response.rect;
         if training {

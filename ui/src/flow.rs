@@ -110,17 +110,17 @@ impl Workbench {
             Ask::Picture(of) => self.take_picture(of, first),
             Ask::LineProfile => {
                 if let Some(text) = self.line_profile_csv() {
-                    self.opener.save(first, move || Ok(text.into_bytes()));
+                    self.save_file(first, move || Ok(text.into_bytes()));
                 }
             }
             Ask::Table => {
                 if let Some(path) = self.document().and_then(|d| d.results.as_ref()).map(|r| r.path.clone()) {
-                    self.opener.save(first, move || std::fs::read(path).map_err(|e| e.to_string()));
+                    self.save_file(first, move || std::fs::read(path).map_err(|e| e.to_string()));
                 }
             }
             Ask::Profile(format) => {
                 if let Some(job) = self.panels.profiler.job(&self.work).cloned() {
-                    self.opener.save(first, move || match format {
+                    self.save_file(first, move || match format {
                         ProfileFormat::Trace => {
                             let trace = cytoscope_profile::chrome_trace(&job.spans, &job.marks, job.dropped);
                             serde_json::to_vec(&trace).map_err(|e| e.to_string())
@@ -275,6 +275,12 @@ impl Workbench {
                 let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
                 ids.into_iter().for_each(|id| self.drop_live(id));
                 self.notices.error(format!("{title} failed"), reason);
+            }
+            Outcome::WouldOverwrite { title, reason, again } => {
+                let idle = |id: &u64| self.work.of_document(*id).is_none();
+                let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
+                ids.into_iter().for_each(|id| self.drop_live(id));
+                self.ask_overwrite(title, reason, *again);
             }
             Outcome::Cancelled { document } => self.drop_live(document),
             Outcome::Died { reason, lost, again } => {

@@ -18,6 +18,7 @@ pub mod letters;
 mod measured;
 pub mod notices;
 pub mod opener;
+mod overwrite;
 pub mod panels;
 mod picture;
 pub mod queue;

@@ -231,7 +231,7 @@ impl Workbench {
         let layers = layers(document, orientation);
         let [_, _, column] = orientation.axes();
         let bar = (self.shots.with_bar() && document.voxel_known).then_some(document.voxel_um[column]);
-        self.opener.save(path, move || crate::picture::png(&read(layers)?, bar));
+        self.save_file(path, move || crate::picture::png(&read(layers)?, bar));
     }
 
     /// Asks the window for its picture, and takes it when it comes.
@@ -267,7 +267,7 @@ impl Workbench {
         };
         let (path, scale) = (std::mem::take(&mut pending.path), ctx.pixels_per_point());
         self.shots.pending = None;
-        self.opener.save(path, move || {
+        self.save_file(path, move || {
             let part = crop(&image, rect, scale).ok_or("it is not on screen")?;
             crate::picture::encode(&part)
         });

@@ -5,9 +5,12 @@ use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::worker::{
     DeviceInUse, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
 };
-use cytoscope_pipeline::{Event, MeasureJob, MeasureReport, PredictJob, PredictOutcome, SegmentJob, SegmentReport};
+use cytoscope_pipeline::{
+    Event, JobErrorKind, MeasureJob, MeasureReport, PredictJob, PredictOutcome, SegmentJob, SegmentReport,
+};
 use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -141,6 +144,25 @@ pub struct JobView {
     pub notes: Vec<String>,
 }
 
+/// A job as it was asked for.
+#[derive(Debug, Clone)]
+pub enum Again {
+    /// A prediction.
+    Predict {
+        /// The document.
+        document: u64,
+        /// The job.
+        job: PredictJob,
+    },
+    /// Objects that are kept.
+    Segment {
+        /// The document.
+        document: u64,
+        /// The job.
+        job: SegmentJob,
+    },
+}
+
 /// Something the window must act upon.
 #[derive(Debug, Clone)]
 pub enum Outcome {
@@ -201,6 +223,15 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+    /// A job was not begun because something that is not ours lies where its results go.
+    WouldOverwrite {
+        /// Its title.
+        title: String,
+        /// What lies there.
+        reason: String,
+        /// The job, to be run again if the user says so.
+        again: Box<Again>,
+    },
     /// A job was cancelled.
     Cancelled {
         /// Of this document.
@@ -231,6 +262,8 @@ pub struct Work {
     pub models: Vec<ModelCard>,
     /// Memory of the engine process, now and at most.
     pub memory: Option<(u64, u64)>,
+    /// Jobs whose results may turn out to lie where something else is.
+    repeatable: BTreeMap<JobId, Again>,
 }
 
 impl Work {
@@ -252,6 +285,7 @@ impl Work {
             worker: program.map(start),
             next: 1,
             jobs: Vec::new(),
+            repeatable: BTreeMap::new(),
             devices: Vec::new(),
             models: Vec::new(),
             memory: None,
@@ -318,6 +352,7 @@ impl Work {
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob) -> JobId {
         let id = self.fresh();
         self.begin(id, title, Purpose::Predict { document });
+        self.repeatable.insert(id, Again::Predict { document, job: job.clone() });
         self.send(Request::Predict { id, job, live: true, operators: false });
         id
     }
@@ -331,6 +366,9 @@ impl Work {
             self.jobs.retain(|j| j.purpose != Purpose::Preview { document });
         }
         self.begin(id, title, purpose);
+        if keep {
+            self.repeatable.insert(id, Again::Segment { document, job: job.clone() });
+        }
         self.send(Request::Segment { id, job, replaces: before.filter(|_| !keep) });
         id
     }
@@ -400,11 +438,24 @@ impl Work {
         self.jobs.iter_mut().find(|j| j.id == id)
     }
 
+    /// What a failure means for the window: a notice, or a question where the user can allow what was refused.
+    fn failed(&mut self, id: JobId, title: String, kind: JobErrorKind, reason: String) -> Outcome {
+        match self.repeatable.remove(&id).filter(|_| kind == JobErrorKind::WouldOverwrite) {
+            Some(again) => Outcome::WouldOverwrite { title, reason, again: Box::new(again) },
+            None => Outcome::Failed { title, reason },
+        }
+    }
+
     fn end(&mut self, id: JobId, state: JobState) -> Option<(String, Purpose)> {
         let job = self.job(id)?;
         job.state = state;
         job.seconds = job.started.map_or(0.0, |s| s.elapsed().as_secs_f64());
-        Some((job.title.clone(), job.purpose.clone()))
+        let ended = Some((job.title.clone(), job.purpose.clone()));
+        // A job that failed may be asked for again; of the others nothing is kept.
+        if matches!(job.state, JobState::Cancelled) {
+            self.repeatable.remove(&id);
+        }
+        ended
     }
 
     /// One event; public so that the window's behaviour can be tested without a process.
@@ -503,22 +554,24 @@ impl Work {
                         if let (Some(failed), true) = (outcome.failed.first(), outcome.done.is_empty()) {
                             let reason = failed.sentence.clone();
                             self.end(id, JobState::Failed(reason.clone()));
-                            return Some(Outcome::Failed { title, reason });
+                            return Some(self.failed(id, title, failed.kind, reason));
                         }
+                        self.repeatable.remove(&id);
                         Some(Outcome::Predicted { document, outcome })
                     }
                     JobResult::Segment(report) => {
                         let kept = matches!(purpose, Purpose::Keep { .. });
+                        self.repeatable.remove(&id);
                         Some(Outcome::Segmented { document, kept, report })
                     }
                     JobResult::Measure(report) => Some(Outcome::Measured { document, report }),
                     JobResult::Convert { .. } | JobResult::Evaluate(_) | JobResult::Run { .. } => None,
                 }
             }
-            Reply::Failed { id, sentence, .. } => {
+            Reply::Failed { id, kind, sentence } => {
                 let (title, purpose) = self.end(id, JobState::Failed(sentence.clone()))?;
                 // What is wrong with data is shown where they are chosen.
-                (purpose != Purpose::Check).then_some(Outcome::Failed { title, reason: sentence })
+                (purpose != Purpose::Check).then(|| self.failed(id, title, kind, sentence))
             }
             Reply::Cancelled { id } => {
                 let (_, purpose) = self.end(id, JobState::Cancelled)?;

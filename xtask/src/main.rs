@@ -110,7 +110,7 @@ fn demo() -> Outcome {
     let out = root().join("target").join("demo");
     run(Command::new(&program).arg("info").arg(sample.join("nuclei_raw.tif")))?;
     run(Command::new(&program)
-        .args(["predict", "--model", "nuclei", "--out"])
+        .args(["predict", "--model", "nuclei", "--force", "--out"])
         .arg(&out)
         .arg(sample.join("nuclei_raw.tif"))
         .env("CYTOSCOPE_MODELS", root().join("models")))?;

@@ -42,7 +42,10 @@ pub(crate) fn configure() {
 
 fn writable(folder: &Path) -> bool {
     let probe = folder.join(format!(".{}.partial", std::process::id()));
-    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&probe, b""));
-    let _ = std::fs::remove_file(&probe);
+    // New, so that a link planted under this name is not followed.
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::File::create_new(&probe).map(drop));
+    if written.is_ok() {
+        let _ = std::fs::remove_file(&probe);
+    }
     written.is_ok()
 }

@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         float_graph: None,
         tolerance: None,
     };
-    builder.save(&out, cytoscope_storage::Overwrite::Refuse)?;
+    builder.save(&out, cytoscope_storage::Overwrite::Replace)?;
     println!("wrote {}", out.display());
     Ok(())
 }

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 pub enum JobErrorKind {
     /// The job was asked for wrongly (2).
     WrongUse,
+    /// Something that the program did not write lies where a result goes; it may be replaced if the user says so (2).
+    WouldOverwrite,
     /// A file is at fault (3).
     BadInput,
     /// Memory or disk ran out (4).
@@ -32,7 +34,7 @@ impl JobErrorKind {
     pub fn exit_code(self) -> i32 {
         match self {
             Self::Other => 1,
-            Self::WrongUse => 2,
+            Self::WrongUse | Self::WouldOverwrite => 2,
             Self::BadInput => 3,
             Self::OutOfResources => 4,
             Self::Cancelled => 5,
@@ -168,6 +170,9 @@ impl JobError {
             Self::Io { error, .. } if error.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { .. }) => JobErrorKind::Other,
+            Self::Storage(StorageError::Exists { .. } | StorageError::NotOurs { can_force: true, .. }) => {
+                JobErrorKind::WouldOverwrite
+            }
             Self::Storage(_) | Self::WrongUse(_) => JobErrorKind::WrongUse,
             Self::Cancelled => JobErrorKind::Cancelled,
             _ => JobErrorKind::Other,

@@ -1,7 +1,7 @@
 //! Measurements of labels that are already there, such as labels corrected by hand.
 
 use crate::predict::files::table_text;
-use crate::predict::one::channel_name;
+use crate::predict::one::{channel_name, plausible};
 use crate::results::Publication;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, provenance};
@@ -103,7 +103,9 @@ impl MeasureJob {
         }
         let (own, of_labels) = (image.meta().voxel_size_um, labels.meta().voxel_size_um);
         let said = VoxelSize { z: own.z.or(of_labels.z), y: own.y.or(of_labels.y), x: own.x.or(of_labels.x) };
-        let voxel_um = self.voxel_um.map_or(said, |[z, y, x]| VoxelSize::new_um(z, y, x)).zyx_or_unit();
+        let size = self.voxel_um.map_or(said, |[z, y, x]| VoxelSize::new_um(z, y, x));
+        plausible(&self.intensities, size)?;
+        let voxel_um = size.zyx_or_unit();
         let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         let (light, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));
         let [depth, ny, nx] = extents.zyx;

@@ -2,7 +2,7 @@
 
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
-use crate::predict::one::channel_name;
+use crate::predict::one::{channel_name, plausible};
 use crate::results::Publication;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, provenance, results};
@@ -175,6 +175,7 @@ impl SegmentJob {
         if let Some([z, y, x]) = self.voxel_um {
             meta.voxel_size_um = VoxelSize::new_um(z, y, x);
         }
+        plausible(&self.map, meta.voxel_size_um)?;
         let extents = Extents::of(&meta);
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
         self.check(&self.map, "channel", self.channel.max(seed_channel), extents.channels)?;

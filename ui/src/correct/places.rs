@@ -1,5 +1,7 @@
 //! Files of corrections: the journal, the labels saved, and the labels that were there first.
 
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::atomic_write_with;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +40,11 @@ impl Places {
             return Ok(());
         }
         // Results are replaced by renaming, so a link keeps the old ones without a copy.
-        std::fs::hard_link(labels, &self.base).or_else(|_| std::fs::copy(labels, &self.base).map(|_| ()))
+        std::fs::hard_link(labels, &self.base).or_else(|_| {
+            let mut from = open_regular(labels)?;
+            let copied = atomic_write_with(&self.base, |to| io::copy(&mut from, to).map(drop));
+            copied.map_err(io::Error::other)
+        })
     }
 
     /// Gives the files other names, so that new corrections can begin; tells the journal's new name.
@@ -56,7 +62,8 @@ impl Places {
             path.with_file_name(name)
         };
         let all = [&self.labels, &self.base, &self.journal];
-        let free = (1..=MAX_SET_ASIDE).find(|n| all.iter().all(|p| !aside(p, *n).exists()));
+        let is_free = |path: &Path| std::fs::symlink_metadata(path).is_err();
+        let free = (1..=MAX_SET_ASIDE).find(|n| all.iter().all(|p| is_free(&aside(p, *n))));
         let n = free.ok_or_else(|| io::Error::other(format!("{MAX_SET_ASIDE} were set aside already")))?;
         for path in all {
             if path.exists() {

@@ -23,7 +23,7 @@ use cytoscope_objects::measure::ObjectRow;
 use cytoscope_profile::Stage;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_volume::{Array, DType, Samples};
+use cytoscope_volume::{Array, DType, Samples, VoxelSize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -87,7 +87,7 @@ pub(super) fn predict(
     for &time in &times {
         Stack::new(&image, time).check_ends()?;
     }
-    let voxel = voxel_size(job, &mut meta, model, &mut notes);
+    let voxel = voxel_size(job, input, &mut meta, model, &mut notes)?;
     let grid = model_shape(extents.zyx, voxel.known, model.voxel_um);
     let voxel_um = voxel.assumed;
     if grid != extents.zyx {
@@ -301,11 +301,35 @@ pub(crate) struct Voxel {
     assumed: [f64; 3],
 }
 
+/// Refuses a voxel size that no microscope gives: grids and volumes made of it would be nonsense.
+///
+/// # Errors
+/// [`JobError::Mismatch`] with the unit that was probably meant.
+pub(crate) fn plausible(path: &Path, size: VoxelSize) -> Result<(), JobError> {
+    let sound = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    let known = VoxelSize { z: sound(size.z), y: sound(size.y), x: sound(size.x) };
+    known.check().map_err(|error| JobError::Mismatch {
+        path: path.to_owned(),
+        problem: error.to_string(),
+        next_step: "with --voxel-size Z,Y,X, or correct it in the file".to_owned(),
+    })
+}
+
 /// The voxel size to work with: the job's, the file's, the model's, 1 µm, in that order.
-pub(crate) fn voxel_size(job: &PredictJob, meta: &mut ImageMeta, model: &Model, notes: &mut Vec<String>) -> Voxel {
+///
+/// # Errors
+/// [`JobError::Mismatch`] for a size that no microscope gives.
+pub(crate) fn voxel_size(
+    job: &PredictJob,
+    input: &Path,
+    meta: &mut ImageMeta,
+    model: &Model,
+    notes: &mut Vec<String>,
+) -> Result<Voxel, JobError> {
     if let Some([z, y, x]) = job.voxel_um {
-        meta.voxel_size_um = cytoscope_volume::VoxelSize::new_um(z, y, x);
+        meta.voxel_size_um = VoxelSize::new_um(z, y, x);
     }
+    plausible(input, meta.voxel_size_um)?;
     let sound = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
     let said = [sound(size.z), sound(size.y), sound(size.x)];
@@ -320,7 +344,7 @@ pub(crate) fn voxel_size(job: &PredictJob, meta: &mut ImageMeta, model: &Model, 
              (--voxel-size gives another)"
         ));
     }
-    Voxel { known: known.then_some(assumed), assumed }
+    Ok(Voxel { known: known.then_some(assumed), assumed })
 }
 
 pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {

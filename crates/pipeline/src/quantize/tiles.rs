@@ -80,7 +80,7 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
     stack.check_ends()?;
     let mut notes = Vec::new();
     let channels = channels(&job, model, &meta, &stack, file, &mut notes)?;
-    let voxel = voxel_size(&job, &mut meta, model, &mut Vec::new());
+    let voxel = voxel_size(&job, file, &mut meta, model, &mut Vec::new())?;
     let grid = model_shape(zyx, voxel.known, model.voxel_um);
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = channels

@@ -47,7 +47,7 @@ impl PrivateFolder {
         #[cfg(unix)]
         builder.permissions(owner);
         let folder = builder.tempdir_in(parent)?;
-        let mut file = File::create(folder.path().join(MARKER))?;
+        let mut file = File::create_new(folder.path().join(MARKER))?;
         // Locked before it says anything: who finds a marker with words and without a lock knows its worker is dead.
         // Where there are no locks nothing can be known dead, and nothing is swept.
         match file.lock() {
