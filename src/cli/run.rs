@@ -87,13 +87,14 @@ impl Run {
             EngineName::Wgpu => devices::discover().engine(DeviceId::Wgpu(0))?,
         };
         let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
+        let context = progress::context(false, true, recorder.clone());
         let options = CompileOptions {
             precision: self.precision,
             threads: self.threads,
             memory_budget_bytes: None,
             recorder: recorder.clone(),
+            interrupt: context.interrupt(),
         };
-        let context = progress::context(false, true, recorder.clone());
         let compile_start = Instant::now();
         let mut session = engine.compile(&graph, &shapes, &options)?;
         let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;

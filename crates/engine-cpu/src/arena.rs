@@ -1,5 +1,7 @@
 //! One allocation for all activations: buffers whose lives do not overlap share memory.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 /// A buffer to be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
@@ -14,8 +16,63 @@ pub(crate) struct Request {
 /// Values of one cache line: every buffer starts on one.
 const ALIGNMENT: usize = 16;
 
-/// Where each buffer starts, and the length of the arena: largest first, each in the lowest gap that is free for its life.
+/// Up to so many buffers each is compared with all others: tighter, in quadratic time.
+const COMPARED: usize = 4096;
+
+/// Where each buffer starts, and the length of the arena.
 pub(crate) fn place(requests: &[Request]) -> (Vec<usize>, usize) {
+    if requests.len() <= COMPARED { place_largest_first(requests) } else { place_in_order(requests) }
+}
+
+/// In the order of their births, each in the smallest gap that holds it; gaps beside each other become one.
+fn place_in_order(requests: &[Request]) -> (Vec<usize>, usize) {
+    let length = |i: usize| requests[i].len.max(1).next_multiple_of(ALIGNMENT);
+    let mut births: Vec<usize> = (0..requests.len()).collect();
+    births.sort_by_key(|i| requests[*i].first);
+    let mut deaths: Vec<usize> = births.clone();
+    deaths.sort_by_key(|i| requests[*i].last);
+    let mut starts = vec![0; requests.len()];
+    // Gaps by start, and by length.
+    let mut gaps: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut by_length: BTreeSet<(usize, usize)> = BTreeSet::new();
+    let (mut total, mut dead) = (0usize, 0);
+    for i in births {
+        while let Some(gone) = deaths.get(dead).copied().filter(|d| requests[*d].last < requests[i].first) {
+            dead += 1;
+            let (mut start, mut len) = (starts[gone], length(gone));
+            if let Some(after) = gaps.remove(&(start + len)) {
+                by_length.remove(&(after, start + len));
+                len += after;
+            }
+            if let Some((before, own)) =
+                gaps.range(..start).next_back().map(|(s, l)| (*s, *l)).filter(|(s, l)| s + l == start)
+            {
+                gaps.remove(&before);
+                by_length.remove(&(own, before));
+                (start, len) = (before, own + len);
+            }
+            gaps.insert(start, len);
+            by_length.insert((len, start));
+        }
+        let needed = length(i);
+        let Some((len, start)) = by_length.range((needed, 0)..).next().copied() else {
+            starts[i] = total;
+            total = total.saturating_add(needed);
+            continue;
+        };
+        by_length.remove(&(len, start));
+        gaps.remove(&start);
+        starts[i] = start;
+        if len > needed {
+            gaps.insert(start + needed, len - needed);
+            by_length.insert((len - needed, start + needed));
+        }
+    }
+    (starts, total)
+}
+
+/// Largest first, each in the lowest gap that is free for its life.
+fn place_largest_first(requests: &[Request]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(requests[*i].len));
     let mut starts = vec![0; requests.len()];
@@ -52,7 +109,7 @@ mod tests {
         #[test]
         fn buffers_alive_together_never_overlap(raw in prop::collection::vec((1usize..500, 0usize..20, 0usize..8), 1..40)) {
             let requests: Vec<Request> = raw.iter().map(|(len, first, life)| Request { len: *len, first: *first, last: first + life }).collect();
-            let (starts, total) = place(&requests);
+            for (starts, total) in [place_largest_first(&requests), place_in_order(&requests)] {
             for (i, a) in requests.iter().enumerate() {
                 prop_assert!(starts[i] + a.len <= total);
                 for (j, b) in requests.iter().enumerate().skip(i + 1) {
@@ -60,6 +117,7 @@ mod tests {
                     let overlap = starts[i] < starts[j] + b.len && starts[j] < starts[i] + a.len;
                     prop_assert!(!(together && overlap));
                 }
+            }
             }
         }
     }

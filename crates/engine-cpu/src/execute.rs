@@ -4,8 +4,8 @@ use crate::lower::Program;
 use crate::session::internal;
 use crate::split::Split;
 use crate::step::{Affine, Elem, End, Kind, PlaneScale, Slot, Step, Term};
-use cytoscope_engine::EngineError;
-use cytoscope_graph::{Tensor, ValueId, reference};
+use cytoscope_engine::{DeviceId, EngineError};
+use cytoscope_graph::{GraphError, Tensor, ValueId, reference};
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{self, Finish, Quantizer, Target};
 use cytoscope_kernels::norm::Moments;
@@ -23,6 +23,8 @@ pub(crate) struct Memory<'a> {
     pub moments: Vec<Vec<Moments>>,
     /// Scale and zero point of run-time quantizations.
     pub ranges: Vec<Option<(f32, u8)>>,
+    /// Bytes that dense values and the reference executor may take.
+    pub dense_bytes: u64,
 }
 
 /// The bytes of words.
@@ -109,7 +111,7 @@ fn lanes(
 }
 
 pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Memory<'_>) -> Result<(), EngineError> {
-    let Memory { arena, dense, moments, ranges } = memory;
+    let Memory { arena, dense, moments, ranges, dense_bytes } = memory;
     let slot = |i: usize| program.slots.get(i).copied().ok_or_else(|| internal(&step.name, "no such slot".to_owned()));
     let overlap = || internal(&step.name, "buffers overlap".to_owned());
     let kernel = |e: KernelError| internal(&step.name, e.to_string());
@@ -433,7 +435,9 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
                         id.and_then(|id| dense.get(&id).or_else(|| program.graph.constant(id).map(|t| t.as_ref())))
                     })
                     .collect();
-                reference::eval(&node.op, &inputs, node.outputs.len())?
+                let held = dense.values().fold(0u64, |t, d| t.saturating_add(d.size_bytes()));
+                let left = dense_bytes.saturating_sub(held);
+                reference::eval_within(&node.op, &inputs, node.outputs.len(), left).map_err(out_of_memory)?
             };
             for (id, tensor) in node.outputs.iter().zip(results) {
                 if let Some(id) = id {
@@ -442,6 +446,18 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
             }
             Ok(())
         }
+    }
+}
+
+/// A refusal of the reference executor for memory as this engine's.
+fn out_of_memory(error: GraphError) -> EngineError {
+    match error {
+        GraphError::OverLimit { limit: reference::MEMORY, asked, allowed, .. } => EngineError::OutOfMemory {
+            device: DeviceId::Cpu,
+            needed_bytes: u64::try_from(asked).unwrap_or(u64::MAX),
+            available_bytes: u64::try_from(allowed).unwrap_or(u64::MAX),
+        },
+        other => other.into(),
     }
 }
 

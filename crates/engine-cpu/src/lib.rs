@@ -121,8 +121,8 @@ impl Engine for CpuEngine {
             }
             return Ok(Box::new(train::TrainSession::new(graph, input_shapes, self.isa, options)?));
         }
-        let prepared = prepare::prepare(graph, input_shapes)?;
-        let program = lower::lower(prepared, self.isa, integers)?;
+        let prepared = prepare::prepare(graph, input_shapes, &options.interrupt)?;
+        let program = lower::lower(prepared, self.isa, integers, &options.interrupt)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
     }
 }

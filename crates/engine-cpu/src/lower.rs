@@ -9,7 +9,7 @@ use crate::places::Places;
 use crate::prepare::Prepared;
 use crate::step::{Affine, Kind, PlaneScale, Slot, Step, Term};
 use cytoscope_engine::{CompileReport, EngineError, OpFallback};
-use cytoscope_graph::{ElementType, Graph, ValueId, analysis, op_name};
+use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, analysis, op_name};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::{CHANNEL_BLOCK, Isa};
 use plan::{Dequantized, Plan, PlanKind, Plans, Ranged};
@@ -36,9 +36,14 @@ pub(crate) struct Program {
 }
 
 /// Lowers a prepared graph; `integers` runs quantized convolutions on bytes.
-pub(crate) fn lower(prepared: Prepared, isa: Isa, integers: bool) -> Result<Program, EngineError> {
+pub(crate) fn lower(
+    prepared: Prepared,
+    isa: Isa,
+    integers: bool,
+    interrupt: &Interrupt,
+) -> Result<Program, EngineError> {
     let Plans { nodes: plans, dequantized, ranged, ranges, zero_points, halves, moments, integer_convolutions } =
-        plan::plan(&prepared, isa, integers)?;
+        plan::plan(&prepared, isa, integers, interrupt)?;
     let Prepared { mut graph, .. } = prepared;
     if integers && integer_convolutions == 0 {
         return Err(EngineError::NotQuantized { engine: "cpu" });
@@ -53,6 +58,7 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, integers: bool) -> Result<Prog
     let mut emitter = Emitter::new(&graph, &places, &dequantized, &ranged);
     let mut weight_bytes = 0;
     for (index, plan) in plans.into_iter().enumerate() {
+        interrupt.check()?;
         match plan {
             Plan::Absorbed => {}
             Plan::Reference => emitter.reference(index)?,
@@ -173,9 +179,10 @@ fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
             _ => {}
         }
     }
+    let outputs: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
     let mut dead = vec![Vec::new(); steps.len()];
     for (value, step) in last {
-        if !graph.outputs.contains(&value) && graph.constant(value).is_none() {
+        if !outputs.contains(&value) && graph.constant(value).is_none() {
             dead[step].push(value);
         }
     }

@@ -4,19 +4,29 @@ use crate::step::Elem;
 use crate::window::spatial;
 use cytoscope_graph::{ElementType, Graph, ValueId};
 use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Up to this many channels a value of floats is kept as single planes, one of bytes in blocks of so many.
 const FEW_CHANNELS: usize = 4;
 
+/// A value in the buffer of another.
+#[derive(Debug, Clone, Copy)]
+struct Alias {
+    /// The other.
+    into: ValueId,
+    /// The first channel block there.
+    block: usize,
+    /// Whether a step that works in place writes there once the value was read.
+    overwritten: bool,
+}
+
 /// Places of blocked values.
 pub(crate) struct Places<'a> {
     graph: &'a Graph,
-    /// Value -> the value whose buffer it lies in, and its first channel block there.
-    alias: BTreeMap<ValueId, (ValueId, usize)>,
+    /// Where values lie that have no buffer of their own. Looking one up shortens its way.
+    alias: RefCell<BTreeMap<ValueId, Alias>>,
     border: BTreeMap<ValueId, [usize; 3]>,
-    /// Values whose buffer a step that works in place writes its result to.
-    overwritten: BTreeSet<ValueId>,
     /// Values kept as 16-bit floats.
     halves: BTreeSet<ValueId>,
     /// The byte of 0 of values kept as bytes.
@@ -27,9 +37,8 @@ impl<'a> Places<'a> {
     pub(crate) fn new(graph: &'a Graph) -> Self {
         Self {
             graph,
-            alias: BTreeMap::new(),
+            alias: RefCell::default(),
             border: BTreeMap::new(),
-            overwritten: BTreeSet::new(),
             halves: BTreeSet::new(),
             zero_points: BTreeMap::new(),
         }
@@ -81,47 +90,52 @@ impl<'a> Places<'a> {
 
     /// Puts `value` into the buffer of `into`, from channel block `block` on. False if it already lies elsewhere.
     pub(crate) fn put_into(&mut self, value: ValueId, into: ValueId, block: usize) -> bool {
-        if value == into || self.alias.contains_key(&value) || self.root(into).0 == value {
-            return false;
-        }
-        if self.elem(value) != self.elem(into) {
-            return false;
-        }
-        self.alias.insert(value, (into, block));
-        true
+        self.put(value, Alias { into, block, overwritten: false })
     }
 
     /// Lets the step that makes `result` work in place of `value`. False if that is not possible.
     pub(crate) fn overwrite(&mut self, value: ValueId, result: ValueId) -> bool {
-        let done = self.put_into(value, result, 0);
-        if done {
-            self.overwritten.insert(value);
+        self.put(value, Alias { into: result, block: 0, overwritten: true })
+    }
+
+    fn put(&mut self, value: ValueId, alias: Alias) -> bool {
+        let taken = self.alias.get_mut().contains_key(&value);
+        if value == alias.into || taken || self.root(alias.into).0 == value || self.elem(value) != self.elem(alias.into)
+        {
+            return false;
         }
-        done
+        self.alias.get_mut().insert(value, alias);
+        true
     }
 
     /// Whether a step that works in place overwrites the buffer `value` lies in, after `value` was made.
     pub(crate) fn is_overwritten(&self, value: ValueId) -> bool {
-        let mut at = value;
-        loop {
-            if self.overwritten.contains(&at) {
-                return true;
-            }
-            match self.alias.get(&at) {
-                Some((next, _)) => at = *next,
-                None => return false,
-            }
-        }
+        self.find(value).overwritten
     }
 
     /// The value whose buffer `value` lies in, and the first block there.
     pub(crate) fn root(&self, value: ValueId) -> (ValueId, usize) {
-        let (mut at, mut block) = (value, 0);
-        while let Some((next, offset)) = self.alias.get(&at) {
-            block += offset;
-            at = *next;
+        let Alias { into, block, .. } = self.find(value);
+        (into, block)
+    }
+
+    /// Where a value lies in the end. Every value on the way is pointed there, so that chains cost no more than their length.
+    fn find(&self, value: ValueId) -> Alias {
+        let mut alias = self.alias.borrow_mut();
+        let mut way = Vec::new();
+        let mut at = value;
+        while let Some(next) = alias.get(&at) {
+            way.push(at);
+            at = next.into;
         }
-        (at, block)
+        let mut found = Alias { into: at, block: 0, overwritten: false };
+        for id in way.into_iter().rev() {
+            let Some(step) = alias.get_mut(&id) else { continue };
+            found =
+                Alias { into: at, block: found.block + step.block, overwritten: found.overwritten || step.overwritten };
+            *step = found;
+        }
+        found
     }
 
     /// Gives every buffer the widest border any value in it needs.

@@ -1,7 +1,7 @@
 //! From a model's graph to one whose shapes are all known and whose constants are folded.
 
 use cytoscope_engine::{EngineError, shapes_by_input};
-use cytoscope_graph::{ElementType, Graph, Op, Tensor, ValueId, infer_shapes, passes};
+use cytoscope_graph::{Budget, ElementType, Graph, Interrupt, Op, Tensor, ValueId, infer_shapes_within, passes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,20 +27,27 @@ pub(crate) struct Prepared {
 }
 
 /// A copy of `graph` with concrete shapes, constants and batch norms folded, activations and residuals fused.
-pub(crate) fn prepare(graph: &Graph, input_shapes: &[Vec<usize>]) -> Result<Prepared, EngineError> {
+/// Stops where `interrupt` says so.
+pub(crate) fn prepare(
+    graph: &Graph,
+    input_shapes: &[Vec<usize>],
+    interrupt: &Interrupt,
+) -> Result<Prepared, EngineError> {
     let mut graph = graph.clone();
     let shapes = shapes_by_input(&graph, input_shapes)?;
-    infer_shapes(&mut graph, &shapes)?;
-    passes::fold_constants(&mut graph)?;
+    let budget = Budget::new(&graph, interrupt.clone());
+    infer_shapes_within(&mut graph, &shapes, &budget)?;
+    passes::fold_constants_within(&mut graph, &budget)?;
     let stored = stored_weights(&graph);
-    passes::fold_dequantized(&mut graph)?;
+    passes::fold_dequantized_within(&mut graph, &budget)?;
     passes::fold_batch_norm(&mut graph)?;
+    budget.check()?;
     passes::simplify_activations(&mut graph);
     passes::recognise_group_norms(&mut graph);
     passes::fuse_activations(&mut graph);
     passes::eliminate_identity(&mut graph);
     passes::eliminate_dead(&mut graph);
-    infer_shapes(&mut graph, &shapes)?;
+    infer_shapes_within(&mut graph, &shapes, &budget)?;
     Ok(Prepared { graph, stored })
 }
 

@@ -9,6 +9,9 @@ use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Where the system does not tell how much memory it has, this is taken for it.
+const LARGEST_MEMORY_BYTES: u64 = 1 << 40;
+
 pub(crate) struct CpuSession {
     program: Program,
     isa: Isa,
@@ -16,6 +19,8 @@ pub(crate) struct CpuSession {
     pool: Arc<rayon::ThreadPool>,
     integers: bool,
     recorder: Recorder,
+    /// Bytes left for dense values and the reference executor.
+    dense_bytes: u64,
 }
 
 impl CpuSession {
@@ -32,7 +37,8 @@ impl CpuSession {
         }
         let arena = Arena::new(program.arena_len).map_err(|_| out_of_memory())?;
         let pool = pool(options)?;
-        Ok(Self { program, isa, arena, pool, integers, recorder: options.recorder.clone() })
+        let dense_bytes = available_bytes.min(LARGEST_MEMORY_BYTES).saturating_sub(needed_bytes);
+        Ok(Self { program, isa, arena, pool, integers, recorder: options.recorder.clone(), dense_bytes })
     }
 
     fn check(&self, inputs: &[Tensor]) -> Result<(), EngineError> {
@@ -100,6 +106,7 @@ impl Session for CpuSession {
             dense: &mut dense,
             moments: vec![Vec::new(); self.program.moments],
             ranges: vec![None; self.program.ranges],
+            dense_bytes: self.dense_bytes,
         };
         let pool = Arc::clone(&self.pool);
         pool.install(|| -> Result<(), EngineError> {

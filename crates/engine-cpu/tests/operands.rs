@@ -4,8 +4,8 @@
 use cytoscope_engine::{CompileOptions, Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
-    Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Padding, PoolAttrs, Tensor, UnaryOp, ValueId,
-    reference,
+    Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node, Op,
+    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId, reference,
 };
 
 /// Reproducible numbers in −1.5 to 1.5.
@@ -244,5 +244,72 @@ fn a_pool_and_a_concatenation_share_bytes() {
         let all = bytes(&mut graph, all, 0.02, 120);
         let y = conv_of_bytes(&mut graph, all, 3 * channels, 16);
         check("pool twice", graph, &[y, p], Precision::Int8, 1e-5);
+    }
+}
+
+#[test]
+fn resizes_read_the_voxels_that_the_reference_executor_reads() {
+    let coordinates = [
+        CoordinateMode::HalfPixel,
+        CoordinateMode::PytorchHalfPixel,
+        CoordinateMode::AlignCorners,
+        CoordinateMode::Asymmetric,
+        CoordinateMode::HalfPixelSymmetric,
+    ];
+    let roundings =
+        [NearestMode::RoundPreferFloor, NearestMode::RoundPreferCeil, NearestMode::Floor, NearestMode::Ceil];
+    let policies = [AspectPolicy::Stretch, AspectPolicy::NotLarger, AspectPolicy::NotSmaller];
+    for (from, to) in (1..12usize).flat_map(|from| (1..14i64).map(move |to| (from, to))) {
+        // Many positions lie half-way between two voxels; each result takes all roundings of one geometry.
+        let (mut graph, x) = start(&[1, 1, from, 5]);
+        let a = conv(&mut graph, x, 1, 16);
+        let mut outputs = Vec::new();
+        for ((coordinates, nearest), policy) in
+            coordinates.iter().flat_map(|c| roundings.iter().map(move |r| (*c, *r))).zip(policies.iter().cycle())
+        {
+            let mode = if outputs.len() % 5 == 4 { ResizeMode::Linear } else { ResizeMode::Nearest };
+            let attrs = ResizeAttrs { mode, coordinates, nearest, policy: *policy, ..ResizeAttrs::nearest() };
+            let spatial = *policy != AspectPolicy::Stretch;
+            let sizes = if spatial { vec![1, 16, to, 7] } else { vec![1, 16, to, 5] };
+            let sizes = if spatial && (to as usize) < from { vec![1, 16, from as i64, 5] } else { sizes };
+            let sizes = graph.add_initializer("sizes", Tensor::vector(sizes));
+            outputs.push(graph.push("resize", Op::Resize(attrs), &[Some(a), None, None, Some(sizes)]));
+        }
+        check_float(&format!("{from} to {to}"), graph, &outputs);
+    }
+}
+
+#[test]
+fn bytes_of_few_channels_are_read_as_floats_where_a_convolution_needs_them() {
+    for channels in [1, 3] {
+        let (mut graph, x) = start(&[2, channels, 5, 6]);
+        let [q, s, z] = ["q", "s", "z"].map(|n| graph.add_value(n, None, None));
+        graph.nodes.push(Node {
+            name: "range".into(),
+            op: Op::DynamicQuantizeLinear,
+            inputs: vec![Some(x)],
+            outputs: vec![Some(q), Some(s), Some(z)],
+        });
+        let dq = Op::DequantizeLinear { axis: 1, block_size: 0 };
+        let real = graph.push("real", dq, &[Some(q), Some(s), Some(z)]);
+        let a = conv_of_bytes(&mut graph, real, channels, 16);
+        // No kernel on bytes ends in this function of its sums.
+        let b = conv_of_bytes(&mut graph, real, channels, 32);
+        let b = act(&mut graph, b, Activation::Softplus);
+        check("two convolutions", graph, &[a, b], Precision::Int8, 1e-4);
+    }
+}
+
+#[test]
+fn a_norm_of_one_voxel_is_its_shift() {
+    for spatial in [[1, 1], [1, 2]] {
+        let (mut graph, x) = start(&[1, 16, spatial[0], spatial[1]]);
+        let a = bytes(&mut graph, x, 0.02, 120);
+        let a = conv_of_bytes(&mut graph, a, 16, 16);
+        let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; 16]));
+        let shift = graph.add_initializer("h", Tensor::vector(vec![0.5f32; 16]));
+        let norm = Op::InstanceNormalization { epsilon: 1e-5 };
+        let y = graph.push("norm", norm, &[Some(a), Some(scale), Some(shift)]);
+        check("norm", graph, &[y], Precision::Int8, 1e-3);
     }
 }

@@ -1,7 +1,7 @@
 //! Compiling and running.
 
 use crate::{Device, EngineError, Precision};
-use cytoscope_graph::{Graph, Tensor, ValueId};
+use cytoscope_graph::{Graph, Interrupt, Tensor, ValueId};
 use cytoscope_profile::Recorder;
 use serde::Serialize;
 
@@ -16,11 +16,19 @@ pub struct CompileOptions {
     pub memory_budget_bytes: Option<u64>,
     /// Where a run's spans go.
     pub recorder: Recorder,
+    /// Stops compiling, with [`cytoscope_graph::GraphError::Interrupted`].
+    pub interrupt: Interrupt,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        Self { precision: Precision::F32, threads: 0, memory_budget_bytes: None, recorder: Recorder::totals_only() }
+        Self {
+            precision: Precision::F32,
+            threads: 0,
+            memory_budget_bytes: None,
+            recorder: Recorder::totals_only(),
+            interrupt: Interrupt::default(),
+        }
     }
 }
 

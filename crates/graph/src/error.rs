@@ -15,6 +15,8 @@ pub enum GraphErrorKind {
     Misused,
     /// The operating system refused a file.
     Io,
+    /// The caller asked to stop.
+    Interrupted,
 }
 
 /// Why a graph could not be read, written, shaped or run.
@@ -83,6 +85,9 @@ pub enum GraphError {
         /// What went wrong in it.
         source: Box<GraphError>,
     },
+    /// Preparing the graph was stopped by [`crate::Interrupt`].
+    #[error("stopped while the model was being prepared")]
+    Interrupted,
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     Io {
@@ -105,6 +110,7 @@ impl GraphError {
             Self::Misused { .. } => GraphErrorKind::Misused,
             Self::Node { source, .. } => source.kind(),
             Self::Io { .. } => GraphErrorKind::Io,
+            Self::Interrupted => GraphErrorKind::Interrupted,
         }
     }
 
@@ -123,7 +129,7 @@ impl GraphError {
     /// Says in which node it happened; an error that already names a node stays as it is.
     pub(crate) fn at(self, node: &str, op: &str) -> Self {
         match self {
-            Self::Node { .. } | Self::UnsupportedOp { .. } => self,
+            Self::Node { .. } | Self::UnsupportedOp { .. } | Self::Interrupted => self,
             other => Self::Node { node: node.to_owned(), op: op.to_owned(), source: Box::new(other) },
         }
     }

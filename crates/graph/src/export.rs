@@ -40,7 +40,7 @@ impl Graph {
             )));
         }
         self.validate()?;
-        let infos = all_infos(self, &GraphLimits::default())?;
+        let infos = all_infos(self, &GraphLimits::default(), &crate::Budget::new(self, crate::Interrupt::default()))?;
         let mut writer = Writer::default();
         writer.int(1, IR_VERSION);
         writer.text(2, "cytoscope");

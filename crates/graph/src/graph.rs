@@ -1,6 +1,6 @@
 //! The graph itself: values, nodes, constants, and the rules that hold between them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::error::{GraphError, Result};
@@ -83,6 +83,29 @@ impl Node {
     /// Output number `index`, if it is wanted.
     pub fn output(&self, index: usize) -> Option<ValueId> {
         self.outputs.get(index).copied().flatten()
+    }
+}
+
+/// The names of a graph's values, for passes that add many: [`Graph::add_value`] looks at every value for each it adds.
+pub(crate) struct Names(HashSet<String>);
+
+impl Names {
+    pub(crate) fn of(graph: &Graph) -> Self {
+        Self(graph.values.iter().map(|v| v.name.clone()).collect())
+    }
+
+    /// As [`Graph::add_initializer`].
+    pub(crate) fn add_initializer(&mut self, graph: &mut Graph, wanted: &str, tensor: Tensor) -> ValueId {
+        let mut name = wanted.to_owned();
+        let mut number = graph.values.len();
+        while name.is_empty() || !self.0.insert(name.clone()) {
+            name = format!("{wanted}_{number}");
+            number += 1;
+        }
+        let shape = tensor.shape().iter().map(|&n| Dim::Fixed(n)).collect();
+        let id = graph.push_value(Value { name, dtype: Some(tensor.dtype()), shape: Some(shape) });
+        graph.initializers.insert(id, Arc::new(tensor));
+        id
     }
 }
 

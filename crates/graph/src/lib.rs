@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+mod budget;
 pub mod builders;
 mod error;
 mod export;
@@ -40,15 +41,17 @@ pub mod package;
 pub mod passes;
 mod proto;
 pub mod reference;
+mod regular;
 mod table;
 mod tensor;
 pub mod training;
 
+pub use budget::{Budget, Interrupt};
 pub use error::{GraphError, GraphErrorKind, Result};
 pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry};
 pub use graph::{Dim, Graph, Node, Value, ValueId};
 pub use import::NEWEST_OPSET;
-pub use infer::{InputKey, infer_shapes};
+pub use infer::{InputKey, infer_shapes, infer_shapes_within};
 pub use limits::GraphLimits;
 pub use op::{
     Activation, AspectPolicy, BinaryOp, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, ReduceOp, ResizeAttrs,

@@ -330,6 +330,11 @@ impl Tensor {
         self.data.dtype()
     }
 
+    /// Bytes of the elements.
+    pub fn size_bytes(&self) -> u64 {
+        (self.len() as u64).saturating_mul(self.dtype().size_bytes() as u64)
+    }
+
     /// The elements.
     pub fn data(&self) -> &TensorData {
         &self.data

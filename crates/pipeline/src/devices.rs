@@ -172,6 +172,7 @@ impl Devices {
                 threads: job.threads,
                 memory_budget_bytes: None,
                 recorder: Recorder::totals_only(),
+                interrupt: context.interrupt(),
             };
             model.compile(engine, &shape, &options)
         };

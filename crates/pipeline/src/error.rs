@@ -160,6 +160,7 @@ impl JobError {
                 | EngineError::BadPrecision { .. }
                 | EngineError::UnsupportedPrecision { .. },
             ) => JobErrorKind::WrongUse,
+            Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Cancelled,
             Self::Engine(
                 EngineError::Graph(_)
                 | EngineError::NotQuantized { .. }

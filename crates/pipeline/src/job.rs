@@ -2,6 +2,7 @@
 
 use crate::JobError;
 use cytoscope_engine::DeviceId;
+use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -181,6 +182,12 @@ impl Context {
     /// [`JobError::Cancelled`] once the job was asked to stop.
     pub fn check(&self) -> Result<(), JobError> {
         if self.cancel.is_cancelled() { Err(JobError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Stops compiling a model once the job was asked to stop.
+    pub fn interrupt(&self) -> Interrupt {
+        let cancel = self.cancel.clone();
+        Interrupt::new(move || cancel.is_cancelled())
     }
 
     /// A meter for a stage of `total` units.

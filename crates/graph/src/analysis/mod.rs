@@ -4,7 +4,7 @@ mod reach;
 
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Graph};
-use crate::infer::infer_shapes;
+use crate::infer::{Info, infer_shapes};
 use crate::op::Op;
 
 pub use reach::{AxisReach, OutputGeometry, ReceptiveField, analyse};
@@ -83,6 +83,26 @@ pub fn node_macs(shaped: &Graph, node: &crate::Node) -> Result<u64> {
         _ => 0,
     };
     Ok(u64::try_from(total).unwrap_or(u64::MAX))
+}
+
+/// About how many elementary operations (multiply-accumulates, elements read and moved) one run of a graph of known shapes takes
+/// on the reference executor, and the bytes of everything it makes; `None` where a shape is open.
+pub fn run_cost(shaped: &Graph) -> Option<(u64, u64)> {
+    let info = |id: &crate::ValueId| {
+        let value = shaped.value(*id);
+        let constant = shaped.constant(*id).filter(|t| t.len() <= 4096);
+        Info { dtype: value.dtype, shape: value.shape.clone(), value: constant.cloned() }
+    };
+    let (mut work, mut bytes) = (0u128, 0u128);
+    for node in &shaped.nodes {
+        let read: Vec<Option<Info>> = node.inputs.iter().map(|id| id.as_ref().map(info)).collect();
+        let read: Vec<Option<&Info>> = read.iter().map(Option::as_ref).collect();
+        let made: Vec<Info> = node.outputs.iter().flatten().map(info).collect();
+        let (held, operations) = crate::budget::cost(&node.op, &read, &made)?;
+        work = work.saturating_add(operations);
+        bytes = bytes.saturating_add(held);
+    }
+    Some((u64::try_from(work).unwrap_or(u64::MAX), u64::try_from(bytes).unwrap_or(u64::MAX)))
 }
 
 /// Lengths to try a graph with: fixed ones stay, a free batch or channel is 1, free spatial axes are `length`.

@@ -117,7 +117,7 @@ pub fn analyse(graph: &Graph) -> Result<Analysis> {
         let is_input = graph.inputs.iter().any(|&id| graph.value(id).name == value.name);
         value.shape = value.shape.as_ref().filter(|_| is_input).map(|s| probe(s, LENGTH));
     }
-    let infos = all_infos(&shaped, &limits)?;
+    let infos = all_infos(&shaped, &limits, &crate::Budget::new(&shaped, crate::Interrupt::default()))?;
     let rank = infos.get(&first).and_then(Info::rank).unwrap_or(0);
     let axes = rank.saturating_sub(2);
     let mut walk = Walk { infos: &infos, axes, seen: BTreeMap::new(), multiples: vec![1; axes], normalises: false };

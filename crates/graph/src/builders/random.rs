@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use crate::budget::{Budget, Interrupt};
 use crate::error::Result;
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs};
 use crate::graph::{Dim, Graph, Node, ValueId};
@@ -52,7 +53,8 @@ pub fn random_network(bytes: &[u8]) -> Result<RandomNetwork> {
     let x = graph.add_input("x", ElementType::F32, shape.iter().map(|n| Dim::Fixed(*n)).collect());
     let infos = BTreeMap::from([(x, Info::new(Some(ElementType::F32), Some(crate::infer::fixed(&shape))))]);
     let input = Tensor::new(shape.clone(), draw.values(shape.iter().product(), 1.0))?;
-    let mut maker = Maker { draw, graph, infos, values: vec![x], axes };
+    let mut maker =
+        Maker { draw, graph, infos, values: vec![x], axes, budget: Budget::of_bytes(0, Interrupt::default()) };
     let count = 1 + maker.draw.below(NODES);
     for _ in 0..count {
         maker.node()?;
@@ -187,6 +189,7 @@ struct Maker<'a> {
     /// What later nodes can read.
     values: Vec<ValueId>,
     axes: usize,
+    budget: Budget,
 }
 
 impl Maker<'_> {
@@ -221,7 +224,7 @@ impl Maker<'_> {
         let name = format!("{}{}", op_name(&op).to_lowercase(), self.graph.nodes.len());
         let made: Vec<ValueId> = (0..outputs).map(|_| self.graph.add_value(name.clone(), None, None)).collect();
         let node = Node { name, op, inputs: inputs.to_vec(), outputs: made.iter().copied().map(Some).collect() };
-        let found = step(&node, &self.infos, &GraphLimits::default()).unwrap_or_default();
+        let found = step(&node, &self.infos, &GraphLimits::default(), &self.budget).unwrap_or_default();
         let small = |info: &Info| {
             let shape = info.fixed_shape().unwrap_or_default();
             let elements = shape.iter().fold(1usize, |t, n| t.saturating_mul(*n));

@@ -5,15 +5,18 @@ mod layers;
 mod operators;
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::budget::{Budget, Interrupt};
 use crate::error::{GraphError, GraphErrorKind, Result};
 use crate::graph::{Dim, Graph, Node, Value, ValueId};
 use crate::infer::{Info, merged, step};
-use crate::limits::{GraphLimits, check};
+use crate::limits::{GraphLimits, check, checked_elements};
 use crate::op::Op;
 use crate::proto::{ExternalData, GraphProto, ModelProto, NodeProto, ValueInfo, tensor_from_proto};
+use crate::regular::open_regular;
 use crate::tensor::{ElementType, Tensor};
 
 use attributes::Attributes;
@@ -28,9 +31,11 @@ impl Graph {
     /// When the file cannot be read, is malformed, over a limit, or uses what is not supported.
     pub fn load(path: &Path, limits: &GraphLimits) -> Result<Self> {
         let io = |source| GraphError::Io { path: path.to_owned(), source };
-        let size = std::fs::metadata(path).map_err(io)?.len();
+        let (file, size) = open_regular(path).map_err(io)?;
         check("model_bytes", format!("\"{}\"", path.display()), size.into(), limits.model_bytes.into())?;
-        let bytes = std::fs::read(path).map_err(io)?;
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+        // A file that grows meanwhile is found too large below.
+        file.take(limits.model_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Self::from_bytes(&bytes, Some(folder), limits)
     }
@@ -42,7 +47,7 @@ impl Graph {
     /// When the bytes are malformed, over a limit, or use what is not supported.
     pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> Result<Self> {
         check("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
-        let model = ModelProto::decode(bytes)?;
+        let model = ModelProto::decode(bytes, limits)?;
         if model.has_functions {
             return Err(GraphError::unsupported("the model defines functions of its own"));
         }
@@ -59,6 +64,7 @@ impl Graph {
             declared: HashMap::new(),
             domains: model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect(),
             limits,
+            budget: Budget::of_bytes(bytes.len() as u64, Interrupt::default()),
         };
         importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         importer.read(proto, &ExternalData { base: folder })?;
@@ -114,6 +120,8 @@ pub(crate) struct Importer<'l> {
     declared: HashMap<String, (Option<ElementType>, Option<Vec<Dim>>)>,
     domains: BTreeMap<String, i64>,
     limits: &'l GraphLimits,
+    /// For values that shapes depend on.
+    budget: Budget,
 }
 
 impl Importer<'_> {
@@ -140,7 +148,9 @@ impl Importer<'_> {
             if let Some(shape) = &info.shape {
                 check("rank", format!("input \"{}\"", info.name), shape.len() as u128, self.limits.rank as u128)?;
             }
-            let id = self.define(info.name, Info::new(dtype, info.shape.clone()))?;
+            let given = Info::new(dtype, info.shape.clone());
+            self.addressable(&given, info.name)?;
+            let id = self.define(info.name, given)?;
             self.graph.inputs.push(id);
         }
         for index in order(&proto.nodes, &self.names)? {
@@ -225,9 +235,15 @@ impl Importer<'_> {
         self.info(id)?.rank()
     }
 
+    /// Checks the size of a value of which the file tells the shape.
+    fn addressable(&self, info: &Info, name: &str) -> Result<()> {
+        let Some(shape) = info.fixed_shape() else { return Ok(()) };
+        checked_elements(&shape, "tensor_elements", &format!("\"{name}\""), self.limits.tensor_elements).map(|_| ())
+    }
+
     /// Adds a node whose outputs are defined, and works out what they are.
     fn finish(&mut self, node: Node) -> Result<()> {
-        let found = step(&node, &self.infos, self.limits).map_err(|e| match e.kind() {
+        let found = step(&node, &self.infos, self.limits, &self.budget).map_err(|e| match e.kind() {
             GraphErrorKind::Misused => GraphError::malformed(e.to_string()),
             _ => e,
         })?;
@@ -236,6 +252,7 @@ impl Importer<'_> {
             if let Some((dtype, shape)) = self.declared.get(&self.graph.value(*id).name) {
                 info.dtype = info.dtype.or(*dtype);
                 info.shape = merged(info.shape, shape.as_deref());
+                self.addressable(&info, &node.name)?;
             }
             self.infos.insert(*id, info);
         }

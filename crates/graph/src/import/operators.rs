@@ -374,6 +374,7 @@ mod tests {
                 declared: HashMap::new(),
                 domains: BTreeMap::new(),
                 limits: &limits,
+                budget: crate::Budget::of_bytes(0, crate::Interrupt::default()),
             };
             let mut node = Pending {
                 name: "n".into(),

@@ -186,7 +186,7 @@ fn reduce(keep: bool, noop: bool, given: &Given<'_>) -> Result<Info> {
         Some(info) => match info.ints() {
             Some(axes) => reduced_axes(shape.len(), Some(&axes), noop)?,
             None if keep => {
-                let unknown = shape.iter().map(|d| Dim::Free(format!("{d}_reduced"))).collect();
+                let unknown = shape.iter().map(|d| super::free(format!("{d}_reduced"))).collect();
                 return Ok(Info::new(x.dtype, Some(unknown)));
             }
             None => return Ok(Info::new(x.dtype, None)),
@@ -254,7 +254,7 @@ fn scatter_nd(given: &Given<'_>) -> Result<Info> {
 fn scale_fits(x: &Info, scale: &Info, zero: Option<&Info>, axis: i64, block: usize) -> Result<()> {
     let (Some(shape), Some(s)) = (&x.shape, scale.fixed_shape()) else { return Ok(()) };
     if let Some(z) = zero.and_then(Info::fixed_shape)
-        && z.iter().product::<usize>() != s.iter().product::<usize>()
+        && super::elements(&z) != super::elements(&s)
     {
         return Err(GraphError::misused("zero point", format!("{z:?}"), format!("{s:?}")));
     }

@@ -94,7 +94,7 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Vec<Info>> {
             given.same_type([0, 1, 2])?;
             for index in [1, 2] {
                 if let Some(s) = given.get(index).and_then(Info::fixed_shape)
-                    && s.iter().product::<usize>() != 1
+                    && super::elements(&s) != 1
                 {
                     return Err(GraphError::misused("bound", format!("{s:?}"), "one element"));
                 }

@@ -20,6 +20,7 @@ pub(crate) mod rules {
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::budget::{Budget, Interrupt};
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::limits::{GraphLimits, checked_elements};
@@ -56,6 +57,11 @@ impl Info {
     pub(crate) fn ints(&self) -> Option<Vec<i64>> {
         self.value.as_ref()?.to_i64_vec()
     }
+}
+
+/// Product of lengths, at most `usize::MAX`.
+pub(crate) fn elements(shape: &[usize]) -> usize {
+    shape.iter().fold(1usize, |total, n| total.saturating_mul(*n))
 }
 
 /// Fixed dimensions.
@@ -125,6 +131,20 @@ pub(crate) fn resolve_axis(axis: i64, rank: usize) -> Result<usize> {
         .ok_or_else(|| GraphError::misused("axis", axis.to_string(), format!("one of {rank} axes")))
 }
 
+/// Longest name of a free dimension that is worked out: names that tell how a length came about double with each
+/// concatenation of a value with itself.
+const LONGEST_NAME: usize = 96;
+
+/// A free dimension under this name, or where that is too long under a short one that is the same for the same name.
+pub(crate) fn free(name: String) -> Dim {
+    if name.len() <= LONGEST_NAME {
+        return Dim::Free(name);
+    }
+    // FNV-1a (Fowler, Noll & Vo).
+    let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
+    Dim::Free(format!("length_{hash:016x}"))
+}
+
 /// Applies a length rule to a dimension. A free one keeps its name where the rule keeps the length, and gets a name
 /// telling the factor (`d/2`, `d*2`) where it scales.
 pub(crate) fn map_dim(dim: &Dim, rule: impl Fn(usize) -> Result<usize>) -> Result<Dim> {
@@ -134,7 +154,7 @@ pub(crate) fn map_dim(dim: &Dim, rule: impl Fn(usize) -> Result<usize>) -> Resul
     };
     const PROBES: [usize; 2] = [3 << 12, 5 << 12];
     let results = PROBES.map(|p| rule(p).ok());
-    let [Some(a), Some(b)] = results else { return Ok(Dim::Free(format!("{name}'"))) };
+    let [Some(a), Some(b)] = results else { return Ok(free(format!("{name}'"))) };
     if [a, b] == PROBES {
         return Ok(dim.clone());
     }
@@ -142,7 +162,7 @@ pub(crate) fn map_dim(dim: &Dim, rule: impl Fn(usize) -> Result<usize>) -> Resul
         let f = big[0].checked_div(small[0])?;
         (small[0] * f == big[0] && small[1] * f == big[1]).then_some(f)
     };
-    Ok(Dim::Free(if let Some(f) = factor(PROBES, [a, b]) {
+    Ok(free(if let Some(f) = factor(PROBES, [a, b]) {
         rescaled(name, f, '/', '*')
     } else if let Some(f) = factor([a, b], PROBES) {
         rescaled(name, f, '*', '/')
@@ -202,7 +222,7 @@ pub(crate) fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limi
 const SMALL: usize = 4096;
 
 /// The value of an operator's output, where it follows from what is known: shapes, and small integers.
-fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info]) -> Option<Vec<Tensor>> {
+fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info], budget: &Budget) -> Option<Vec<Tensor>> {
     match op {
         Op::Shape { .. } | Op::Size => {
             let shape = inputs.first().copied().flatten()?.fixed_shape()?;
@@ -210,11 +230,14 @@ fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info]) -> Option<Vec
         }
         _ => {}
     }
-    let small = |i: &Info| i.fixed_shape().is_some_and(|s| s.iter().product::<usize>() <= SMALL);
+    let small = |i: &Info| i.fixed_shape().is_some_and(|s| elements(&s) <= SMALL);
     if !infos.iter().all(small) || !inputs.iter().flatten().all(|i| i.value.is_some() && small(i)) {
         return None;
     }
     if matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::FusedConv { .. }) || op.is_of_training() {
+        return None;
+    }
+    if !budget.takes(op, inputs, infos) {
         return None;
     }
     let values: Vec<Option<&Tensor>> = inputs.iter().map(|i| i.and_then(|i| i.value.as_deref())).collect();
@@ -222,12 +245,18 @@ fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info]) -> Option<Vec
 }
 
 /// Runs one node's rule, and computes its values where they are known.
-pub(crate) fn step(node: &Node, infos: &BTreeMap<ValueId, Info>, limits: &GraphLimits) -> Result<Vec<Info>> {
+pub(crate) fn step(
+    node: &Node,
+    infos: &BTreeMap<ValueId, Info>,
+    limits: &GraphLimits,
+    budget: &Budget,
+) -> Result<Vec<Info>> {
+    budget.check()?;
     let inputs: Vec<Option<&Info>> = node.inputs.iter().map(|id| id.and_then(|id| infos.get(&id))).collect();
     let wanted = node.outputs.len();
     let name = crate::opname::op_name(&node.op);
     let mut outputs = node_infos(&node.op, &inputs, wanted, limits).map_err(|e| e.at(&node.name, name))?;
-    if let Some(values) = known_values(&node.op, &inputs, &outputs) {
+    if let Some(values) = known_values(&node.op, &inputs, &outputs, budget) {
         for (info, value) in outputs.iter_mut().zip(values) {
             *info = Info::of(&Arc::new(value));
         }
@@ -236,15 +265,18 @@ pub(crate) fn step(node: &Node, infos: &BTreeMap<ValueId, Info>, limits: &GraphL
 }
 
 /// Everything known about every value of `graph`, given what its [`crate::Value`]s say of the inputs.
-pub(crate) fn all_infos(graph: &Graph, limits: &GraphLimits) -> Result<BTreeMap<ValueId, Info>> {
+pub(crate) fn all_infos(graph: &Graph, limits: &GraphLimits, budget: &Budget) -> Result<BTreeMap<ValueId, Info>> {
     let mut infos = BTreeMap::new();
     for &id in &graph.inputs {
         let value = graph.value(id);
+        if let Some(shape) = value.fixed_shape() {
+            checked_elements(&shape, "tensor_elements", "an input", limits.tensor_elements)?;
+        }
         infos.insert(id, Info::new(value.dtype, value.shape.clone()));
     }
     infos.extend(graph.initializers.iter().map(|(&id, t)| (id, Info::of(t))));
     for node in &graph.nodes {
-        let found = step(node, &infos, limits)?;
+        let found = step(node, &infos, limits, budget)?;
         for (id, mut info) in node.outputs.iter().zip(found) {
             if let Some(id) = id {
                 let declared = graph.value(*id);
@@ -301,6 +333,19 @@ impl From<&str> for InputKey {
 /// [`GraphError::Misused`] when a name is no input, the lengths contradict fixed ones, or an operator cannot take what
 /// it would get; over a limit when a tensor would be too large.
 pub fn infer_shapes<K: Clone + Into<InputKey>>(graph: &mut Graph, input_shapes: &[(K, Vec<usize>)]) -> Result<()> {
+    let budget = Budget::new(graph, Interrupt::default());
+    infer_shapes_within(graph, input_shapes, &budget)
+}
+
+/// [`infer_shapes`], computing values only within a budget: where it does not suffice, what depends on them stays open.
+///
+/// # Errors
+/// As [`infer_shapes`], and [`GraphError::Interrupted`].
+pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
+    graph: &mut Graph,
+    input_shapes: &[(K, Vec<usize>)],
+    budget: &Budget,
+) -> Result<()> {
     for (key, shape) in input_shapes {
         let id = match key.clone().into() {
             InputKey::Id(id) => Some(id),
@@ -323,7 +368,7 @@ pub fn infer_shapes<K: Clone + Into<InputKey>>(graph: &mut Graph, input_shapes: 
             }
         }
     }
-    let infos = all_infos(graph, &GraphLimits::default())?;
+    let infos = all_infos(graph, &GraphLimits::default(), budget)?;
     for (id, info) in infos {
         if let Some(value) = graph.values.get_mut(id.index()) {
             value.dtype = info.dtype;

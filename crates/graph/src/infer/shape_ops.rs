@@ -79,7 +79,7 @@ fn concat(axis: i64, given: &Given<'_>) -> Result<Info> {
             (Some(a), Some(b)) if a.len() == b.len() => {
                 let joined = a.iter().zip(b).enumerate().map(|(i, pair)| match pair {
                     (Dim::Fixed(x), Dim::Fixed(y)) if i == axis => Ok(Dim::Fixed(x.saturating_add(*y))),
-                    (x, y) if i == axis => Ok(Dim::Free(format!("{x}+{y}"))),
+                    (x, y) if i == axis => Ok(super::free(format!("{x}+{y}"))),
                     (Dim::Fixed(x), Dim::Fixed(y)) if x != y => {
                         Err(GraphError::misused(format!("shape of input {index}"), format!("{b:?}"), format!("{a:?}")))
                     }
@@ -128,7 +128,7 @@ fn split(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
             if let Some(d) = shape.get_mut(axis) {
                 *d = match parts.as_ref().and_then(|p| p.get(i)) {
                     Some(&n) => Dim::Fixed(n),
-                    None => Dim::Free(format!("{d}_{i}")),
+                    None => super::free(format!("{d}_{i}")),
                 };
             }
             Info::new(x.dtype, Some(shape))
@@ -193,7 +193,7 @@ fn slice(given: &Given<'_>) -> Result<Info> {
     };
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
     let (Some(starts), Some(ends), Some(axes), Some(steps)) = (starts, ends, optional(3), optional(4)) else {
-        let unknown = shape.iter().map(|d| Dim::Free(format!("{d}_cut"))).collect();
+        let unknown = shape.iter().map(|d| super::free(format!("{d}_cut"))).collect();
         return Ok(Info::new(x.dtype, Some(unknown)));
     };
     let plan = slice_plan(shape.len(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
@@ -225,7 +225,7 @@ fn pad(given: &Given<'_>) -> Result<Info> {
     let x = given.need(0)?;
     given.same_type([0, 2])?;
     if let Some(s) = given.get(2).and_then(Info::fixed_shape)
-        && s.iter().product::<usize>() != 1
+        && super::elements(&s) != 1
     {
         return Err(GraphError::misused("pad value", format!("{s:?}"), "one element"));
     }
@@ -233,7 +233,7 @@ fn pad(given: &Given<'_>) -> Result<Info> {
     let axes = given.get(3).map(Info::ints);
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
     let (Some(pads), None | Some(Some(_))) = (pads.ints(), &axes) else {
-        let unknown = shape.iter().map(|d| Dim::Free(format!("{d}_padded"))).collect();
+        let unknown = shape.iter().map(|d| super::free(format!("{d}_padded"))).collect();
         return Ok(Info::new(x.dtype, Some(unknown)));
     };
     let plan = pad_plan(shape.len(), &pads, axes.flatten().as_deref())?;
@@ -252,7 +252,7 @@ fn pad(given: &Given<'_>) -> Result<Info> {
 
 /// The concrete shape a `Reshape` means.
 pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) -> Result<Vec<usize>> {
-    let total = input.iter().product::<usize>();
+    let total = super::elements(input);
     let mut shape = Vec::with_capacity(target.len());
     let mut open = None;
     for (axis, &n) in target.iter().enumerate() {
@@ -288,7 +288,7 @@ fn reshape(allow_zero: bool, given: &Given<'_>) -> Result<Info> {
     let Some(wanted) = target.ints() else {
         let rank =
             target.shape.as_ref().and_then(|s| s.first()).and_then(Dim::fixed).filter(|&r| r <= given.limits.rank);
-        let shape = rank.map(|r| (0..r).map(|i| Dim::Free(format!("reshaped_{i}"))).collect());
+        let shape = rank.map(|r| (0..r).map(|i| super::free(format!("reshaped_{i}"))).collect());
         return Ok(Info::new(x.dtype, shape));
     };
     if let Some(input) = x.fixed_shape() {
@@ -296,8 +296,8 @@ fn reshape(allow_zero: bool, given: &Given<'_>) -> Result<Info> {
     }
     let copied = |axis: usize| x.shape.as_ref().and_then(|s| s.get(axis)).cloned();
     let dims = wanted.iter().enumerate().map(|(axis, &n)| match n {
-        0 if !allow_zero => copied(axis).unwrap_or_else(|| Dim::Free(format!("reshaped_{axis}"))),
-        n => usize::try_from(n).map_or_else(|_| Dim::Free(format!("reshaped_{axis}")), Dim::Fixed),
+        0 if !allow_zero => copied(axis).unwrap_or_else(|| super::free(format!("reshaped_{axis}"))),
+        n => usize::try_from(n).map_or_else(|_| super::free(format!("reshaped_{axis}")), Dim::Fixed),
     });
     Ok(Info::new(x.dtype, Some(dims.collect())))
 }
@@ -365,7 +365,7 @@ fn flatten(axis: i64, given: &Given<'_>) -> Result<Info> {
     let at = if axis == shape.len() as i64 { shape.len() } else { resolve_axis(axis, shape.len().max(1))? };
     let product = |dims: &[Dim], name: &str| {
         let all: Option<usize> = dims.iter().try_fold(1usize, |t, d| t.checked_mul(d.fixed()?));
-        all.map_or_else(|| Dim::Free(format!("flat_{name}")), Dim::Fixed)
+        all.map_or_else(|| super::free(format!("flat_{name}")), Dim::Fixed)
     };
     let (a, b) = shape.split_at(at.min(shape.len()));
     Ok(Info::new(x.dtype, Some(vec![product(a, "0"), product(b, "1")])))
@@ -411,7 +411,7 @@ fn range(given: &Given<'_>) -> Result<Info> {
     let mut ends = Vec::new();
     for index in 0..3 {
         let info = given.need(index)?;
-        if info.fixed_shape().is_some_and(|s| s.iter().product::<usize>() != 1) {
+        if info.fixed_shape().is_some_and(|s| super::elements(&s) != 1) {
             return Err(GraphError::misused("range", format!("{:?}", info.shape), "scalars"));
         }
         ends.extend(info.value.as_ref().and_then(|v| v.to_f64_vec().first().copied()));

@@ -347,7 +347,7 @@ fn resize(a: &ResizeAttrs, given: &Given<'_>) -> Result<Info> {
     if let Some(input) = x.fixed_shape() {
         let roi = if a.coordinates == crate::op::CoordinateMode::TfCropAndResize { given.get(1) } else { None };
         if roi.is_some_and(|r| r.value.is_none()) || (values.is_none() && lengths.is_none()) {
-            let unknown = (0..input.len()).map(|i| Dim::Free(format!("resized_{i}"))).collect();
+            let unknown = (0..input.len()).map(|i| super::free(format!("resized_{i}"))).collect();
             return Ok(Info::new(x.dtype, Some(unknown)));
         }
         let roi = roi.and_then(|r| r.value.as_ref()).map(|t| t.to_f64_vec());
@@ -368,7 +368,7 @@ fn resize(a: &ResizeAttrs, given: &Given<'_>) -> Result<Info> {
         *d = match (values.as_ref().and_then(|v| v.get(index)), lengths.as_ref().and_then(|v| v.get(index))) {
             (_, Some(&n)) => Dim::Fixed(usize::try_from(n).unwrap_or(0)),
             (Some(&s), None) => map_dim(d, |n| Ok((n as f64 * s).floor() as usize))?,
-            (None, None) => Dim::Free(format!("resized_{axis}")),
+            (None, None) => super::free(format!("resized_{axis}")),
         };
     }
     Ok(Info::new(x.dtype, Some(shape)))

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::only_reader;
+use super::Readers;
+use crate::budget::{Budget, Interrupt};
 use crate::error::Result;
-use crate::graph::{Dim, Graph, Node, ValueId};
+use crate::graph::{Dim, Graph, Names, Node, ValueId};
 use crate::infer::{Info, fixed, node_infos};
 use crate::limits::{GraphLimits, check};
 use crate::op::Op;
@@ -18,7 +19,16 @@ use crate::tensor::Tensor;
 /// # Errors
 /// When an operator refuses its constants, or would make more than [`GraphLimits::folded_elements`] out of less.
 pub fn fold_constants(graph: &mut Graph) -> Result<usize> {
-    fold(graph, &GraphLimits::default(), |op| {
+    let budget = Budget::new(graph, Interrupt::default());
+    fold_constants_within(graph, &budget)
+}
+
+/// [`fold_constants`] within a budget: nodes that would exceed it stay.
+///
+/// # Errors
+/// As [`fold_constants`], and [`crate::GraphError::Interrupted`].
+pub fn fold_constants_within(graph: &mut Graph, budget: &Budget) -> Result<usize> {
+    fold(graph, &GraphLimits::default(), budget, |op| {
         !matches!(op, Op::QuantizeLinear { .. } | Op::DequantizeLinear { .. } | Op::DynamicQuantizeLinear)
     })
 }
@@ -29,18 +39,37 @@ pub fn fold_constants(graph: &mut Graph) -> Result<usize> {
 /// # Errors
 /// As [`fold_constants`].
 pub fn fold_dequantized(graph: &mut Graph) -> Result<usize> {
-    fold(graph, &GraphLimits::default(), |_| true)
+    let budget = Budget::new(graph, Interrupt::default());
+    fold_dequantized_within(graph, &budget)
 }
 
-fn fold(graph: &mut Graph, limits: &GraphLimits, wanted: impl Fn(&Op) -> bool) -> Result<usize> {
-    let nodes = std::mem::take(&mut graph.nodes);
+/// [`fold_dequantized`] within a budget: nodes that would exceed it stay.
+///
+/// # Errors
+/// As [`fold_constants`], and [`crate::GraphError::Interrupted`].
+pub fn fold_dequantized_within(graph: &mut Graph, budget: &Budget) -> Result<usize> {
+    fold(graph, &GraphLimits::default(), budget, |_| true)
+}
+
+fn fold(graph: &mut Graph, limits: &GraphLimits, budget: &Budget, wanted: impl Fn(&Op) -> bool) -> Result<usize> {
+    let mut nodes: std::collections::VecDeque<Node> = std::mem::take(&mut graph.nodes).into();
     let before = nodes.len();
     let mut kept = Vec::with_capacity(before);
-    for node in nodes {
+    while let Some(node) = nodes.pop_front() {
         let values = if wanted(&node.op) {
-            values_of(graph, &node, limits).map_err(|e| e.at(&node.name, op_name(&node.op)))?
+            values_of(graph, &node, limits, budget).map_err(|e| e.at(&node.name, op_name(&node.op)))
         } else {
-            None
+            Ok(None)
+        };
+        let values = match values {
+            Ok(values) => values,
+            Err(e) => {
+                // The graph stays whole.
+                kept.push(node);
+                kept.extend(nodes);
+                graph.nodes = kept;
+                return Err(e);
+            }
         };
         let Some(values) = values else {
             kept.push(node);
@@ -59,7 +88,8 @@ fn fold(graph: &mut Graph, limits: &GraphLimits, wanted: impl Fn(&Op) -> bool) -
     Ok(before - graph.nodes.len())
 }
 
-fn values_of(graph: &Graph, node: &Node, limits: &GraphLimits) -> Result<Option<Vec<Tensor>>> {
+fn values_of(graph: &Graph, node: &Node, limits: &GraphLimits, budget: &Budget) -> Result<Option<Vec<Tensor>>> {
+    budget.check()?;
     if matches!(node.op, Op::Shape { .. } | Op::Size) {
         let shape = node.input(0).and_then(|id| graph.value(id).fixed_shape());
         return Ok(shape.and_then(|s| reference::shape_values(&node.op, &s)).map(|t| vec![t]));
@@ -76,6 +106,9 @@ fn values_of(graph: &Graph, node: &Node, limits: &GraphLimits) -> Result<Option<
         let elements = shape.iter().fold(1u128, |t, &n| t.saturating_mul(n as u128));
         check("folded_elements", "a constant", elements, limits.folded_elements.max(given) as u128)?;
     }
+    if !budget.takes(&node.op, &refs, &made) {
+        return Ok(None);
+    }
     let tensors: Vec<Option<&Tensor>> = constants.iter().map(|t| t.map(AsRef::as_ref)).collect();
     reference::eval(&node.op, &tensors, node.outputs.len()).map(Some)
 }
@@ -87,27 +120,27 @@ fn values_of(graph: &Graph, node: &Node, limits: &GraphLimits) -> Result<Option<
 /// # Errors
 /// None in a valid graph.
 pub fn fold_batch_norm(graph: &mut Graph) -> Result<usize> {
-    let mut folded = 0;
-    let mut index = 0;
-    while index < graph.nodes.len() {
-        if fold_one(graph, index)?.is_some() {
-            folded += 1;
-        } else {
-            index += 1;
+    let mut readers = Readers::of(graph);
+    let mut names = Names::of(graph);
+    let mut gone = vec![false; graph.nodes.len()];
+    for index in 0..graph.nodes.len() {
+        if fold_one(graph, &mut readers, &mut names, index)?.is_some() {
+            gone[index] = true;
         }
     }
-    Ok(folded)
+    Ok(super::remove_marked(graph, &gone))
 }
 
-fn fold_one(graph: &mut Graph, index: usize) -> Result<Option<()>> {
+/// Folds node `index` into the convolution before it; the node itself is left to be removed.
+fn fold_one(graph: &mut Graph, readers: &mut Readers, names: &mut Names, index: usize) -> Result<Option<()>> {
     let Some(norm) = graph.nodes.get(index) else { return Ok(None) };
     let (Op::BatchNormalization { epsilon }, Some(x), Some(y)) = (&norm.op, norm.input(0), norm.output(0)) else {
         return Ok(None);
     };
-    let (producers, readers) = (graph.producers(), graph.consumers());
-    let Some(&maker) = producers.get(&x).filter(|_| only_reader(graph, &readers, x) == Some(index)) else {
+    if readers.only(x) != Some(index) {
         return Ok(None);
-    };
+    }
+    let Some(maker) = readers.maker(x) else { return Ok(None) };
     let Some(conv) = graph.nodes.get(maker) else { return Ok(None) };
     let constant =
         |id: Option<ValueId>| id.and_then(|id| graph.constant(id)).and_then(|t| t.as_f32()).map(<[f32]>::to_vec);
@@ -159,13 +192,13 @@ fn fold_one(graph: &mut Graph, index: usize) -> Result<Option<()>> {
         .map(|(((&b, &m), f), &shift)| ((f64::from(b) - f64::from(m)) * f + f64::from(shift)) as f32)
         .collect();
     let base = conv.name.clone();
-    let w = graph.add_initializer(format!("{base}_folded_weight"), Tensor::new(shape, new_weight)?);
-    let b = graph.add_initializer(format!("{base}_folded_bias"), Tensor::vector(new_bias));
+    let w = names.add_initializer(graph, &format!("{base}_folded_weight"), Tensor::new(shape, new_weight)?);
+    let b = names.add_initializer(graph, &format!("{base}_folded_bias"), Tensor::vector(new_bias));
     if let Some(conv) = graph.nodes.get_mut(maker) {
         conv.inputs = vec![conv.input(0), Some(w), Some(b)];
         conv.outputs = vec![Some(y)];
     }
-    graph.nodes.remove(index);
+    readers.made_by(y, maker);
     Ok(Some(()))
 }
 

@@ -1,7 +1,7 @@
 //! Fusion: a convolution takes the residual and the activation that follow it into its own node.
 
+use super::Readers;
 use super::fold::same_shape;
-use super::only_reader;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::{Activation, BinaryOp, Op};
 
@@ -9,6 +9,8 @@ use crate::op::{Activation, BinaryOp, Op};
 /// constant slope becomes `LeakyRelu`, `Clip` with constant f32 bounds becomes an activation. Gives the number found.
 pub fn simplify_activations(graph: &mut Graph) -> usize {
     let mut found = 0;
+    // Nodes keep their places here.
+    let producers = graph.producers();
     for index in 0..graph.nodes.len() {
         let Some(node) = graph.nodes.get(index) else { break };
         let scalar = |id: Option<ValueId>| {
@@ -28,7 +30,6 @@ pub fn simplify_activations(graph: &mut Graph) -> usize {
                 }
             }
             Op::Binary(BinaryOp::Mul) => {
-                let producers = graph.producers();
                 let gate = |x: Option<ValueId>, s: Option<ValueId>| {
                     let node = s.and_then(|s| producers.get(&s)).and_then(|&i| graph.nodes.get(i))?;
                     let matches = node.op == Op::Activation(Activation::Sigmoid) && node.input(0) == x;
@@ -50,29 +51,28 @@ pub fn simplify_activations(graph: &mut Graph) -> usize {
 /// Joins `Conv` [+ `Add` of a value of the same known shape] [+ activation] into [`Op::FusedConv`], where nothing else
 /// reads what is between. Gives the number of fused convolutions.
 pub fn fuse_activations(graph: &mut Graph) -> usize {
+    let mut readers = Readers::of(graph);
+    let mut gone = vec![false; graph.nodes.len()];
     let mut fused = 0;
-    let mut index = 0;
-    while index < graph.nodes.len() {
-        if fuse_one(graph, index).is_some() {
-            // The fused node sits where the last of its parts was; this index holds another node now.
-            fused += 1;
-        } else {
-            index += 1;
-        }
+    for index in 0..graph.nodes.len() {
+        let Some(parts) = fuse_one(graph, &mut readers, index) else { continue };
+        parts.into_iter().for_each(|part| gone[part] = true);
+        fused += 1;
     }
+    super::remove_marked(graph, &gone);
     fused
 }
 
-fn fuse_one(graph: &mut Graph, index: usize) -> Option<()> {
+/// Fuses what follows the convolution `index` into the last node of its parts. Gives the parts that are left to be removed.
+fn fuse_one(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<Vec<usize>> {
     let node = graph.nodes.get(index)?;
     let Op::Conv(conv) = &node.op else { return None };
     let conv = conv.clone();
-    let readers = graph.consumers();
     let mut output = node.output(0)?;
     let mut parts = vec![index];
     let mut residual = None;
     let mut activation = None;
-    let mut next = only_reader(graph, &readers, output);
+    let mut next = readers.only(output);
     if let Some(at) = next
         && let Some(add) = graph.nodes.get(at)
         && add.op == Op::Binary(BinaryOp::Add)
@@ -83,7 +83,7 @@ fn fuse_one(graph: &mut Graph, index: usize) -> Option<()> {
             residual = Some(other);
             output = sum;
             parts.push(at);
-            next = only_reader(graph, &readers, output);
+            next = readers.only(output);
         }
     }
     if let Some(at) = next
@@ -103,12 +103,11 @@ fn fuse_one(graph: &mut Graph, index: usize) -> Option<()> {
         inputs.push(residual);
     }
     let name = node.name.clone();
-    let last = *parts.last()?;
+    let last = parts.pop()?;
+    for id in inputs.iter().flatten() {
+        parts.iter().for_each(|part| readers.moved(*id, *part, last));
+    }
     let op = Op::FusedConv { conv, activation, residual: residual.is_some() };
     *graph.nodes.get_mut(last)? = Node { name, op, inputs, outputs: vec![Some(output)] };
-    parts.pop();
-    for gone in parts.into_iter().rev() {
-        graph.nodes.remove(gone);
-    }
-    Some(())
+    Some(parts)
 }

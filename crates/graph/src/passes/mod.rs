@@ -10,14 +10,14 @@ mod norms;
 pub mod quantize;
 mod recompute;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Result;
 use crate::graph::{Graph, ValueId};
 use crate::op::Op;
 
 pub use differentiate::differentiate;
-pub use fold::{fold_batch_norm, fold_constants, fold_dequantized};
+pub use fold::{fold_batch_norm, fold_constants, fold_constants_within, fold_dequantized, fold_dequantized_within};
 pub use fuse::{fuse_activations, simplify_activations};
 pub use halve::{Halved, halve};
 pub use norms::recognise_group_norms;
@@ -41,39 +41,39 @@ pub fn optimize(graph: &mut Graph) -> Result<()> {
 
 /// Takes out copies: `Identity`, and casts to the type a value has. Gives the number of nodes taken out.
 pub fn eliminate_identity(graph: &mut Graph) -> usize {
-    let before = graph.nodes.len();
-    let mut index = 0;
-    while index < graph.nodes.len() {
-        let Some(node) = graph.nodes.get(index) else { break };
+    let outputs: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
+    let given: BTreeSet<ValueId> = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
+    // What each copy stands for; what stands for a value that takes the name of an output.
+    let mut same: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+    let mut renamed: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+    let mut gone = vec![false; graph.nodes.len()];
+    for (node, gone) in graph.nodes.iter().zip(&mut gone) {
         let copies = match &node.op {
             Op::Identity => true,
             Op::Cast { to } => node.input(0).is_some_and(|id| graph.value(id).dtype == Some(*to)),
             _ => false,
         };
-        let (true, Some(from), Some(to)) = (copies, node.input(0), node.output(0)) else {
-            index += 1;
-            continue;
-        };
-        if !graph.outputs.contains(&to) {
-            graph.nodes.remove(index);
-            graph.replace_uses(to, from);
-            continue;
+        let (true, Some(from), Some(to)) = (copies, node.input(0), node.output(0)) else { continue };
+        // Nodes come after what they read, so what `from` stands for is known.
+        let from = same.get(&from).copied().unwrap_or(from);
+        if !outputs.contains(&to) {
+            same.insert(to, from);
+            *gone = true;
+        } else if !outputs.contains(&from) && !given.contains(&from) && !renamed.contains_key(&from) {
+            // The name of an output must stay: whoever makes the original makes the output instead.
+            renamed.insert(from, to);
+            *gone = true;
         }
-        // The name of an output must stay: whoever makes the original makes the output instead.
-        let maker = graph.producers().get(&from).copied().filter(|_| !graph.outputs.contains(&from));
-        if let Some(maker) = maker {
-            graph.nodes.remove(index);
-            graph.replace_uses(from, to);
-            for output in graph.nodes.get_mut(maker).into_iter().flat_map(|n| n.outputs.iter_mut()) {
-                if *output == Some(from) {
-                    *output = Some(to);
-                }
-            }
-            continue;
-        }
-        index += 1;
     }
-    before - graph.nodes.len()
+    let now = |id: ValueId| {
+        let id = same.get(&id).copied().unwrap_or(id);
+        renamed.get(&id).copied().unwrap_or(id)
+    };
+    for node in &mut graph.nodes {
+        node.inputs.iter_mut().chain(&mut node.outputs).flatten().for_each(|id| *id = now(*id));
+    }
+    graph.outputs.iter_mut().for_each(|id| *id = now(*id));
+    remove_marked(graph, &gone)
 }
 
 /// Takes out nodes whose results nothing reads, and constants nothing reads. Gives the number of nodes taken out.
@@ -93,10 +93,49 @@ pub fn eliminate_dead(graph: &mut Graph) -> usize {
     before - graph.nodes.len()
 }
 
-/// The value's one reader, if there is exactly one and it is no output of the graph.
-fn only_reader(graph: &Graph, readers: &std::collections::BTreeMap<ValueId, Vec<usize>>, id: ValueId) -> Option<usize> {
-    match readers.get(&id)?.as_slice() {
-        [one] if !graph.outputs.contains(&id) => Some(*one),
-        _ => None,
+/// Who reads and makes each value, kept up while a pass rewrites nodes in place.
+struct Readers {
+    readers: BTreeMap<ValueId, Vec<usize>>,
+    makers: BTreeMap<ValueId, usize>,
+    outputs: BTreeSet<ValueId>,
+}
+
+impl Readers {
+    fn of(graph: &Graph) -> Self {
+        let outputs = graph.outputs.iter().copied().collect();
+        Self { readers: graph.consumers(), makers: graph.producers(), outputs }
     }
+
+    /// The value's one reader, if there is exactly one and it is no output of the graph.
+    fn only(&self, id: ValueId) -> Option<usize> {
+        match self.readers.get(&id)?.as_slice() {
+            [one] if !self.outputs.contains(&id) => Some(*one),
+            _ => None,
+        }
+    }
+
+    /// The node that makes a value.
+    fn maker(&self, id: ValueId) -> Option<usize> {
+        self.makers.get(&id).copied()
+    }
+
+    /// Notes that a node makes a value now.
+    fn made_by(&mut self, id: ValueId, node: usize) {
+        self.makers.insert(id, node);
+    }
+
+    /// Notes that node `to` reads what node `from` read.
+    fn moved(&mut self, id: ValueId, from: usize, to: usize) {
+        for reader in self.readers.get_mut(&id).into_iter().flatten().filter(|r| **r == from) {
+            *reader = to;
+        }
+    }
+}
+
+/// Takes out the nodes that are marked. Gives their number.
+fn remove_marked(graph: &mut Graph, gone: &[bool]) -> usize {
+    let before = graph.nodes.len();
+    let mut marks = gone.iter();
+    graph.nodes.retain(|_| !marks.next().copied().unwrap_or(false));
+    before - graph.nodes.len()
 }

@@ -1,35 +1,35 @@
 //! Norms that exporters spell out.
 
-use crate::graph::{Graph, Node, ValueId};
+use crate::graph::{Graph, Names, Node, ValueId};
 use crate::op::{BinaryOp, Op};
 use crate::tensor::Tensor;
 
-use super::only_reader;
+use super::Readers;
 
 /// Recognises a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance normalised, reshaped
 /// back, and scaled and shifted by channel. Shapes must have been inferred. Gives the number found.
 pub fn recognise_group_norms(graph: &mut Graph) -> usize {
+    let readers = Readers::of(graph);
+    let mut names = Names::of(graph);
+    let mut gone = vec![false; graph.nodes.len()];
     let mut found = 0;
-    let mut index = 0;
-    while index < graph.nodes.len() {
-        if recognise(graph, index).is_some() {
-            found += 1;
-        }
-        index += 1;
+    for index in 0..graph.nodes.len() {
+        let Some(parts) = recognise(graph, &readers, &mut names, index) else { continue };
+        parts.into_iter().for_each(|part| gone[part] = true);
+        found += 1;
     }
+    super::remove_marked(graph, &gone);
     found
 }
 
-/// Replaces the group norm whose instance norm is node `index`.
-fn recognise(graph: &mut Graph, index: usize) -> Option<()> {
+/// Replaces the group norm whose instance norm is node `index`. Gives the nodes that are left to be removed.
+fn recognise(graph: &mut Graph, readers: &Readers, names: &mut Names, index: usize) -> Option<Vec<usize>> {
     let node = graph.nodes.get(index)?;
     let Op::InstanceNormalization { epsilon } = node.op else { return None };
-    let readers = graph.consumers();
-    let producers = graph.producers();
     let (folded, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
-    let before = *producers.get(&folded)?;
+    let before = readers.maker(folded)?;
     let first = graph.nodes.get(before)?;
-    let after = only_reader(graph, &readers, node.output(0)?)?;
+    let after = readers.only(node.output(0)?)?;
     let last = graph.nodes.get(after)?;
     let reshapes = matches!(first.op, Op::Reshape { .. }) && matches!(last.op, Op::Reshape { .. });
     let x = first.input(0)?;
@@ -38,7 +38,7 @@ fn recognise(graph: &mut Graph, index: usize) -> Option<()> {
     let groups = *inner.get(1)?;
     let back = last.output(0)?;
     let fits = reshapes
-        && only_reader(graph, &readers, folded) == Some(index)
+        && readers.only(folded) == Some(index)
         && inner.first() == Some(&batch)
         && groups > 0
         && channels.is_multiple_of(groups)
@@ -54,7 +54,7 @@ fn recognise(graph: &mut Graph, index: usize) -> Option<()> {
     let (mut output, mut gone) = (back, vec![before, index]);
     let mut place = after;
     for op in [BinaryOp::Mul, BinaryOp::Add] {
-        let Some(next) = only_reader(graph, &readers, output) else { break };
+        let Some(next) = readers.only(output) else { break };
         let Some(step) = graph.nodes.get(next).filter(|n| n.op == Op::Binary(op)) else { continue };
         let other = step.inputs.iter().flatten().find(|v| **v != output).copied();
         let Some(values) = other.and_then(|v| by_channel(graph, v, shape.len(), channels)) else { break };
@@ -70,17 +70,15 @@ fn recognise(graph: &mut Graph, index: usize) -> Option<()> {
         output = step.output(0)?;
     }
     let name = graph.nodes.get(index).map(|n| n.name.clone()).unwrap_or_default();
-    let gain = graph.add_initializer(format!("{name}_group_scale"), Tensor::vector(gain));
-    let shift = graph.add_initializer(format!("{name}_group_bias"), Tensor::vector(shift));
+    let gain = names.add_initializer(graph, &format!("{name}_group_scale"), Tensor::vector(gain));
+    let shift = names.add_initializer(graph, &format!("{name}_group_bias"), Tensor::vector(shift));
     *graph.nodes.get_mut(place)? = Node {
         name,
         op: Op::GroupNormalization { groups, epsilon },
         inputs: vec![Some(x), Some(gain), Some(shift)],
         outputs: vec![Some(output)],
     };
-    gone.sort_unstable();
-    gone.into_iter().rev().for_each(|i| drop(graph.nodes.remove(i)));
-    Some(())
+    Some(gone)
 }
 
 /// A constant as one number a channel, where it is a scalar or a shape of ones but for the channel axis.

@@ -1,8 +1,17 @@
 //! Messages of `onnx.proto`, borrowed from the bytes of the file.
 
 use super::wire::Reader;
-use crate::error::Result;
+use crate::error::{GraphError, Result};
 use crate::graph::Dim;
+use crate::limits::{GraphLimits, check};
+
+/// Values (initializers, inputs, outputs, declared shapes) that a file may tell of for each node that is allowed: a convolution
+/// has a weight, a bias and a declared output, a quantized one has six more.
+const VALUES_PER_NODE: usize = 16;
+/// Attributes of one node; no operator of ONNX has more than 20.
+const ATTRIBUTES: usize = 64;
+/// Axes of one value in a file; [`GraphLimits::rank`] allows fewer.
+const AXES: usize = 1024;
 
 /// `ModelProto`
 #[derive(Debug, Default)]
@@ -98,12 +107,13 @@ fn pair(bytes: &[u8]) -> Result<(&str, &str)> {
 }
 
 impl<'a> ModelProto<'a> {
-    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
+    /// Counts of messages are checked as they are read: one of two bytes becomes a hundred in memory.
+    pub(crate) fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
         let mut reader = Reader::new(bytes, "ModelProto");
         let mut model = Self::default();
         while let Some((field, raw)) = reader.next()? {
             match field {
-                7 => model.graph = Some(GraphProto::decode(reader.bytes(field, raw)?)?),
+                7 => model.graph = Some(GraphProto::decode(reader.bytes(field, raw)?, limits)?),
                 8 => {
                     let mut inner = Reader::new(reader.bytes(field, raw)?, "OperatorSetIdProto");
                     let (mut domain, mut version) = ("", 0);
@@ -116,7 +126,7 @@ impl<'a> ModelProto<'a> {
                     }
                     model.opsets.push((domain, version));
                 }
-                14 => model.metadata.push(pair(reader.bytes(field, raw)?)?),
+                14 if model.metadata.len() < limits.nodes => model.metadata.push(pair(reader.bytes(field, raw)?)?),
                 25 => model.has_functions = true,
                 _ => {}
             }
@@ -126,7 +136,7 @@ impl<'a> ModelProto<'a> {
 }
 
 impl<'a> GraphProto<'a> {
-    fn decode(bytes: &'a [u8]) -> Result<Self> {
+    fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
         let mut reader = Reader::new(bytes, "GraphProto");
         let mut graph = Self::default();
         while let Some((field, raw)) = reader.next()? {
@@ -140,6 +150,10 @@ impl<'a> GraphProto<'a> {
                 15 => graph.has_sparse = true,
                 _ => {}
             }
+            check("nodes", "the graph", graph.nodes.len() as u128, limits.nodes as u128)?;
+            let values = graph.initializers.len() + graph.inputs.len() + graph.outputs.len() + graph.value_infos.len();
+            let most = limits.nodes.saturating_mul(VALUES_PER_NODE);
+            check("nodes", "the number of values in the graph", values as u128, most as u128)?;
         }
         Ok(graph)
     }
@@ -155,6 +169,9 @@ impl<'a> NodeProto<'a> {
                 2 => node.outputs.push(reader.text(field, raw)?),
                 3 => node.name = reader.text(field, raw)?,
                 4 => node.op_type = reader.text(field, raw)?,
+                5 if node.attributes.len() >= ATTRIBUTES => {
+                    return Err(GraphError::malformed(format!("a node has more than {ATTRIBUTES} attributes")));
+                }
                 5 => node.attributes.push(Attribute::decode(reader.bytes(field, raw)?)?),
                 7 => node.domain = reader.text(field, raw)?,
                 _ => {}
@@ -269,6 +286,9 @@ impl<'a> ValueInfo<'a> {
                     let mut shape = Vec::new();
                     let mut inner = Reader::new(reader.bytes(field, raw)?, "TensorShapeProto");
                     while let Some((field, raw)) = inner.next()? {
+                        if field == 1 && shape.len() >= AXES {
+                            return Err(GraphError::malformed(format!("a value has more than {AXES} axes")));
+                        }
                         if field == 1 {
                             shape.push(dim(inner.bytes(field, raw)?)?);
                         }

@@ -9,6 +9,7 @@ use super::decode::TensorProto;
 use super::wire::Writer;
 use crate::error::{GraphError, Result};
 use crate::limits::{GraphLimits, check, checked_elements};
+use crate::regular::{OUTSIDE, open_inside};
 use crate::tensor::{ElementType, Scalar, Tensor, TensorData};
 
 /// Where a tensor's bytes lie outside the model file.
@@ -42,19 +43,16 @@ impl ExternalData<'_> {
         })?;
         let path = base.join(relative);
         let io = |source| GraphError::Io { path: path.clone(), source };
-        // Links may still lead out; compare what the operating system makes of both.
-        let real = path.canonicalize().map_err(io)?;
-        if !real.starts_with(base.canonicalize().map_err(io)?) {
-            return Err(outside());
-        }
         let offset = number("offset")?.unwrap_or(0);
         if number("length")?.is_some_and(|n| n != bytes as u64) {
             return Err(GraphError::malformed(format!("external data of tensor \"{name}\" is not {bytes} bytes long")));
         }
-        let mut file = std::fs::File::open(&real).map_err(io)?;
-        let size = file.metadata().map_err(io)?;
-        check("model_bytes", format!("external file \"{location}\""), size.len().into(), limits.model_bytes.into())?;
-        if !size.is_file() || offset.checked_add(bytes as u64).is_none_or(|end| end > size.len()) {
+        // Links may still lead out.
+        let (mut file, size) = open_inside(base, &path).map_err(|e| {
+            if e.kind() == std::io::ErrorKind::PermissionDenied && e.to_string() == OUTSIDE { outside() } else { io(e) }
+        })?;
+        check("model_bytes", format!("external file \"{location}\""), size.into(), limits.model_bytes.into())?;
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > size) {
             return Err(GraphError::malformed(format!(
                 "external data of tensor \"{name}\" ends before its {bytes} bytes"
             )));

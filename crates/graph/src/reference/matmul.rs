@@ -122,6 +122,13 @@ pub(crate) struct EinsumPlan {
 }
 
 /// Reads an equation such as `bhid,bhjd->bhij` (letters only; no ellipsis).
+/// Products that an Einsum sums; as many as can be counted where it does not fit its inputs.
+pub(crate) fn einsum_products(equation: &str, shapes: &[Vec<usize>]) -> u128 {
+    let plan = einsum_plan(equation, shapes);
+    plan.map_or(u128::MAX, |p| p.lengths.iter().fold(1u128, |t, n| t.saturating_mul(*n as u128)))
+}
+
+/// Labels, lengths and strides of an Einsum.
 pub(crate) fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> {
     let bad = |why: &str| GraphError::misused("einsum", format!("\"{equation}\" on {shapes:?}"), why);
     let (left, right) = match equation.split_once("->") {

@@ -20,15 +20,16 @@ mod vjp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::budget::cost;
 use crate::error::{GraphError, Result};
 use crate::graph::{Graph, ValueId};
 use crate::infer::{Info, fixed, node_infos};
-use crate::limits::GraphLimits;
+use crate::limits::{GraphLimits, check};
 use crate::op::Op;
 use crate::tensor::{ElementType, Scalar, Tensor};
 
 pub use elementwise::activate;
-pub(crate) use matmul::einsum_plan;
+pub(crate) use matmul::{einsum_plan, einsum_products};
 pub use resize::{resize_coordinate, resize_factors};
 pub(crate) use shape_ops::shape_values;
 
@@ -77,6 +78,13 @@ pub(crate) fn wrong_type(got: ElementType) -> GraphError {
 /// Elements up to which an input's values are shown to the shape rules: arguments such as axes and sizes are small.
 const ARGUMENT: usize = 4096;
 
+/// Name of the limit on what the executor allocates.
+pub const MEMORY: &str = "memory_bytes";
+
+/// Most bytes that [`eval`] and [`run`] hold at once besides inputs and constants: the executor judges engines on small tensors,
+/// and is refused rather than ended by the system where a model asks for more.
+pub const MEMORY_BYTES: u64 = 8 << 30;
+
 /// Runs one operator. Engines fall back to this for what they do not implement themselves.
 ///
 /// `inputs` are in the operator's order, absent ones `None`; `outputs` is how many outputs are asked for. Outputs come
@@ -86,6 +94,14 @@ const ARGUMENT: usize = 4096;
 /// When the inputs do not fit the operator, their types are not implemented, or a result would be larger than
 /// [`GraphLimits::tensor_elements`].
 pub fn eval(op: &Op, inputs: &[Option<&Tensor>], outputs: usize) -> Result<Vec<Tensor>> {
+    eval_within(op, inputs, outputs, MEMORY_BYTES)
+}
+
+/// [`eval`] that allocates at most about `memory_bytes` at once.
+///
+/// # Errors
+/// As [`eval`]; [`GraphError::OverLimit`] of [`MEMORY`] before anything is allocated.
+pub fn eval_within(op: &Op, inputs: &[Option<&Tensor>], outputs: usize, memory_bytes: u64) -> Result<Vec<Tensor>> {
     let infos: Vec<Option<Info>> = inputs
         .iter()
         .map(|t| {
@@ -97,6 +113,8 @@ pub fn eval(op: &Op, inputs: &[Option<&Tensor>], outputs: usize) -> Result<Vec<T
         .collect();
     let refs: Vec<Option<&Info>> = infos.iter().map(Option::as_ref).collect();
     let made = node_infos(op, &refs, outputs, &GraphLimits::default())?;
+    let (needed, _) = cost(op, &refs, &made).unwrap_or_default();
+    check(MEMORY, crate::opname::op_name(op), needed, memory_bytes.into())?;
     let types: Vec<_> = made.iter().map(|i| i.dtype).collect();
     if moves_only(op) || !inputs.iter().flatten().any(|t| t.dtype().is_half()) {
         return eval_typed(op, inputs, &made, types);
@@ -225,7 +243,9 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     for (index, node) in graph.nodes.iter().enumerate() {
         last_use.extend(node.inputs.iter().flatten().map(|&id| (id, index)));
     }
+    let outputs: std::collections::BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
     let mut values: BTreeMap<ValueId, Tensor> = BTreeMap::new();
+    let mut held = 0u64;
     for (index, node) in graph.nodes.iter().enumerate() {
         let find = |id: &ValueId| {
             values.get(id).or_else(|| given.get(id).copied()).or_else(|| graph.constant(*id).map(AsRef::as_ref))
@@ -239,16 +259,17 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
                 })?),
             });
         }
-        let results = eval(&node.op, &arguments, node.outputs.len())
+        let results = eval_within(&node.op, &arguments, node.outputs.len(), MEMORY_BYTES.saturating_sub(held))
             .map_err(|e| e.at(&node.name, crate::opname::op_name(&node.op)))?;
         for (id, result) in node.outputs.iter().zip(results) {
             if let Some(id) = id {
+                held = held.saturating_add(result.size_bytes());
                 values.insert(*id, result);
             }
         }
         for id in node.inputs.iter().flatten() {
-            if last_use.get(id) == Some(&index) && !graph.outputs.contains(id) {
-                values.remove(id);
+            if last_use.get(id) == Some(&index) && !outputs.contains(id) {
+                held = held.saturating_sub(values.remove(id).map_or(0, |t| t.size_bytes()));
             }
         }
     }

@@ -200,3 +200,69 @@ fn hostile_arguments_are_refused_or_harmless() {
         assert!(eval(&Op::Reshape { allow_zero: false }, &[ints(&target)]).is_err(), "{target:?}");
     }
 }
+
+#[test]
+fn counts_are_checked_while_a_file_is_read() {
+    // Two bytes of a file become more than a hundred in memory.
+    let empty_nodes = field(7, &[10u8, 0].repeat(200_000));
+    refused(&empty_nodes, GraphErrorKind::OverLimit, "nodes");
+    let empty_values = field(7, &[106u8, 0].repeat(1_700_000));
+    refused(&empty_values, GraphErrorKind::OverLimit, "nodes");
+    let (x, y) = (value(11, "x"), value(12, "y"));
+    let attributes = [42u8, 0].repeat(70);
+    let bytes = model(&[x.clone(), y.clone(), node("Relu", &["x"], &["y"], &attributes)]);
+    refused(&bytes, GraphErrorKind::Malformed, "attributes");
+    // An input of 2^62 × 2^62 elements, and one of which the product wraps to 0.
+    for dims in [[1u64 << 62; 2].as_slice(), &[1 << 32, 1 << 32, 1 << 3]] {
+        let lengths: Vec<u8> = dims.iter().flat_map(|n| field(1, &int(1, *n))).collect();
+        let kind = field(2, &field(1, &[int(1, 1), field(2, &lengths)].concat()));
+        let huge = field(11, &[field(1, b"x"), kind].concat());
+        refused(
+            &model(&[huge, y.clone(), node("Flatten", &["x"], &["y"], &[])]),
+            GraphErrorKind::OverLimit,
+            "tensor_elements",
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_model_is_made_of_regular_files_in_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let pipe = |name: &str| {
+        let made = std::process::Command::new("mkfifo").arg(at(name)).status().unwrap();
+        assert!(made.success());
+    };
+    // The model itself: opening a pipe nobody writes to must not wait.
+    pipe("pipe.onnx");
+    for path in [at("pipe.onnx"), folder.path().to_owned(), "/dev/zero".into()] {
+        let error = Graph::load(&path, &GraphLimits::default()).unwrap_err();
+        assert_eq!(error.kind(), GraphErrorKind::Io, "{}: {error}", path.display());
+        assert!(error.to_string().contains("regular file"), "{error}");
+    }
+    let external = |location: &str| {
+        let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
+        let t = [int(1, 2), int(2, 1), field(8, b"w"), field(13, &entry), int(14, 1)].concat();
+        model(&[field(5, &t), value(12, "y"), node("Relu", &["w"], &["y"], &[])])
+    };
+    let load = |location: &str| Graph::from_bytes(&external(location), Some(folder.path()), &GraphLimits::default());
+    std::fs::write(at("good.bin"), [0u8; 8]).unwrap();
+    load("good.bin").unwrap();
+    pipe("pipe.bin");
+    std::fs::create_dir(at("folder.bin")).unwrap();
+    for name in ["pipe.bin", "folder.bin"] {
+        let error = load(name).unwrap_err();
+        assert!(error.to_string().contains("regular file"), "{name}: {error}");
+    }
+    std::fs::write(outside.path().join("secret.bin"), [0u8; 8]).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("secret.bin"), at("link.bin")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), at("folder")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", at("zero.bin")).unwrap();
+    for name in ["link.bin", "folder/secret.bin", "zero.bin", "../secret.bin", "/etc/passwd"] {
+        let error = load(name).unwrap_err();
+        assert_eq!(error.kind(), GraphErrorKind::Malformed, "{name}: {error}");
+        assert!(error.to_string().contains("outside the model's folder"), "{name}: {error}");
+    }
+}

@@ -99,6 +99,7 @@ pub(super) fn predict(
         threads: job.threads,
         memory_budget_bytes: None,
         recorder: context.recorder.clone(),
+        interrupt: context.interrupt(),
     };
     let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
     let budget = Budget {

@@ -44,6 +44,7 @@ pub(super) fn time(
             threads,
             memory_budget_bytes: None,
             recorder: Recorder::totals_only(),
+            interrupt: context.interrupt(),
         };
         let mut sessions = [
             float.compile(engine, tile.shape(), &options(Precision::F32))?,

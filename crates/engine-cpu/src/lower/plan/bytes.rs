@@ -51,7 +51,7 @@ impl Planner<'_> {
             }
             return own;
         }
-        let known = self.blocked.contains(&bytes) || self.graph.inputs.contains(&bytes);
+        let known = self.blocked.contains(&bytes) || self.inputs.contains(&bytes);
         let fits = self.layout(bytes).is_some() && self.layout(output).is_some() && known;
         let Some((scale, zero_point)) = self.parameters(node, self.graph.value(bytes).dtype).filter(|_| fits) else {
             return false;
@@ -72,14 +72,14 @@ impl Planner<'_> {
             matches!(reader.op, Op::DequantizeLinear { .. })
                 && [reader.input(0), reader.input(1), reader.input(2)] == [Some(output), Some(scale), Some(zero)]
         };
-        let kept = [output, scale, zero].iter().any(|v| self.graph.outputs.contains(v));
+        let kept = [output, scale, zero].iter().any(|v| self.outputs.contains(v));
         let (layout, _) = self.layout(input)?;
         // Bytes of few channels are worth it for convolutions alone; one without a kernel on bytes reads floats made of them.
         let for_convolutions = |i: &usize| {
             let real = self.graph.nodes[*i].output(0);
             let next = real.and_then(|v| self.consumers.get(&v)).cloned().unwrap_or_default();
             let conv = |n: &usize| matches!(&self.graph.nodes[*n].op, Op::Conv(a) | Op::FusedConv { conv: a, .. } if a.group == 1);
-            !next.is_empty() && next.iter().all(conv) && !real.is_some_and(|v| self.graph.outputs.contains(&v))
+            !next.is_empty() && next.iter().all(conv) && !real.is_some_and(|v| self.outputs.contains(&v))
         };
         let fits = self.integers
             && !kept

@@ -12,7 +12,7 @@ use crate::places::Places;
 use crate::prepare::{Prepared, StoredWeight};
 use crate::step::Term;
 use cytoscope_engine::EngineError;
-use cytoscope_graph::{Activation as Act, Graph, Node, Op, Tensor, UnaryOp, ValueId, analysis, op_name};
+use cytoscope_graph::{Activation as Act, Graph, Interrupt, Node, Op, Tensor, UnaryOp, ValueId, analysis, op_name};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::pointwise::Unary;
 use cytoscope_kernels::pool::Pool;
@@ -59,7 +59,7 @@ pub(crate) struct Plans {
 }
 
 /// A plan for every node of a prepared graph; `integers` runs quantized convolutions on bytes.
-pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool) -> Result<Plans, EngineError> {
+pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool, interrupt: &Interrupt) -> Result<Plans, EngineError> {
     let graph = &prepared.graph;
     let mut planner = Planner {
         graph,
@@ -68,6 +68,8 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool) -> Result<Plan
         integers,
         consumers: graph.consumers(),
         producers: graph.producers(),
+        inputs: graph.inputs.iter().copied().collect(),
+        outputs: graph.outputs.iter().copied().collect(),
         blocked: BTreeSet::new(),
         dequantized: BTreeMap::new(),
         ranged: BTreeMap::new(),
@@ -83,6 +85,7 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool) -> Result<Plan
         integer_convolutions: 0,
     };
     for index in 0..graph.nodes.len() {
+        interrupt.check()?;
         if planner.plans[index].is_none() {
             planner.place(index).map_err(internal)?;
         }
@@ -139,6 +142,10 @@ struct Planner<'a> {
     integers: bool,
     consumers: BTreeMap<ValueId, Vec<usize>>,
     producers: BTreeMap<ValueId, usize>,
+    /// Of the graph.
+    inputs: BTreeSet<ValueId>,
+    /// Of the graph.
+    outputs: BTreeSet<ValueId>,
     blocked: BTreeSet<ValueId>,
     dequantized: BTreeMap<ValueId, Dequantized>,
     ranged: BTreeMap<ValueId, Ranged>,
@@ -186,13 +193,13 @@ impl<'a> Planner<'a> {
         self.blocked.contains(&value)
             || self.dequantized.contains_key(&value)
             || self.ranged.contains_key(&value)
-            || (self.graph.inputs.contains(&value) && self.layout(value).is_some_and(|(l, _)| l.channels == 1))
+            || (self.inputs.contains(&value) && self.layout(value).is_some_and(|(l, _)| l.channels == 1))
     }
 
     /// The only consumer of a value that is no graph output.
     fn sole_consumer(&self, value: ValueId) -> Option<usize> {
         match self.consumers.get(&value).map(Vec::as_slice) {
-            Some([one]) if !self.graph.outputs.contains(&value) => Some(*one),
+            Some([one]) if !self.outputs.contains(&value) => Some(*one),
             _ => None,
         }
     }
