@@ -41,7 +41,6 @@ pub mod package;
 pub mod passes;
 mod proto;
 pub mod reference;
-mod regular;
 mod table;
 mod tensor;
 pub mod training;

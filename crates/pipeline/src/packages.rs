@@ -115,10 +115,12 @@ fn check_engines(
         let float = package.float_graph.as_ref().filter(|_| precision == Precision::F32);
         let verdict = match float {
             // The float network has results of its own.
-            Some(float) => run_reference(float, inputs.to_vec())
-                .map_err(EngineError::from)
-                .and_then(|expected| verify::against(float, inputs, &expected, engine.as_ref(), precision, 0)),
-            None => verify::against(&package.graph, inputs, reference, engine.as_ref(), precision, 0),
+            Some(float) => run_reference(float, inputs.to_vec()).map_err(EngineError::from).and_then(|expected| {
+                verify::against(float, inputs, &expected, engine.as_ref(), precision, 0, context.interrupt())
+            }),
+            None => {
+                verify::against(&package.graph, inputs, reference, engine.as_ref(), precision, 0, context.interrupt())
+            }
         };
         let (agrees, detail) = match verdict {
             Ok(Verdict::Agrees) => (true, String::new()),

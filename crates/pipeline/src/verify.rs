@@ -7,7 +7,7 @@
 use crate::model::compile;
 use crate::{Context, JobError, Model, user_folder};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
-use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_graph::{Graph, Interrupt, Tensor, reference};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
@@ -108,7 +108,13 @@ pub(crate) fn made_up_values(count: usize) -> Vec<f32> {
 ///
 /// # Errors
 /// The engine's, where it cannot run the network at all.
-fn run(model: &Model, engine: &dyn Engine, precision: Precision, threads: usize) -> Result<Verdict, JobError> {
+fn run(
+    context: &Context,
+    model: &Model,
+    engine: &dyn Engine,
+    precision: Precision,
+    threads: usize,
+) -> Result<Verdict, JobError> {
     let edge: [usize; 3] = std::array::from_fn(|a| match (a, model.spatial_axes) {
         (0, 2) => 1,
         _ => EDGE.max(model.min_size[a]).next_multiple_of(model.step[a].max(1)),
@@ -118,7 +124,7 @@ fn run(model: &Model, engine: &dyn Engine, precision: Precision, threads: usize)
     let graph = model.network(precision);
     let name = graph.inputs.first().map(|id| graph.value(*id).name.clone()).unwrap_or_default();
     let expected = reference::run(graph, &[(name, input.clone())])?;
-    Ok(against(graph, &[input], &expected, engine, precision, threads)?)
+    Ok(against(graph, &[input], &expected, engine, precision, threads, context.interrupt())?)
 }
 
 /// Runs a network on an engine and compares its outputs with those of the reference executor.
@@ -132,9 +138,16 @@ pub(crate) fn against(
     engine: &dyn Engine,
     precision: Precision,
     threads: usize,
+    interrupt: Interrupt,
 ) -> Result<Verdict, EngineError> {
     let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
-    let options = CompileOptions { precision, threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
+    let options = CompileOptions {
+        precision,
+        threads,
+        recorder: Recorder::totals_only(),
+        interrupt,
+        ..CompileOptions::default()
+    };
     let got = compile(graph, engine, &shapes, &options)?.run(inputs)?;
     let names: Vec<String> = graph.outputs.iter().map(|id| graph.value(*id).name.clone()).collect();
     Ok(compare(&names, expected, &got, tolerance(engine.device().id, precision)))
@@ -168,7 +181,7 @@ pub(crate) fn verify(
         return Ok(verdict.clone());
     }
     context.note(format!("checking once that {} computes this network correctly", device.id));
-    let verdict = run(model, engine, precision, threads)?;
+    let verdict = run(context, model, engine, precision, threads)?;
     cache.put(key, verdict.clone());
     Ok(verdict)
 }

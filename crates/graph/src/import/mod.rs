@@ -16,8 +16,8 @@ use crate::infer::{Info, merged, step};
 use crate::limits::{GraphLimits, check, checked_elements};
 use crate::op::Op;
 use crate::proto::{ExternalData, GraphProto, ModelProto, NodeProto, ValueInfo, tensor_from_proto};
-use crate::regular::open_regular;
 use crate::tensor::{ElementType, Tensor};
+use cytoscope_storage::read::open_regular;
 
 use attributes::Attributes;
 
@@ -31,7 +31,8 @@ impl Graph {
     /// When the file cannot be read, is malformed, over a limit, or uses what is not supported.
     pub fn load(path: &Path, limits: &GraphLimits) -> Result<Self> {
         let io = |source| GraphError::Io { path: path.to_owned(), source };
-        let (file, size) = open_regular(path).map_err(io)?;
+        let file = open_regular(path).map_err(io)?;
+        let size = file.metadata().map_err(io)?.len();
         check("model_bytes", format!("\"{}\"", path.display()), size.into(), limits.model_bytes.into())?;
         let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
         // A file that grows meanwhile is found too large below.

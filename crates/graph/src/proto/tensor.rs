@@ -9,8 +9,8 @@ use super::decode::TensorProto;
 use super::wire::Writer;
 use crate::error::{GraphError, Result};
 use crate::limits::{GraphLimits, check, checked_elements};
-use crate::regular::{OUTSIDE, open_inside};
 use crate::tensor::{ElementType, Scalar, Tensor, TensorData};
+use cytoscope_storage::read::{Refusal, open_inside, refusal};
 
 /// Where a tensor's bytes lie outside the model file.
 pub(crate) struct ExternalData<'a> {
@@ -48,9 +48,11 @@ impl ExternalData<'_> {
             return Err(GraphError::malformed(format!("external data of tensor \"{name}\" is not {bytes} bytes long")));
         }
         // Links may still lead out.
-        let (mut file, size) = open_inside(base, &path).map_err(|e| {
-            if e.kind() == std::io::ErrorKind::PermissionDenied && e.to_string() == OUTSIDE { outside() } else { io(e) }
+        let mut file = open_inside(base, relative).map_err(|e| match refusal(&e) {
+            Some(Refusal::Outside(_) | Refusal::NotRelative(_)) => outside(),
+            _ => io(e),
         })?;
+        let size = file.metadata().map_err(io)?.len();
         check("model_bytes", format!("external file \"{location}\""), size.into(), limits.model_bytes.into())?;
         if offset.checked_add(bytes as u64).is_none_or(|end| end > size) {
             return Err(GraphError::malformed(format!(

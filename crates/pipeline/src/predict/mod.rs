@@ -381,6 +381,7 @@ impl PredictJob {
         }
         let result = one::predict(self, context, model, engine, input, stem, live);
         match result {
+            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
             // A device that gives up is not the end of the run: the processor takes over.
             Err(JobError::Engine(e)) if engine.can_step_down() => {
                 context.note(format!("{e}; going on with the processor"));
