@@ -29,7 +29,9 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     for (a, b) in a.iter().zip(&b) {
+        // 64-bit integers are rounded once on one way and twice on the other.
         let b = *b as f32;
-        assert!(*a == b || (a.is_nan() && b.is_nan()), "{a} {b}");
+        let same = *a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= b.abs() * f32::EPSILON;
+        assert!(same, "{a} {b}");
     }
 });
