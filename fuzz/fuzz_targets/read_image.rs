@@ -31,8 +31,7 @@ fuzz_target!(|data: &[u8]| {
     }
     for (level, shape) in meta.levels.iter().map(|l| &l.shape_full).enumerate() {
         let half: Vec<usize> = shape.iter().map(|n| n / 2).collect();
-        let part =
-            Region { start: half.clone(), size: shape.iter().zip(&half).map(|(n, h)| (n - h).min(64)).collect() };
+        let part = Region { start: half.clone(), size: shape.iter().zip(&half).map(|(n, h)| (n - h).min(64)).collect() };
         let read = image.read(level, &part);
         if let (0, Ok(part), Ok(whole)) = (level, read, &whole) {
             // A part is the part of the whole.
