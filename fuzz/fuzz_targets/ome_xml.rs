@@ -18,7 +18,8 @@ fn tiff(description: &[u8]) -> Vec<u8> {
     for page in 0..PAGES {
         let at = bytes.len() as u32;
         bytes[link..link + 4].copy_from_slice(&at.to_le_bytes());
-        let mut entries = vec![(256u16, 4u16, 1u32, 4u32), (257, 4, 1, 4), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)];
+        let mut entries =
+            vec![(256u16, 4u16, 1u32, 4u32), (257, 4, 1, 4), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)];
         // A value of up to four bytes lies in the entry itself.
         if page == 0 && description.len() >= 4 {
             entries.push((270, 2, description.len() as u32 + 1, 8));

@@ -7,6 +7,7 @@ use cytoscope_graph::package::PackageError;
 use cytoscope_pipeline::{JobError, JobErrorKind, model_sentence};
 use cytoscope_simulate::SimulateError;
 use cytoscope_storage::StorageError;
+use cytoscope_storage::read::refusal;
 use std::io::ErrorKind;
 
 /// What a command gives.
@@ -87,7 +88,7 @@ impl From<GraphError> for Failure {
     fn from(error: GraphError) -> Self {
         let kind = match &error {
             GraphError::Io { source, .. } if source.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
-            GraphError::Io { .. } => JobErrorKind::Other,
+            GraphError::Io { source, .. } if refusal(source).is_none() => JobErrorKind::Other,
             _ => JobErrorKind::BadInput,
         };
         Self::new(kind, model_sentence(&error))

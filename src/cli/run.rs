@@ -10,6 +10,7 @@ use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_pipeline::naming;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::read::refusal;
 use cytoscope_storage::target::check_file;
 use serde_json::json;
 use std::io::ErrorKind;
@@ -69,7 +70,7 @@ impl Run {
         let graph = Graph::load(&self.model, &GraphLimits::default()).map_err(|e| {
             let sentence = naming(&self.model.display().to_string(), &e.to_string());
             match &e {
-                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound => Failure::other(sentence),
+                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => Failure::other(sentence),
                 _ => Failure::bad_input(sentence),
             }
         })?;

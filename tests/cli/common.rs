@@ -50,6 +50,8 @@ impl Desk {
             .current_dir(self.folder.path())
             .env("HOME", self.home.path())
             .env("XDG_DATA_HOME", self.home.path())
+            // Networks are checked once for all tests.
+            .env("CYTOSCOPE_CACHE", env!("CARGO_TARGET_TMPDIR"))
             .env("CYTOSCOPE_MODELS", Path::new(env!("CARGO_MANIFEST_DIR")).join("models"))
             .env_remove("DISPLAY")
             .env_remove("WAYLAND_DISPLAY")

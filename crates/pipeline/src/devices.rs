@@ -2,7 +2,7 @@
 
 use crate::predict::PredictJob;
 use crate::verify::{Verdict, verify, wrong_result};
-use crate::{Context, Event, JobError, Model, user_folder};
+use crate::{Context, Event, JobError, JobErrorKind, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
 use cytoscope_engine_cpu::CpuEngine;
@@ -137,9 +137,11 @@ impl Devices {
         if let DeviceRequest::Device(id) = request {
             let engine = self.engine(id)?;
             let precision = model.precision_on(id, job.precision);
-            return match verify(context, model, engine.as_ref(), precision, job.threads)? {
-                Verdict::Agrees => Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new())),
-                Verdict::Differs { how } => Err(wrong_result(model, engine.as_ref(), &how)),
+            return match verify(context, model, engine.as_ref(), precision, job.threads) {
+                Ok(Verdict::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
+                Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
+                // Where the network does not run at all, running the stack says so, and another device may take over.
+                Ok(Verdict::Agrees) | Err(_) => Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new())),
             };
         }
         let mut engines = Vec::new();
@@ -190,13 +192,15 @@ impl Devices {
             let place = place.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
             let engine = engines.swap_remove(place);
             let reason = match verify(context, model, engine.as_ref(), precision(choice.device), job.threads) {
-                Ok(Verdict::Agrees) => return Ok(ChosenEngine::new(engine, choice.why, choice.measurements)),
+                Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(JobError::Cancelled),
                 Ok(Verdict::Differs { how }) if engines.is_empty() => {
                     return Err(wrong_result(model, engine.as_ref(), &how));
                 }
-                Err(error) if engines.is_empty() => return Err(error),
                 Ok(Verdict::Differs { how }) => format!("it does not compute this network correctly: {how}"),
-                Err(error) => error.to_string(),
+                Err(error) if !engines.is_empty() => error.to_string(),
+                Ok(Verdict::Agrees) | Err(_) => {
+                    return Ok(ChosenEngine::new(engine, choice.why, choice.measurements));
+                }
             };
             context.note(format!("{} is not used: {reason}", choice.device));
             unusable.push(Device { usable: false, reason, ..engine.device().clone() });
@@ -214,7 +218,7 @@ impl Devices {
     ) -> Result<ChosenEngine, JobError> {
         let engine = self.engine(DeviceId::Cpu)?;
         let precision = model.precision_on(DeviceId::Cpu, job.precision);
-        if let Verdict::Differs { how } = verify(context, model, engine.as_ref(), precision, job.threads)? {
+        if let Ok(Verdict::Differs { how }) = verify(context, model, engine.as_ref(), precision, job.threads) {
             return Err(wrong_result(model, engine.as_ref(), &how));
         }
         Ok(ChosenEngine::new(

@@ -5,6 +5,7 @@ use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
 use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
 use cytoscope_objects::ObjectsError;
+use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};
 use cytoscope_volume::VolumeError;
 use serde::{Deserialize, Serialize};
@@ -145,6 +146,7 @@ impl JobError {
                 FormatErrorKind::Misused => JobErrorKind::WrongUse,
                 FormatErrorKind::OutOfResources => JobErrorKind::OutOfResources,
                 FormatErrorKind::Io => match e {
+                    FormatError::Io { source, .. } if refusal(source).is_some() => JobErrorKind::BadInput,
                     FormatError::Io { doing: "opening", source, .. } if source.kind() == ErrorKind::NotFound => {
                         JobErrorKind::BadInput
                     }
@@ -168,6 +170,8 @@ impl JobError {
                 | EngineError::UnsupportedOp { .. },
             ) => JobErrorKind::BadInput,
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,
+            Self::Objects(ObjectsError::Option { .. } | ObjectsError::Parameter { .. }) => JobErrorKind::WrongUse,
+            Self::Io { error, .. } if refusal(error).is_some() => JobErrorKind::BadInput,
             Self::Io { error, .. } if error.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { .. }) => JobErrorKind::Other,
@@ -211,6 +215,7 @@ fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
     }
     let Some(io) = model_io(error) else { return JobErrorKind::BadInput };
     match io.kind() {
+        _ if refusal(io).is_some() => JobErrorKind::BadInput,
         ErrorKind::StorageFull => JobErrorKind::OutOfResources,
         ErrorKind::NotFound | ErrorKind::UnexpectedEof => JobErrorKind::BadInput,
         _ => JobErrorKind::Other,

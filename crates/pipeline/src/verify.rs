@@ -7,7 +7,7 @@
 use crate::model::compile;
 use crate::{Context, JobError, Model, user_folder};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
-use cytoscope_graph::{Graph, Interrupt, Tensor, reference};
+use cytoscope_graph::{Graph, Interrupt, Tensor, analysis, reference};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
@@ -18,6 +18,8 @@ use std::path::PathBuf;
 
 /// Voxels along each axis of the made-up input, at least.
 const EDGE: usize = 16;
+/// Multiply-accumulates from which a check takes seconds and is announced.
+const NOTED_MACS: u64 = 4_000_000_000;
 /// Most bytes of the file that outcomes are kept in.
 const MAX_CACHE_BYTES: u64 = 4 << 20;
 /// A channel's error is relative to its own size, but at least to this share of the size that all channels have in the mean: in a
@@ -27,6 +29,9 @@ const LEAST_SHARE: f64 = 0.05;
 /// With this variable in the environment no network is checked: for drivers that compute nothing, which stand in for a device in
 /// tests.
 const TRUST: &str = "CYTOSCOPE_TRUST_DEVICES";
+
+/// Names the folder of what may be measured or found again at any time; without it that is the user's folder.
+const CACHE: &str = "CYTOSCOPE_CACHE";
 
 /// How an engine did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,6 +128,11 @@ fn run(
     let input = Tensor::new(shape.clone(), made_up_values(shape.iter().product()))?;
     let graph = model.network(precision);
     let name = graph.inputs.first().map(|id| graph.value(*id).name.clone()).unwrap_or_default();
+    let macs = analysis::multiply_accumulates(graph, &[(name.as_str(), shape)])?;
+    if macs > NOTED_MACS {
+        let device = engine.device().id;
+        context.note(format!("checking once that {device} computes this network correctly; this takes a moment"));
+    }
     let expected = reference::run(graph, &[(name, input.clone())])?;
     Ok(against(graph, &[input], &expected, engine, precision, threads, context.interrupt())?)
 }
@@ -180,7 +190,6 @@ pub(crate) fn verify(
     if let Some(verdict) = cache.entries.get(&key) {
         return Ok(verdict.clone());
     }
-    context.note(format!("checking once that {} computes this network correctly", device.id));
     let verdict = run(context, model, engine, precision, threads)?;
     cache.put(key, verdict.clone());
     Ok(verdict)
@@ -223,7 +232,8 @@ struct Cache {
 
 impl Cache {
     fn open() -> Self {
-        let path = user_folder().map(|folder| folder.join("verified-networks.json"));
+        let folder = std::env::var_os(CACHE).map(PathBuf::from).or_else(user_folder);
+        let path = folder.map(|folder| folder.join("verified-networks.json"));
         let mut bytes = Vec::new();
         let read = path.as_ref().and_then(|path| open_regular(path).ok());
         let read = read.and_then(|file| file.take(MAX_CACHE_BYTES).read_to_end(&mut bytes).ok());

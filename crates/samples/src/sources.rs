@@ -4,6 +4,7 @@ use crate::dataset::Pair;
 use crate::error::{SamplesError, check_range};
 use crate::reader::{Bounds, CacheUse, Reader};
 use crate::stack::{Role, Stack, open_image};
+use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
 
 /// How pairs are opened.
@@ -110,6 +111,11 @@ impl Sources {
             let files = [(i.z, t.z), (i.y, t.y), (i.x, t.x)];
             let given: [Option<f64>; 3] = std::array::from_fn(|a| positive(pair.voxel_um.map(|v| v[a])));
             let voxel_um = std::array::from_fn(|a| given[a].or(positive(files[a].0)).or(positive(files[a].1)));
+            // A training's grid depends on it.
+            let [z, y, x] = voxel_um;
+            VoxelSize { z, y, x }.check().map_err(|e| {
+                SamplesError::data(&pair.image.path, e.to_string(), "set it in the settings as data.voxel_um")
+            })?;
             let number = stacks.len();
             stacks.push(image);
             stacks.push(target);

@@ -6,8 +6,8 @@ mod common;
 use common::{tiny, tiny_pair, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_samples::{
-    ChannelPair, CheckOptions, Dataset, FindOptions, IgnoreLabel, Problem, Report, Severity, SplitOptions, Task, check,
-    check_with, find_pairs, find_pairs_with, split,
+    ChannelPair, CheckOptions, Dataset, FindOptions, IgnoreLabel, Pair, Problem, Report, Severity, SourceOptions,
+    Sources, SplitOptions, Task, check, check_with, find_pairs, find_pairs_with, split,
 };
 use cytoscope_volume::{Samples, VoxelSize};
 use std::collections::BTreeSet;
@@ -158,6 +158,23 @@ fn voxel_sizes_that_are_missing_or_differ() {
     has(&report.problems, Severity::Warning, "voxels are 1 to 2");
     let others = report.problems.iter().filter(|p| p.sentence.contains("and others do")).count();
     assert_eq!(others, 2);
+}
+
+#[test]
+fn voxel_sizes_that_cannot_be_are_errors() {
+    let folder = good(2);
+    let (shape, image, labels) = tiny(7);
+    let metres = VoxelSize::new_um(2e-6, 6.5e-7, 6.5e-7);
+    write_with(&folder.path().join("x_raw.ome.tif"), shape, image, metres, Compression::None);
+    write(&folder.path().join("x_labels.tif"), shape, labels);
+    let (dataset, report) = of(folder.path());
+    has(&report.problems, Severity::Error, "in metres");
+    assert!(report.usable(&dataset).iter().all(|p| p.name != "x"));
+    let error = Sources::open(&dataset.pairs, &SourceOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("x_raw") && error.contains("in metres"), "{error}");
+    // What the settings say stands above the file.
+    let given: Vec<_> = dataset.pairs.into_iter().map(|p| Pair { voxel_um: Some([2.0, 0.65, 0.65]), ..p }).collect();
+    Sources::open(&given, &SourceOptions::default()).unwrap();
 }
 
 #[test]

@@ -142,6 +142,12 @@ fn nn_unet() {
     assert_eq!(turned.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
     assert_eq!(names(&turned)[0].1, "c1_0001.tif");
     assert_eq!(check(&turned, &Default::default()).of(Severity::Error).count(), 0);
+    for (wrong, says) in [("[2e-6, 6.5e-7, 6.5e-7]", "in metres"), ("[0, 1, 1]", "along Z is 0"), ("[1, 1]", "three")] {
+        fs::write(at("imagesTr/c1.json"), format!("{{\"spacing\": {wrong}}}")).unwrap();
+        let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+        assert_eq!(dataset.pairs[0].voxel_um, None);
+        assert!(dataset.problems.iter().any(|p| p.sentence.contains(says)), "{says}: {:?}", dataset.problems);
+    }
     // A kind of file that is not read is said at once.
     fs::write(at("dataset.json"), r#"{"file_ending": ".nii.gz"}"#).unwrap();
     let error = find_pairs(&at("dataset.json"), Task::Segmentation).unwrap_err().to_string();

@@ -72,6 +72,7 @@ pub fn is_exhausted(error: &io::Error) -> bool {
 /// What a person can do about a failure of the operating system: words to end a sentence with.
 pub fn io_advice(error: &io::Error) -> &'static str {
     match error.kind() {
+        _ if crate::read::refusal(error).is_some() => "give a file of its own in its place",
         _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
         io::ErrorKind::NotFound => "check that the path exists",
         io::ErrorKind::PermissionDenied => "check that you may access it, or choose another folder",

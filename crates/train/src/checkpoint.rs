@@ -157,6 +157,14 @@ impl Kept {
     }
 }
 
+/// Checks that a folder holds a checkpoint that a training can go on from: its file, its tensors, its settings and counters.
+///
+/// # Errors
+/// [`JobError`] with the file at fault and what is wrong with it.
+pub fn check_checkpoint(folder: &Path) -> Result<(), JobError> {
+    Folder { path: folder.to_owned() }.load().map(drop)
+}
+
 /// A training's folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Folder {

@@ -31,7 +31,7 @@ mod trial;
 mod validate;
 
 pub use check::{CheckJob, CheckReport};
-pub use checkpoint::Kept;
+pub use checkpoint::{Kept, check_checkpoint};
 pub use config::{
     BudgetConfig, DataConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
     ValidationConfig,

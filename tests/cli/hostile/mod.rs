@@ -2,6 +2,7 @@
 //! tests by attack.
 
 mod encodings;
+mod input;
 mod killed;
 mod numbers;
 mod outputs;

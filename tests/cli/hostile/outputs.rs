@@ -21,7 +21,7 @@ fn a_folder_that_is_no_package_is_never_replaced_by_one() {
     let desk = Desk::new();
     thesis(&desk, "data");
     desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
-    desk.fails(2, &["import", "m.onnx", "--out", "data"], &["data", "did not make", "thesis.tif", "--force"]);
+    desk.fails(2, &["import", "m.onnx", "--out", "data"], &["data", "did not make", "it holds", "--force"]);
     desk.fails(2, &["export", "nuclei-dog", "--format", "bioimageio", "--out", "data"], &["data", "did not make"]);
     desk.fails(2, &["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "data"], &["data", "did not make"]);
     pairs(&desk, 2);

@@ -82,6 +82,11 @@ pub(crate) fn look(pair: &Pair, task: Task, options: &CheckOptions) -> Look {
     let files = [i.z.or(t.z), i.y.or(t.y), i.x.or(t.x)];
     summary.voxel_um =
         std::array::from_fn(|a| pair.voxel_um.map(|v| v[a]).or(files[a]).filter(|v| v.is_finite() && *v > 0.0));
+    let [z, y, x] = summary.voxel_um;
+    if let Err(implausible) = (VoxelSize { z, y, x }).check() {
+        let next = "set it in Fiji (Image > Properties) and save, or give data.voxel_um in the settings";
+        look.add(Problem::error(&pair.image.path, implausible.to_string(), next));
+    }
     if !shapes(&mut look, &image, &target) {
         return look;
     }

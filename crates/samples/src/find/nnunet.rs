@@ -4,6 +4,7 @@ use super::names::{file_name, is_image, read_text, stem};
 use super::{FindOptions, Found, Listing, SpacingOrder};
 use crate::dataset::{Convention, Pair, Part, Problem, Task};
 use crate::error::SamplesError;
+use cytoscope_volume::VoxelSize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -119,7 +120,7 @@ fn extension_of(path: &Path) -> String {
 fn spacing(path: &Path, options: &FindOptions, found: &mut Found) -> Option<[f64; 3]> {
     let numbers = json(path).ok().and_then(|v| {
         let list = v.get("spacing")?.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<_>>>()?;
-        <[f64; 3]>::try_from(list).ok().filter(|n| n.iter().all(|v| v.is_finite() && *v > 0.0))
+        <[f64; 3]>::try_from(list).ok()
     });
     let Some(mut numbers) = numbers else {
         let met = "it does not hold \"spacing\": three positive numbers";
@@ -128,6 +129,12 @@ fn spacing(path: &Path, options: &FindOptions, found: &mut Found) -> Option<[f64
     };
     if options.spacing_order == Some(SpacingOrder::Xyz) {
         numbers.reverse();
+    }
+    let [z, y, x] = numbers;
+    if let Err(implausible) = VoxelSize::new_um(z, y, x).check() {
+        let next = "write the distances of voxels along Z, Y, X in µm";
+        found.problems.push(Problem::warning(path, implausible.to_string(), next));
+        return None;
     }
     Some(numbers)
 }
