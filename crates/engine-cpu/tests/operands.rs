@@ -313,3 +313,26 @@ fn a_norm_of_one_voxel_is_its_shift() {
         check("norm", graph, &[y], Precision::Int8, 1e-3);
     }
 }
+
+#[test]
+fn an_average_of_nothing_is_zero() {
+    // Dilated windows that leave out the one voxel between their taps; ONNX Runtime makes 0 of them.
+    for channels in [1, 16] {
+        let (mut graph, x) = start(&[1, channels, 3, 1]);
+        let a = conv(&mut graph, x, channels, channels);
+        let pool = PoolAttrs {
+            kernel: vec![2, 2],
+            strides: vec![1, 1],
+            dilations: vec![1, 2],
+            padding: Padding::symmetric(vec![0, 1]),
+            ceil_mode: false,
+            count_include_pad: false,
+            column_major_indices: false,
+        };
+        let y = graph.push("pool", Op::AveragePool(pool), &[Some(a)]);
+        graph.outputs = vec![y];
+        let input = [("x".to_owned(), tensor(9, &[1, channels, 3, 1]))];
+        assert!(reference::run(&graph, &input).unwrap()[0].to_f64_vec().iter().all(|v| *v == 0.0));
+        check_float("dilated average", graph, &[y]);
+    }
+}
