@@ -259,7 +259,7 @@ fn resizes_read_the_voxels_that_the_reference_executor_reads() {
     let roundings =
         [NearestMode::RoundPreferFloor, NearestMode::RoundPreferCeil, NearestMode::Floor, NearestMode::Ceil];
     let policies = [AspectPolicy::Stretch, AspectPolicy::NotLarger, AspectPolicy::NotSmaller];
-    for (from, to) in (1..12usize).flat_map(|from| (1..14i64).map(move |to| (from, to))) {
+    for (from, to) in [2usize, 3, 7, 9].into_iter().flat_map(|from| (1..14i64).map(move |to| (from, to))) {
         // Many positions lie half-way between two voxels; each result takes all roundings of one geometry.
         let (mut graph, x) = start(&[1, 1, from, 5]);
         let a = conv(&mut graph, x, 1, 16);
