@@ -50,6 +50,14 @@ fn is_smooth(op: &Op) -> bool {
     }
 }
 
+/// Whether rounding stays rounding: smooth operators and constants of an ordinary size. What is no number or infinite gives
+/// different results by whether zeros of a border are multiplied or left out.
+fn is_tame(graph: &Graph) -> bool {
+    let ordinary = |t: &Tensor| t.to_f64_vec().iter().all(|v| v.abs() <= 1e6);
+    graph.nodes.iter().all(|n| is_smooth(&n.op))
+        && graph.initializers.values().all(|t| !t.dtype().is_float() || ordinary(t))
+}
+
 /// Values for inputs, floats around 0 and small counts of every other type.
 fn inputs(graph: &Graph, turn: f32) -> Option<Vec<Tensor>> {
     let one = |id: &_| {
@@ -64,7 +72,8 @@ fn inputs(graph: &Graph, turn: f32) -> Option<Vec<Tensor>> {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let limits = GraphLimits { tensor_elements: 1 << 20, folded_elements: 1 << 16, nodes: 400, ..GraphLimits::default() };
+    let limits =
+        GraphLimits { tensor_elements: 1 << 20, folded_elements: 1 << 16, nodes: 400, ..GraphLimits::default() };
     let Ok(graph) = Graph::from_bytes(data, None, &limits) else { return };
     let mut shaped = graph.clone();
     let shapes: Vec<Vec<usize>> = graph
@@ -86,15 +95,14 @@ fuzz_target!(|data: &[u8]| {
     };
     let want = reference::run(&graph, &named(&given));
     let nearby = reference::run(&graph, &named(&near));
-    let options =
-        CompileOptions { threads: 1, memory_budget_bytes: Some(512 << 20), ..CompileOptions::default() };
+    let options = CompileOptions { threads: 1, memory_budget_bytes: Some(512 << 20), ..CompileOptions::default() };
     let run = CpuEngine::new().compile(&graph, &shapes, &options).and_then(|mut session| session.run(&given));
     match (run, want, nearby) {
         (Err(EngineError::Internal { place, reason }), ..) => panic!("{place}: {reason}"),
         (Err(e), Ok(_), _) if !matches!(e, EngineError::OutOfMemory { .. } | EngineError::Graph(_)) => {
             panic!("the engine refuses: {e}")
         }
-        (Ok(got), Ok(want), Ok(nearby)) if graph.nodes.iter().all(|n| is_smooth(&n.op)) => {
+        (Ok(got), Ok(want), Ok(nearby)) if is_tame(&graph) => {
             assert_eq!(got.len(), want.len());
             for ((got, want), nearby) in got.iter().zip(&want).zip(&nearby) {
                 // What is infinite or no number somewhere spreads by rules of its own.

@@ -126,7 +126,8 @@ fn average(a: &PoolAttrs, x: &Tensor, output: &[usize]) -> Result<Tensor> {
                 sum += x[channel + flat(position, spatial_in)].to_f64();
                 count += 1;
             });
-            T::from_f64(sum / (if a.count_include_pad { padded } else { count }) as f64)
+            // A window with taps beside the input alone (dilated ones can be) makes 0.
+            T::from_f64(sum / (if a.count_include_pad { padded } else { count }).max(1) as f64)
         });
         T::wrap(values.collect())
     }
