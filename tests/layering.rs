@@ -231,7 +231,19 @@ fn without_tests(text: &str) -> &str {
 
 #[test]
 fn files_and_folders_are_replaced_and_removed_in_one_crate() {
-    let calls = ["remove_dir_all", "remove_file", "fs::rename", "File::create(", "fs::write", "fs::copy", "hard_link"];
+    let calls = [
+        "remove_dir_all",
+        "remove_file",
+        "remove_dir(",
+        "fs::rename",
+        "fs::File::create(",
+        " File::create(",
+        "fs::write(",
+        "fs::copy",
+        "hard_link",
+        ".persist(",
+        ".truncate(true)",
+    ];
     let mut files = Vec::new();
     for folder in ["src", "ui/src", "src-tauri/src", "xtask/src", "crates"] {
         sources(&root().join(folder), &mut files);

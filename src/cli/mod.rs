@@ -179,7 +179,8 @@ fn ascii_controls(json: &str) -> String {
 
 /// Refuses arguments that are not Unicode: reports and records could not name them, which would show only after the work.
 fn refuse_other_encodings() -> Outcome {
-    match std::env::args_os().find(|argument| argument.to_str().is_none()) {
+    let folder = std::env::current_dir().map(std::path::PathBuf::into_os_string).ok();
+    match std::env::args_os().chain(folder).find(|argument| argument.to_str().is_none()) {
         None => Ok(()),
         Some(argument) => Err(Failure::wrong_use(format!(
             "{}: the name is not valid Unicode (UTF-8), so reports could not name it; rename the file or folder",

@@ -9,7 +9,7 @@ use cytoscope_pipeline::{find_model, packages};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use cytoscope_storage::target::check_file;
+use cytoscope_storage::target::{check_file, check_parent, resolved};
 use safetensors::Dtype;
 use std::path::PathBuf;
 
@@ -57,6 +57,7 @@ enum Format {
 
 impl Import {
     pub(crate) fn run(self) -> Outcome {
+        check_parent(&self.out)?;
         let context = progress::context(false, self.json, Recorder::totals_only());
         let overwrite = Overwrite::from_force(self.force);
         let report = packages::import(&context, &devices::discover(), &self.file, &self.out, overwrite)?;
@@ -83,6 +84,14 @@ impl Export {
             Format::Bioimageio => check_destination(&self.out, &[&path], overwrite)?,
             Format::Onnx | Format::Safetensors => check_file(&self.out, &[&path], overwrite)?,
         }
+        let inside = resolved(&self.out).starts_with(resolved(&path)) && path.is_dir();
+        if inside {
+            return Err(Failure::wrong_use(format!(
+                "{}: an export into the package itself would change it; write to another folder",
+                self.out.display()
+            )));
+        }
+        check_parent(&self.out)?;
         let package = Package::open(&path)?;
         match self.format {
             Format::Onnx => package.graph.save(&self.out)?,

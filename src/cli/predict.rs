@@ -4,8 +4,10 @@ use super::failure::{Failure, Outcome};
 use super::{devices, parse_bytes, parse_threads, parse_zyx, print, print_json, progress, say};
 use clap::Args;
 use cytoscope_engine::Precision;
-use cytoscope_pipeline::predict::{Blend, TileRequest};
-use cytoscope_pipeline::{Context, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, provenance};
+use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs};
+use cytoscope_pipeline::{
+    Context, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, find_model, provenance,
+};
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
@@ -91,7 +93,9 @@ impl Predict {
         let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
         let context = progress::context(self.json_progress, false, recorder);
         if let Some(path) = &self.trace {
-            let inputs: Vec<&Path> = job.inputs.iter().map(PathBuf::as_path).collect();
+            let files = expand_inputs(&job.inputs)?;
+            let model = find_model(&job.model)?;
+            let inputs: Vec<&Path> = files.iter().chain([&model]).map(PathBuf::as_path).collect();
             check_file(path, &inputs, Overwrite::from_force(self.force))?;
         }
         let result = job.run(&context, &devices::for_request(&job.device));

@@ -11,7 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Context {
     let cancel = CancelToken::default();
     let token = cancel.clone();
-    let handler = signals::handle(move |_| {
+    let handler = signals::handle(move |request| {
+        // The system may ask more than once; only a person who asks twice will not wait.
+        if token.is_cancelled() && request == signals::Request::Terminate {
+            return;
+        }
         if token.is_cancelled() {
             // Asked twice: the job is not waited for, so its unfinished files are removed here.
             cytoscope_storage::write::remove_unfinished();

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_parent;
 use cytoscope_train::QuantizedTeacher;
 use std::path::PathBuf;
 
@@ -74,6 +75,7 @@ impl Quantize {
         }
         let mut teacher = QuantizedTeacher { minutes: self.minutes, ..QuantizedTeacher::default() };
         teacher.steps = self.steps.unwrap_or(teacher.steps).max(1);
+        check_parent(&self.out)?;
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let job = QuantizeJob {
             model: self.package,

@@ -11,8 +11,9 @@ use cytoscope_pipeline::naming;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
-use cytoscope_storage::target::check_file;
+use cytoscope_storage::target::{check_file, resolved};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -70,14 +71,23 @@ impl Run {
         let graph = Graph::load(&self.model, &GraphLimits::default()).map_err(|e| {
             let sentence = naming(&self.model.display().to_string(), &e.to_string());
             match &e {
-                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => Failure::other(sentence),
+                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
+                    Failure::other(sentence)
+                }
                 _ => Failure::bad_input(sentence),
             }
         })?;
         let outputs_to = assign(&graph, &graph.outputs, &self.outputs, "output")?;
         let overwrite = Overwrite::from_force(self.force);
+        let given = assign(&graph, &graph.inputs, &self.inputs, "input")?;
+        let read: Vec<PathBuf> = given.into_iter().flatten().chain([self.model.clone()]).collect();
+        let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
+        let mut written = BTreeSet::new();
         for path in outputs_to.iter().flatten().chain(&self.trace) {
-            check_file(path, &[&self.model], overwrite)?;
+            check_file(path, &read, overwrite)?;
+            if !written.insert(resolved(path)) {
+                return Err(Failure::wrong_use(format!("{}: two outputs cannot be one file", path.display())));
+            }
         }
         let inputs = self.read_inputs(&graph)?;
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();

@@ -8,7 +8,7 @@ pub(crate) enum Request {
     /// A person at the terminal.
     Interrupt,
     /// The system.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "there it is not told apart"))]
+    #[cfg_attr(not(unix), allow(dead_code, reason = "there it is not told apart"))]
     Terminate,
 }
 
@@ -21,7 +21,9 @@ pub(crate) enum Request {
 pub(crate) fn handle(action: impl Fn(Request) + Send + 'static) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let ignored = ignored();
-    let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|s| ignored & (1 << (s - 1)) == 0);
+    // Elsewhere it cannot be seen whether SIGHUP is to be ignored, and then the system's own way stays.
+    let hang_up = cfg!(target_os = "linux").then_some(SIGHUP);
+    let wanted = [SIGINT, SIGTERM].into_iter().chain(hang_up).filter(|s| ignored & (1 << (s - 1)) == 0);
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {

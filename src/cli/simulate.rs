@@ -69,8 +69,10 @@ fn write(
     context: &Context,
     written: &mut Vec<PathBuf>,
 ) -> Result<usize, Failure> {
+    for name in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
+        check_file(&out.join(format!("{}_{}{name}", settings.kind, settings.seed)), &[], overwrite)?;
+    }
     let card = out.join(format!("{}_{}.json", settings.kind, settings.seed));
-    check_file(&card, &[], overwrite)?;
     let made = made(settings, context)?;
     let stem = format!("{}_{}", settings.kind, settings.seed);
     let parts: [(&str, Option<&Array>); 3] =

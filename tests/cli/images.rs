@@ -44,11 +44,11 @@ fn conversions_round_trip_to_the_last_bit() {
         desk.run(&["simulate", "--kind", kind, "--shape", "7,33,29", "--seed", "5", "--out", "sim"]).ok();
         let raw = format!("sim/{kind}_5_raw.tif");
         let info = desk.run(&["info", &raw, "--json"]).json();
-        desk.run(&["convert", &raw, "a.npy"]).ok();
-        desk.run(&["convert", "a.npy", "b.tif", "--axes", "ZYX"]).ok();
-        desk.run(&["convert", "b.tif", "c.ome.tif", "--compression", "deflate"]).ok();
-        desk.run(&["convert", "c.ome.tif", "d.ome.tif", "--compression", "zstd"]).ok();
-        desk.run(&["convert", "d.ome.tif", "e.npy"]).ok();
+        desk.run(&["convert", "--force", &raw, "a.npy"]).ok();
+        desk.run(&["convert", "--force", "a.npy", "b.tif", "--axes", "ZYX"]).ok();
+        desk.run(&["convert", "--force", "b.tif", "c.ome.tif", "--compression", "deflate"]).ok();
+        desk.run(&["convert", "--force", "c.ome.tif", "d.ome.tif", "--compression", "zstd"]).ok();
+        desk.run(&["convert", "--force", "d.ome.tif", "e.npy"]).ok();
         assert_eq!(desk.bytes("a.npy"), desk.bytes("e.npy"), "{kind}");
         let (dtype, shape, data) = parse_npy(&desk.bytes("a.npy"));
         assert_eq!((dtype.as_str(), shape.as_slice()), ("<u2", &[7, 33, 29][..]), "{kind}");
@@ -57,7 +57,7 @@ fn conversions_round_trip_to_the_last_bit() {
         assert!(bytes == data, "{kind}: the array is not the image");
         assert!(values.iter().max() > values.iter().min(), "{kind} is blank");
         // Sizes survive where the format holds them.
-        desk.run(&["convert", &raw, "f.ome.tif"]).ok();
+        desk.run(&["convert", "--force", &raw, "f.ome.tif"]).ok();
         assert_eq!(desk.run(&["info", "f.ome.tif", "--json"]).json()["voxel_size_um"], info["voxel_size_um"], "{kind}");
     }
     let script = "

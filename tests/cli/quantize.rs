@@ -169,7 +169,15 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
     assert_eq!(report["test"], "its test outputs are reproduced");
     assert_eq!(
         desk.names("q"),
-        ["README.md", "model.onnx", "model_f32.onnx", "rdf.yaml", "test_input_0.npy", "test_output_0.npy"]
+        [
+            ".cytoscope.json",
+            "README.md",
+            "model.onnx",
+            "model_f32.onnx",
+            "rdf.yaml",
+            "test_input_0.npy",
+            "test_output_0.npy"
+        ]
     );
     assert!(rdf(&desk, "q").contains("quantization") && rdf(&desk, "q").contains("reproducibility_tolerance"));
     let predict = |model: &str, precision: &str, out: &str| {
@@ -312,13 +320,17 @@ fn wrong_use_is_told_before_anything_is_computed() {
     let dynamic = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "q"];
     desk.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
     desk.fails(2, &[&dynamic[..], &["--accuracy-budget", "0"]].concat(), &["budget"]);
-    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"], &["net.onnx", "--out"]);
+    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"], &["net.onnx", "is an input"]);
     std::fs::create_dir(desk.path("mine")).unwrap();
     std::fs::write(desk.path("mine/notes.txt"), b"keep").unwrap();
-    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "mine"], &["mine", "other files"]);
+    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "mine"], &["mine", "did not make"]);
     assert_eq!(desk.bytes("mine/notes.txt"), b"keep");
     std::fs::write(desk.path("photos.zip"), b"mine").unwrap();
-    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "photos.zip"], &["photos.zip", "no package"]);
+    desk.fails(
+        2,
+        &["quantize", "net.onnx", "--mode", "dynamic", "--out", "photos.zip"],
+        &["photos.zip", "already exists"],
+    );
     // A network in integers has nothing left to quantize.
     desk.run(&["quantize", "net.onnx", "--mode", "dynamic", "--accuracy-budget", "1", "--without-float", "--out", "q"])
         .ok();

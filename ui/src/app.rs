@@ -25,7 +25,7 @@ use crate::work::Work;
 use cytoscope_pipeline::user_folder;
 use cytoscope_train::TrainConfig;
 use eframe::egui::{self, Frame};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,8 +73,8 @@ pub struct Workbench {
     pub(crate) commands: Vec<Command>,
     /// Stacks whose prediction under way has grown since its planes were read.
     pub(crate) grown: BTreeSet<u64>,
-    /// A job that would overwrite files, until the user decides.
-    pub(crate) overwrite: Option<OverwriteQuestion>,
+    /// Jobs that would overwrite files, until the user decides.
+    pub(crate) overwrite: VecDeque<OverwriteQuestion>,
     /// How far quitting is.
     pub(crate) quitting: Quitting,
     playing: Option<Instant>,
@@ -119,7 +119,7 @@ impl Workbench {
             panels: Panels::default(),
             commands: Vec::new(),
             grown: BTreeSet::new(),
-            overwrite: None,
+            overwrite: VecDeque::new(),
             quitting: Quitting::No,
             playing: None,
             batch_done: Vec::new(),

@@ -118,6 +118,7 @@ impl Workbench {
             axes: document.axes.clone(),
             time: of_corrections.unwrap_or(document.time),
             voxel_um,
+            overwrite: Default::default(),
         };
         if let Err(error) = std::fs::create_dir_all(&folder) {
             self.notices.error("Objects cannot be measured", format!("{}: {error}", folder.display()));

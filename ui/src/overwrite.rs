@@ -24,9 +24,9 @@ enum Choice {
 }
 
 impl Workbench {
-    /// Asks about a job; one at a time, a later one is asked about when its job is started again.
+    /// Asks about a job, once those before it are answered.
     pub(crate) fn ask_overwrite(&mut self, title: String, reason: String, again: Again) {
-        self.overwrite = Some(OverwriteQuestion { title, reason, again });
+        self.overwrite.push_back(OverwriteQuestion { title, reason, again });
     }
 
     /// Writes a file made by `content` to a path that a dialog gave; the dialog has asked about replacing what is there. A stack
@@ -45,7 +45,7 @@ impl Workbench {
     }
 
     pub(crate) fn overwrite_sheet(&mut self, ctx: &egui::Context) {
-        let Some(question) = &self.overwrite else { return };
+        let Some(question) = self.overwrite.front() else { return };
         let response = egui::Modal::new(egui::Id::new("overwrite")).show(ctx, |ui| {
             ui.set_width(440.0);
             ui.heading("Replace existing files?");
@@ -54,8 +54,8 @@ impl Workbench {
             let what = question.reason.split("; ").next().unwrap_or(&question.reason);
             ui.add(egui::Label::new(what).wrap());
             ui.add_space(theme::GAP);
-            let why =
-                "These files were not written by Cytoscope, or were edited since. Replacing them cannot be undone.";
+            let why = "It was not written by Cytoscope, or was edited since. Replacing writes over every existing file of this \
+                       job's results, and cannot be undone.";
             ui.add(egui::Label::new(why).wrap());
             ui.add_space(theme::GROUP_GAP);
             ui.horizontal(|ui| {
@@ -66,7 +66,7 @@ impl Workbench {
         });
         let choice = response.inner.or_else(|| response.should_close().then_some(Choice::Keep));
         let Some(choice) = choice else { return };
-        let Some(question) = self.overwrite.take() else { return };
+        let Some(question) = self.overwrite.pop_front() else { return };
         if let Choice::Replace = choice {
             match question.again {
                 Again::Predict { document, job } => {
@@ -75,6 +75,10 @@ impl Workbench {
                         question.title,
                         cytoscope_pipeline::PredictJob { overwrite: Overwrite::Replace, ..job },
                     );
+                }
+                Again::Measure { document, job } => {
+                    let job = cytoscope_pipeline::MeasureJob { overwrite: Overwrite::Replace, ..job };
+                    self.work.measure(document, question.title, job);
                 }
                 Again::Segment { document, job } => {
                     let job = cytoscope_pipeline::SegmentJob { overwrite: Overwrite::Replace, ..job };

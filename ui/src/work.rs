@@ -154,6 +154,13 @@ pub enum Again {
         /// The job.
         job: PredictJob,
     },
+    /// A table of measurements.
+    Measure {
+        /// The document.
+        document: u64,
+        /// The job.
+        job: MeasureJob,
+    },
     /// Objects that are kept.
     Segment {
         /// The document.
@@ -380,6 +387,7 @@ impl Work {
         }
         let id = self.fresh();
         self.begin(id, title, Purpose::Measure { document });
+        self.repeatable.insert(id, Again::Measure { document, job: job.clone() });
         self.send(Request::Measure { id, job });
         id
     }
@@ -563,6 +571,9 @@ impl Work {
                         let kept = matches!(purpose, Purpose::Keep { .. });
                         self.repeatable.remove(&id);
                         Some(Outcome::Segmented { document, kept, report })
+                    }
+                    JobResult::Measure(report) if self.repeatable.remove(&id).is_some() => {
+                        Some(Outcome::Measured { document, report })
                     }
                     JobResult::Measure(report) => Some(Outcome::Measured { document, report }),
                     JobResult::Convert { .. } | JobResult::Evaluate(_) | JobResult::Run { .. } => None,

@@ -9,6 +9,7 @@ use crate::chunks::LabelSnapshot;
 use crate::files::{Stack, plane};
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
+use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_volume::{Axes, DType, Samples};
 use std::fs::File;
@@ -196,7 +197,7 @@ impl Table {
     fn read(path: &Path) -> Result<Self, AnnotateError> {
         let refuse = |met: String, next| Err(AnnotateError::Dataset { file: path.to_owned(), met, next });
         let mut text = Vec::new();
-        match File::open(path) {
+        match open_regular(path) {
             Ok(file) => {
                 let read = file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text);
                 read.map_err(AnnotateError::io(path, "reading the table"))?;

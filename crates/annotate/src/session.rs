@@ -2,7 +2,7 @@
 
 use crate::chunks::LabelSnapshot;
 use crate::edit::{self, Brush, Change, Edit, brush};
-use crate::files::Progress;
+use crate::files::{LoadOptions, Progress};
 use crate::history::{History, Step};
 use crate::journal::{Header, JournalFile, Record, put_edit, snapshot_parts};
 use crate::limits::{self, Limits, MAX_RECORD_BYTES};
@@ -10,6 +10,7 @@ use crate::patch::{Patch, Runs};
 use crate::replay::{self, Replay};
 use crate::volume::{Direction, Pen, patch_snapshot};
 use crate::{AnnotateError, Fingerprint, LabelVolume};
+use cytoscope_storage::folder::move_aside;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -414,6 +415,14 @@ pub struct Saved {
     state: u64,
     fingerprint: Option<Fingerprint>,
     path: PathBuf,
+    kept_aside: Option<PathBuf>,
+}
+
+impl Saved {
+    /// Where a file was moved to that lay at the path and held other labels than this journal has written.
+    pub fn kept_aside(&self) -> Option<&Path> {
+        self.kept_aside.as_deref()
+    }
 }
 
 impl SaveTicket {
@@ -430,6 +439,7 @@ impl SaveTicket {
     pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, AnnotateError> {
         let fingerprint = self.journal.is_some().then(|| self.labels.fingerprint());
         let writer = self.labels.written(path, progress)?;
+        let kept_aside = if self.is_foreign(path) { Some(move_aside(path)?) } else { None };
         if let (Some(journal), Some(fingerprint)) = (&self.journal, fingerprint) {
             let mut open = lock(journal);
             open.append(&Record::Saving { state: self.state, fingerprint })?;
@@ -438,7 +448,16 @@ impl SaveTicket {
             sync(journal)?;
         }
         writer.finish()?;
-        Ok(Saved { state: self.state, fingerprint, path: path.to_owned() })
+        Ok(Saved { state: self.state, fingerprint, path: path.to_owned(), kept_aside })
+    }
+
+    /// Whether something lies at a path that this journal has not written: labels of another program, or edited since.
+    fn is_foreign(&self, path: &Path) -> bool {
+        let Some(journal) = self.journal.as_ref().filter(|_| std::fs::symlink_metadata(path).is_ok()) else {
+            return false;
+        };
+        let there = LabelVolume::load(path, &LoadOptions::default()).map(|labels| labels.fingerprint());
+        !there.is_ok_and(|fingerprint| lock(journal).bases.contains(&fingerprint))
     }
 }
 

@@ -1,11 +1,13 @@
 //! An image written in another format, slab by slab, samples untouched.
 
-use crate::{Context, JobError, results};
+use crate::results::{Publication, kept_aside};
+use crate::{Context, JobError};
 use cytoscope_formats::{
     Compression, Container, ImageMeta, OpenOptions, StackWriter, WriteSpec, container_for_path, open,
 };
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_file;
 use cytoscope_volume::{Array, Axes, Axis, Region};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -57,7 +59,7 @@ impl ConvertJob {
         let image = open(&self.input, &options)?;
         let files = image.files();
         let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).chain([self.input.as_path()]).collect();
-        results::check(&self.output, &inputs, self.overwrite)?;
+        check_file(&self.output, &inputs, self.overwrite)?;
         let meta = image.meta().clone();
         let whole = self.region(&meta)?;
         let kept: Vec<usize> = (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1).collect();
@@ -78,7 +80,10 @@ impl ConvertJob {
             writer.write(&Array::new(axes.clone(), shape, slab.into_samples())?)?;
             meter.add(planes)?;
         }
-        Ok(writer.finish()?)
+        let mut publication = Publication::default();
+        publication.add(writer.finish_unpublished()?);
+        publication.publish(self.overwrite)?.iter().for_each(|aside| context.note(kept_aside(aside)));
+        Ok(())
     }
 
     /// What of the image is taken.

@@ -141,7 +141,11 @@ impl Devices {
                 Ok(Verdict::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
                 Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
                 // Where the network does not run at all, running the stack says so, and another device may take over.
-                Ok(Verdict::Agrees) | Err(_) => Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new())),
+                Err(error) => {
+                    context.note(unchecked(id, &error));
+                    Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new()))
+                }
+                Ok(Verdict::Agrees) => Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new())),
             };
         }
         let mut engines = Vec::new();
@@ -198,9 +202,11 @@ impl Devices {
                 }
                 Ok(Verdict::Differs { how }) => format!("it does not compute this network correctly: {how}"),
                 Err(error) if !engines.is_empty() => error.to_string(),
-                Ok(Verdict::Agrees) | Err(_) => {
+                Err(error) => {
+                    context.note(unchecked(choice.device, &error));
                     return Ok(ChosenEngine::new(engine, choice.why, choice.measurements));
                 }
+                Ok(Verdict::Agrees) => return Ok(ChosenEngine::new(engine, choice.why, choice.measurements)),
             };
             context.note(format!("{} is not used: {reason}", choice.device));
             unusable.push(Device { usable: false, reason, ..engine.device().clone() });
@@ -227,6 +233,11 @@ impl Devices {
             failed.chosen.measurements.clone(),
         ))
     }
+}
+
+/// A note of a network that could not be run on the small input of the check.
+fn unchecked(device: DeviceId, error: &JobError) -> String {
+    format!("this network could not be checked on {device} ({error})")
 }
 
 /// What the child process of a probe prints: one JSON array of devices.

@@ -4,16 +4,14 @@ use crate::predict::files::table_text;
 use crate::predict::one::{channel_name, plausible};
 use crate::results::Publication;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, provenance};
+use crate::{Context, JobError, provenance, results};
 use cytoscope_formats::OpenOptions;
 use cytoscope_objects::measure::Measurer;
 use cytoscope_profile::Stage;
-use cytoscope_storage::read::open_regular;
+use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::{Axes, DType, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -35,6 +33,9 @@ pub struct MeasureJob {
     /// Voxel size Z, Y, X in µm, where the stack's own is wrong; where it is missing, that of the label image is taken.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
+    /// What happens to a file at the table's path that is not as a prediction or an earlier measurement wrote it.
+    #[serde(default)]
+    pub overwrite: Overwrite,
 }
 
 /// What came of it.
@@ -52,18 +53,7 @@ pub struct MeasureReport {
     pub seconds: f64,
 }
 
-/// What every table of measurements begins with.
-const TABLE_BEGINS: &[u8] = b"label,voxels,volume_um3,";
-
 impl MeasureJob {
-    /// Refuses to write over an input, or over a file that is no table of measurements.
-    fn check_table(&self) -> Result<(), JobError> {
-        match target::check_file(&self.table, &[&self.labels, &self.intensities], Overwrite::Refuse) {
-            Err(StorageError::Exists { .. }) if is_table(&self.table) => Ok(()),
-            other => Ok(other?),
-        }
-    }
-
     /// Runs the job. Memory stays at about a slab, however large the image.
     ///
     /// # Errors
@@ -71,7 +61,7 @@ impl MeasureJob {
     /// written, or on cancelling.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
         let start = Instant::now();
-        self.check_table()?;
+        results::check(&self.table, &[&self.labels, &self.intensities], self.overwrite)?;
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let image = cytoscope_formats::open(&self.intensities, &of_stack)?;
@@ -136,7 +126,7 @@ impl MeasureJob {
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, text.as_bytes())?);
         provenance::update(&publication.records()?)?;
-        publication.publish()?;
+        publication.publish(self.overwrite)?;
         Ok(MeasureReport {
             objects,
             labels: self.labels.clone(),
@@ -161,11 +151,4 @@ fn numbers(samples: Samples) -> Vec<u32> {
         // Other types were refused.
         _ => Vec::new(),
     }
-}
-
-/// Whether a file is a table of measurements.
-fn is_table(path: &Path) -> bool {
-    let mut begins = vec![0; TABLE_BEGINS.len()];
-    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut begins));
-    read.is_ok() && (begins == TABLE_BEGINS || begins.starts_with(b"time,label,"))
 }

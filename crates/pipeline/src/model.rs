@@ -130,6 +130,9 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     for folder in model_folders() {
         let alias = read_alias(&folder.join(format!("{text}.alias"))).ok();
         let name = alias.as_deref().map_or(text, str::trim);
+        if Path::new(name).components().count() == 1 {
+            cytoscope_storage::folder::recover(&folder.join(name));
+        }
         for candidate in [folder.join(name), folder.join(format!("{name}.zip")), folder.join(format!("{name}.onnx"))] {
             if candidate.exists() && Path::new(name).components().count() == 1 {
                 return Ok(candidate);
@@ -358,7 +361,8 @@ fn on_disk(path: &Path) -> Vec<InputRecord> {
         return vec![InputRecord::of(path)];
     }
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path());
-    let mut files: Vec<PathBuf> = entries.filter(|p| p.is_file()).collect();
+    let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
+    let mut files: Vec<PathBuf> = entries.filter(|p| p.is_file() && !is_hidden(p)).collect();
     files.sort();
     files.iter().map(|file| InputRecord::of(file)).collect()
 }

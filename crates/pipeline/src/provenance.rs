@@ -4,6 +4,7 @@ use crate::predict::{InputReport, PredictJob};
 use crate::results::FileRecord;
 use crate::{JobError, Model};
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -29,6 +30,9 @@ pub struct Provenance {
     /// Files of earlier results that these replace: they are there if the run was stopped while files got their names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<FileRecord>,
+    /// Files made of these results later, such as the table of corrected labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub derived: Vec<FileRecord>,
     /// Device it ran on and why.
     pub device: serde_json::Value,
     /// Tiles, halo, blending.
@@ -106,10 +110,9 @@ impl InputRecord {
     }
 }
 
-/// The fingerprint of what decides an input's result: job, model, and the file's size and time.
-pub(crate) fn fingerprint(job: &PredictJob, model: &str, input: &Path) -> String {
-    let record = InputRecord::of(input);
-    let text = serde_json::to_string(&(job, model, record)).unwrap_or_default();
+/// The fingerprint of what decides an input's result: job, model, and sizes and times of the input's files.
+pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) -> String {
+    let text = serde_json::to_string(&(job, model, files)).unwrap_or_default();
     Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
@@ -134,8 +137,11 @@ impl Provenance {
                 self.model.fingerprint
             ));
         }
-        if let Some(change) = self.input.change(&InputRecord::of(&self.input.path)) {
-            found.push(format!("the input {} {change}", self.input.path.display()));
+        // The job's paths are absolute.
+        for input in &self.job.inputs {
+            if let Some(change) = self.input.change(&InputRecord::of(input)) {
+                found.push(format!("the input {} {change}", input.display()));
+            }
         }
         Ok(found)
     }
@@ -187,6 +193,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         },
         input,
         replaced: replaced(path, &outputs),
+        derived: read(path).map(|r| r.derived).unwrap_or_default(),
         outputs,
         device: serde_json::to_value(&report.device).unwrap_or_default(),
         plan: serde_json::to_value(&report.plan).unwrap_or_default(),
@@ -204,13 +211,11 @@ fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {
     Ok(cytoscope_storage::write::atomic_write(path, text.as_bytes())?)
 }
 
-/// Records of what is there now under the names of new outputs, where an earlier record lists it.
+/// Records of files that are there now as an earlier record lists them, and are none of the new outputs.
 fn replaced(path: &Path, outputs: &[FileRecord]) -> Vec<FileRecord> {
     let Ok(earlier) = read(path) else { return Vec::new() };
     let known = earlier.outputs.into_iter().chain(earlier.replaced);
-    known
-        .filter(|k| outputs.iter().any(|o| o.is_named(&k.path) && o != k) && k.matches(&beside(path, &k.path)))
-        .collect()
+    known.filter(|k| !outputs.contains(k) && k.matches(&beside(path, &k.path))).collect()
 }
 
 /// A recorded file, by its name beside its record: folders of results may be moved.
@@ -242,23 +247,31 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
     serde_json::from_slice(&bytes).map_err(|e| mismatch(format!("this is no provenance record ({e})")))
 }
 
-/// Refuses a record's path where something else than a record lies.
+/// Refuses a record's path where something else than a record of the same input lies: two stacks of one name may be predicted into
+/// one folder.
 ///
 /// # Errors
 /// [`StorageError::Exists`], unless replacing it was asked for.
-pub(crate) fn refuse_foreign_record(path: &Path, overwrite: Overwrite) -> Result<(), JobError> {
-    let there = std::fs::symlink_metadata(path).is_ok();
-    if there && overwrite == Overwrite::Refuse && read(path).is_err() {
-        return Err(StorageError::Exists { path: path.to_owned() }.into());
+pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwrite) -> Result<(), JobError> {
+    if overwrite == Overwrite::Replace || std::fs::symlink_metadata(path).is_err() {
+        return Ok(());
     }
-    Ok(())
+    let of_input = |record: &Provenance| match record.job.inputs.as_slice() {
+        [recorded] => resolved(recorded) == resolved(input),
+        _ => false,
+    };
+    match read(path) {
+        Ok(record) if of_input(&record) => Ok(()),
+        _ => Err(StorageError::Exists { path: path.to_owned() }.into()),
+    }
 }
 
 /// Endings of a prediction's files.
-const ENDINGS: [&str; 5] = ["_raw.tif", "_labels.tif", "_labels.ome.tif", "_objects.csv", "_preview.png"];
+const ENDINGS: [&str; 6] =
+    ["_raw.tif", "_labels.tif", "_labels.ome.tif", "_corrected_objects.csv", "_objects.csv", "_preview.png"];
 
 /// Where the record of a prediction's file would lie.
-fn record_of(file: &Path) -> Option<PathBuf> {
+pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?;
     let stem = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))?;
     Some(file.with_file_name(format!("{stem}_provenance.json")))
@@ -267,7 +280,8 @@ fn record_of(file: &Path) -> Option<PathBuf> {
 /// Whether the record beside a file lists it just as it is.
 pub(crate) fn lists(file: &Path) -> bool {
     let record = record_of(file).and_then(|path| read(&path).ok());
-    record.is_some_and(|r| r.outputs.iter().chain(&r.replaced).any(|o| o.is_named(file) && o.matches(file)))
+    let known = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
+    record.is_some_and(|r| known(r).iter().any(|o| o.is_named(file) && o.matches(file)))
 }
 
 /// Puts new files in the place of those that a prediction's record lists, where there is such a record beside them.
@@ -279,9 +293,18 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     for file in files {
         let Some(path) = record_of(&file.path) else { continue };
         let Ok(mut record) = read(&path) else { continue };
-        record.replaced = replaced(&path, std::slice::from_ref(file));
-        record.outputs.retain(|o| !o.is_named(&file.path));
-        record.outputs.push(file.clone());
+        let mut replaced = replaced(&path, std::slice::from_ref(file));
+        let is_output = record.outputs.iter().any(|o| o.is_named(&file.path));
+        let list = if is_output { &mut record.outputs } else { &mut record.derived };
+        // Until the new file has its name, the old one is known, too.
+        replaced.extend(list.extract_if(.., |o| o.is_named(&file.path)));
+        list.push(file.clone());
+        if is_output {
+            // The results are no longer what that job makes.
+            record.fingerprint.clear();
+        }
+        replaced.retain(|r| !record.outputs.contains(r));
+        record.replaced = replaced;
         store(&path, &record)?;
     }
     Ok(())

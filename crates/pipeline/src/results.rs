@@ -5,6 +5,7 @@
 //! The record is written before the files get their names, so that a kill at any moment leaves files that the record knows.
 
 use crate::{JobError, provenance};
+use cytoscope_storage::folder::move_aside;
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_storage::{Overwrite, StorageError, sha256_of_file, target};
 use serde::{Deserialize, Serialize};
@@ -63,14 +64,39 @@ impl Publication {
         self.files.iter().map(FileRecord::of).collect()
     }
 
-    /// Gives the files their names, replacing what is there. Call it when a record lists them.
-    pub(crate) fn publish(self) -> Result<(), JobError> {
+    /// Gives the files their names. What lies there and was checked before the work is replaced; a file that somebody put there
+    /// meanwhile is moved aside unless replacing was asked for. Call it when a record lists the new files.
+    ///
+    /// Gives the new places of what was moved aside.
+    pub(crate) fn publish(self, overwrite: Overwrite) -> Result<Vec<PathBuf>, JobError> {
+        let mut aside = Vec::new();
         for file in self.files {
             let path = file.target().to_owned();
+            let is_foreign = std::fs::symlink_metadata(&path).is_ok() && !provenance::lists(&path);
+            if overwrite == Overwrite::Refuse && is_foreign {
+                aside.push(move_aside(&path)?);
+            }
             file.publish().map_err(StorageError::io(&path, "finishing the file"))?;
         }
-        Ok(())
+        Ok(aside)
     }
+}
+
+/// A note of a file that appeared during the work.
+pub(crate) fn kept_aside(path: &Path) -> String {
+    format!("a file appeared under the name of a result while it was made; it is kept as {}", path.display())
+}
+
+/// As [`check`], for something made of a prediction's map: only files of the record that lists the map may be replaced unasked.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn check_derived(path: &Path, map: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
+    let record = |file: &Path| provenance::record_of(&target::resolved(file));
+    if provenance::lists(map) && record(map).is_some() && record(map) == record(path) {
+        return check(path, inputs, overwrite);
+    }
+    Ok(target::check_file(path, inputs, overwrite)?)
 }
 
 /// Refuses to write over a file that is neither as a prediction's record beside it lists it nor may be replaced by the user's word.

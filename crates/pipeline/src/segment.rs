@@ -147,9 +147,11 @@ impl SegmentJob {
         let Some(labels) = &self.labels else {
             return Err(JobError::WrongUse("no path was given for the labels: name a .tif file".to_owned()));
         };
-        let inputs: Vec<&Path> = [&self.map].into_iter().chain(&self.intensities).map(PathBuf::as_path).collect();
+        let mut files = cytoscope_formats::open(&self.map, &OpenOptions::default())?.files();
+        files.extend([&self.map].into_iter().chain(&self.intensities).cloned());
+        let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         for output in [labels].into_iter().chain(&self.table) {
-            results::check(output, &inputs, self.overwrite)?;
+            results::check_derived(output, &self.map, &inputs, self.overwrite)?;
         }
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
             return Err(JobError::WrongUse(format!(
@@ -221,7 +223,7 @@ impl SegmentJob {
             publication.add(write_unpublished(path, table_text(&[(0, rows)], &names, false).as_bytes())?);
         }
         provenance::update(&publication.records()?)?;
-        publication.publish()?;
+        publication.publish(self.overwrite)?;
         Ok(SegmentReport {
             objects,
             labels: path.to_owned(),

@@ -4,9 +4,9 @@
 //! replaced or removed only while it holds just those, unchanged. A *working* folder (an unfinished training, scratch space) is
 //! removed with everything in it. A folder without a marker is never removed or emptied.
 
-use crate::manifest::{MARKER, Manifest};
+use crate::manifest::{LITTER, MARKER, Manifest};
 use crate::target::{Overwrite, refuse_input};
-use crate::write::{PARTIAL, RANDOM_CHARS, hidden_prefix, parent_of, sweep_once, sync_folder};
+use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
 use crate::{StorageError, read};
 use std::fs::File;
 use std::io::{self, Write};
@@ -29,6 +29,8 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
         return Ok(());
     }
     std::fs::create_dir_all(path).map_err(StorageError::io(path, "creating the folder"))?;
+    // A kill while the marker was written leaves its unfinished file.
+    crate::write::sweep(path);
     let mut entries = std::fs::read_dir(path).map_err(StorageError::io(path, "reading the folder"))?;
     if let Some(Ok(entry)) = entries.next() {
         let problem = format!("is not a folder that this program made (it holds {})", entry.file_name().display());
@@ -172,6 +174,9 @@ fn remove_listed(path: &Path) -> io::Result<()> {
         }
     }
     if manifest.is_some() {
+        for name in LITTER {
+            let _ = std::fs::remove_file(path.join(name));
+        }
         std::fs::remove_file(path.join(MARKER))?;
     }
     std::fs::remove_dir(path)
@@ -209,13 +214,17 @@ pub fn write_finished(
     };
     let mut builder = tempfile::Builder::new();
     let prefix = hidden_prefix(name);
-    builder.prefix(&prefix).suffix(PARTIAL).rand_bytes(RANDOM_CHARS);
+    builder.prefix(&prefix).suffix(partial_suffix()).rand_bytes(RANDOM_CHARS);
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
     let partial = builder.tempdir_in(folder).map_err(StorageError::io(path, "creating the folder"))?.keep();
     let outcome = match fill(&partial, kind, files) {
         // The marker stays locked until the folder has its name.
-        Ok(marker) => swap(&partial, path, kind).map(|replaced| (replaced, marker)),
+        Ok(marker) => {
+            // Where open files keep their folder from being renamed, it is let go.
+            let marker = cfg!(unix).then_some(marker);
+            swap(&partial, path, kind).map(|replaced| (replaced, marker))
+        }
         Err(error) => {
             let _ = remove_marked(&partial);
             return Err(StorageError::io(path, "writing the folder")(error));
@@ -260,12 +269,15 @@ fn swap(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
     }
     if difference(path, kind)?.is_some() {
         let aside = move_aside(path)?;
-        std::fs::rename(new, path).map_err(io)?;
+        if let Err(error) = std::fs::rename(new, path) {
+            let _ = std::fs::rename(&aside, path);
+            return Err(io(error));
+        }
         return Ok(Replaced::MovedTo(aside));
     }
     if exchange(new, path) {
-        // The old one has the hidden name now.
-        remove_listed(new).map_err(io)?;
+        // The old one has the hidden name now; if it cannot be removed it only takes room until it is swept.
+        let _ = remove_listed(new);
         return Ok(Replaced::Ours);
     }
     let mut old = new.as_os_str().to_owned();
@@ -276,7 +288,7 @@ fn swap(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
         let _ = std::fs::rename(&old, path);
         return Err(io(error));
     }
-    remove_listed(&old).map_err(io)?;
+    let _ = remove_listed(&old);
     Ok(Replaced::Ours)
 }
 
@@ -309,26 +321,30 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StorageError> {
     Err(io(io::Error::other("there are too many copies already")))
 }
 
-/// Brings back a folder whose replacement was killed between two renames; does nothing where `path` exists.
+/// Brings back a folder whose replacement was killed between two renames; where `path` exists, removes what such a kill left.
 pub fn recover(path: &Path) {
-    if std::fs::symlink_metadata(path).is_ok() {
-        return;
-    }
     let Some(name) = path.file_name() else { return };
     let prefix = hidden_prefix(name);
+    let length = prefix.len() + RANDOM_CHARS + partial_suffix().len() + OLD.len();
     for entry in std::fs::read_dir(parent_of(path)).into_iter().flatten().flatten() {
         let candidate = entry.file_name();
-        let is_old = candidate.as_encoded_bytes().starts_with(prefix.as_encoded_bytes())
-            && candidate.as_encoded_bytes().ends_with(OLD.as_bytes())
-            && candidate.len() == prefix.len() + RANDOM_CHARS + PARTIAL.len() + OLD.len();
+        let bytes = candidate.as_encoded_bytes();
+        let is_old = bytes.starts_with(prefix.as_encoded_bytes()) && bytes.ends_with(OLD.as_bytes());
+        if !is_old || bytes.len() != length {
+            continue;
+        }
+        let old = entry.path();
+        if std::fs::symlink_metadata(path).is_ok() {
+            if matches!(Manifest::of_folder(&old), Some(m) if m.files.is_some()) {
+                let _ = remove_listed(&old);
+            }
+            continue;
+        }
         // Only a whole one: a removal that had begun is not undone.
-        let whole = |folder: &Path| {
-            let files = Manifest::of_folder(folder).and_then(|m| m.files);
-            files.is_some_and(|files| files.iter().all(|f| folder.join(&f.name).is_file()))
-        };
-        if is_old && whole(&entry.path()) && std::fs::rename(entry.path(), path).is_ok() {
+        let files = Manifest::of_folder(&old).and_then(|m| m.files);
+        let is_whole = files.is_some_and(|files| files.iter().all(|f| old.join(&f.name).is_file()));
+        if is_whole && std::fs::rename(&old, path).is_ok() {
             sync_folder(path);
-            return;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A name in a folder that one process at a time may write results under.
 
 use crate::StorageError;
+use crate::write::{LOCK, forget_unfinished, note_unfinished};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// How often a lock file that vanished between opening and locking is opened again.
@@ -25,7 +25,7 @@ impl ResultsLock {
     /// [`StorageError::Busy`] if another process (or another job of this one) holds it; [`StorageError::Io`] if the file cannot be
     /// created.
     pub fn acquire(folder: &Path, stem: &str) -> Result<Self, StorageError> {
-        Self::locked(folder.join(format!(".{stem}.cytoscope-lock")), &folder.join(stem), false)
+        Self::locked(folder.join(format!(".{stem}{LOCK}")), &folder.join(stem), false)
     }
 
     /// Locks a file that stays where it is; `shown` is the path named to the user.
@@ -44,13 +44,15 @@ impl ResultsLock {
             refuse_links(&mut options);
             let file = options.open(&path).map_err(StorageError::io(&path, "creating the lock file"))?;
             match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => {}
-                Err(TryLockError::Error(e)) => return Err(StorageError::io(&path, "locking")(e)),
+                // A file system without locks, or without a service for them, cannot tell: then nobody else is taken to write.
+                Ok(()) | Err(TryLockError::Error(_)) => {}
                 Err(TryLockError::WouldBlock) => return Err(busy()),
             }
             // The one who held it before may have removed the file in between: then the lock is of a file without a name.
             if same_file(&file, &path) {
+                if !keep {
+                    note_unfinished(&path);
+                }
                 return Ok(Self { file, path, keep });
             }
         }
@@ -62,6 +64,7 @@ impl Drop for ResultsLock {
     fn drop(&mut self) {
         if !self.keep {
             let _ = std::fs::remove_file(&self.path);
+            forget_unfinished(&self.path);
         }
         let _ = self.file.unlock();
     }

@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// Name of the marker file in every folder this program makes and may remove.
 pub const MARKER: &str = ".cytoscope.json";
+/// Files that systems put into folders which people look at: nothing of the user's.
+pub(crate) const LITTER: [&str; 3] = [".DS_Store", "desktop.ini", "Thumbs.db"];
 /// Most bytes of a marker: 4,096 files with long names fit.
 const MAX_MARKER_BYTES: u64 = 4 << 20;
 /// Who writes markers.
@@ -81,7 +83,8 @@ impl Manifest {
         let listed: BTreeSet<&str> = files.iter().map(|f| f.name.as_str()).collect();
         for entry in std::fs::read_dir(folder)? {
             let name = entry?.file_name();
-            if name != MARKER && !name.to_str().is_some_and(|n| listed.contains(n)) {
+            let known = name.to_str().is_some_and(|n| n == MARKER || LITTER.contains(&n) || listed.contains(n));
+            if !known {
                 return Ok(Some(format!("holds a file that is not part of it ({})", name.display())));
             }
         }

@@ -25,9 +25,11 @@ impl Overwrite {
 /// Checks that an output file may be written: it is not an input, not a folder, and does not exist unless replacing was asked for.
 ///
 /// # Errors
-/// [`StorageError::IsInput`], [`StorageError::NotOurs`] for a folder, [`StorageError::Exists`].
+/// [`StorageError::IsInput`], [`StorageError::NotOurs`] for a folder, [`StorageError::Exists`], [`StorageError::Io`] where its folder
+/// does not exist.
 pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
+    check_parent(path)?;
     let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if meta.is_dir() {
         let problem = "is a folder, where a file is to be written".to_owned();
@@ -36,6 +38,19 @@ pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result
     match overwrite {
         Overwrite::Replace => Ok(()),
         Overwrite::Refuse => Err(StorageError::Exists { path: path.to_owned() }),
+    }
+}
+
+/// Refuses a path whose folder does not exist, before the work that would be lost.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub fn check_parent(path: &Path) -> Result<(), StorageError> {
+    let folder = crate::write::parent_of(path);
+    match std::fs::metadata(folder) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(StorageError::io(path, "creating the file")(std::io::ErrorKind::NotADirectory.into())),
+        Err(error) => Err(StorageError::io(path, "creating the file")(error)),
     }
 }
 

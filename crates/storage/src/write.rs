@@ -10,16 +10,20 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// How names of unfinished files and folders end.
 pub(crate) const PARTIAL: &str = ".cytoscope-partial";
+/// How names of lock files end.
+pub(crate) const LOCK: &str = ".cytoscope-lock";
 /// Random letters and digits in such a name.
 pub(crate) const RANDOM_CHARS: usize = 12;
 /// Bytes written at a time.
 const BUFFER_BYTES: usize = 1 << 18;
 /// Bytes of the target's name kept in that of the unfinished file: file systems end at 255.
 const MAX_NAME_BYTES: usize = 180;
+/// Letters and digits that stand for a machine.
+const MACHINE_CHARS: usize = 8;
 /// How often a file that another process swept away between creating and locking is created again.
 const ATTEMPTS: usize = 8;
 
@@ -39,12 +43,14 @@ pub fn remove_unfinished() {
     }
 }
 
-/// Removes unfinished files (and folders) that processes which have ended left in a folder.
+/// Removes unfinished files (and folders) that processes of this machine which have ended left in a folder.
 pub fn sweep(folder: &Path) {
+    let partial = partial_suffix();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
-        if !name.starts_with(b".") || !name.ends_with(PARTIAL.as_bytes()) {
+        let is_lock = name.ends_with(LOCK.as_bytes());
+        if !name.starts_with(b".") || !(is_lock || name.ends_with(partial.as_bytes())) {
             continue;
         }
         match entry.file_type() {
@@ -57,10 +63,37 @@ pub fn sweep(folder: &Path) {
 
 fn remove_if_unlocked(path: &Path) {
     // A file system without locks cannot tell the living from the dead: its files stay.
-    let abandoned = crate::read::open_regular(path).is_ok_and(|file| file.try_lock().is_ok());
-    if abandoned {
+    let Ok(file) = crate::read::open_regular(path) else { return };
+    if file.try_lock().is_ok() {
+        // Held while it is removed: who created it a moment ago and waits for the lock finds its name gone, and creates another.
         let _ = std::fs::remove_file(path);
     }
+}
+
+/// How names of unfinished files of this machine end. On a network drive locks may be known to one machine alone, so that files of
+/// others are left to them.
+pub(crate) fn partial_suffix() -> &'static str {
+    static SUFFIX: OnceLock<String> = OnceLock::new();
+    SUFFIX.get_or_init(|| format!(".{}{PARTIAL}", machine()))
+}
+
+/// Letters and digits that stand for this machine.
+fn machine() -> String {
+    #[cfg(unix)]
+    let name = rustix::system::uname().nodename().to_bytes().to_vec();
+    #[cfg(not(unix))]
+    let name = std::env::var("COMPUTERNAME").unwrap_or_default().into_bytes();
+    crate::sha256_of_bytes(&name).chars().take(MACHINE_CHARS).collect()
+}
+
+/// Notes a file that goes when this process ends without waiting for its jobs.
+pub(crate) fn note_unfinished(path: &Path) {
+    unfinished().insert(path.to_owned());
+}
+
+/// The opposite of [`note_unfinished`].
+pub(crate) fn forget_unfinished(path: &Path) {
+    unfinished().remove(path);
 }
 
 /// Sweeps a folder the first time this process writes to it.
@@ -110,7 +143,7 @@ impl PartialFile {
         sweep_once(folder);
         let prefix = hidden_prefix(name);
         let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix).suffix(PARTIAL).rand_bytes(RANDOM_CHARS);
+        builder.prefix(&prefix).suffix(partial_suffix()).rand_bytes(RANDOM_CHARS);
         // As any new file: what the umask leaves.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
@@ -169,11 +202,13 @@ impl PartialFile {
                 return Err(error);
             }
         };
-        let finished = FinishedFile { file: Some(file), partial, target };
-        match &finished.file {
-            Some(file) => file.sync_all().map(|()| finished),
-            None => Ok(finished),
+        let synced = file.sync_all();
+        if cfg!(not(unix)) {
+            // There a lock keeps others from reading, this process included.
+            let _ = file.unlock();
         }
+        let finished = FinishedFile { file: Some(file), partial, target };
+        synced.map(|()| finished)
     }
 
     /// Flushes the file to the disk and gives it its target's name, replacing what is there.
@@ -321,16 +356,18 @@ mod tests {
     #[test]
     fn what_a_killed_process_left_is_swept_and_what_is_being_written_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let left = folder.path().join(format!(".a.tif.0123456789ab{PARTIAL}"));
+        let left = folder.path().join(format!(".a.tif.0123456789ab{}", partial_suffix()));
         std::fs::write(&left, "half").unwrap();
+        let of_another_machine = folder.path().join(format!(".a.tif.0123456789ab.another1{PARTIAL}"));
+        std::fs::write(&of_another_machine, "half").unwrap();
         let foreign = folder.path().join(".a.tif.partial-17-0");
         std::fs::write(&foreign, "named so by someone").unwrap();
         let writing = PartialFile::create(&folder.path().join("b.tif")).unwrap();
         assert!(!left.exists(), "swept by the first file written to the folder");
         sweep(folder.path());
-        assert_eq!(names(folder.path()).len(), 2, "{:?}", names(folder.path()));
+        assert_eq!(names(folder.path()).len(), 3, "{:?}", names(folder.path()));
         writing.commit().unwrap();
-        assert!(foreign.exists() && folder.path().join("b.tif").exists());
+        assert!(foreign.exists() && of_another_machine.exists() && folder.path().join("b.tif").exists());
     }
 
     #[cfg(unix)]

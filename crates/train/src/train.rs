@@ -19,10 +19,10 @@ use cytoscope_graph::package::{Package, check_destination};
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind, check_threads};
+use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind, check_threads, find_model};
 use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,9 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
     job.config.check()?;
     check_threads(job.threads)?;
     let folder = Folder::beside(&job.out);
-    let inputs = [job.data.as_path(), Path::new(&job.from)];
+    // A start that cannot be found is told where it is opened.
+    let from = (job.from != "scratch").then(|| find_model(&job.from).ok()).flatten();
+    let inputs: Vec<&Path> = from.iter().chain([&job.data]).map(PathBuf::as_path).collect();
     check_destination(&job.out, &inputs, job.overwrite)?;
     folder.check(&inputs)?;
     let kept = match (job.resume, folder.holds_one()) {

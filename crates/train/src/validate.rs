@@ -241,7 +241,8 @@ impl Validator {
             threads: self.threads,
             overwrite: Overwrite::Refuse,
         };
-        folder::remove_working(&out, SCRATCH_KIND)?;
+        // What an earlier one left and cannot be removed is written over.
+        let _ = folder::remove_working(&out, SCRATCH_KIND);
         folder::create_working(&out, SCRATCH_KIND)?;
         let outcome = job.run(&quiet, devices)?;
         if let Some(failure) = outcome.failed.first() {

@@ -128,8 +128,10 @@ fn pipes_devices_and_links_out_of_a_folder_neither_hang_nor_leak() {
     std::fs::remove_file(desk.path("secret/README.md")).unwrap();
     symlink("../diary.md", desk.path("secret/README.md")).unwrap();
     let ran = desk.run(&["import", "secret", "--out", "copied"]);
-    let card = std::fs::read_to_string(desk.path("copied/README.md")).unwrap_or_default();
-    assert!(!card.contains("nobody's business"), "{:?} {}", ran.code, ran.stderr);
+    match ran.code {
+        Some(0) => assert!(!String::from_utf8(desk.bytes("copied/README.md")).unwrap().contains("nobody's business")),
+        code => assert!(code == Some(3) && !desk.path("copied").exists(), "{code:?} {}", ran.stderr),
+    }
     for (name, file) in [("piped", "model.onnx"), ("mute", "rdf.yaml")] {
         package_with(&desk, name, |text| text);
         std::fs::remove_file(desk.path(name).join(file)).unwrap();
@@ -141,7 +143,8 @@ fn pipes_devices_and_links_out_of_a_folder_neither_hang_nor_leak() {
     std::fs::copy(desk.path("sim/nuclei_1_labels.tif"), desk.path("sim/nuclei_2_labels.tif")).unwrap();
     let train = ["train", "--task", "segmentation", "--data", "sim", "--steps", "1", "--out", "m"];
     let ran = desk.run(&train);
-    assert!(ran.code.is_some(), "it ends: {}", ran.stderr);
+    assert!(matches!(ran.code, Some(0 | 3)), "{:?} {}", ran.code, ran.stderr);
+    assert!(ran.stderr.contains("nuclei_2_raw.tif") || ran.stderr.contains("nuclei_2"), "{}", ran.stderr);
     desk.run(&["predict", "sim", "--model", "nuclei-dog", "--out", "batch"]);
     assert!(desk.path("batch/nuclei_1_raw_labels.tif").is_file());
 }

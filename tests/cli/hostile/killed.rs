@@ -61,7 +61,11 @@ fn a_package_whose_replacement_was_killed_is_found_again() {
     let raw = desk.nuclei("8,48,48", 1);
     desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
     desk.run(&["import", "m.onnx", "--out", "pkg"]).ok();
-    let hidden = desk.path(".pkg.abcdefabcdef.cytoscope-partial.cytoscope-old");
+    // As such a kill leaves it: the hidden name has the machine's letters in it, which those of an unfinished file show.
+    let partial = cytoscope_storage::write::PartialFile::create(&desk.path("pkg")).unwrap();
+    let name = desk.leftovers()[0].file_name().unwrap().to_string_lossy().into_owned();
+    drop(partial);
+    let hidden = desk.path(&format!("{name}.cytoscope-old"));
     for command in [vec!["predict", &raw, "--model", "pkg", "--out", "o"], vec!["import", "m.onnx", "--out", "pkg"]] {
         std::fs::rename(desk.path("pkg"), &hidden).unwrap();
         desk.run(&command).ok();

@@ -55,6 +55,13 @@ fn a_rerun_says_what_is_not_as_it_was() {
     let notes = |ran: crate::common::Ran| ran.json()["inputs"][0]["notes"].to_string();
     let same = notes(desk.run(&rerun));
     assert!(!same.contains("recorded") && !same.contains("is not the one"), "{same}");
+    // From another folder, too: a record's paths are absolute.
+    std::fs::create_dir(desk.path("elsewhere")).unwrap();
+    let record = desk.path("o/nuclei_1_raw_provenance.json");
+    let arguments = ["predict", "--rerun", record.to_str().unwrap(), "--out", "again", "--json"];
+    let out = desk.command(&arguments).current_dir(desk.path("elsewhere")).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success() && !said.contains("it has"), "{said} {}", String::from_utf8_lossy(&out.stderr));
     // Another stack under the same name.
     desk.run(&["simulate", "--kind", "nuclei", "--shape", "8,50,48", "--seed", "1", "--out", "sim", "--force"]).ok();
     let said = notes(desk.run(&rerun));

@@ -263,6 +263,7 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
     assert_eq!(desk.table("t.csv"), desk.table("o/nuclei_1_raw_objects.csv"));
     // Measured again, the labels that are there give the same table; other shapes are refused, and no table is written.
     let measure = |labels: &str, table: &str| MeasureJob {
+        overwrite: Default::default(),
         labels: desk.path(labels),
         intensities: desk.path(&raw),
         table: desk.path(table),

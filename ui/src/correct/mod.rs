@@ -236,6 +236,11 @@ impl Workbench {
                 correction.exporting &= what != "Adding the pair";
                 self.notices.error(format!("{what} failed"), why);
             }
+            Event::KeptAside(path) => {
+                let details =
+                    format!("It held other labels than these corrections, and is kept as {}.", path.display());
+                self.notices.good("A file was moved aside", details);
+            }
             Event::Saved(path) => {
                 correction.saving = false;
                 self.notices.good(format!("Saved {}", file_name(&path)), path.display().to_string());

@@ -127,6 +127,8 @@ pub enum Event {
     Failed(&'static str, String),
     /// Labels were written.
     Saved(PathBuf),
+    /// A file that other labels were in was moved here when labels were written in its place.
+    KeptAside(PathBuf),
     /// A pair was added.
     Exported(Box<ExportedPair>),
 }
@@ -289,8 +291,11 @@ impl Desk {
                 Ok(())
             }
             Request::Written(path, saved) => {
-                session.mark_saved(saved.map_err(|e| ("Saving", e))?).map_err(|e| ("Noting the save", e))?;
+                let saved = saved.map_err(|e| ("Saving", e))?;
+                let aside = saved.kept_aside().map(std::path::Path::to_owned);
+                session.mark_saved(saved).map_err(|e| ("Noting the save", e))?;
                 self.tell(Event::Saved(path));
+                aside.into_iter().for_each(|aside| self.tell(Event::KeptAside(aside)));
                 Ok(())
             }
             Request::Export(pair) => {

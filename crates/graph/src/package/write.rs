@@ -6,7 +6,7 @@ use crate::{EXPORT_OPSET, Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{MARKER, Manifest, Overwrite, StorageError, target};
+use cytoscope_storage::{MARKER, Manifest, ManifestFile, Overwrite, StorageError, sha256_of_bytes, target};
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -292,10 +292,18 @@ fn is_own_zip(path: &Path) -> bool {
     let read = archive.by_name(MARKER).map(|entry| entry.take(MAX_RDF_BYTES).read_to_end(&mut marker));
     let manifest = Manifest::from_bytes(&marker).filter(|m| read.is_ok() && m.kind == PACKAGE_KIND);
     let Some(files) = manifest.and_then(|m| m.files) else { return false };
-    let mut listed: Vec<String> = files.into_iter().map(|f| f.name).chain([MARKER.to_owned()]).collect();
+    let mut listed: Vec<String> = files.iter().map(|f| f.name.clone()).chain([MARKER.to_owned()]).collect();
     names.sort();
     listed.sort();
-    names == listed
+    names == listed && files.iter().all(|file| is_unchanged(&mut archive, file))
+}
+
+/// Whether an entry is of the recorded length and content; no more than the recorded length is read.
+fn is_unchanged(archive: &mut zip::ZipArchive<std::fs::File>, file: &ManifestFile) -> bool {
+    let mut bytes = Vec::new();
+    let Ok(entry) = archive.by_name(&file.name) else { return false };
+    let read = entry.take(file.bytes.saturating_add(1)).read_to_end(&mut bytes);
+    read.is_ok() && bytes.len() as u64 == file.bytes && sha256_of_bytes(&bytes) == file.sha256
 }
 
 /// The bytes of a zip, which depend on the files alone. The marker goes last.

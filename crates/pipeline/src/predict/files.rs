@@ -39,8 +39,14 @@ impl Paths {
     }
 
     /// Refuses to write over files that are not as an earlier prediction of this input wrote them, unless the user asked for it.
-    pub(super) fn refuse_foreign(&self, wanted: &BTreeSet<Output>, overwrite: Overwrite) -> Result<(), JobError> {
-        provenance::refuse_foreign_record(&self.provenance, overwrite)?;
+    pub(super) fn refuse_foreign(
+        &self,
+        wanted: &BTreeSet<Output>,
+        inputs: &[&Path],
+        overwrite: Overwrite,
+    ) -> Result<(), JobError> {
+        let input = inputs.first().copied().unwrap_or(Path::new(""));
+        provenance::refuse_foreign_record(&self.provenance, input, overwrite)?;
         for (output, paths) in [
             (Output::Raw, vec![&self.raw]),
             (Output::Labels, vec![&self.labels, &self.labels_wide]),
@@ -48,7 +54,7 @@ impl Paths {
             (Output::Preview, vec![&self.preview]),
         ] {
             for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
-                results::check(path, &[], overwrite)?;
+                results::check(path, inputs, overwrite)?;
             }
         }
         Ok(())

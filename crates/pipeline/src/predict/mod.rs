@@ -250,7 +250,8 @@ fn stems(files: &[PathBuf]) -> Vec<String> {
             };
             let mut unique = stem.clone();
             let mut n = 2;
-            while !seen.insert(unique.clone()) {
+            // Some disks do not tell upper case from lower.
+            while !seen.insert(unique.to_lowercase()) {
                 unique = format!("{stem}_{n}");
                 n += 1;
             }
@@ -301,6 +302,12 @@ impl PredictJob {
         let stems = stems(&files);
         self.refuse_inputs(&files, &stems)?;
         let model = Model::load(&self.model)?;
+        for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
+            if path.to_str().is_none() {
+                let what = "the path is not valid Unicode (UTF-8), so the results' record could not name it";
+                return Err(JobError::WrongUse(format!("{}: {what}; rename the folder", path.display())));
+            }
+        }
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
         let mut engine = devices.for_model(context, &model, request, self)?;
@@ -337,16 +344,16 @@ impl PredictJob {
         let wrong = |what: String| Err(JobError::WrongUse(what));
         check_threads(self.threads)?;
         if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
-            return wrong(format!("a tile of {tile:?} voxels: expected lengths from 1 to {MAX_TILE_EDGE}"));
+            return wrong(format!("--tile {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
         }
         if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
-            return wrong(format!("an overlap of {overlap}: expected a share from 0 to below 1"));
+            return wrong(format!("--overlap {overlap} is outside 0 to below 1"));
         }
         if self.memory_budget_bytes == Some(0) {
-            return wrong("a memory budget of 0 bytes: expected a size such as 2G".to_owned());
+            return wrong("--memory-budget 0: expected a size such as 2G".to_owned());
         }
         match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
-            Some(um) => wrong(format!("a voxel size of {um:?} µm: expected three sizes above 0")),
+            Some(um) => wrong(format!("--voxel-size {um:?}: expected three sizes above 0 in µm")),
             None => Ok(()),
         }
     }
@@ -355,7 +362,9 @@ impl PredictJob {
     fn refuse_inputs(&self, files: &[PathBuf], stems: &[String]) -> Result<(), JobError> {
         let Ok(out) = self.out.canonicalize() else { return Ok(()) };
         let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
-        match stems.iter().flat_map(|stem| files::Paths::new(&out, stem).all()).find(|path| inputs.contains(path)) {
+        // Existing paths as the disk spells them: it may not tell upper case from lower.
+        let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
+        match stems.iter().flat_map(|stem| files::Paths::new(&out, stem).all()).find(is_input) {
             None => Ok(()),
             Some(path) => Err(StorageError::IsInput { path }.into()),
         }
@@ -372,7 +381,7 @@ impl PredictJob {
         stem: &str,
         live: Option<&dyn LiveSink>,
     ) -> Result<InputReport, JobError> {
-        if input.to_str().is_none() {
+        if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
             return Err(JobError::Mismatch {
                 path: input.to_owned(),
                 problem: "the name is not valid Unicode (UTF-8), so the result's record could not name it".to_owned(),
@@ -394,7 +403,7 @@ impl PredictJob {
     }
 
     /// The part of the job that decides an input's result, for `--resume` and provenance.
-    pub(crate) fn fingerprint(&self, model: &Model, input: &Path) -> String {
+    pub(crate) fn fingerprint(&self, model: &Model, input: &Path, files: &[provenance::InputRecord]) -> String {
         let job = PredictJob {
             resume: false,
             memory_budget_bytes: None,
@@ -403,7 +412,7 @@ impl PredictJob {
             inputs: vec![input.to_owned()],
             ..self.clone()
         };
-        provenance::fingerprint(&job, &model.fingerprint, input)
+        provenance::fingerprint(&job, &model.fingerprint, files)
     }
 }
 

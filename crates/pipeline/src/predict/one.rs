@@ -12,7 +12,7 @@ use crate::devices::{Chosen, ChosenEngine};
 use crate::model::Task;
 use crate::ops;
 use crate::provenance::{InputRecord, Parts};
-use crate::results::Publication;
+use crate::results::{Publication, kept_aside};
 use crate::spool::Spool;
 use crate::stack::{ChannelStream, Extents, Stack};
 use crate::{Context, JobError, Model, provenance};
@@ -31,6 +31,9 @@ use std::time::Instant;
 /// Told of a stack with NaN or infinities.
 const NOT_FINITE: &str = "the stack holds values that are not numbers (NaN or infinite): they are taken as what lies beyond \
                           the stack is, and what is predicted at them says nothing";
+
+/// Most files of an image whose changes are noticed.
+const MAX_WATCHED_FILES: usize = 4096;
 
 /// Most objects a 16-bit label image tells apart.
 const MAX_U16_LABELS: u32 = u16::MAX as u32;
@@ -73,8 +76,10 @@ pub(super) fn predict(
         (true, Task::LabelFree) => [Output::Raw].into(),
     };
     let paths = Paths::new(&job.out, stem);
-    let _lock = ResultsLock::acquire(&job.out, stem)?;
-    let fingerprint = job.fingerprint(model, input);
+    let files: Vec<PathBuf> = std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES).collect();
+    let watched = |files: &[PathBuf]| files.iter().map(|file| InputRecord::of(file)).collect::<Vec<_>>();
+    let read_from = watched(&files);
+    let fingerprint = job.fingerprint(model, input, &read_from);
     if job.resume
         && let Some(report) = provenance::finished(&paths.provenance, &fingerprint)
     {
@@ -82,8 +87,9 @@ pub(super) fn predict(
         let precision = model.precision_on(engine.chosen.id, job.precision);
         return Ok(report_of_resumed(&report, input, &engine.chosen, model, precision));
     }
-    paths.refuse_foreign(&wanted, job.overwrite)?;
-    let read_from = InputRecord::of(input);
+    let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    paths.refuse_foreign(&wanted, &inputs, job.overwrite)?;
+    let _lock = ResultsLock::acquire(&job.out, stem)?;
     for &time in &times {
         Stack::new(&image, time).check_ends()?;
     }
@@ -254,9 +260,11 @@ pub(super) fn predict(
             publication.add(write_unpublished(&paths.preview, &png)?);
         }
     }
-    if let Some(change) = read_from.change(&InputRecord::of(input)) {
+    if let Some((file, change)) =
+        read_from.iter().zip(&watched(&files)).find_map(|(then, now)| Some((&then.path, then.change(now)?)))
+    {
         return Err(JobError::Mismatch {
-            path: input.to_owned(),
+            path: file.clone(),
             problem: format!(
                 "the file {change}: it changed while it was read, so its prediction would be of neither version"
             ),
@@ -287,9 +295,12 @@ pub(super) fn predict(
         notes,
     };
     // First the record, then the files: stopped in between, it is known whose they are.
-    let parts = Parts { job, model, input: read_from, fingerprint: &fingerprint, report: &report, outputs: records };
+    let input = read_from.into_iter().next().unwrap_or_else(|| InputRecord::of(input));
+    let parts = Parts { job, model, input, fingerprint: &fingerprint, report: &report, outputs: records };
     provenance::write(&paths.provenance, parts)?;
-    publication.publish()?;
+    for aside in publication.publish(job.overwrite)? {
+        report.notes.push(kept_aside(&aside));
+    }
     report.outputs.push(paths.provenance.clone());
     Ok(report)
 }

@@ -107,7 +107,7 @@ fn a_replacement_killed_between_two_renames_is_recovered() {
     let path = desk.path().join("pkg");
     write_finished(&path, KIND, &files("1"), Overwrite::Refuse).unwrap();
     // As after a kill: the old one has a hidden name, the new one still its own.
-    let hidden = desk.path().join(format!(".pkg.abcdefabcdef{PARTIAL}{OLD}"));
+    let hidden = desk.path().join(format!(".pkg.abcdefabcdef{}{OLD}", partial_suffix()));
     std::fs::rename(&path, &hidden).unwrap();
     recover(&path);
     assert_eq!(std::fs::read(path.join("a.txt")).unwrap(), b"1");
@@ -120,7 +120,7 @@ fn a_replacement_killed_between_two_renames_is_recovered() {
 #[test]
 fn what_killed_processes_left_is_swept() {
     let desk = tempfile::tempdir().unwrap();
-    let left = desk.path().join(format!(".pkg.abcdefabcdef{PARTIAL}"));
+    let left = desk.path().join(format!(".pkg.abcdefabcdef{}", partial_suffix()));
     let marker = {
         std::fs::create_dir(&left).unwrap();
         fill(&left, KIND, &files("half")).unwrap()
@@ -129,7 +129,7 @@ fn what_killed_processes_left_is_swept() {
     assert!(left.exists(), "its process lives");
     drop(marker);
     // One that only looks like it has no marker.
-    let foreign = desk.path().join(format!(".mine.abcdefabcdef{PARTIAL}"));
+    let foreign = desk.path().join(format!(".mine.abcdefabcdef{}", partial_suffix()));
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("x"), "x").unwrap();
     crate::write::sweep(desk.path());
