@@ -142,8 +142,9 @@ fn a_file_that_is_there_is_replaced_only_when_asked() {
     let mut changed = zip::ZipWriter::new(std::fs::File::create(desk.path("mine.zip")).unwrap());
     for i in 0..archive.len() {
         let mut entry = archive.by_index(i).unwrap();
-        changed.start_file(entry.name().to_owned(), zip::write::SimpleFileOptions::default()).unwrap();
-        match entry.name() {
+        let name = entry.name().unwrap().into_owned();
+        changed.start_file(name.as_str(), zip::write::SimpleFileOptions::default()).unwrap();
+        match name.as_str() {
             "README.md" => std::io::Write::write_all(&mut changed, b"my own words").unwrap(),
             _ => std::io::copy(&mut entry, &mut changed).map(drop).unwrap(),
         }
