@@ -268,3 +268,21 @@ fn files_and_folders_are_replaced_and_removed_in_one_crate() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+#[test]
+fn the_tests_that_the_robustness_page_names_exist() {
+    let page = std::fs::read_to_string(root().join("docs/robustness.md")).unwrap();
+    let mut files = Vec::new();
+    for folder in ["tests", "crates", "ui/src", "src"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let code: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    // In rows of tables, what stands between backticks and ends in a name of several words is a test.
+    let rows = page.lines().filter(|line| line.starts_with("| "));
+    let quoted = rows.flat_map(|line| line.split('`').skip(1).step_by(2));
+    let names = quoted.filter_map(|text| text.rsplit([':', ' ']).next()).filter(|name| name.matches('_').count() >= 3);
+    let names: BTreeSet<&str> = names.collect();
+    assert!(names.len() > 25, "{names:?}");
+    let missing: Vec<&&str> = names.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

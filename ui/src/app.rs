@@ -22,10 +22,11 @@ use crate::theme;
 use crate::training::Wizard;
 use crate::views::layout::Layout;
 use crate::work::Work;
+use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::user_folder;
 use cytoscope_train::TrainConfig;
 use eframe::egui::{self, Frame};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,6 +74,8 @@ pub struct Workbench {
     pub(crate) commands: Vec<Command>,
     /// Stacks whose prediction under way has grown since its planes were read.
     pub(crate) grown: BTreeSet<u64>,
+    /// Tables that this window has had measured.
+    pub(crate) tables: BTreeMap<PathBuf, FileRecord>,
     /// Jobs that would overwrite files, until the user decides.
     pub(crate) overwrite: VecDeque<OverwriteQuestion>,
     /// How far quitting is.
@@ -119,6 +122,7 @@ impl Workbench {
             panels: Panels::default(),
             commands: Vec::new(),
             grown: BTreeSet::new(),
+            tables: BTreeMap::new(),
             overwrite: VecDeque::new(),
             quitting: Quitting::No,
             playing: None,

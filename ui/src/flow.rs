@@ -267,7 +267,12 @@ impl Workbench {
             }
             Outcome::Predicted { document, outcome } => self.take_prediction(document, &outcome),
             Outcome::Segmented { document, kept, report } => self.take_segmentation(document, kept, &report),
-            Outcome::Measured { document, report } => self.opener.table(document, report.table),
+            Outcome::Measured { document, report } => {
+                if let Some(record) = report.record {
+                    self.tables.insert(report.table.clone(), record);
+                }
+                self.opener.table(document, report.table);
+            }
             Outcome::Told { id, event } => self.take_told(id, event),
             Outcome::Ran { id, report } => self.take_ran(id, report),
             Outcome::Failed { title, reason } => {

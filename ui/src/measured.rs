@@ -8,6 +8,7 @@ use crate::flow::{PREVIEW_NAME, RESULTS_FOLDER};
 use crate::panels::{Task, weak};
 use crate::theme;
 use cytoscope_pipeline::MeasureJob;
+use cytoscope_storage::Overwrite;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::{Path, PathBuf};
@@ -111,14 +112,17 @@ impl Workbench {
         let said = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
         let voxel_um = of_model.map(|m| [0, 1, 2].map(|a| said[a].unwrap_or(m[a])));
         let of_corrections = self.corrections.of(id).map(|c| c.time);
+        let table = folder.join(table_name(&labels));
+        // A table of this window is replaced without a question while nobody has changed it.
+        let is_own = self.tables.get(&table).is_some_and(|record| record.matches(&table));
         let job = MeasureJob {
-            table: folder.join(table_name(&labels)),
+            table,
             labels,
             intensities: document.path.clone(),
             axes: document.axes.clone(),
             time: of_corrections.unwrap_or(document.time),
             voxel_um,
-            overwrite: Default::default(),
+            overwrite: Overwrite::from_force(is_own),
         };
         if let Err(error) = std::fs::create_dir_all(&folder) {
             self.notices.error("Objects cannot be measured", format!("{}: {error}", folder.display()));

@@ -449,7 +449,14 @@ impl Work {
     /// What a failure means for the window: a notice, or a question where the user can allow what was refused.
     fn failed(&mut self, id: JobId, title: String, kind: JobErrorKind, reason: String) -> Outcome {
         match self.repeatable.remove(&id).filter(|_| kind == JobErrorKind::WouldOverwrite) {
-            Some(again) => Outcome::WouldOverwrite { title, reason, again: Box::new(again) },
+            Some(again) => {
+                // The question says the rest.
+                self.end(
+                    id,
+                    JobState::Failed("Nothing was written: other files have the names of its results.".to_owned()),
+                );
+                Outcome::WouldOverwrite { title, reason, again: Box::new(again) }
+            }
             None => Outcome::Failed { title, reason },
         }
     }

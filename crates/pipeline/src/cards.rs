@@ -97,6 +97,8 @@ pub fn installed() -> Vec<ModelCard> {
                         names.entry(name).or_insert_with(|| of.trim().to_owned());
                     }
                 }
+                // What was moved aside for another, or is being written.
+                Some(kind) if kind.starts_with("before-") || name.starts_with('.') => {}
                 Some("zip" | "onnx") => _ = packages.entry(name).or_insert(path),
                 _ if path.join("rdf.yaml").is_file() => {
                     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or(name);

@@ -2,7 +2,7 @@
 
 use crate::predict::files::table_text;
 use crate::predict::one::{channel_name, plausible};
-use crate::results::Publication;
+use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, provenance, results};
 use cytoscope_formats::OpenOptions;
@@ -47,6 +47,9 @@ pub struct MeasureReport {
     pub labels: PathBuf,
     /// The table.
     pub table: PathBuf,
+    /// The table's length and hash, so that a later measurement knows it as its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<FileRecord>,
     /// Voxel size Z, Y, X in µm it was made with; 1 where it is not known.
     pub voxel_um: [f64; 3],
     /// Wall seconds.
@@ -125,12 +128,14 @@ impl MeasureJob {
         let text = table_text(&[(self.time, rows)], &names, extents.times > 1);
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, text.as_bytes())?);
-        provenance::update(&publication.records()?)?;
+        let records = publication.records()?;
+        provenance::update(&records)?;
         publication.publish(self.overwrite)?;
         Ok(MeasureReport {
             objects,
             labels: self.labels.clone(),
             table: self.table.clone(),
+            record: records.into_iter().next(),
             voxel_um,
             seconds: start.elapsed().as_secs_f64(),
         })

@@ -32,7 +32,7 @@ fn numbers_that_cannot_be_are_refused_by_name() {
         assert!(matches!(ran.code, Some(2 | 3)), "{size}: {:?} {}", ran.code, ran.stderr);
     }
     desk.fails(2, &["predict", &raw, "--tile", &format!("{most},1,1"), "--out", "o"], &["tile"]);
-    desk.fails(2, &["predict", &raw, "--memory-budget", "0", "--out", "o"], &["memory budget"]);
+    desk.fails(2, &["predict", &raw, "--memory-budget", "0", "--out", "o"], &["memory-budget"]);
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn a_record_is_checked_like_a_command_line() {
         ("threads", serde_json::json!(1_000_000), "threads"),
         ("tiles", serde_json::json!({"tile": [0, 1, 1]}), "tile"),
         ("tiles", serde_json::json!({"overlap": 7.0}), "overlap"),
-        ("voxel_um", serde_json::json!([0.0, 1.0, 1.0]), "voxel size"),
-        ("memory_budget_bytes", serde_json::json!(0), "memory budget"),
+        ("voxel_um", serde_json::json!([0.0, 1.0, 1.0]), "voxel-size"),
+        ("memory_budget_bytes", serde_json::json!(0), "memory-budget"),
     ] {
         let mut changed = record.clone();
         changed["job"][field] = value;
