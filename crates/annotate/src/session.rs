@@ -453,7 +453,7 @@ impl SaveTicket {
 
     /// Whether something lies at a path that this journal has not written: labels of another program, or edited since.
     fn is_foreign(&self, path: &Path) -> bool {
-        let Some(journal) = self.journal.as_ref().filter(|_| std::fs::symlink_metadata(path).is_ok()) else {
+        let Some(journal) = self.journal.as_ref().filter(|_| path.is_file()) else {
             return false;
         };
         let there = LabelVolume::load(path, &LoadOptions::default()).map(|labels| labels.fingerprint());
