@@ -28,7 +28,7 @@ pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Cont
         say(&format!("note: Ctrl-C will stop without cleaning up ({error})"));
     }
     let sink: Arc<dyn Fn(&Event) + Send + Sync> = if json_lines {
-        Arc::new(|event| say_json(event))
+        Arc::new(say_json)
     } else if quiet {
         Arc::new(|_| {})
     } else if std::io::stderr().is_terminal() {

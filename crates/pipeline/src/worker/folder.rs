@@ -187,9 +187,13 @@ mod tests {
     #[test]
     fn only_what_dead_workers_left_is_removed() {
         let (parent, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let half = |n: u32| out.path().join(format!(".a_raw.tif.00000{n}.cytoscope-partial"));
+        // Unfinished files as this machine names them: one of a process that lives is locked.
+        let probe = cytoscope_storage::write::PartialFile::create(&out.path().join("a_raw.tif")).unwrap();
+        let name = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().file_name();
+        drop(probe);
+        let name = name.to_str().unwrap().strip_prefix(".a_raw.tif.").unwrap().to_owned();
+        let half = |n: u32| out.path().join(format!(".{n}.tif.{name}"));
         [1_000_001, 1_000_002].iter().for_each(|n| std::fs::write(half(*n), "x").unwrap());
-        // The file of a process that lives is locked.
         let writing = File::open(half(1_000_002)).unwrap();
         writing.lock().unwrap();
         std::fs::write(out.path().join("b.tif.cytoscope-partial"), "named so by someone").unwrap();
