@@ -32,7 +32,7 @@ pub(crate) struct Convert {
     /// Compression of an OME-TIFF.
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
-    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    /// Replace files that exist already; an input is never replaced.
     #[arg(long)]
     force: bool,
     /// Tell progress as JSON lines on stderr.

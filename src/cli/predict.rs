@@ -76,7 +76,7 @@ pub(crate) struct Predict {
     /// Write every span as a Chrome trace, which ui.perfetto.dev opens.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    /// Replace files that exist already; an input is never replaced.
     #[arg(long)]
     force: bool,
     /// Print one JSON object with the report of every input.

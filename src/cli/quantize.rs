@@ -39,7 +39,7 @@ pub(crate) struct Quantize {
     /// Leave the float network out of the package: smaller, but graphics cards have nothing to run.
     #[arg(long)]
     without_float: bool,
-    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    /// Replace what exists already: a file is replaced, a folder moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
     /// Print one JSON object.

@@ -44,7 +44,7 @@ pub(crate) struct Run {
     /// Write every operator's span as a Chrome trace.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    /// Replace files that exist already; an input is never replaced.
     #[arg(long)]
     force: bool,
     /// Print one JSON object.

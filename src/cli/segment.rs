@@ -53,7 +53,7 @@ pub(crate) struct Segment {
     /// The stack whose channels are measured for the table; by default the map itself.
     #[arg(long, value_name = "FILE")]
     intensities: Option<PathBuf>,
-    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    /// Replace files that exist already; an input is never replaced.
     #[arg(long)]
     force: bool,
     /// Print one JSON object.

@@ -8,7 +8,7 @@ pub(crate) enum Request {
     /// A person at the terminal.
     Interrupt,
     /// The system.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "there it is not told apart"))]
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix distinguishes it"))]
     Terminate,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Simulate {
     /// Settings as a JSON file, as the card of an earlier simulation holds them (other options are ignored).
     #[arg(long, value_name = "FILE.json")]
     settings: Option<PathBuf>,
-    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    /// Replace files that exist already; an input is never replaced.
     #[arg(long)]
     force: bool,
     /// Print one JSON object.

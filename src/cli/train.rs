@@ -67,7 +67,7 @@ pub(crate) struct Train {
     /// Leave the quantized network out of the package.
     #[arg(long)]
     without_int8: bool,
-    /// Replace files that are there already (folders are moved aside); an input is never replaced.
+    /// Replace what exists already: a file is replaced, a folder moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
     /// Print one JSON object with the report.

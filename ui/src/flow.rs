@@ -276,15 +276,11 @@ impl Workbench {
             Outcome::Told { id, event } => self.take_told(id, event),
             Outcome::Ran { id, report } => self.take_ran(id, report),
             Outcome::Failed { title, reason } => {
-                let idle = |id: &u64| self.work.of_document(*id).is_none();
-                let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
-                ids.into_iter().for_each(|id| self.drop_live(id));
+                self.drop_idle_live();
                 self.notices.error(format!("{title} failed"), reason);
             }
             Outcome::WouldOverwrite { title, reason, again } => {
-                let idle = |id: &u64| self.work.of_document(*id).is_none();
-                let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
-                ids.into_iter().for_each(|id| self.drop_live(id));
+                self.drop_idle_live();
                 self.ask_overwrite(title, reason, *again);
             }
             Outcome::Cancelled { document } => self.drop_live(document),
@@ -299,6 +295,13 @@ impl Workbench {
                 self.notices.error(title, format!("It ended by itself ({reason}). {lost}"));
             }
         }
+    }
+
+    /// Takes growing predictions off the stacks that no job works on.
+    fn drop_idle_live(&mut self) {
+        let idle = |id: &u64| self.work.of_document(*id).is_none();
+        let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
+        ids.into_iter().for_each(|id| self.drop_live(id));
     }
 
     fn drop_live(&mut self, id: u64) {

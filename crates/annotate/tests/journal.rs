@@ -395,3 +395,25 @@ fn sessions_and_tickets_go_between_threads() {
     fn shared<T: Send + Sync + Clone>() {}
     shared::<cytoscope_annotate::LabelSnapshot>();
 }
+
+#[test]
+fn labels_of_another_program_are_moved_aside_and_own_ones_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("corrected.tif");
+    let (mut session, _) =
+        Session::open(base(), None, &folder.path().join("cells.journal"), SessionOptions::default()).unwrap();
+    let save = |session: &mut Session| {
+        let ticket = session.begin_save().unwrap();
+        let saved = ticket.save(&to, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let aside = saved.kept_aside().map(Path::to_owned);
+        session.mark_saved(saved).unwrap();
+        aside
+    };
+    assert_eq!(save(&mut session), None);
+    (0..5).for_each(|n| drop(try_edit(&mut session, n)));
+    assert_eq!(save(&mut session), None, "its own labels");
+    std::fs::write(&to, "drawn in another program").unwrap();
+    let aside = save(&mut session).expect("what it did not write is kept");
+    assert_eq!(std::fs::read(aside).unwrap(), b"drawn in another program");
+    assert_eq!(LabelVolume::load(&to, &LoadOptions::default()).unwrap().fingerprint(), session.volume().fingerprint());
+}

@@ -118,7 +118,7 @@ impl Source {
     }
 }
 
-/// Why a file was not opened: what is not a regular file is told from failures of the system.
+/// Why a file was not opened: it is not a regular file, or the system failed.
 pub(crate) fn not_opened(error: io::Error) -> Fault {
     match read::refusal(&error) {
         Some(Refusal::NotRegular(kind @ "a folder")) => {

@@ -257,7 +257,12 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
         return Ok(());
     }
     let of_input = |record: &Provenance| match record.job.inputs.as_slice() {
-        [recorded] => resolved(recorded) == resolved(input),
+        // A folder that was moved with its results holds the same file under another path.
+        [recorded] => {
+            let is_same =
+                recorded.file_name() == input.file_name() && record.input.change(&InputRecord::of(input)).is_none();
+            is_same || resolved(recorded) == resolved(input)
+        }
         _ => false,
     };
     match read(path) {

@@ -147,12 +147,6 @@ impl SegmentJob {
         let Some(labels) = &self.labels else {
             return Err(JobError::WrongUse("no path was given for the labels: name a .tif file".to_owned()));
         };
-        let mut files = cytoscope_formats::open(&self.map, &OpenOptions::default())?.files();
-        files.extend([&self.map].into_iter().chain(&self.intensities).cloned());
-        let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-        for output in [labels].into_iter().chain(&self.table) {
-            results::check_derived(output, &self.map, &inputs, self.overwrite)?;
-        }
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
             return Err(JobError::WrongUse(format!(
                 "{}: labels and table cannot be one file; give --table another name",
@@ -173,6 +167,14 @@ impl SegmentJob {
     fn run_into(&self, context: &Context, path: &Path, format: LabelFormat) -> Result<SegmentReport, JobError> {
         let start = Instant::now();
         let image = cytoscope_formats::open(&self.map, &OpenOptions::default())?;
+        if format == LabelFormat::Tiff {
+            let files = image.files();
+            let inputs = files.iter().chain([&self.map]).chain(&self.intensities);
+            let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
+            for output in [path].into_iter().chain(self.table.as_deref()) {
+                results::check_derived(output, &self.map, &inputs, self.overwrite)?;
+            }
+        }
         let mut meta = image.meta().clone();
         if let Some([z, y, x]) = self.voxel_um {
             meta.voxel_size_um = VoxelSize::new_um(z, y, x);

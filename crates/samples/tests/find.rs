@@ -348,7 +348,7 @@ fn pipes_and_devices_are_no_training_data() {
     assert!(error.contains("named pipe"), "{error}");
 }
 
-/// Python objects are told from arrays however the header is spaced.
+/// Python objects are distinguished from arrays however the header is spaced.
 #[test]
 fn files_of_python_objects_are_left_out_in_every_spelling() {
     let folder = tempfile::tempdir().unwrap();

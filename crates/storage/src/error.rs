@@ -51,11 +51,6 @@ impl StorageError {
     pub fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), doing, source }
     }
-
-    /// What the system said, where it was the system that refused.
-    pub fn io_error(&self) -> Option<&io::Error> {
-        if let Self::Io { source, .. } = self { Some(source) } else { None }
-    }
 }
 
 /// Whether a disk, quota or memory is exhausted.

@@ -10,8 +10,8 @@
 //! - [`npy`] parses the header of NumPy files, which images and tensors have in common.
 //! - [`lock`] keeps two processes from writing results under the same name.
 //!
-//! This crate depends on no other crate of the project. Functions of [`read`] and [`write`] return [`std::io::Error`]; those that
-//! can refuse return [`StorageError`], whose text is a sentence with a next step.
+//! This crate depends on no other crate of the project. [`read`] and the handles of [`write`] return [`std::io::Error`]; everything
+//! else returns [`StorageError`], whose text is a sentence with a next step.
 //!
 //! ```
 //! use cytoscope_storage::{Overwrite, target::check_file, write::atomic_write};
@@ -19,7 +19,7 @@
 //! let folder = tempfile::tempdir()?;
 //! let path = folder.path().join("table.csv");
 //! atomic_write(&path, b"label,volume_um3\n")?;
-//! // A second command does not replace it unless it is told to.
+//! // A second command does not replace it unless asked to.
 //! assert!(check_file(&path, &[], Overwrite::Refuse).is_err());
 //! assert!(check_file(&path, &[], Overwrite::Replace).is_ok());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -9,7 +9,7 @@ pub const MAGIC: &[u8] = b"\x93NUMPY";
 /// Bytes that hold everything in front of the header text, in every version.
 pub const PREFIX_BYTES: usize = 12;
 /// Largest header text that is read, in bytes: what version 1.0 can state. Arrays of numbers need about 100, and
-/// NumPy itself reads no more than 10,000 unless told to.
+/// NumPy itself reads no more than 10,000 unless asked to.
 pub const MAX_HEADER_BYTES: usize = 65_535;
 /// Deepest nesting of lists and tuples in the header; record types nest, arrays of numbers have one level.
 const MAX_DEPTH: usize = 16;

@@ -4,7 +4,7 @@
 //! locked while its process lives. What a killed process left is therefore recognised by its name and its missing lock, and
 //! removed when the next file is written to that folder.
 
-use crate::{Overwrite, StorageError};
+use crate::StorageError;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -313,15 +313,6 @@ pub fn write_unpublished(path: &Path, bytes: &[u8]) -> Result<FinishedFile, Stor
     file.finish().map_err(StorageError::io(path, "finishing the file"))
 }
 
-/// Writes a small output file whole or not at all, as [`crate::target::check_file`] allows.
-///
-/// # Errors
-/// As [`crate::target::check_file`]; [`StorageError::Io`] if it cannot be written.
-pub fn write_output(path: &Path, bytes: &[u8], inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
-    crate::target::check_file(path, inputs, overwrite)?;
-    atomic_write(path, bytes)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
@@ -401,7 +392,7 @@ mod tests {
             out.write_all(b"half")?;
             Err(io::ErrorKind::StorageFull.into())
         });
-        assert!(crate::is_exhausted(failed.unwrap_err().io_error().unwrap()));
+        assert!(matches!(failed, Err(StorageError::Io { source, .. }) if crate::is_exhausted(&source)));
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
         assert_eq!(names(folder.path()), ["a.json"]);
     }

@@ -64,7 +64,7 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
     job.config.check()?;
     check_threads(job.threads)?;
     let folder = Folder::beside(&job.out);
-    // A start that cannot be found is told where it is opened.
+    // A start that cannot be found is reported when it is opened.
     let from = (job.from != "scratch").then(|| find_model(&job.from).ok()).flatten();
     let inputs: Vec<&Path> = from.iter().chain([&job.data]).map(PathBuf::as_path).collect();
     check_destination(&job.out, &inputs, job.overwrite)?;

@@ -213,3 +213,22 @@ fn two_predictions_do_not_mix_their_results() {
     desk.run(&[&again[..], &["--outputs", "labels"]].concat()).ok();
     assert_eq!(desk.leftovers(), Vec::<std::path::PathBuf>::new());
 }
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_appears_while_its_name_is_predicted_is_kept() {
+    let desk = Desk::new();
+    let (mut child, mut lines) = crate::failures::predicting(&desk);
+    std::fs::write(desk.path("o/large_labels.tif"), "drawn meanwhile").unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
+    assert_eq!(desk.bytes("o/large_labels.tif.before-1"), b"drawn meanwhile");
+    assert_eq!(desk.image("o/large_labels.tif").shape(), [48, 512, 512]);
+    // A folder that is moved with its results goes on being theirs.
+    std::fs::create_dir(desk.path("day")).unwrap();
+    for name in ["large.tif", "o"] {
+        std::fs::rename(desk.path(name), desk.path("day").join(name)).unwrap();
+    }
+    desk.run(&["predict", "day/large.tif", "--model", "nuclei-dog", "--outputs", "labels", "--out", "day/o"]).ok();
+}

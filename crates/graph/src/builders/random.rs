@@ -12,8 +12,7 @@ use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::infer::{Info, step};
 use crate::limits::GraphLimits;
 use crate::op::{
-    Activation, AspectPolicy, BinaryOp, CoordinateMode, NearestMode, Op, PadMode, ReduceOp, ResizeAttrs, ResizeMode,
-    UnaryOp,
+    Activation, BinaryOp, CoordinateMode, NearestMode, Op, PadMode, ReduceOp, ResizeAttrs, ResizeMode, UnaryOp,
 };
 use crate::opname::op_name;
 use crate::passes::quantize::{self, Activations, Group, QuantRange};
@@ -394,12 +393,7 @@ impl Maker<'_> {
                 NearestMode::RoundPreferCeil,
                 NearestMode::Ceil,
             ]),
-            cubic_coeff_a: -0.75,
-            exclude_outside: false,
-            extrapolation_value: 0.0,
-            antialias: false,
-            axes: None,
-            policy: AspectPolicy::Stretch,
+            ..ResizeAttrs::nearest()
         };
         let by_length = self.draw.yes(3);
         let draw = &mut self.draw;

@@ -130,7 +130,7 @@ fn names_of_lengths_do_not_grow_with_the_graph() {
     let mut graph = Graph::new("doubled");
     let mut x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(1), Dim::Free("n".into())]);
     for i in 0..200 {
-        // A length that is told by its sum doubles its name each time.
+        // A length named by its sum doubles its name each time.
         let sum = graph.push(format!("c{i}"), Op::Concat { axis: 1 }, &[Some(x), Some(x)]);
         x = graph.push(format!("r{i}"), Op::Activation(cytoscope_graph::Activation::Relu), &[Some(sum)]);
     }

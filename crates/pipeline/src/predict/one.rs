@@ -323,7 +323,7 @@ pub(crate) fn plausible(path: &Path, size: VoxelSize) -> Result<(), JobError> {
     known.check().map_err(|error| JobError::Mismatch {
         path: path.to_owned(),
         problem: error.to_string(),
-        next_step: "with --voxel-size Z,Y,X, or correct it in the file".to_owned(),
+        next_step: "use --voxel-size Z,Y,X, or correct the file".to_owned(),
     })
 }
 
