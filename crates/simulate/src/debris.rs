@@ -47,6 +47,42 @@ pub(crate) fn glow(
     })
 }
 
+/// Octaves of the structured background, each half as large and half as strong as the one before.
+const OCTAVES: i32 = 4;
+
+/// Adds the structured light outside nuclei; `labels` are their bodies.
+pub(crate) fn background(
+    light: &mut [f32],
+    labels: &[u32],
+    settings: &Settings,
+    grid: &Grid,
+    watch: &Watch<'_>,
+) -> Result<(), SimulateError> {
+    let wanted = settings.objects.background;
+    if wanted.strength <= 0.0 {
+        return Ok(());
+    }
+    let mut rng = random::stream(settings.seed, Purpose::Background, 0);
+    let octaves: Vec<(Texture, f64, f32)> =
+        (0..OCTAVES).map(|i| (Texture::new(rng.random()), wanted.grain_um * 0.5f64.powi(i), 0.5f32.powi(i))).collect();
+    let photons = (settings.camera.photons * wanted.strength) as f32;
+    let ridges = wanted.ridges as f32;
+    let (plane, row) = (grid.plane(), grid.shape[2]);
+    each_slab(light, plane, watch, |z, slice| {
+        for (i, (value, label)) in slice.iter_mut().zip(&labels[z * plane..]).enumerate() {
+            if *label != 0 {
+                continue;
+            }
+            let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
+            let noise: f32 = octaves.iter().map(|(t, grain, weight)| weight * t.at(position, *grain)).sum();
+            // Clouds: noise of deviation 0.4 about 1. Ridges: high where the noise passes through 0.
+            let clouds = (1.0 + 2.0 * noise).max(0.0);
+            let sheets = 4.0 * (1.0 - 4.0 * noise.abs()).max(0.0).powi(2);
+            *value += photons * ((1.0 - ridges) * clouds + ridges * sheets);
+        }
+    })
+}
+
 /// Adds the light of debris outside the nuclei; `labels` are the nuclei's bodies.
 pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, grid: &Grid) {
     let (objects, region) = (&settings.objects, Region::new(settings, grid, 0.0));

@@ -7,6 +7,7 @@ use crate::{
     progress::{Watch, each_slab, each_slab_of_two},
     random::{self, Purpose},
     settings::MAX_HAZE,
+    texture::Texture,
 };
 use rand::Rng;
 
@@ -15,6 +16,8 @@ use rand::Rng;
 pub(crate) struct Illumination {
     brightest_um: [f64; 2],
     per_um2: f64,
+    /// The slow random factor: its noise, grain in µm and strength.
+    bias: Option<(Texture, f64, f64)>,
 }
 
 impl Illumination {
@@ -25,13 +28,22 @@ impl Illumination {
         let brightest_um = [height, width].map(|e| e * rng.random_range(1.0 / 3.0..2.0 / 3.0));
         let farthest = |edge: f64, at: f64| at.max(edge - at).powi(2);
         let largest = farthest(height, brightest_um[0]) + farthest(width, brightest_um[1]);
-        Self { brightest_um, per_um2: settings.optics.unevenness / largest }
+        let strength = settings.optics.bias;
+        let bias = (strength > 0.0).then(|| {
+            let seed = random::stream(settings.seed, Purpose::Bias, 0).random();
+            (Texture::new(seed), 0.5 * grid.extent_um().into_iter().fold(0.0, f64::max), strength)
+        });
+        Self { brightest_um, per_um2: settings.optics.unevenness / largest, bias }
     }
 
-    /// The light at a place in the plane, relative to the brightest.
-    pub(crate) fn at(&self, y_um: f64, x_um: f64) -> f64 {
-        let [y, x] = self.brightest_um;
-        1.0 - self.per_um2 * ((y_um - y).powi(2) + (x_um - x).powi(2))
+    /// The light at a place, relative to the brightest (before the slow random factor).
+    pub(crate) fn at(&self, position_um: [f64; 3]) -> f64 {
+        let ([y, x], [_, y_um, x_um]) = (self.brightest_um, position_um);
+        let field = 1.0 - self.per_um2 * ((y_um - y).powi(2) + (x_um - x).powi(2));
+        match &self.bias {
+            None => field,
+            Some((noise, grain_um, strength)) => field * (strength * f64::from(noise.at(position_um, *grain_um))).exp(),
+        }
     }
 }
 
@@ -94,16 +106,27 @@ pub(crate) fn fluorescence(
     let light = Illumination::new(settings, grid);
     let background = settings.camera.background_photons;
     each_slab(&mut signal, grid.plane(), &watch.part(0.68, 0.72), |z, slice| {
-        let depth = (-optics.attenuation_per_um * grid.position_um(0, z)).exp();
+        let z_um = grid.position_um(0, z);
+        let depth = (-optics.attenuation_per_um * z_um).exp();
         for (y, line) in slice.chunks_exact_mut(grid.shape[2]).enumerate() {
             let y_um = grid.position_um(1, y);
             for (x, value) in line.iter_mut().enumerate() {
-                let photons = light.at(y_um, grid.position_um(2, x)) * (depth * f64::from(*value) + background);
+                let photons = light.at([z_um, y_um, grid.position_um(2, x)]) * (depth * f64::from(*value) + background);
                 *value = photons as f32;
             }
         }
     })?;
-    noise::expose(&mut signal, grid, &settings.camera, settings.seed, &watch.part(0.72, 1.0))
+    let smoothing = settings.camera.smoothing_voxels;
+    if smoothing <= 0.0 {
+        return noise::expose(&mut signal, grid, &settings.camera, settings.seed, &watch.part(0.72, 1.0));
+    }
+    let counts = noise::expose(&mut signal, grid, &settings.camera, settings.seed, &watch.part(0.72, 0.9))?;
+    signal.iter_mut().zip(counts).for_each(|(s, c)| *s = f32::from(c));
+    let sigma_um = [0.5, 1.0, 1.0];
+    let sigma_um = [0, 1, 2].map(|a| sigma_um[a] * smoothing * grid.voxel_um[a]);
+    optics::blur(&mut signal, &mut Vec::new(), grid, sigma_um, &watch.part(0.9, 1.0))?;
+    // A cast from float saturates at both ends of 16 bits.
+    Ok(signal.into_iter().map(|s| s.round() as u16).collect())
 }
 
 #[cfg(test)]
@@ -117,9 +140,9 @@ mod tests {
         let grid = settings.check().unwrap();
         let light = Illumination::new(&settings, &grid);
         let [_, height, width] = grid.extent_um();
-        let corners = [(0.0, 0.0), (0.0, width), (height, 0.0), (height, width)].map(|(y, x)| light.at(y, x));
+        let corners = [(0.0, 0.0), (0.0, width), (height, 0.0), (height, width)].map(|(y, x)| light.at([0.0, y, x]));
         let darkest = corners.into_iter().fold(1.0, f64::min);
         assert!((darkest - (1.0 - settings.optics.unevenness)).abs() < 1e-9);
-        assert!((light.at(light.brightest_um[0], light.brightest_um[1]) - 1.0).abs() < 1e-12);
+        assert!((light.at([0.0, light.brightest_um[0], light.brightest_um[1]]) - 1.0).abs() < 1e-12);
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> R
             for (x, value) in line.iter_mut().enumerate() {
                 // A weak object's formula may leave the possible where the object is not weak.
                 let relative = f64::from((1.0 + *value).clamp(0.02, 4.0));
-                let photons = camera.photons * light.at(y_um, grid.position_um(2, x)) * relative;
+                let photons = camera.photons * light.at([0.0, y_um, grid.position_um(2, x)]) * relative;
                 *value = (photons + camera.background_photons) as f32;
             }
         }

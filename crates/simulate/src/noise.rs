@@ -134,6 +134,7 @@ mod tests {
             read_noise_photons: 0.0,
             gain_counts_per_photon: 1.0,
             offset_counts: 5.0,
+            smoothing_voxels: 0.0,
         };
         let mut photons = [0.0, -3.0, 1e9];
         let counts = expose(&mut photons, &grid, &camera, 1, &Watch::new(&|_| true)).unwrap();

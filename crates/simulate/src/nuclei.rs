@@ -1,7 +1,7 @@
 //! Fluorescent nuclei: chromatin texture, nucleoli, a rim, and a brightness of their own.
 
 use crate::{
-    Made, Settings, SimulateError, Truth, debris, exposure,
+    Made, Objects, Settings, SimulateError, Truth, debris, exposure,
     form::Form,
     grid::Grid,
     placement,
@@ -28,6 +28,8 @@ pub(crate) struct Nucleus {
     even: bool,
     /// Centre and radius in µm.
     nucleoli: Vec<([f64; 3], f64)>,
+    /// Centre and radius in µm of bright spots.
+    spots: Vec<([f64; 3], f64)>,
 }
 
 impl Nucleus {
@@ -44,9 +46,13 @@ impl Nucleus {
             })
             .collect();
         match Form::new(settings, index).mitotic_brightness() {
-            None => Self { blob, brightness, chromatin, nucleoli, even: false },
+            None => {
+                let spots = spots(&blob, index, settings);
+                Self { blob, brightness, chromatin, nucleoli, spots, even: false }
+            }
             Some(times) => {
-                Self { blob, brightness: brightness * times as f32, chromatin, nucleoli: Vec::new(), even: true }
+                let brightness = brightness * times as f32;
+                Self { blob, brightness, chromatin, nucleoli: Vec::new(), spots: Vec::new(), even: true }
             }
         }
     }
@@ -63,20 +69,47 @@ impl Nucleus {
 
     /// How far a position is inside a nucleolus: 0 outside, 1 inside, with a soft border of 0.3 µm.
     pub(crate) fn nucleolus(&self, position_um: [f64; 3]) -> f32 {
-        let inside = |(centre, radius): &([f64; 3], f64)| {
-            let distance = (0..3).map(|a| (position_um[a] - centre[a]).powi(2)).sum::<f64>().sqrt();
-            smooth_step(((radius - distance) / 0.3 + 0.5) as f32)
-        };
-        self.nucleoli.iter().map(inside).fold(0.0, f32::max)
+        inside(&self.nucleoli, position_um, 0.3)
     }
 
     /// Stain at a position inside, at a relative radius; about 1 for the average nucleus.
-    fn stain(&self, position_um: [f64; 3], relative_radius: f32, texture: f32) -> f32 {
-        let texture = if self.even { 0.15 * texture } else { texture };
+    fn stain(&self, position_um: [f64; 3], relative_radius: f32, objects: &Objects) -> f32 {
+        let texture = objects.texture as f32 * if self.even { 0.15 } else { 1.0 };
         let chromatin = 1.0 + texture * (2.0 * self.chromatin(position_um) + 0.3 * rim(relative_radius));
         let nucleoli = 1.0 - (1.2 * texture).min(0.9) * self.nucleolus(position_um);
-        self.brightness * (chromatin * nucleoli).max(0.08)
+        let body = (chromatin * nucleoli).max(0.08);
+        if self.even {
+            return self.brightness * body;
+        }
+        let spots = inside(&self.spots, position_um, 0.3 * objects.spots.size * self.blob.radius_um);
+        let depth = 1.0 - objects.hollow as f32 * (1.0 - rim(relative_radius));
+        self.brightness * (body * depth + objects.spots.brightness as f32 * spots)
     }
+}
+
+/// The bright spots of the `index`-th nucleus, from a stream of their own.
+fn spots(blob: &Blob, index: usize, settings: &Settings) -> Vec<([f64; 3], f64)> {
+    let wanted = settings.objects.spots;
+    if wanted.count <= 0.0 || wanted.brightness <= 0.0 {
+        return Vec::new();
+    }
+    let mut rng = random::stream(settings.seed, Purpose::Spots, index);
+    let count = (wanted.count * rng.random_range(0.5..1.5)).round() as usize;
+    (0..count)
+        .map(|_| {
+            let place = blob.point_um(random::unit_vector(&mut rng), rng.random_range(0.0..0.85));
+            (place, blob.radius_um * wanted.size * rng.random_range(0.6..1.4))
+        })
+        .collect()
+}
+
+/// How far a position is inside the nearest of some balls: 0 outside, 1 inside, with a border as soft as `soft_um`.
+fn inside(balls: &[([f64; 3], f64)], position_um: [f64; 3], soft_um: f64) -> f32 {
+    let share = |(centre, radius): &([f64; 3], f64)| {
+        let distance = (0..3).map(|a| (position_um[a] - centre[a]).powi(2)).sum::<f64>().sqrt();
+        smooth_step(((radius - distance) / soft_um + 0.5) as f32)
+    };
+    balls.iter().map(share).fold(0.0, f32::max)
 }
 
 /// 0 deep inside a nucleus, 1 at its surface.
@@ -135,7 +168,7 @@ impl Scene {
         photons: f64,
         watch: &Watch<'_>,
     ) -> Result<Vec<f32>, SimulateError> {
-        let (texture, photons) = (settings.objects.texture as f32, photons as f32);
+        let photons = photons as f32;
         let mut light = vec![0.0; grid.len()];
         let (plane, row) = (grid.plane(), grid.shape[2]);
         each_slab(&mut light, plane, watch, |z, slice| {
@@ -144,7 +177,7 @@ impl Scene {
                 if label > 0 {
                     let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
                     let relative_radius = self.relative_radius[z * plane + i];
-                    *value = photons * self.nuclei[label - 1].stain(position, relative_radius, texture);
+                    *value = photons * self.nuclei[label - 1].stain(position, relative_radius, &settings.objects);
                 }
             }
         })?;
@@ -159,7 +192,8 @@ pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> R
     let Scene { mut labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
     let mean_light = visible::mean_light(&labels, &light, nuclei.len(), settings, grid);
-    debris::glow(&mut light, &labels, settings, grid, &watch.part(0.42, 0.44))?;
+    debris::glow(&mut light, &labels, settings, grid, &watch.part(0.42, 0.43))?;
+    debris::background(&mut light, &labels, settings, grid, &watch.part(0.43, 0.44))?;
     debris::scatter(&mut light, &labels, settings, grid);
     let peaks = visible::outline(&mut labels, &nuclei, &mean_light, settings, grid, &watch.part(0.44, 0.55))?;
     let mut object_count = nuclei.len();

@@ -108,6 +108,66 @@ impl Default for Debris {
     }
 }
 
+/// Bright spots inside nuclei (chromocentres, nuclear bodies, foci).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spots {
+    /// Spots in a nucleus on average, 0 to 100.
+    pub count: f64,
+    /// Light of a spot above that around it, relative to the nucleus' own, 0 to 20.
+    pub brightness: f64,
+    /// Diameter of a spot as a share of the nucleus', 0.02 to 0.5.
+    pub size: f64,
+}
+
+impl Spots {
+    /// None.
+    pub const NONE: Self = Self { count: 0.0, brightness: 0.0, size: 0.15 };
+
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        within("objects.spots.count", self.count, 0.0..=100.0)?;
+        within("objects.spots.brightness", self.brightness, 0.0..=20.0)?;
+        within("objects.spots.size", self.size, 0.02..=0.5)
+    }
+}
+
+impl Default for Spots {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// Structured light that belongs to no nucleus: fractal noise, from smooth clouds to filaments.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Background {
+    /// Its mean light relative to the average nucleus, 0 to 2.
+    pub strength: f64,
+    /// Size of its coarsest grains in µm, 0.1 to 1000; three finer octaves are added.
+    pub grain_um: f64,
+    /// 0 for clouds, 1 for filaments and sheets (ridges of the noise).
+    pub ridges: f64,
+}
+
+impl Background {
+    /// None.
+    pub const NONE: Self = Self { strength: 0.0, grain_um: 10.0, ridges: 0.0 };
+
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        within("objects.background.strength", self.strength, 0.0..=2.0)?;
+        within("objects.background.grain_um", self.grain_um, 0.1..=1000.0)?;
+        within("objects.background.ridges", self.ridges, 0.0..=1.0)
+    }
+}
+
+impl Default for Background {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 /// Where nuclei may lie.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]

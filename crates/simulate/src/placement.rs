@@ -110,7 +110,11 @@ pub(crate) fn place(
         let diameter = random::log_normal(&mut rng, objects.diameter_um, objects.diameter_spread)
             .clamp(0.5 * objects.diameter_um, 2.0 * objects.diameter_um);
         let form = Form::new(settings, blobs.len());
-        let round = form.shaped(Blob::random(&mut rng, diameter));
+        let mut drawn = Blob::random(&mut rng, diameter);
+        if objects.bumps != 1.0 {
+            drawn = drawn.with_bumps(objects.bumps);
+        }
+        let round = form.shaped(drawn);
         for _ in 0..ATTEMPTS {
             let mut blob = round.clone();
             let touches = !blobs.is_empty() && rng.random::<f64>() < objects.touching;

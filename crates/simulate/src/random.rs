@@ -31,6 +31,12 @@ pub(crate) enum Purpose {
     Varied = 11,
     /// The light between objects.
     Glow = 12,
+    /// Bright spots inside one nucleus.
+    Spots = 13,
+    /// Structured background.
+    Background = 14,
+    /// Slow factor on the light.
+    Bias = 15,
 }
 
 /// The stream of one object or slice.

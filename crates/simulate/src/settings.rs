@@ -1,6 +1,6 @@
 //! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
 
-use crate::{Debris, Placement, SimulateError, Stretch, Truth, TruthOutline, grid::Grid};
+use crate::{Background, Debris, Placement, SimulateError, Spots, Stretch, Truth, TruthOutline, grid::Grid};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
@@ -111,6 +111,18 @@ pub struct Objects {
     /// What shines and is no nucleus.
     #[serde(default)]
     pub debris: Debris,
+    /// How irregular bodies are: 1 for bumps of about 5 % of the radius, 0 for ellipsoids, up to 4. Not for cells.
+    #[serde(default = "default_bumps")]
+    pub bumps: f64,
+    /// How much darker a nucleus is deep inside than at its rim, 0 (as bright) to 0.9. Nuclei only.
+    #[serde(default)]
+    pub hollow: f64,
+    /// Bright spots inside nuclei. Nuclei only.
+    #[serde(default)]
+    pub spots: Spots,
+    /// Structured light outside nuclei, anywhere in the field. Nuclei only.
+    #[serde(default)]
+    pub background: Background,
 }
 
 /// Light on its way to the camera.
@@ -136,6 +148,10 @@ pub struct Optics {
     /// Width of the haze along Z, Y, X: standard deviation in µm, 0 to 50.
     #[serde(default = "default_haze")]
     pub haze_sigma_um: [f64; 3],
+    /// Slow random factor on the light, in all three axes: standard deviation of its logarithm is about a third of this
+    /// number, 0 to 2. Its grain is half the longest side of the field. Fluorescence only.
+    #[serde(default)]
+    pub bias: f64,
     /// Light lost in depth: the signal falls by `exp(-attenuation_per_um · z)`, in 1/µm.
     pub attenuation_per_um: f64,
     /// Numerical aperture of the condenser in water, 0 to 1.2: a wider cone of light blurs what is out of focus sooner.
@@ -143,6 +159,10 @@ pub struct Optics {
     pub condenser_na: f64,
     /// Distance from focus in µm over which an object slice still counts. Bright-field only.
     pub defocus_range_um: f64,
+}
+
+fn default_bumps() -> f64 {
+    1.0
 }
 
 fn default_tail() -> [f64; 3] {
@@ -168,6 +188,10 @@ pub struct Camera {
     pub gain_counts_per_photon: f64,
     /// Counts of the camera without light.
     pub offset_counts: f64,
+    /// Smoothing of the recorded image (denoising, deconvolution, interpolation), which correlates the noise of neighbouring
+    /// voxels: standard deviation in voxels along Y and X, half of it along Z, 0 to 3. Fluorescence only.
+    #[serde(default)]
+    pub smoothing_voxels: f64,
 }
 
 /// Everything a stack is made from. All of it is kept with the stack, so that it can be made again.
@@ -211,6 +235,10 @@ impl Settings {
             mitotic: 0.0,
             glow: 0.0,
             debris: Debris::NONE,
+            bumps: default_bumps(),
+            hollow: 0.0,
+            spots: Spots::NONE,
+            background: Background::NONE,
         };
         let optics = Optics {
             psf_sigma_um: [0.9, 0.25, 0.25],
@@ -220,6 +248,7 @@ impl Settings {
             haze: 0.15,
             haze_per_um: 0.0,
             haze_sigma_um: default_haze(),
+            bias: 0.0,
             attenuation_per_um: 0.003,
             condenser_na: 0.5,
             defocus_range_um: 6.0,
@@ -230,6 +259,7 @@ impl Settings {
             read_noise_photons: 1.8,
             gain_counts_per_photon: 2.0,
             offset_counts: 100.0,
+            smoothing_voxels: 0.0,
         };
         let (voxel_size_um, objects, optics, camera) = match kind {
             Kind::Nuclei => (VoxelSize::new_um(1.0, 0.4, 0.4), objects, optics, camera),
@@ -290,6 +320,10 @@ impl Settings {
         within("objects.mitotic", objects.mitotic, 0.0..=1.0)?;
         within("objects.glow", objects.glow, 0.0..=1.0)?;
         objects.debris.check()?;
+        within("objects.bumps", objects.bumps, 0.0..=4.0)?;
+        within("objects.hollow", objects.hollow, 0.0..=0.9)?;
+        objects.spots.check()?;
+        objects.background.check()?;
         self.truth.check()?;
         if self.kind == Kind::Cells {
             within(
@@ -311,6 +345,7 @@ impl Settings {
         for sigma in optics.haze_sigma_um {
             within("optics.haze_sigma_um", sigma, 0.0..=50.0)?;
         }
+        within("optics.bias", optics.bias, 0.0..=2.0)?;
         within("optics.attenuation_per_um", optics.attenuation_per_um, 0.0..=1.0)?;
         within("optics.condenser_na", optics.condenser_na, 0.0..=1.2)?;
         within("optics.defocus_range_um", optics.defocus_range_um, 0.0..=50.0)?;
@@ -319,6 +354,7 @@ impl Settings {
         within("camera.read_noise_photons", camera.read_noise_photons, 0.0..=1e4)?;
         within("camera.gain_counts_per_photon", camera.gain_counts_per_photon, 1e-3..=1e3)?;
         within("camera.offset_counts", camera.offset_counts, 0.0..=65535.0)?;
+        within("camera.smoothing_voxels", camera.smoothing_voxels, 0.0..=3.0)?;
         Ok(Grid { shape: shape_zyx, voxel_um })
     }
 }

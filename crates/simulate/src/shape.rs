@@ -78,6 +78,13 @@ impl Blob {
         Self { centre_um: [0.0; 3], radius_um, to_unit, from_unit, bumps, half_um }
     }
 
+    /// This body with its bumps `factor` times as high, at most a fifth of the radius.
+    pub(crate) fn with_bumps(&self, factor: f64) -> Self {
+        let bumps = self.bumps.map(|b| Bump { amplitude: (b.amplitude * factor).clamp(-0.2, 0.2), ..b });
+        let half_um = self.from_unit.map(|row| dot(row, row).sqrt() * swell(&bumps));
+        Self { bumps, half_um, ..self.clone() }
+    }
+
     /// This body with the space about its centre scaled along Z, Y, X, and its volume kept.
     pub(crate) fn stretched(&self, factors: [f64; 3]) -> Self {
         let mean = (factors[0] * factors[1] * factors[2]).cbrt();

@@ -1,25 +1,22 @@
 //! Settings drawn over wide ranges: what a network must have met to work on stacks that nobody simulated.
 //!
-//! The middle of the distribution of nuclei are embryos under a light-sheet or spinning-disk microscope with an
-//! electron-multiplying camera: balls of touching nuclei, 9 to 20 µm, drawn out along Z, at few photons. The rest are tissue
-//! and cultures: clean, isotropic, sparse, dense.
+//! Nearly half of the stacks of nuclei are embryos under a light-sheet or spinning-disk microscope with an
+//! electron-multiplying camera: balls of touching nuclei, drawn out along Z, at few photons. The rest are tissue and
+//! cultures: clean, isotropic, sparse, dense. Nuclei of all sizes look alike but for the blur.
 
 use crate::{
-    Debris, Kind, Placement, Settings, Stretch, Truth, TruthOutline,
+    Background, Debris, Kind, Placement, Settings, Spots, Stretch, Truth, TruthOutline,
     random::{self, Purpose},
 };
 use cytoscope_volume::VoxelSize;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-/// The voxel size in µm, Z, Y, X, that networks for nuclei work at.
-const NETWORK_VOXEL_UM: [f64; 3] = [1.75, 0.8, 0.8];
-
 /// Nuclei a stack has at least, where they fit.
 const LEAST_NUCLEI: f64 = 6.0;
 
 /// The share of the looks of nuclei that are embryos.
-const EMBRYOS: f64 = 0.7;
+const EMBRYOS: f64 = 0.45;
 
 /// Draws from ranges.
 struct Draw(ChaCha8Rng);
@@ -61,12 +58,14 @@ impl Settings {
     /// Settings drawn over wide ranges by the seed: voxel size, size and form of objects, how they lie, brightness, blur,
     /// haze and noise. A network taught on a few dozen of such stacks meets most that microscopes do.
     ///
-    /// Of nuclei, seven in ten stacks are like embryos: voxels of 1.75 × 0.8 × 0.8 µm (four in ten) or 0.5 to 2.8 × 0.35 to
-    /// 1.1 µm; bodies of 8.5 to 18 µm, 1.1 to 1.8 times as long along Z, in thin walls mostly flat; in balls or shells of 24
-    /// to 52 µm (three in four) or anywhere, 2 to 22 % of that space; 4.5 to 70 photons at a gain of 14 to 56 counts. The
-    /// others are clean tissue (30 to 150 photons), isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %), with
-    /// bodies of 7 to 16 µm. The truth has outlines where nuclei are seen to end (8 to 28 % of an even nucleus' peak) and
-    /// leaves out those with less than 35 to 50 % of the light of bright ones.
+    /// Of nuclei, everything is drawn relative to their diameter, which is 4 to 30 µm: 9 to 30 voxels in the plane, slices 1
+    /// to 6 times as thick as voxels are wide but at least three to a nucleus. Within a stack diameters spread by 0.1 to
+    /// 0.35 (standard deviation of the logarithm). Nearly half of the stacks are like embryos: bodies 1.1 to 1.8 times as
+    /// long along Z, in balls, shells or anywhere, blurred mostly along Z, at few photons. The others are clean tissue,
+    /// isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %). Some nuclei have bright spots or a bright rim, some
+    /// stacks a structured background, a bias field or smoothed noise. The truth has outlines where nuclei are seen to end,
+    /// at a level between each nucleus' own and one for the whole stack, and leaves out those with less than 10 to 35 % of
+    /// the light of bright ones; what else shines is dimmer than those, or much smaller.
     ///
     /// Of cells and label-free pairs, sizes, densities, blur and photons are drawn about the defaults.
     pub fn varied(kind: Kind, shape_zyx: [usize; 3], seed: u64) -> Self {
@@ -95,64 +94,73 @@ fn nuclei(settings: &mut Settings, draw: &mut Draw) {
     let other = draw.even(0.0, 1.0);
     let look = if draw.chance(EMBRYOS) {
         Look::Embryo
-    } else if other < 0.33 {
+    } else if other < 0.3 {
         Look::Clean
-    } else if other < 0.56 {
+    } else if other < 0.5 {
         Look::Isotropic
-    } else if other < 0.76 {
+    } else if other < 0.7 {
         Look::Sparse
     } else {
         Look::Dense
     };
-    let voxel = nuclear_voxel(look, draw);
-    set_voxel(settings, voxel);
-    nuclear_objects(settings, look, draw);
-    nuclear_optics(settings, look, draw);
+    let diameter_um = draw.log(4.0, 30.0);
+    set_voxel(settings, nuclear_voxel(look, diameter_um, draw));
+    // Nuclei dimmer than this share of bright ones are not in the truth.
+    let least_brightness = draw.log(0.1, 0.35);
+    nuclear_objects(settings, look, diameter_um, least_brightness, draw);
+    nuclear_optics(settings, look, diameter_um, draw);
     nuclear_camera(settings, look, draw);
-    settings.truth = Truth {
-        outline: TruthOutline::Visible {
-            share: if look == Look::Embryo { draw.even(0.08, 0.2) } else { draw.even(0.15, 0.28) },
-            common: 0.0,
-        },
-        least_brightness: draw.even(0.35, 0.5),
-    };
+    // Nobody labels what is lost in the background.
+    let least_brightness = least_brightness.max(1.2 * settings.objects.background.strength).min(1.0);
+    let share = if look == Look::Embryo { draw.log(0.08, 0.25) } else { draw.log(0.12, 0.5) };
+    let common = draw.even(0.3, 1.0);
+    settings.truth = Truth { outline: TruthOutline::Visible { share, common }, least_brightness };
 }
 
-fn nuclear_voxel(look: Look, draw: &mut Draw) -> [f64; 3] {
-    let plain = draw.chance(0.4);
-    let (xy, ratio) = match look {
-        Look::Embryo | Look::Sparse => (draw.log(0.35, 1.1), draw.log(1.3, 4.0)),
-        Look::Clean | Look::Dense => (draw.log(0.3, 0.8), draw.log(1.0, 4.0)),
-        Look::Isotropic => (draw.log(0.5, 1.1), 1.0),
+/// Voxel size Z, Y, X in µm: 9 to 30 voxels to a diameter in the plane, and at least three slices.
+fn nuclear_voxel(look: Look, diameter_um: f64, draw: &mut Draw) -> [f64; 3] {
+    let xy = diameter_um / draw.log(9.0, 30.0);
+    let ratio = match look {
+        Look::Embryo | Look::Sparse => draw.log(1.3, 6.0),
+        Look::Clean | Look::Dense => draw.log(1.0, 5.0),
+        Look::Isotropic => 1.0,
     };
-    if plain && look == Look::Embryo { NETWORK_VOXEL_UM } else { [(xy * ratio).clamp(0.5, 2.8), xy, xy] }
+    [(xy * ratio).min(diameter_um / 3.0).max(xy), xy, xy]
 }
 
-fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
+fn nuclear_objects(settings: &mut Settings, look: Look, diameter_um: f64, least_brightness: f64, draw: &mut Draw) {
     let field = field_um3(settings);
     let embryo = look == Look::Embryo;
     let objects = &mut settings.objects;
-    objects.diameter_um = match look {
-        Look::Embryo => draw.log(8.5, 18.0),
-        Look::Dense => draw.log(7.0, 12.0),
-        _ => draw.log(7.0, 16.0),
-    };
-    objects.diameter_spread = draw.even(0.08, 0.25);
-    objects.brightness_spread = draw.even(0.1, 0.45);
-    objects.texture = draw.even(0.0, 0.7);
+    objects.diameter_um = diameter_um;
+    objects.diameter_spread = draw.even(0.1, 0.35);
+    objects.brightness_spread = draw.even(0.1, 0.6);
+    objects.texture = draw.even(0.0, 0.8);
+    objects.bumps = draw.even(0.5, 2.5);
+    objects.hollow = draw.sometimes(0.2, 0.1, 0.7);
+    let (count, brightness, size) = (draw.log(2.0, 25.0), draw.log(0.5, 3.0), draw.log(0.06, 0.25));
+    if draw.chance(0.2) {
+        objects.spots = Spots { count, brightness, size };
+    }
+    let (strength, grain, ridges) = (draw.log(0.03, 0.35), draw.log(0.5, 8.0), draw.even(0.0, 1.0));
+    if draw.chance(0.35) {
+        objects.background = Background { strength, grain_um: grain * diameter_um, ridges };
+    }
     let long = if embryo { draw.log(1.1, 1.8) } else { draw.log(0.8, 1.3) };
     let wide = draw.log(0.87, 1.15);
     let spread = draw.even(0.03, 0.18);
-    let (radius_um, hollow) = (draw.even(24.0, 52.0), draw.sometimes(0.5, 0.4, 0.92));
+    // Balls that hold a few to a few dozen nuclei.
+    let (radius_um, hollow) = (diameter_um * draw.even(1.8, 3.8), draw.sometimes(0.5, 0.4, 0.92));
     let clusters = draw.chance(if embryo { 0.75 } else { 0.15 });
     // Nuclei in a thin wall lie flat in it.
     let flat = if clusters && hollow > 0.0 { draw.even(0.2, 0.9) } else { draw.sometimes(0.6, 0.05, 0.3) };
     objects.stretch = Stretch { zyx: [long, wide, 1.0 / wide], spread, flat };
     objects.mitotic = draw.sometimes(0.4, 0.01, 0.06);
     objects.glow = draw.sometimes(0.6, 0.0, 0.12);
-    // Up to 15 pieces in a field of 100 µm every way.
-    let debris = draw.sometimes(0.7, 0.0, 15.0) * field / 1e6;
-    objects.debris = Debris { count: debris.ceil().min(500.0) as usize, brightness: draw.log(0.04, 0.35) };
+    // Up to 15 pieces in a field of seven diameters every way, all dimmer than what the truth tells of.
+    let debris = draw.sometimes(0.7, 0.0, 15.0) * field / (7.0 * diameter_um).powi(3);
+    let brightness = least_brightness * draw.log(0.1, 0.5);
+    objects.debris = Debris { count: debris.ceil().min(500.0) as usize, brightness };
     (objects.fill, objects.touching) = match look {
         Look::Embryo => (draw.log(0.02, 0.22), draw.even(0.0, 0.85)),
         Look::Clean | Look::Isotropic => (draw.even(0.08, 0.4), draw.even(0.3, 0.95)),
@@ -168,7 +176,7 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
         let ball = 4.0 / 3.0 * std::f64::consts::PI * radius_um.powi(3) * (1.0 - hollow.powi(3));
         room = field.min(count * ball);
         // A thin wall has room for few; it is full.
-        objects.fill *= 1.0 / (1.0 - hollow.powi(3)).max(0.35);
+        objects.fill = (objects.fill / (1.0 - hollow.powi(3)).max(0.35)).min(0.6);
         if look == Look::Sparse {
             objects.fill = (objects.fill * field / room).min(0.3);
         }
@@ -177,24 +185,26 @@ fn nuclear_objects(settings: &mut Settings, look: Look, draw: &mut Draw) {
     objects.fill = objects.fill.max((LEAST_NUCLEI * nucleus / room).min(0.35));
 }
 
-fn nuclear_optics(settings: &mut Settings, look: Look, draw: &mut Draw) {
+/// Blur and haze, as shares of the diameter: the same objective blurs small nuclei more.
+fn nuclear_optics(settings: &mut Settings, look: Look, diameter_um: f64, draw: &mut Draw) {
     let optics = &mut settings.optics;
     let (z, xy) = match look {
-        Look::Embryo => (draw.even(1.4, 4.2), draw.even(0.45, 1.4)),
-        Look::Clean => (draw.even(0.5, 1.5), draw.even(0.15, 0.45)),
-        Look::Isotropic => (draw.even(0.6, 2.0), draw.even(0.3, 0.8)),
-        Look::Sparse | Look::Dense => (draw.even(0.5, 2.2), draw.even(0.2, 0.8)),
+        Look::Embryo => (draw.log(0.08, 0.3), draw.log(0.03, 0.1)),
+        Look::Clean => (draw.log(0.03, 0.15), draw.log(0.01, 0.05)),
+        Look::Isotropic => (draw.log(0.03, 0.2), draw.log(0.02, 0.08)),
+        Look::Sparse | Look::Dense => (draw.log(0.03, 0.25), draw.log(0.015, 0.09)),
     };
-    optics.psf_sigma_um = [z, xy, xy];
+    optics.psf_sigma_um = [z * diameter_um, xy * diameter_um, xy * diameter_um];
     let often = if look == Look::Embryo { 0.75 } else { 0.3 };
     optics.tail_share = draw.sometimes(often, 0.15, 0.55);
-    let wide = draw.even(0.3, 3.0);
-    optics.tail_sigma_um = [draw.even(3.0, 8.0), wide, wide];
+    let wide = draw.even(0.02, 0.25) * diameter_um;
+    optics.tail_sigma_um = [draw.even(0.25, 0.65) * diameter_um, wide, wide];
     optics.haze = if look == Look::Clean { draw.even(0.0, 0.2) } else { draw.even(0.03, 0.35) };
-    optics.haze_per_um = draw.sometimes(0.5, 0.0, 0.004);
-    let spread = draw.even(3.0, 9.0);
+    optics.haze_per_um = draw.sometimes(0.5, 0.0, 0.05) / diameter_um;
+    let spread = draw.even(0.25, 0.7) * diameter_um;
     optics.haze_sigma_um = [spread * draw.even(1.0, 1.6), spread, spread];
-    optics.attenuation_per_um = draw.even(0.0, 0.015);
+    optics.bias = draw.sometimes(0.4, 0.2, 1.2);
+    optics.attenuation_per_um = draw.even(0.0, 0.18) / diameter_um;
     optics.unevenness = draw.even(0.0, 0.35);
 }
 
@@ -217,6 +227,7 @@ fn nuclear_camera(settings: &mut Settings, look: Look, draw: &mut Draw) {
         camera.gain_counts_per_photon = draw.log(0.5, 8.0);
     }
     camera.offset_counts = draw.even(80.0, 200.0);
+    camera.smoothing_voxels = draw.sometimes(0.25, 0.4, 1.2);
 }
 
 fn cells(settings: &mut Settings, draw: &mut Draw) {

@@ -18,10 +18,11 @@ pub(crate) fn mean_light(labels: &[u32], light: &[f32], count: usize, settings: 
     let row = grid.shape[2];
     for (line, (labels, light)) in labels.chunks_exact(row).zip(light.chunks_exact(row)).enumerate() {
         let (z, y) = (line / grid.shape[1], line % grid.shape[1]);
-        let depth = (-settings.optics.attenuation_per_um * grid.position_um(0, z)).exp();
+        let z_um = grid.position_um(0, z);
+        let depth = (-settings.optics.attenuation_per_um * z_um).exp();
         for (x, (label, value)) in labels.iter().zip(light).enumerate().filter(|(_, (l, _))| **l > 0) {
             let (sum, voxels) = &mut sums[*label as usize - 1];
-            *sum += depth * lit.at(grid.position_um(1, y), grid.position_um(2, x)) * f64::from(*value);
+            *sum += depth * lit.at([z_um, grid.position_um(1, y), grid.position_um(2, x)]) * f64::from(*value);
             *voxels += 1.0;
         }
     }
