@@ -2,6 +2,7 @@
 
 mod convert;
 mod devices;
+mod diameter;
 mod evaluate;
 mod failure;
 mod info;
@@ -52,6 +53,8 @@ enum Command {
     Devices(devices::DevicesCommand),
     /// Segment stacks or predict a stain: labels, maps and measurements
     Predict(Box<predict::Predict>),
+    /// Estimate the median diameter of the objects in stacks
+    Diameter(diameter::Diameter),
     /// Run an ONNX model on arrays and time it
     Run(run::Run),
     /// Make objects of a probability map
@@ -104,6 +107,7 @@ impl Command {
             Command::Convert(c) => c.run(),
             Command::Devices(c) => c.run(),
             Command::Predict(c) => c.run(),
+            Command::Diameter(c) => c.run(),
             Command::Run(c) => c.run(),
             Command::Segment(c) => c.run(),
             Command::Evaluate(c) => c.run(),

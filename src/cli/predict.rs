@@ -6,7 +6,7 @@ use clap::Args;
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs};
 use cytoscope_pipeline::{
-    Context, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, find_model, provenance,
+    Context, DiameterRequest, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, find_model, provenance,
 };
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_storage::Overwrite;
@@ -61,6 +61,10 @@ pub(crate) struct Predict {
     /// Voxel size in µm, Z,Y,X, where the files' own is wrong or missing.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
+    /// Median diameter of the objects in µm (in voxels where the voxel size is unknown), or auto to estimate it from each
+    /// stack: objects are brought to the size that the model was trained on.
+    #[arg(long, value_name = "UM|auto", default_value = "auto")]
+    diameter: DiameterRequest,
     /// Most memory to use, such as 2G; by default three quarters of what is free.
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
@@ -141,6 +145,7 @@ impl Predict {
             series: self.series,
             axes: self.axes.clone(),
             voxel_um: self.voxel_size,
+            diameter: self.diameter,
             memory_budget_bytes: self.memory_budget,
             resume: self.resume,
             threads: self.threads,

@@ -3,6 +3,7 @@
 use super::failure::{Failure, Outcome};
 use super::{devices, parse_threads, parse_zyx, print, print_json, progress};
 use clap::{Args, ValueEnum};
+use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_samples::Task;
 use cytoscope_storage::Overwrite;
@@ -43,6 +44,10 @@ pub(crate) struct Train {
     /// Voxels of a patch, Z,Y,X.
     #[arg(long, value_parser = parse_zyx)]
     patch: Option<[usize; 3]>,
+    /// Median diameter of the objects in µm (in voxels where files state no voxel size), or auto to measure it on the labels of
+    /// each pair: objects are brought to the model's nominal diameter.
+    #[arg(long, value_name = "UM|auto")]
+    diameter: Option<DiameterRequest>,
     /// Patches in a step.
     #[arg(long)]
     batch: Option<usize>,
@@ -100,6 +105,7 @@ impl Train {
         };
         config.patch_zyx = self.patch.or(config.patch_zyx);
         config.batch = self.batch.or(config.batch);
+        config.diameter = self.diameter.unwrap_or(config.diameter);
         if self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some() {
             config.budget.epochs = self.epochs;
             config.budget.minutes = self.minutes;

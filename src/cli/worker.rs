@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::{devices, signals};
 use clap::Args;
 use cytoscope_pipeline::worker::{Setup, no_further, serve};
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, DiameterJob, JobError};
 use cytoscope_train::{CheckJob, EstimateJob, TrainJob};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,6 +50,10 @@ fn further(kind: &str, job: Value, context: &Context) -> Result<Value, JobError>
         EstimateJob::KIND => {
             let job = read::<EstimateJob>(kind, job)?;
             written(&job.run(context, &devices::for_training(&job.device))?)
+        }
+        DiameterJob::KIND => {
+            let job = read::<DiameterJob>(kind, job)?;
+            written(&job.run(context, &devices::for_request(&job.prediction.device))?)
         }
         CheckJob::KIND => written(&read::<CheckJob>(kind, job)?.run(context)?),
         _ => no_further(kind, job, context),

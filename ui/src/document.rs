@@ -7,6 +7,7 @@ use crate::data::plane::Orientation;
 use crate::data::source::{FileSource, PlaneSource};
 use crate::results::Results;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
+use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::Extents;
 use cytoscope_volume::{Axes, Axis};
 use std::path::{Path, PathBuf};
@@ -139,6 +140,10 @@ pub struct Document {
     pub voxel_um: [f64; 3],
     /// Whether the file says all of it.
     pub voxel_known: bool,
+    /// How the objects on screen were made, in µm of this stack, where a prediction of this window said it.
+    pub segment: Option<SegmentOptions>,
+    /// Diameter of its objects.
+    pub object_size: crate::diameter::ObjectSize,
     /// Planes of intensities.
     pub source: Arc<dyn PlaneSource>,
     /// Channels.
@@ -188,6 +193,8 @@ impl Document {
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             voxel_um: size.map(|v| v.unwrap_or(1.0)),
             voxel_known,
+            segment: None,
+            object_size: Default::default(),
             source: Arc::new(FileSource::new(image.clone(), false)),
             channels,
             overlays: Vec::new(),

@@ -212,11 +212,19 @@ impl Workbench {
                 .error("Results cannot be written", format!("{}: {error}. Choose another folder.", out.display()));
             return;
         }
+        let Some(job) = self.prediction_job(id) else { return };
+        let title = format!("{} · {}", document.name, model.1);
+        self.predict_and_note(id, title, job);
+    }
+
+    /// The prediction of a document as the panel asks for it.
+    pub(crate) fn prediction_job(&self, id: u64) -> Option<PredictJob> {
+        let document = self.documents.iter().find(|d| d.id == id)?;
         let channel = self.panels.predict.channel.min(document.extents.channels.saturating_sub(1));
-        let job = PredictJob {
+        Some(PredictJob {
             inputs: vec![document.path.clone()],
-            model: model.0.clone(),
-            out,
+            model: self.model()?.name.clone(),
+            out: self.results_folder(document),
             device: self.settings.device.clone(),
             precision: self.settings.precision.parse().ok(),
             tiles: TileRequest { tile: None, overlap: None, blend: None },
@@ -226,13 +234,12 @@ impl Workbench {
             series: 0,
             axes: document.axes.clone(),
             voxel_um: None,
+            diameter: document.object_size.request,
             memory_budget_bytes: None,
             resume: false,
             threads: 0,
             overwrite: Default::default(),
-        };
-        let title = format!("{} · {}", document.name, model.1);
-        self.predict_and_note(id, title, job);
+        })
     }
 
     /// Makes objects of the probability on screen again.
@@ -380,6 +387,10 @@ impl Workbench {
                 // Of a batch there is one notice, at its end.
                 title.push_str(&format!(": {}", file_name(&report.input)));
                 self.batch_done.push(title);
+            }
+            if let Some(document) = self.documents.iter_mut().find(|d| d.id == id) {
+                document.object_size.found = report.diameter.or(document.object_size.found);
+                document.segment = report.segment.clone().or(document.segment.take());
             }
             self.show_results(id, &report.outputs);
         }

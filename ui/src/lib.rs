@@ -12,6 +12,7 @@ pub mod command;
 pub mod compare;
 pub mod correct;
 pub mod data;
+pub mod diameter;
 pub mod document;
 mod flow;
 pub mod letters;

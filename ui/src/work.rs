@@ -48,6 +48,11 @@ pub enum Purpose {
         /// The document.
         document: u64,
     },
+    /// Estimate the diameter of a document's objects.
+    Diameter {
+        /// The document.
+        document: u64,
+    },
     /// Look a training set through.
     Check,
     /// Teach a model.
@@ -62,7 +67,8 @@ impl Purpose {
             | Purpose::Preview { document }
             | Purpose::Keep { document }
             | Purpose::Measure { document } => Some(*document),
-            Purpose::Check | Purpose::Training => None,
+            // A failed or cancelled estimate changes nothing of the document.
+            Purpose::Diameter { .. } | Purpose::Check | Purpose::Training => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! This room owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean distance
 //! transform ([`distance`]), the h-maxima watershed ([`watershed`]), the chain of them all ([`segment`]), joining
 //! labels of neighbouring slabs ([`stitch`]), the measurement table ([`measure`]) and the metrics ([`matching`],
-//! [`regression`]). Volumes are slices in C order `[Z][Y][X]`; lengths are µm.
+//! [`regression`]), and the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are µm.
 //!
 //! It fails with [`ObjectsError`] when sizes do not fit or parameters leave their range.
 //!
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod assignment;
+pub mod blobs;
 pub mod components;
 pub mod distance;
 mod error;

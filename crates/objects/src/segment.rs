@@ -89,6 +89,27 @@ const MAX_WEIGHT_UM: f64 = 1e6;
 const MAX_VOLUME_UM3: f64 = 1e12;
 
 impl SegmentOptions {
+    /// The options for objects `factor` times as large: lengths are multiplied, and volumes by its cube.
+    pub fn scaled(&self, factor: f64) -> Self {
+        let height = match self.height {
+            Some(Height::DistancePlusSeeds { weight_um }) => {
+                Some(Height::DistancePlusSeeds { weight_um: weight_um * factor })
+            }
+            other => other,
+        };
+        // Seed heights are lengths where the height map is a distance.
+        let is_length =
+            matches!(self.height, Some(Height::Distance | Height::DistanceTimesMap | Height::DistancePlusSeeds { .. }));
+        Self {
+            smooth_um: self.smooth_um * factor,
+            height,
+            height_smooth_um: self.height_smooth_um * factor,
+            seed_height: if is_length { self.seed_height * factor } else { self.seed_height },
+            min_volume_um3: self.min_volume_um3 * factor.powi(3),
+            ..self.clone()
+        }
+    }
+
     /// Checks every number; called by [`segment`] and [`segment_in_place`], and to be called where options are read.
     ///
     /// # Errors

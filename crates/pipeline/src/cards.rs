@@ -39,6 +39,9 @@ pub struct ModelCard {
     pub documentation: String,
     /// Voxel size Z, Y, X in µm it was made for.
     pub voxel_um: Option<[f64; 3]>,
+    /// Diameter in µm, on that voxel size, that it brings objects to, where it does.
+    #[serde(default)]
+    pub object_diameter_um: Option<f64>,
     /// Channels it takes.
     pub input_channels: usize,
     /// Channels it gives.
@@ -131,6 +134,7 @@ pub fn card(name: impl Into<String>, path: &Path) -> ModelCard {
         description: String::new(),
         documentation: String::new(),
         voxel_um: None,
+        object_diameter_um: None,
         input_channels: 0,
         output_channels: 0,
         input_channel_names: Vec::new(),
@@ -191,6 +195,7 @@ fn describe(card: &mut ModelCard, package: Package) {
         Ok(model) => {
             card.task = Some(model.task);
             card.voxel_um = model.voxel_um;
+            card.object_diameter_um = model.object_diameter_um;
             card.input_channels = model.input_channels;
             card.output_channels = model.output_channels;
             card.segment = (model.task == Task::Segmentation).then_some(model.segment);

@@ -12,6 +12,7 @@
 pub mod cards;
 mod convert;
 pub mod devices;
+mod diameter;
 mod error;
 mod evaluate;
 mod job;
@@ -31,6 +32,7 @@ mod wire;
 pub mod worker;
 
 pub use convert::ConvertJob;
+pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use error::{JobError, JobErrorKind, model_sentence, naming};
 pub use evaluate::{EvaluateJob, EvaluateReport, PairReport};
 pub use job::{CancelToken, Context, Event, MAX_THREADS, Meter, check_threads};

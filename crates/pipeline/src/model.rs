@@ -57,6 +57,9 @@ pub struct Model {
     pub reach: Option<[usize; 3]>,
     /// Voxel size Z, Y, X in µm it was made for.
     pub voxel_um: Option<[f64; 3]>,
+    /// Diameter of the sphere with the volume of a usual object, in µm on the model's voxel size: stacks are brought to it.
+    /// `None` for models that take objects of the size they have.
+    pub object_diameter_um: Option<f64>,
     /// What is done to the stack before.
     pub preprocessing: Vec<Processing>,
     /// What is done to its output.
@@ -240,6 +243,12 @@ impl Model {
                 .and_then(|v| usize::try_from(v).ok())
                 .ok_or_else(|| bad(format!("config.cytoscope.{key} is {value}, expected the number of a channel"))),
         };
+        let object_diameter_um = match config.get("object_diameter_um") {
+            None | Some(serde_json::Value::Null) => None,
+            Some(value) => Some(value.as_f64().filter(|d| (1e-3..=1e6).contains(d)).ok_or_else(|| {
+                bad(format!("config.cytoscope.object_diameter_um is {value}, expected a diameter in µm above 0"))
+            })?),
+        };
         let segment_channel = number("segment_channel", 0)?;
         let seed_channel = number("seed_channel", segment_channel)?;
         let output_channels = match channels(output) {
@@ -255,6 +264,7 @@ impl Model {
             fingerprint: fingerprint(&package),
             on_disk: on_disk(&package.path),
             voxel_um: input.voxel_um(),
+            object_diameter_um: object_diameter_um.filter(|_| input.voxel_um().is_some()),
             preprocessing: input.processing.clone(),
             postprocessing: output.processing.clone(),
             output_index: 0,

@@ -1,5 +1,6 @@
 //! What made a result, written beside it so that it can be made again.
 
+use crate::diameter::ObjectDiameter;
 use crate::predict::{InputReport, PredictJob};
 use crate::results::FileRecord;
 use crate::{JobError, Model};
@@ -35,6 +36,9 @@ pub struct Provenance {
     pub derived: Vec<FileRecord>,
     /// Device it ran on and why.
     pub device: serde_json::Value,
+    /// The object diameter used, where the model states one.
+    #[serde(default)]
+    pub diameter: Option<ObjectDiameter>,
     /// Tiles, halo, blending.
     pub plan: serde_json::Value,
     /// Objects found, a time point.
@@ -196,6 +200,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         derived: read(path).map(|r| r.derived).unwrap_or_default(),
         outputs,
         device: serde_json::to_value(&report.device).unwrap_or_default(),
+        diameter: report.diameter,
         plan: serde_json::to_value(&report.plan).unwrap_or_default(),
         objects: report.objects.clone(),
         finished_unix_secs: std::time::SystemTime::now()

@@ -193,7 +193,8 @@ impl SegmentJob {
         let voxel_um = meta.voxel_size_um.zyx_or_unit();
         let zyx = extents.zyx;
         let maps = [self.channel, seed_channel];
-        let mut labels = label::label(context, &mut FileMap(stack), maps, voxel_um, &self.options, &folder)?;
+        let mut labels =
+            label::label(context, &mut FileMap(stack), maps, voxel_um, &self.options, label::OVERLAP_UM, &folder)?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
         labels.settle(context, min_voxels, self.options.drop_border)?;
         let objects = labels.count;

@@ -43,6 +43,8 @@ pub(crate) struct Stack {
     image: Image,
     pub extents: Extents,
     time: usize,
+    /// First voxel Z, Y, X of the part that is seen.
+    origin: [usize; 3],
 }
 
 /// Voxels read at a time where nothing else sets a slab's length.
@@ -50,7 +52,14 @@ const SLAB_VOXELS: usize = 4 << 20;
 
 impl Stack {
     pub(crate) fn new(image: &Image, time: usize) -> Self {
-        Self { image: image.clone(), extents: Extents::of(image.meta()), time }
+        Self { image: image.clone(), extents: Extents::of(image.meta()), time, origin: [0; 3] }
+    }
+
+    /// The part of the stack in a window Z, Y, X, which must lie inside it.
+    pub(crate) fn windowed(&self, window: &[Range<usize>; 3]) -> Self {
+        let origin = std::array::from_fn(|a| self.origin[a] + window[a].start);
+        let extents = Extents { zyx: std::array::from_fn(|a| window[a].len()), ..self.extents };
+        Self { image: self.image.clone(), extents, time: self.time, origin }
     }
 
     /// Voxels of a slice.
@@ -63,9 +72,16 @@ impl Stack {
         let meta = self.image.meta();
         let mut region = Region::whole(&meta.shape_full);
         let (c, s) = (channel / self.extents.samples, channel % self.extents.samples);
-        for (axis, start, size) in
-            [(Axis::T, self.time, 1), (Axis::Z, z.start, z.len()), (Axis::C, c, 1), (Axis::S, s, 1)]
-        {
+        let [_, ny, nx] = self.extents.zyx;
+        let [first_z, first_y, first_x] = self.origin;
+        for (axis, start, size) in [
+            (Axis::T, self.time, 1),
+            (Axis::Z, first_z + z.start, z.len()),
+            (Axis::Y, first_y, ny),
+            (Axis::X, first_x, nx),
+            (Axis::C, c, 1),
+            (Axis::S, s, 1),
+        ] {
             if let Some(i) = meta.axes_full.position(axis) {
                 region = region.with_range(i, start, size);
             }

@@ -55,6 +55,7 @@ impl Bench {
             series: 0,
             axes: Some(Axes::zyx()),
             voxel_um: None,
+            diameter: Default::default(),
             memory_budget_bytes: None,
             resume: false,
             threads: 2,

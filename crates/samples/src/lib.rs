@@ -56,7 +56,7 @@ pub use loader::{Batch, Loader, LoaderOptions};
 pub use normalise::{Normalise, Scaling};
 pub use objects::IgnoreLabel;
 pub use reader::{CacheUse, Outside};
-pub use sampler::{Origin, Patch, Sampler, SamplerOptions, StageTimes};
+pub use sampler::{ObjectScale, Origin, Patch, Sampler, SamplerOptions, StageTimes};
 pub use sources::{SourceOptions, Sources};
 pub use split::{Group, Split, SplitOptions, split};
 pub use targets::{GapWeight, TargetKind};

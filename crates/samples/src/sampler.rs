@@ -29,6 +29,9 @@ pub struct SamplerOptions {
     pub patch_zyx: [usize; 3],
     /// Voxel size Z, Y, X of the network's grid in µm; `None`: each file's own.
     pub voxel_um: Option<[f64; 3]>,
+    /// Brings the objects of every pair to one diameter, which needs `voxel_um`; `None`: objects keep the size they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectScale>,
     /// How often a patch is centred on an object (each as likely as another, however large) rather than anywhere, 0 to 1.
     pub object_bias: f64,
     /// Seed of all that is drawn.
@@ -54,6 +57,7 @@ impl Default for SamplerOptions {
         Self {
             patch_zyx: [32, 96, 96],
             voxel_um: None,
+            objects: None,
             object_bias: 0.7,
             seed: 0,
             augment: AugmentOptions::default(),
@@ -66,6 +70,20 @@ impl Default for SamplerOptions {
         }
     }
 }
+
+/// The size that objects are brought to: the network's voxel size is multiplied, for each pair, by the ratio of the pair's
+/// median object diameter (of the sphere of an object's volume) to the nominal one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectScale {
+    /// Diameter in µm, on the network's voxel size, that median objects get.
+    pub nominal_um: f64,
+    /// Diameter of every pair's objects in µm (in voxels where a file states no voxel size); `None`: measured on its labels.
+    pub given: Option<f64>,
+}
+
+/// Ratios of a pair's object diameter to the nominal one beyond which its labels are taken to be no objects.
+const SCALE_RANGE: [f64; 2] = [0.02, 50.0];
 
 /// Where a patch is from.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -120,6 +138,9 @@ struct Ready {
     /// Voxel size of the file and of its patches in µm.
     file_um: [f64; 3],
     patch_um: [f64; 3],
+    /// Voxel size of the network's grid in µm, in which targets are measured: that of patches, but where objects are brought
+    /// to one diameter.
+    network_um: [f64; 3],
     margin: [usize; 3],
     /// First patches of the tiling, and its places along each axis in voxels of the patches' grid.
     tiles_before: usize,
@@ -162,12 +183,14 @@ impl Sampler {
             .par_iter()
             .map(|entry| Ready::of(&sources, entry, &options))
             .collect::<Result<Vec<_>, _>>()?;
-        let radius_um = options.margin_um.unwrap_or_else(|| median_radius_um(&ready));
+        let usual_um = median_radius_um(&ready);
         let mut tiles = 0;
         for (ready, entry) in ready.iter_mut().zip(&sources.entries) {
             for a in 0..3 {
                 if options.target.needs_margin() {
                     // As far as half a patch: beyond that the margin costs more than it tells.
+                    let own_um = ready.index.median_diameter_um(ready.file_um).filter(|_| options.objects.is_some());
+                    let radius_um = options.margin_um.unwrap_or(own_um.map_or(usual_um, |d| d / 2.0));
                     let wanted = (radius_um / ready.patch_um[a]).ceil().max(1.0);
                     ready.margin[a] = wanted.min(options.patch_zyx[a] as f64 / 2.0) as usize;
                 }
@@ -413,8 +436,8 @@ impl Sampler {
         let target = if of_labels {
             let labels = self.labels(ready, entry, &plan.transform, &outer, &mut |t| lap(t), &mut times)?;
             let part = make::Inner { start: ready.margin, size: shape };
-            let target = make::make(&self.options.target, &labels, outer.size, part, ready.patch_um);
-            self.weigh(&labels, outer.size, part, ready.patch_um, &mut weight);
+            let target = make::make(&self.options.target, &labels, outer.size, part, ready.network_um);
+            self.weigh(&labels, outer.size, part, ready.network_um, &mut weight);
             target
         } else {
             stain
@@ -499,14 +522,23 @@ impl Ready {
             let bright = Brighter(target_moments.mean + target_moments.variance().sqrt());
             ObjectIndex::of(&sources.reader, entry.target, &entry.window, &bright)?
         };
-        let file_um = entry.voxel_or(options.voxel_um);
+        // Objects that are brought to a diameter are measured in voxels where a file states no voxel size.
+        let file_um = entry.voxel_or(if options.objects.is_some() { None } else { options.voxel_um });
+        let scale = match options.objects.filter(|_| options.target.of_labels()) {
+            None => 1.0,
+            Some(objects) => {
+                let diameter = objects.given.or_else(|| index.median_diameter_um(file_um));
+                diameter.map_or(1.0, |d| (d / objects.nominal_um).clamp(SCALE_RANGE[0], SCALE_RANGE[1]))
+            }
+        };
         Ok(Self {
             scaling,
             code,
             index,
             target_moments,
             file_um,
-            patch_um: options.voxel_um.unwrap_or(file_um),
+            patch_um: options.voxel_um.map_or(file_um, |v| v.map(|um| um * scale)),
+            network_um: options.voxel_um.unwrap_or(file_um),
             margin: [0; 3],
             tiles_before: 0,
             tiles: Default::default(),
@@ -549,6 +581,17 @@ fn check(options: &SamplerOptions) -> Result<(), SamplesError> {
     }
     for um in options.voxel_um.into_iter().flatten() {
         check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
+    }
+    if let Some(objects) = options.objects {
+        check_range(
+            "the nominal object diameter",
+            objects.nominal_um,
+            1e-6..=1e6,
+            "a length above 0 and up to 1 000 000 µm",
+        )?;
+        if let Some(given) = objects.given {
+            check_range("the object diameter", given, 1e-6..=1e6, "a length above 0 and up to 1 000 000")?;
+        }
     }
     check_range("object_bias", options.object_bias, 0.0..=1.0, "0 to 1")?;
     if let Some(margin) = options.margin_um {

@@ -176,6 +176,11 @@ fn tables() {
     let parts: Vec<_> = all.pairs.iter().map(|p| p.part).collect();
     assert_eq!(parts, [Some(Part::Test), Some(Part::Validation), None]);
     assert!(all.problems[0].sentence.contains("\"odd\""));
+    // Weights: a number, none, and a word that is none.
+    fs::write(at("w.csv"), "raw,seg,weight\nd/a.tif,e/a.tif,8\nd/b.tif,e/b.tif,\nd/c.tif,e/c.tif,often\n").unwrap();
+    let weighted = find_pairs(&at("w.csv"), Task::Segmentation).unwrap();
+    assert_eq!(weighted.pairs.iter().map(|p| p.weight).collect::<Vec<_>>(), [8.0, 1.0, 1.0]);
+    assert!(weighted.problems[0].sentence.contains("often"), "{:?}", weighted.problems);
     // Wrong columns.
     let error = find_pairs(&at("cells.csv"), Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains("raw and seg"), "{error}");

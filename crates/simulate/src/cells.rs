@@ -7,7 +7,7 @@
 //! `(d_i - d_1) / |u_i - u_1|`, with u the unit vectors towards the seeds: exact to first order at the wall.
 
 use crate::{
-    Made, Settings, SimulateError, exposure,
+    Made, Settings, SimulateError, debris, exposure,
     grid::Grid,
     progress::{Watch, each_slab_of_two},
     random::{self, Purpose},
@@ -24,11 +24,11 @@ const JITTER: f64 = 0.36;
 /// The largest weight of a seed either way, in spacings.
 const MAX_WEIGHT: f64 = 0.15;
 
-/// How far points are moved, in spacings, along each axis.
-const WARP: f64 = 0.06;
+/// Light of a gap in a membrane, relative to the rest of it.
+const GAP_LIGHT: f32 = 0.1;
 
-/// Signal inside a cell, relative to its membrane.
-const CYTOPLASM: f32 = 0.07;
+/// Points of the course of a tube at which distances are taken.
+const TUBE_POINTS: usize = 48;
 
 /// How much farther than the nearest a seed may be for its wall to matter, in standard deviations of a membrane's profile:
 /// as |u_i - u_1| is at most 2, a wall left out has less than exp(-8) of its light here.
@@ -68,6 +68,9 @@ struct Tissue {
     seeds: Vec<Seed>,
     warp: [Texture; 3],
     patches: Texture,
+    gaps: Texture,
+    /// How far walls are bent, in spacings.
+    bend: f64,
 }
 
 impl Tissue {
@@ -91,6 +94,9 @@ impl Tissue {
         let mut rng = random::stream(settings.seed, Purpose::Lattice, 0);
         let warp = [0; 3].map(|_| Texture::new(rng.random()));
         let (patches, border) = (Texture::new(rng.random()), Texture::new(rng.random()));
+        let mut own = random::stream(settings.seed, Purpose::Tissue, 0);
+        let gaps = Texture::new(own.random());
+        let tube = objects.membranes.tube.then(|| course(extent, &mut own));
         let mut seeds = Vec::with_capacity((counts[0] * counts[1] * counts[2]) as usize);
         let mut favour = Vec::with_capacity(seeds.capacity());
         for z in 0..counts[0] {
@@ -109,12 +115,16 @@ impl Tissue {
                     // A dome over the field, with a border of a few cells' roughness.
                     let off_centre = [0, 1, 2].map(|a| (position_um[a] / extent[a] - 0.5) * [0.5, 1.0, 1.0][a]);
                     let rough = f64::from(border.at(position_um, 4.0 * spacing_um));
-                    favour.push(-length(off_centre) + 0.12 * rough);
+                    let away = match &tube {
+                        None => length(off_centre),
+                        Some(points) => nearest(points, position_um) / extent[1].max(extent[2]),
+                    };
+                    favour.push(-away + 0.12 * rough);
                 }
             }
         }
         choose(&mut seeds, &favour, extent, if objects.count == Some(0) { 0.0 } else { objects.fill });
-        Ok(Self { spacing_um, counts, seeds, warp, patches })
+        Ok(Self { spacing_um, counts, seeds, warp, patches, gaps, bend: objects.membranes.bend })
     }
 
     /// The seeds (by index) that can be nearest, or make a wall, for a point within `radius_um` of `centre_um`; those
@@ -142,8 +152,28 @@ impl Tissue {
     /// A point of the field, moved by the smooth field.
     fn warped(&self, p: [f64; 3]) -> [f64; 3] {
         let grain = 0.6 * self.spacing_um;
-        [0, 1, 2].map(|a| p[a] + WARP * self.spacing_um * f64::from(self.warp[a].at(p, grain)))
+        [0, 1, 2].map(|a| p[a] + self.bend * self.spacing_um * f64::from(self.warp[a].at(p, grain)))
     }
+}
+
+/// Points along a bent line across the field.
+fn course(extent_um: [f64; 3], rng: &mut impl Rng) -> Vec<[f64; 3]> {
+    let angle = rng.random_range(0.0..std::f64::consts::PI);
+    let (bend, phase, tilt) = (rng.random_range(-0.3..0.3), rng.random_range(0.0..3.0), rng.random_range(-0.3..0.3));
+    let point = |i: usize| {
+        let along = 1.6 * (i as f64 / (TUBE_POINTS - 1) as f64 - 0.5);
+        let across = bend * (3.0 * along + phase).sin();
+        let (sin, cos) = angle.sin_cos();
+        let off = [tilt * along, along * cos - across * sin, along * sin + across * cos];
+        [0, 1, 2].map(|a| (0.5 + off[a]) * extent_um[a])
+    };
+    (0..TUBE_POINTS).map(point).collect()
+}
+
+/// The distance of a position to the nearest of some points, in µm.
+fn nearest(points: &[[f64; 3]], position_um: [f64; 3]) -> f64 {
+    let distance = |p: &[f64; 3]| length([0, 1, 2].map(|a| p[a] - position_um[a]));
+    points.iter().map(distance).fold(f64::INFINITY, f64::min)
 }
 
 /// Makes tissue of the share `fill` of the seeds inside the field that `favour` puts first, and of those outside that are
@@ -175,6 +205,7 @@ pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> R
     })?;
     let kept = truth::tidy(&mut labels, grid, tissue.seeds.len());
     watch.at(0.55)?;
+    debris::scatter(&mut light, &labels, settings, grid);
     let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.55, 1.0))?;
     Ok(Made { raw, labels, object_count: kept.len(), target: None })
 }
@@ -200,7 +231,7 @@ fn paint_layer(
             let end = [first + slices, (y0 + brick[1]).min(grid.shape[1]), (x0 + brick[2]).min(row)];
             let centre = [0, 1, 2].map(|a| 0.5 * (start[a] + end[a]) as f64 * grid.voxel_um[a]);
             let half = [0, 1, 2].map(|a| 0.5 * (end[a] - start[a]) as f64 * grid.voxel_um[a]);
-            let radius = length(half) + WARP * tissue.spacing_um * 3f64.sqrt();
+            let radius = length(half) + tissue.bend * tissue.spacing_um * 3f64.sqrt();
             tissue.candidates(centre, radius, wall_um, &mut candidates);
             for z in start[0]..end[0] {
                 for y in start[1]..end[1] {
@@ -220,6 +251,9 @@ struct Painter<'a> {
     tissue: &'a Tissue,
     photons: f32,
     texture: f32,
+    cytoplasm: f32,
+    /// Where the noise of gaps is above this, there is one.
+    gaps_above: f32,
     /// Standard deviation in µm of a membrane's profile.
     sigma_um: f64,
 }
@@ -228,7 +262,20 @@ impl<'a> Painter<'a> {
     fn new(tissue: &'a Tissue, settings: &Settings) -> Self {
         // The full width at half maximum of a Gaussian is 2.355 σ.
         let sigma_um = settings.objects.membrane_um.min(0.25 * tissue.spacing_um) / 2.355;
-        Self { tissue, photons: settings.camera.photons as f32, texture: settings.objects.texture as f32, sigma_um }
+        let membranes = settings.objects.membranes;
+        Self {
+            tissue,
+            photons: settings.camera.photons as f32,
+            texture: settings.objects.texture as f32,
+            cytoplasm: membranes.cytoplasm as f32,
+            // The noise is nearly normal, of deviation 0.35: shares of it lie above these levels (logistic approximation).
+            gaps_above: if membranes.gaps > 0.0 {
+                (0.35 * ((1.0 - membranes.gaps) / membranes.gaps).ln() / 1.702) as f32
+            } else {
+                f32::INFINITY
+            },
+            sigma_um,
+        }
     }
 
     /// The label (0 outside the tissue) and the photons at a point within `radius_um` of where the candidates were sorted.
@@ -283,7 +330,11 @@ impl<'a> Painter<'a> {
         }
         let patches =
             if membrane > 0.01 { self.tissue.patches.at(point_um, 0.12 * self.tissue.spacing_um) } else { 0.0 };
-        let inside = if seed.tissue { CYTOPLASM * seed.brightness } else { 0.0 };
+        if membrane > 0.01 && self.gaps_above.is_finite() {
+            let above = self.tissue.gaps.at(point_um, 0.2 * self.tissue.spacing_um) - self.gaps_above;
+            membrane *= 1.0 - (1.0 - GAP_LIGHT) * (8.0 * above + 0.5).clamp(0.0, 1.0);
+        }
+        let inside = if seed.tissue { self.cytoplasm * seed.brightness } else { 0.0 };
         let photons = self.photons * (membrane * (1.0 + self.texture * patches)).max(inside);
         (if seed.tissue { own + 1 } else { 0 }, photons)
     }

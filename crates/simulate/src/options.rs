@@ -108,6 +108,38 @@ impl Default for Debris {
     }
 }
 
+/// How membranes and tissue look; cells only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Membranes {
+    /// How far walls are bent: displacement in distances of neighbours, 0 to 0.3.
+    pub bend: f64,
+    /// Share of the membrane that is hardly stained, 0 to 0.6, in patches of a fifth of a cell.
+    pub gaps: f64,
+    /// Light inside a cell relative to its membrane, 0 to 1.
+    pub cytoplasm: f64,
+    /// Whether the tissue is a bent tube, as glands and roots are, instead of a dome.
+    pub tube: bool,
+}
+
+impl Membranes {
+    /// Nearly flat walls without gaps, in a dome.
+    pub const PLAIN: Self = Self { bend: 0.06, gaps: 0.0, cytoplasm: 0.07, tube: false };
+
+    /// Refuses values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        within("objects.membranes.bend", self.bend, 0.0..=0.3)?;
+        within("objects.membranes.gaps", self.gaps, 0.0..=0.6)?;
+        within("objects.membranes.cytoplasm", self.cytoplasm, 0.0..=1.0)
+    }
+}
+
+impl Default for Membranes {
+    fn default() -> Self {
+        Self::PLAIN
+    }
+}
+
 /// Bright spots inside nuclei (chromocentres, nuclear bodies, foci).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

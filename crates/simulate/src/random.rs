@@ -37,6 +37,8 @@ pub(crate) enum Purpose {
     Background = 14,
     /// Slow factor on the light.
     Bias = 15,
+    /// The course of a tube of tissue, and the gaps of its membranes.
+    Tissue = 16,
 }
 
 /// The stream of one object or slice.

@@ -1,6 +1,6 @@
 //! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
 
-use crate::{Background, Debris, Placement, SimulateError, Spots, Stretch, Truth, TruthOutline, grid::Grid};
+use crate::{Background, Debris, Membranes, Placement, SimulateError, Spots, Stretch, Truth, TruthOutline, grid::Grid};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
@@ -120,6 +120,9 @@ pub struct Objects {
     /// Bright spots inside nuclei. Nuclei only.
     #[serde(default)]
     pub spots: Spots,
+    /// How membranes and tissue look; cells only.
+    #[serde(default)]
+    pub membranes: Membranes,
     /// Structured light outside nuclei, anywhere in the field. Nuclei only.
     #[serde(default)]
     pub background: Background,
@@ -238,6 +241,7 @@ impl Settings {
             bumps: default_bumps(),
             hollow: 0.0,
             spots: Spots::NONE,
+            membranes: Membranes::PLAIN,
             background: Background::NONE,
         };
         let optics = Optics {
@@ -323,6 +327,7 @@ impl Settings {
         within("objects.bumps", objects.bumps, 0.0..=4.0)?;
         within("objects.hollow", objects.hollow, 0.0..=0.9)?;
         objects.spots.check()?;
+        objects.membranes.check()?;
         objects.background.check()?;
         self.truth.check()?;
         if self.kind == Kind::Cells {

@@ -5,7 +5,7 @@
 //! cultures: clean, isotropic, sparse, dense. Nuclei of all sizes look alike but for the blur.
 
 use crate::{
-    Background, Debris, Kind, Placement, Settings, Spots, Stretch, Truth, TruthOutline,
+    Background, Debris, Kind, Membranes, Placement, Settings, Spots, Stretch, Truth, TruthOutline,
     random::{self, Purpose},
 };
 use cytoscope_volume::VoxelSize;
@@ -67,7 +67,9 @@ impl Settings {
     /// at a level between each nucleus' own and one for the whole stack, and leaves out those with less than 10 to 35 % of
     /// the light of bright ones; what else shines is dimmer than those, or much smaller.
     ///
-    /// Of cells and label-free pairs, sizes, densities, blur and photons are drawn about the defaults.
+    /// Of cells, likewise: 5 to 40 µm, walls bent and with gaps, tissue in domes and bent tubes, debris beside it.
+    ///
+    /// Of label-free pairs, sizes, densities, blur and photons are drawn about the defaults.
     pub fn varied(kind: Kind, shape_zyx: [usize; 3], seed: u64) -> Self {
         let mut settings = Self::new(kind, shape_zyx, seed);
         let mut draw = Draw(random::stream(seed, Purpose::Varied, 0));
@@ -230,27 +232,39 @@ fn nuclear_camera(settings: &mut Settings, look: Look, draw: &mut Draw) {
     camera.smoothing_voxels = draw.sometimes(0.25, 0.4, 1.2);
 }
 
+/// Cells of 5 to 40 µm: 9 to 36 voxels between neighbours in the plane, slices 1 to 5 times as thick as voxels are wide.
 fn cells(settings: &mut Settings, draw: &mut Draw) {
-    let xy = draw.log(0.25, 0.7);
-    set_voxel(settings, [xy * draw.log(1.0, 3.5), xy, xy]);
+    let diameter_um = draw.log(5.0, 40.0);
+    let xy = diameter_um / draw.log(9.0, 36.0);
+    set_voxel(settings, [(xy * draw.log(1.0, 5.0)).min(diameter_um / 3.5).max(xy), xy, xy]);
+    let field = field_um3(settings);
     let (objects, optics, camera) = (&mut settings.objects, &mut settings.optics, &mut settings.camera);
-    objects.diameter_um = draw.log(8.0, 20.0);
-    objects.diameter_spread = draw.even(0.05, 0.3);
-    objects.fill = draw.even(0.4, 1.0);
-    objects.brightness_spread = draw.even(0.1, 0.4);
-    objects.texture = draw.even(0.1, 0.6);
-    objects.membrane_um = draw.log(0.35, 1.4);
-    let sharp = draw.even(0.12, 0.4);
-    optics.psf_sigma_um = [draw.even(0.4, 1.5), sharp, sharp];
-    optics.haze = draw.even(0.0, 0.3);
-    optics.haze_per_um = draw.sometimes(0.5, 0.0, 0.004);
-    optics.attenuation_per_um = draw.even(0.0, 0.01);
+    objects.diameter_um = diameter_um;
+    objects.diameter_spread = draw.even(0.05, 0.5);
+    let (tube, share) = (draw.chance(0.35), draw.even(0.08, 0.4));
+    objects.fill = if tube { share } else { draw.even(0.3, 1.0) };
+    objects.brightness_spread = draw.even(0.1, 0.6);
+    objects.texture = draw.even(0.1, 0.8);
+    objects.membrane_um = diameter_um * draw.log(0.03, 0.14);
+    let gaps = draw.sometimes(0.6, 0.03, 0.35);
+    objects.membranes = Membranes { bend: draw.even(0.04, 0.25), gaps, cytoplasm: draw.log(0.02, 0.45), tube };
+    let pieces = draw.sometimes(0.5, 0.0, 6.0) * field / (8.0 * diameter_um).powi(3);
+    objects.debris = Debris { count: pieces.ceil().min(200.0) as usize, brightness: draw.log(0.2, 3.0) };
+    let sharp = diameter_um * draw.log(0.01, 0.05);
+    optics.psf_sigma_um = [sharp * draw.even(1.5, 5.0), sharp, sharp];
+    optics.haze = draw.even(0.0, 0.4);
+    optics.haze_per_um = draw.sometimes(0.5, 0.0, 0.05) / diameter_um;
+    let spread = draw.even(0.2, 0.6) * diameter_um;
+    optics.haze_sigma_um = [spread * draw.even(1.0, 1.6), spread, spread];
+    optics.bias = draw.sometimes(0.5, 0.2, 1.5);
+    optics.attenuation_per_um = draw.even(0.0, 0.15) / diameter_um;
     optics.unevenness = draw.even(0.0, 0.4);
     camera.photons = draw.log(8.0, 300.0);
     camera.background_photons = camera.photons * draw.even(0.01, 0.12);
     camera.read_noise_photons = draw.even(0.1, 2.0);
     camera.gain_counts_per_photon = draw.log(0.5, 20.0);
     camera.offset_counts = draw.even(80.0, 200.0);
+    camera.smoothing_voxels = draw.sometimes(0.3, 0.4, 1.3);
 }
 
 fn label_free(settings: &mut Settings, draw: &mut Draw) {

@@ -4,7 +4,7 @@ use crate::error::wrong;
 use cytoscope_graph::ElementType;
 use cytoscope_graph::training::{Decay, Loss, LossKind, LossTerm, Optimizer, Schedule};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, MAX_THREADS};
+use cytoscope_pipeline::{DiameterRequest, JobError, MAX_THREADS};
 use cytoscope_samples::{AugmentOptions, ChannelPair, FindOptions, Normalise, SpacingOrder, TargetKind};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,11 @@ pub struct TrainConfig {
     pub accumulate: usize,
     /// Voxel size Z, Y, X in µm that everything is brought to.
     pub voxel_um: Option<[f64; 3]>,
+    /// Median diameter of the objects: measured on the labels of each pair, or given in µm for all pairs (in voxels where files
+    /// state no voxel size). Objects are brought to the model's nominal diameter by it.
+    pub diameter: DiameterRequest,
+    /// Nominal object diameter in µm of a network from scratch; by default the median of the data.
+    pub object_diameter_um: Option<f64>,
     /// How intensities are scaled.
     pub normalise: Option<Normalise>,
     /// How often a patch is centred on an object.
@@ -105,6 +110,8 @@ impl Default for TrainConfig {
             batch: None,
             accumulate: 1,
             voxel_um: None,
+            diameter: DiameterRequest::Auto,
+            object_diameter_um: None,
             normalise: None,
             object_bias: 0.7,
             augment: AugmentOptions::default(),
@@ -168,6 +175,9 @@ impl TrainConfig {
         }
         for edge in self.patch_zyx.into_iter().flatten() {
             within("an edge of patch_zyx", edge, MAX_PATCH_EDGE)?;
+        }
+        if self.object_diameter_um.is_some_and(|d| !(1e-3..=1e6).contains(&d)) {
+            return Err(wrong("object_diameter_um must be a diameter in µm, such as 12"));
         }
         if self.voxel_um.is_some_and(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
             return Err(wrong("voxel_um must be three sizes above 0"));

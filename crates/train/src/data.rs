@@ -126,6 +126,19 @@ impl Data {
         usual_voxel_um(&self.report)
     }
 
+    /// The median of the pairs' median object diameters: in µm, or in voxels of a pair that states no voxel size.
+    pub(crate) fn median_diameter(&self, assumed: [f64; 3]) -> Option<f64> {
+        let unit = assumed.iter().product::<f64>().cbrt();
+        let mut all: Vec<f64> = self
+            .report
+            .pairs
+            .iter()
+            .filter_map(|p| Some(p.median_diameter_um? * if p.voxel_um.contains(&None) { unit } else { 1.0 }))
+            .collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().filter(|d| *d > 0.0)
+    }
+
     /// The least volume in µm³ that an object should have: a tenth of that of a median one of the data. Where files do not say
     /// how large their voxels are, `assumed_um` says it.
     pub(crate) fn small_object_um3(&self, assumed_um: Option<[f64; 3]>) -> Option<f64> {

@@ -42,6 +42,8 @@ pub(crate) struct Maps {
     seeds: Vec<f32>,
     shape: [usize; 3],
     voxel_um: [f64; 3],
+    /// How much larger its objects are than the model's nominal ones.
+    scale: f64,
     case: usize,
 }
 
@@ -49,7 +51,8 @@ impl Maps {
     /// The objects that some settings make of it.
     pub(crate) fn labels(&self, options: &SegmentOptions) -> Result<Vec<f32>, JobError> {
         let mut foreground = self.foreground.clone();
-        let (labels, _) = segment_in_place(&mut foreground, Some(&self.seeds), self.shape, self.voxel_um, options)?;
+        let options = options.scaled(self.scale);
+        let (labels, _) = segment_in_place(&mut foreground, Some(&self.seeds), self.shape, self.voxel_um, &options)?;
         Ok(labels.into_iter().map(|l| l as f32).collect())
     }
 
@@ -85,7 +88,8 @@ pub(crate) fn maps(
             if shape.len() == 4 { shape.first().copied().unwrap_or(1) } else { values.len() / voxels.max(1) };
         let channel = |c: usize| values.get(c * voxels..(c + 1) * voxels).map(<[f32]>::to_vec).unwrap_or_default();
         let seeds = channel(seed_channel.min(channels.saturating_sub(1)));
-        maps.push(Maps { foreground: channel(0), seeds, shape: shape_zyx, voxel_um: validator.voxel_um(case), case });
+        let (voxel_um, scale) = (validator.voxel_um(case), validator.scale(case));
+        maps.push(Maps { foreground: channel(0), seeds, shape: shape_zyx, voxel_um, scale, case });
     }
     Ok(maps)
 }

@@ -24,6 +24,8 @@ pub(crate) struct Start {
     pub target: TargetKind,
     /// Voxel size it works at, if it says one.
     pub voxel_um: Option<[f64; 3]>,
+    /// Diameter in µm on that voxel size which objects are brought to; `None`: they keep their size.
+    pub object_diameter_um: Option<f64>,
     /// How intensities are scaled before it.
     pub normalise: Normalise,
     /// The same in a package's words.
@@ -111,6 +113,7 @@ pub(crate) fn start(
         name: known.name.clone(),
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
+        object_diameter_um: known.object_diameter_um.filter(|_| target.of_labels()),
         preprocessing: processing_of(normalise),
         normalise,
         step: known.step,
@@ -166,6 +169,7 @@ fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u
         name: "scratch".to_owned(),
         target,
         voxel_um,
+        object_diameter_um: None,
         preprocessing: processing_of(normalise),
         normalise,
         step: strides.iter().fold([1; 3], |all, s| [0, 1, 2].map(|a| all[a] * s[a])),

@@ -86,6 +86,9 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
     if labels && let Some(map) = config.as_object_mut() {
         map.insert("segment_channel".to_owned(), json!(0));
         map.insert("seed_channel".to_owned(), json!(seed_channel(d.start.target)));
+        if let Some(diameter) = d.start.object_diameter_um {
+            map.insert("object_diameter_um".to_owned(), json!(diameter));
+        }
         let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Panicked(e.to_string()))?;
         map.insert("segment".to_owned(), segment);
     }

@@ -15,9 +15,9 @@ use crate::validate::Validator;
 use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
 use cytoscope_graph::ElementType;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, Event, JobError};
+use cytoscope_pipeline::{Context, DiameterRequest, Event, JobError};
 use cytoscope_profile::Recorder;
-use cytoscope_samples::{IgnoreLabel, Pair, Sampler, SamplerOptions, SourceOptions, Sources};
+use cytoscope_samples::{IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
@@ -125,7 +125,22 @@ pub(crate) fn prepare<'a>(
     intensity: Option<(f64, f64)>,
     began: Instant,
 ) -> Result<Training<'a>, JobError> {
-    let start = network::start(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
+    let mut start = network::start(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
+    let given = match config.diameter {
+        DiameterRequest::Auto => None,
+        DiameterRequest::Given(diameter) => Some(diameter),
+    };
+    if start.from_scratch && start.target.of_labels() && start.target != TargetKind::Semantic {
+        // Files without a voxel size count in voxels: the network's grid is theirs.
+        let voxel_um = start.voxel_um.get_or_insert([1.0; 3]);
+        start.object_diameter_um = config.object_diameter_um.or(given).or_else(|| data.median_diameter(*voxel_um));
+    }
+    if given.is_some() && start.object_diameter_um.is_none() {
+        return Err(wrong(format!(
+            "{} states no object diameter to bring objects to: leave the diameter out",
+            start.name
+        )));
+    }
     let engine = engine(&job.device, devices)?;
     if engine.device().id != DeviceId::Cpu {
         let device = engine.device();
@@ -138,6 +153,7 @@ pub(crate) fn prepare<'a>(
     let options = SamplerOptions {
         patch_zyx: patch,
         voxel_um,
+        objects: start.object_diameter_um.map(|nominal_um| ObjectScale { nominal_um, given }),
         object_bias: config.object_bias,
         seed: job.seed,
         augment: config.augment,
@@ -156,12 +172,17 @@ pub(crate) fn prepare<'a>(
     let cases = folder.path.join("validation");
     let validator =
         Validator::new(validation, config.validation.max_files, start.target, cases, voxel_um, job.threads)?
-            .without(data.dataset.ignore_label);
+            .without(data.dataset.ignore_label)
+            .with_objects(start.object_diameter_um, given);
     if validator.is_empty() {
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }
     let views = Views::of(&validator, start.target);
-    let small = data.small_object_um3(voxel_um);
+    // A tenth of the volume of a usual object.
+    let small = match start.object_diameter_um {
+        Some(diameter) => Some(0.1 * std::f64::consts::PI / 6.0 * diameter.powi(3)),
+        None => data.small_object_um3(voxel_um),
+    };
     let segment = match (&config.segment, &start.segment) {
         (Some(asked), _) => asked.clone(),
         (None, Some(own)) => {

@@ -6,7 +6,7 @@ use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::regression;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{CancelToken, Context, JobError, Output, PredictJob};
+use cytoscope_pipeline::{CancelToken, Context, DiameterRequest, JobError, Output, PredictJob};
 use cytoscope_profile::Recorder;
 use cytoscope_samples::{ImageRef, Pair, TargetKind};
 use cytoscope_storage::{Overwrite, folder};
@@ -49,6 +49,8 @@ pub(crate) struct Case {
     pub image: PathBuf,
     truth: Truth,
     voxel_um: Option<[f64; 3]>,
+    /// Median object diameter in µm (voxels where the voxel size is unknown), for models of a nominal one.
+    diameter: Option<f64>,
 }
 
 #[derive(Debug, Clone)]
@@ -71,6 +73,8 @@ pub(crate) struct Validator {
     threads: usize,
     /// Label of voxels that are not compared.
     ignored: Option<f32>,
+    /// The model's nominal object diameter in µm.
+    nominal_um: Option<f64>,
 }
 
 /// Most voxels of a case: larger stacks are validated on their middle.
@@ -196,14 +200,42 @@ impl Validator {
             let mut truth = read_zyx(&pair.target, window)?;
             all_numbers(&mut truth.0);
             let truth = Truth(Arc::new(truth));
-            cases.push(Case { name: pair.name.clone(), image, truth, voxel_um });
+            cases.push(Case { name: pair.name.clone(), image, truth, voxel_um, diameter: None });
         }
-        Ok(Self { cases, target, folder, assumed_um: model_um.unwrap_or([1.0; 3]), threads, ignored: None })
+        Ok(Self {
+            cases,
+            target,
+            folder,
+            assumed_um: model_um.unwrap_or([1.0; 3]),
+            threads,
+            ignored: None,
+            nominal_um: None,
+        })
     }
 
     /// Leaves out voxels of a label that says nothing of them.
     pub(crate) fn without(self, label: Option<i64>) -> Self {
         Self { ignored: label.filter(|_| self.target.of_labels()).map(|label| label as f32), ..self }
+    }
+
+    /// Brings objects to a model's nominal diameter, from the one given or the one of each case's true labels.
+    pub(crate) fn with_objects(mut self, nominal_um: Option<f64>, given: Option<f64>) -> Self {
+        self.nominal_um = nominal_um;
+        let assumed = [1.0; 3];
+        for case in self.cases.iter_mut().filter(|_| nominal_um.is_some()) {
+            let own = || median_diameter(&case.truth.0.0, self.ignored, case.voxel_um.unwrap_or(assumed));
+            case.diameter = given.or_else(own);
+            if case.voxel_um.is_none() {
+                self.assumed_um = assumed;
+            }
+        }
+        self
+    }
+
+    /// How much larger the objects of a case are than the model's nominal ones.
+    pub(crate) fn scale(&self, case: usize) -> f64 {
+        let diameter = self.cases.get(case).and_then(|c| c.diameter);
+        diameter.zip(self.nominal_um).map_or(1.0, |(diameter, nominal)| diameter / nominal)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -236,6 +268,7 @@ impl Validator {
             series: 0,
             axes: None,
             voxel_um: case.voxel_um,
+            diameter: case.diameter.map_or(DiameterRequest::Auto, DiameterRequest::Given),
             memory_budget_bytes: None,
             resume: false,
             threads: self.threads,
@@ -363,6 +396,18 @@ impl Validator {
     }
 }
 
+/// Median diameter of the sphere with an object's volume, of labels given as floats.
+fn median_diameter(labels: &[f32], ignored: Option<f32>, voxel: [f64; 3]) -> Option<f64> {
+    let mut voxels: BTreeMap<u32, u64> = BTreeMap::new();
+    for label in labels.iter().filter(|l| **l >= 1.0 && Some(**l) != ignored) {
+        *voxels.entry(*label as u32).or_default() += 1;
+    }
+    let mut sizes: Vec<u64> = voxels.into_values().collect();
+    sizes.sort_unstable();
+    let volume = *sizes.get(sizes.len() / 2)? as f64 * voxel.iter().product::<f64>();
+    Some((6.0 / std::f64::consts::PI * volume).cbrt())
+}
+
 /// Labels against true ones, given as floats that hold whole numbers; what is below 1 is background.
 fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
     let labels = |v: &[f32]| -> Vec<u32> { v.iter().map(|l| if *l >= 1.0 { *l as u32 } else { 0 }).collect() };
@@ -433,6 +478,7 @@ mod tests {
             image: PathBuf::new(),
             truth: Truth(Arc::new((truth, [1, 1, 8]))),
             voxel_um: None,
+            diameter: None,
         };
         let of = |target| Validator {
             cases: vec![case.clone()],
@@ -441,6 +487,7 @@ mod tests {
             assumed_um: [1.0; 3],
             threads: 1,
             ignored: None,
+            nominal_um: None,
         };
         let found = vec![1.0, 1.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0];
         for target in [TargetKind::Instances, TargetKind::Semantic] {

@@ -243,6 +243,7 @@ impl Workbench {
             scale_bar: if self.shots.is_bare() { self.shots.with_bar() } else { self.settings.show_scale_bar },
             swipe: None,
             pen: self.ruler_pen().or_else(|| self.pen()),
+            ring: self.ring(),
             bare: self.shots.is_bare(),
             only_xy: false,
         };

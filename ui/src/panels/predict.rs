@@ -114,7 +114,9 @@ impl Workbench {
     fn voxel_warning(&self, ui: &mut Ui, card: &ModelCard) {
         let Some(document) = self.document() else { return };
         if !document.voxel_known {
-            let text = if card.voxel_um.is_some() {
+            let text = if card.object_diameter_um.is_some() {
+                "The file does not say its voxel size: diameters are in voxels."
+            } else if card.voxel_um.is_some() {
                 "The file does not say its voxel size: the model's is taken."
             } else {
                 "The file does not say its voxel size: volumes are in voxels."
@@ -139,6 +141,9 @@ impl Workbench {
                 })
                 .response;
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Channel"));
+        }
+        if let Some(card) = self.model().cloned() {
+            self.diameter_control(ui, id, &card);
         }
         heading(ui, "Where");
         let mut device = self.settings.device.clone();
@@ -268,7 +273,7 @@ impl Workbench {
         if !has_map || card.task != Some(ModelTask::Segmentation) || self.work.of_document(id).is_some() {
             return;
         }
-        let usual = card.segment.clone().unwrap_or_default();
+        let usual = document.segment.clone().or_else(|| card.segment.clone()).unwrap_or_default();
         let rows = document.results.as_ref().map(|r| r.rows.len());
         let (mut options, changed_before) = match &self.panels.predict.refined {
             Some((of, options)) if *of == id => (options.clone(), true),
@@ -353,6 +358,9 @@ fn facts(card: &ModelCard) -> String {
     }
     if let Some([z, y, x]) = card.voxel_um {
         facts.push(format!("made for {z} × {y} × {x} µm voxels"));
+    }
+    if let Some(diameter) = card.object_diameter_um {
+        facts.push(format!("brings objects to {diameter} µm"));
     }
     if card.input_channels > 1 {
         facts.push(format!("takes {} channels", card.input_channels));

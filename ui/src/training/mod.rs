@@ -432,6 +432,7 @@ impl Workbench {
 
     /// Takes what a training or a look through data came to.
     pub(crate) fn take_ran(&mut self, id: JobId, report: serde_json::Value) {
+        let Some(report) = self.take_estimate(id, report) else { return };
         let Some(report) = self.take_cost(id, report) else { return };
         if matches!(self.wizard.check, Check::Running(of) if of == id) {
             self.wizard.check = match serde_json::from_value(report) {

@@ -72,6 +72,8 @@ pub struct Options {
     pub swipe: Option<f32>,
     /// What is in hand: the pointer draws then, and does not move the picture.
     pub pen: Option<Pen>,
+    /// Diameter of a ring about the cursor, in units of the voxel size: how large objects are taken to be.
+    pub ring: Option<f64>,
     /// Without buttons and captions, for a picture.
     pub bare: bool,
     /// Nothing but the XY slice is read: its first picture is to come soon.
@@ -212,6 +214,9 @@ impl SliceView {
         }
         if options.scale_bar && document.voxel_known {
             draw_scale_bar(&painter, rect, camera.points_per_um);
+        }
+        if let Some(diameter) = options.ring.filter(|_| !options.bare) {
+            draw_ring(&painter, rect, to_screen, document, orientation, diameter * camera.points_per_um);
         }
         pen::marks(&painter, document, orientation, &to_screen);
         if let Some(pen) = &options.pen {
@@ -559,6 +564,25 @@ fn crosshair(
     ] {
         painter.line_segment([a, b], stroke);
     }
+}
+
+/// A ring of a diameter in points about the cursor.
+fn draw_ring(
+    painter: &egui::Painter,
+    rect: Rect,
+    to_screen: impl Fn(f64, f64) -> Pos2,
+    document: &Document,
+    orientation: Orientation,
+    diameter: f64,
+) {
+    let [_, row_axis, column_axis] = orientation.axes();
+    let at = to_screen(document.cursor[row_axis] as f64 + 0.5, document.cursor[column_axis] as f64 + 0.5);
+    if !rect.contains(at) || diameter < 2.0 {
+        return;
+    }
+    let radius = (0.5 * diameter) as f32;
+    painter.circle_stroke(at, radius, Stroke::new(3.0, theme::IMAGE_SHADE));
+    painter.circle_stroke(at, radius, Stroke::new(1.5, theme::ACCENT));
 }
 
 pub(super) fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um: f64) {

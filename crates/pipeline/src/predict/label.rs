@@ -13,8 +13,8 @@ use std::path::Path;
 
 /// Voxels segmented at once: longer stacks are cut into overlapping slabs.
 pub(crate) const SLAB_VOXELS: usize = 16 << 20;
-/// Slabs overlap by about this many µm: more than a nucleus.
-const OVERLAP_UM: f64 = 16.0;
+/// Slabs overlap by about this many µm where objects have the model's own size: more than a nucleus.
+pub(crate) const OVERLAP_UM: f64 = 16.0;
 
 /// Bytes that labelling a volume holds at most.
 pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
@@ -46,6 +46,7 @@ pub(crate) fn label(
     [channel, seed_channel]: [usize; 2],
     voxel_um: [f64; 3],
     options: &SegmentOptions,
+    overlap_um: f64,
     folder: &Path,
 ) -> Result<Labels, JobError> {
     let shape = map.shape();
@@ -56,7 +57,7 @@ pub(crate) fn label(
     let overlap = if whole {
         0
     } else {
-        ((OVERLAP_UM / voxel_um[0]).ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
+        ((overlap_um / voxel_um[0]).ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
     };
     let mut meter = context.meter("objects", shape[0] as u64, "slices");
     // A threshold of the whole volume, whatever the slabs.

@@ -14,6 +14,7 @@ pub use live::{LiveSink, LiveVolume};
 pub use plan::{Blend, TilePlan, TileRequest};
 
 use crate::devices::{Chosen, ChosenEngine, Devices};
+use crate::diameter::{self, DiameterRequest, ObjectDiameter};
 use crate::error::naming;
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::job::check_threads;
@@ -21,6 +22,7 @@ use crate::wire;
 use crate::{Context, Event, JobError, JobErrorKind, Model, provenance};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::OpenOptions;
+use cytoscope_objects::SegmentOptions;
 use cytoscope_profile::StageTotal;
 use cytoscope_storage::{Overwrite, StorageError};
 use cytoscope_volume::Axes;
@@ -93,6 +95,9 @@ pub struct PredictJob {
     /// Voxel size Z, Y, X in µm, where the file's own is wrong or missing.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
+    /// Median diameter of the objects, which are brought to the model's nominal one where it states one.
+    #[serde(default)]
+    pub diameter: DiameterRequest,
     /// Most bytes to hold; `None`: three quarters of what is free.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,
@@ -130,6 +135,12 @@ pub struct InputReport {
     pub device: Chosen,
     /// Precision it ran in.
     pub precision: String,
+    /// The object diameter used; absent for models that state none.
+    #[serde(default)]
+    pub diameter: Option<ObjectDiameter>,
+    /// How objects were made, in µm of the stack; absent where none were.
+    #[serde(default)]
+    pub segment: Option<SegmentOptions>,
     /// Tiles, halo, blending, stated peak.
     pub plan: TilePlan,
     /// Operators the reference executor ran.
@@ -302,6 +313,7 @@ impl PredictJob {
         let stems = stems(&files);
         self.refuse_inputs(&files, &stems)?;
         let model = Model::load(&self.model)?;
+        diameter::check(self.diameter, &model)?;
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the results' record could not name it";

@@ -9,6 +9,7 @@ use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, RawChannel};
 use super::{InputReport, Output, PredictJob, preview};
 use crate::devices::{Chosen, ChosenEngine};
+use crate::diameter::{DiameterRequest, DiameterUnit, Estimator, ObjectDiameter};
 use crate::model::Task;
 use crate::ops;
 use crate::provenance::{InputRecord, Parts};
@@ -94,11 +95,7 @@ pub(super) fn predict(
         Stack::new(&image, time).check_ends()?;
     }
     let voxel = voxel_size(job, input, &mut meta, model, &mut notes)?;
-    let grid = model_shape(extents.zyx, voxel.known, model.voxel_um);
     let voxel_um = voxel.assumed;
-    if grid != extents.zyx {
-        notes.push(format!("resampled from {:?} to the model's voxel size: {grid:?} voxels", extents.zyx));
-    }
     let precision = model.precision_on(engine.chosen.id, job.precision);
     let options = CompileOptions {
         precision,
@@ -107,6 +104,35 @@ pub(super) fn predict(
         recorder: context.recorder.clone(),
         interrupt: context.interrupt(),
     };
+    let chains_of = |stack: &Stack| fixed_chains(context, model, &channels, stack);
+    let mut first_chains = None;
+    let diameter = match model.object_diameter_um {
+        None => None,
+        Some(nominal_um) => {
+            let stack = Stack::new(&image, times.first().copied().unwrap_or(0));
+            let chains = first_chains.insert(chains_of(&stack)?);
+            let estimator = Estimator {
+                context,
+                model,
+                engine: engine.engine(),
+                options: &options,
+                stack: &stack,
+                channels: &channels,
+                chains,
+                voxel: voxel_um,
+            };
+            let used = used_diameter(job.diameter, nominal_um, voxel.unit(), &estimator)?;
+            notes.push(used.sentence());
+            Some(used)
+        }
+    };
+    let scale = diameter.map_or(1.0, |d| d.scale());
+    let segment = model.segment.scaled(scale);
+    let model_um = model.voxel_um.map(|v| v.map(|um| um * scale));
+    let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
+    if grid != extents.zyx {
+        notes.push(format!("resampled from {:?} to the model's voxel size: {grid:?} voxels", extents.zyx));
+    }
     let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
     let budget = Budget {
         bytes: job.memory_budget_bytes.unwrap_or_else(available),
@@ -143,16 +169,10 @@ pub(super) fn predict(
     let mut shown_labels: Option<Vec<u32>> = None;
     for &time in &times {
         let stack = Stack::new(&image, time);
-        let chains = channels
-            .iter()
-            .enumerate()
-            .map(|(of_model, &channel)| {
-                let mut stream = ChannelStream { stack: &stack, context, channel };
-                ops::fix(&model.preprocessing, of_model, None, &mut stream)?.map_err(|step| {
-                    JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
-                })
-            })
-            .collect::<Result<Vec<_>, JobError>>()?;
+        let chains = match first_chains.take() {
+            Some(chains) => chains,
+            None => chains_of(&stack)?,
+        };
         let mut view = ModelView::new(&stack, &channels, chains, grid);
         let plane = grid[1] * grid[2];
         let mut prediction = Prediction::new(Spool::new(&job.out, plane)?, model.output_channels, grid, extents.zyx);
@@ -193,11 +213,12 @@ pub(super) fn predict(
                 &mut prediction,
                 [model.segment_channel, model.seed_channel],
                 voxel_um,
-                &model.segment,
+                &segment,
+                label::OVERLAP_UM * scale,
                 &job.out,
             )?;
-            let min_voxels = (model.segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
-            labels.settle(context, min_voxels, model.segment.drop_border)?;
+            let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
+            labels.settle(context, min_voxels, segment.drop_border)?;
             counts.push(labels.count);
             labelled.push((stack, labels));
         }
@@ -286,6 +307,8 @@ pub(super) fn predict(
         objects: counts,
         device: engine.chosen.clone(),
         precision: precision.to_string(),
+        diameter,
+        segment: objects.then_some(segment),
         plan: tile_plan,
         fallbacks,
         seam_energy: seams.energy(),
@@ -305,12 +328,96 @@ pub(super) fn predict(
     Ok(report)
 }
 
+/// The preprocessing of each channel of a stack, its statistics worked out.
+pub(crate) fn fixed_chains(
+    context: &Context,
+    model: &Model,
+    channels: &[usize],
+    stack: &Stack,
+) -> Result<Vec<Vec<ops::Elementwise>>, JobError> {
+    let fixed = channels.iter().enumerate().map(|(of_model, &channel)| {
+        let mut stream = ChannelStream { stack, context, channel };
+        ops::fix(&model.preprocessing, of_model, None, &mut stream)?
+            .map_err(|step| JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported")))
+    });
+    fixed.collect()
+}
+
+/// The diameter given, or an estimate.
+fn used_diameter(
+    request: DiameterRequest,
+    nominal_um: f64,
+    unit: DiameterUnit,
+    estimator: &Estimator<'_>,
+) -> Result<ObjectDiameter, JobError> {
+    let estimate = match request {
+        DiameterRequest::Given(diameter) => {
+            return Ok(ObjectDiameter { diameter, unit, nominal_um, estimate: None });
+        }
+        DiameterRequest::Auto => estimator.estimate(nominal_um)?,
+    };
+    Ok(ObjectDiameter { diameter: estimate.diameter, unit, nominal_um, estimate: Some(estimate) })
+}
+
+/// The object diameter that a prediction of a stack would use.
+///
+/// # Errors
+/// [`JobError::WrongUse`] for a model that states no object diameter; else as a prediction.
+pub(crate) fn object_diameter(
+    job: &PredictJob,
+    context: &Context,
+    model: &Model,
+    engine: &ChosenEngine,
+    input: &Path,
+) -> Result<ObjectDiameter, JobError> {
+    let Some(nominal_um) = model.object_diameter_um else {
+        return Err(JobError::WrongUse(format!(
+            "{} states no object diameter: there is nothing to estimate",
+            model.name
+        )));
+    };
+    let image = cytoscope_formats::open(input, &job.open_options())?;
+    let mut meta = image.meta().clone();
+    let time = job.time.unwrap_or(0).min(Extents::of(&meta).times.saturating_sub(1));
+    let stack = Stack::new(&image, time);
+    let mut notes = Vec::new();
+    let channels = channels(job, model, &meta, &stack, input, &mut notes)?;
+    stack.check_ends()?;
+    let voxel = voxel_size(job, input, &mut meta, model, &mut notes)?;
+    notes.into_iter().for_each(|note| context.note(note));
+    let options = CompileOptions {
+        precision: model.precision_on(engine.chosen.id, job.precision),
+        threads: job.threads,
+        memory_budget_bytes: None,
+        recorder: context.recorder.clone(),
+        interrupt: context.interrupt(),
+    };
+    let estimator = Estimator {
+        context,
+        model,
+        engine: engine.engine(),
+        options: &options,
+        stack: &stack,
+        channels: &channels,
+        chains: &fixed_chains(context, model, &channels, &stack)?,
+        voxel: voxel.assumed,
+    };
+    used_diameter(job.diameter, nominal_um, voxel.unit(), &estimator)
+}
+
 /// Voxel sizes Z, Y, X in µm.
 pub(crate) struct Voxel {
     /// All sizes that matter are known.
     pub known: Option<[f64; 3]>,
-    /// With the model's own size (or 1 µm) where one is not.
-    assumed: [f64; 3],
+    /// With the model's own size (or 1 µm) where one is not; for models that bring objects to a diameter, 1 throughout.
+    pub assumed: [f64; 3],
+}
+
+impl Voxel {
+    /// What a diameter counts in.
+    pub(crate) fn unit(&self) -> DiameterUnit {
+        if self.known.is_some() { DiameterUnit::Um } else { DiameterUnit::Voxels }
+    }
 }
 
 /// Refuses a voxel size that no microscope gives: grids and volumes made of it would be nonsense.
@@ -346,8 +453,15 @@ pub(crate) fn voxel_size(
     let size = meta.voxel_size_um;
     let said = [sound(size.z), sound(size.y), sound(size.x)];
     let flat = Extents::of(meta).zyx[0] == 1;
-    let assumed: [f64; 3] = std::array::from_fn(|a| said[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
     let known = said[1].is_some() && said[2].is_some() && (flat || said[0].is_some());
+    if !known && model.object_diameter_um.is_some() {
+        notes.push(
+            "the file does not say its whole voxel size: lengths count in voxels, taken as cubes (--voxel-size gives it)"
+                .to_owned(),
+        );
+        return Ok(Voxel { known: None, assumed: [1.0; 3] });
+    }
+    let assumed: [f64; 3] = std::array::from_fn(|a| said[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;
@@ -412,7 +526,7 @@ pub(crate) fn channels(
     Ok((first..first + wants).collect())
 }
 
-pub(super) fn softmax_channels(values: &mut [f32], channels: usize) {
+pub(crate) fn softmax_channels(values: &mut [f32], channels: usize) {
     let voxels = values.len() / channels.max(1);
     for v in 0..voxels {
         let at = |c: usize| c * voxels + v;
@@ -466,6 +580,8 @@ fn report_of_resumed(
         objects: Vec::new(),
         device: engine.clone(),
         precision: precision.to_string(),
+        diameter: None,
+        segment: None,
         plan: super::TilePlan {
             tile: [0; 3],
             halo: model.reach.unwrap_or_default(),

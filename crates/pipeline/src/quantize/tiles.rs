@@ -1,11 +1,14 @@
 //! Tiles to calibrate with, cut from stacks as a prediction sees them.
 
 use super::observe::Tile;
+use crate::devices::Devices;
+use crate::diameter::Estimator;
 use crate::predict::grid::{ModelView, model_shape};
-use crate::predict::one::{channels, voxel_size};
+use crate::predict::one::{channels, fixed_chains, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
-use crate::stack::{ChannelStream, Stack};
-use crate::{Context, JobError, Model, ops};
+use crate::stack::Stack;
+use crate::{Context, JobError, Model};
+use cytoscope_engine::{CompileOptions, DeviceId, Precision};
 use cytoscope_graph::Tensor;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +65,7 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
         series: 0,
         axes: None,
         voxel_um: None,
+        diameter: Default::default(),
         memory_budget_bytes: None,
         resume: false,
         threads: 0,
@@ -81,18 +85,34 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
     let mut notes = Vec::new();
     let channels = channels(&job, model, &meta, &stack, file, &mut notes)?;
     let voxel = voxel_size(&job, file, &mut meta, model, &mut Vec::new())?;
-    let grid = model_shape(zyx, voxel.known, model.voxel_um);
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
-    let chains = channels
-        .iter()
-        .enumerate()
-        .map(|(of_model, &channel)| {
-            let mut stream = ChannelStream { stack: &stack, context, channel };
-            ops::fix(&model.preprocessing, of_model, None, &mut stream)?.map_err(|step| {
-                JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
-            })
-        })
-        .collect::<Result<Vec<_>, JobError>>()?;
+    let chains = fixed_chains(context, model, &channels, &stack)?;
+    let scale = match model.object_diameter_um {
+        None => 1.0,
+        Some(nominal_um) => {
+            let engine = Devices::cpu_only().engine(DeviceId::Cpu)?;
+            let options = CompileOptions {
+                precision: Precision::F32,
+                threads: 0,
+                memory_budget_bytes: None,
+                recorder: context.recorder.clone(),
+                interrupt: context.interrupt(),
+            };
+            let estimator = Estimator {
+                context,
+                model,
+                engine: engine.as_ref(),
+                options: &options,
+                stack: &stack,
+                channels: &channels,
+                chains: &chains,
+                voxel: voxel.assumed,
+            };
+            estimator.estimate(nominal_um)?.diameter / nominal_um
+        }
+    };
+    let known = voxel.known.or(model.object_diameter_um.map(|_| voxel.assumed));
+    let grid = model_shape(zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
     let edge = if model.spatial_axes == 2 { FLAT_EDGE } else { EDGE };
     let size: [usize; 3] = std::array::from_fn(|a| {
         if a == 0 && model.spatial_axes == 2 {

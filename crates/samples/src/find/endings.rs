@@ -150,7 +150,7 @@ pub(crate) fn search(listing: &Listing, task: Task, part: Option<Part>, found: &
         found.convention(Convention::Endings);
         let stem = stem(&image);
         let name = stripped(&stem, words.image).map_or(stem.as_str(), |(_, rest)| rest).to_owned();
-        found.add(&name, &image, &target, part);
+        found.add(&name, &image, &target, part, 1.0);
         pickles.retain(|p| common_stem(&self::stem(p), task) != name);
     }
     for file in pickles {

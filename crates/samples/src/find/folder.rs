@@ -140,7 +140,7 @@ fn pair_lists(
         if !is_image(file) {
             unread(file, found);
         } else if let Some(target) = by_stem.remove(&stem(file).to_lowercase()) {
-            found.add(&stem(file), file, &target, part);
+            found.add(&stem(file), file, &target, part, 1.0);
         } else {
             left.push(file.clone());
         }
@@ -160,7 +160,7 @@ fn pair_lists(
     for file in left {
         let stem = stem(&file);
         match by_common.remove(endings::common_stem(&stem, task).to_lowercase().as_str()) {
-            Some(target) => found.add(endings::common_stem(&stem, task), &file, &target, part),
+            Some(target) => found.add(endings::common_stem(&stem, task), &file, &target, part, 1.0),
             None => {
                 let next = format!("put a file of the same name into {}", target_folder.display());
                 found.problems.push(Problem::warning(&file, "this image has no target", next));

@@ -118,8 +118,8 @@ impl Found {
     }
 
     /// Adds a pair of files.
-    pub fn add(&mut self, name: &str, image: &Path, target: &Path, part: Option<Part>) {
-        self.pairs.push(Pair { part, ..Pair::new(name, image, target) });
+    pub fn add(&mut self, name: &str, image: &Path, target: &Path, part: Option<Part>, weight: f64) {
+        self.pairs.push(Pair { part, weight, ..Pair::new(name, image, target) });
     }
 
     /// Adds a file whose channels are image and target.

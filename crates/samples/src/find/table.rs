@@ -19,6 +19,9 @@ fn columns(task: Task) -> (&'static [&'static str], &'static [&'static str]) {
 /// Columns that name the part a row is for.
 const PARTS: [&str; 4] = ["split", "subset", "set", "part"];
 
+/// Weights that a row may have.
+const WEIGHTS: std::ops::RangeInclusive<f64> = 0.0..=1000.0;
+
 /// Tables of a folder, each for one part.
 const PART_TABLES: [(&str, Part); 6] = [
     ("train.csv", Part::Train),
@@ -34,6 +37,8 @@ struct Header {
     image: usize,
     target: usize,
     part: Option<usize>,
+    /// How often a row is sampled, relative to the others.
+    weight: Option<usize>,
     /// The target column is only the first of a plug-in's.
     first_of_several: bool,
 }
@@ -48,7 +53,8 @@ fn header(record: &csv::StringRecord, task: Task, options: &FindOptions) -> Opti
         None => place(&PARTS),
     };
     let first_of_several = record.get(target).is_some_and(|c| c.trim().eq_ignore_ascii_case("seg1"));
-    Some(Header { image, target, part, first_of_several })
+    let weight = place(&["weight"]);
+    Some(Header { image, target, part, weight, first_of_several })
 }
 
 /// Reads the tables of a folder, if it has any with the right columns; then files that no table names do not count.
@@ -162,8 +168,20 @@ pub(crate) fn read(
             }
             _ => None,
         };
+        let weight = match at.weight.map(cell) {
+            None | Some("") => 1.0,
+            Some(word) => match word.parse::<f64>().ok().filter(|w| WEIGHTS.contains(w)) {
+                Some(weight) => weight,
+                None => {
+                    let met = format!("line {line} has the weight \"{word}\"");
+                    let next = "write a number from 0 (never sampled) to 1000; 1 is taken";
+                    found.problems.push(Problem::warning(path, met, next));
+                    1.0
+                }
+            },
+        };
         let stem = stem(&image);
-        found.add(common_stem(&stem, task), &image, &target, of_row.or(part));
+        found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
     }
     Ok(())
 }

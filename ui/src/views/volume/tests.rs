@@ -100,8 +100,15 @@ fn harness(state: State, setup: WgpuSetup) -> Harness<'static, State> {
     Harness::builder().with_size(PANE).with_step_dt(1.0 / 60.0).wgpu_setup(setup).build_ui_state(
         |ui, state: &mut State| {
             state.rect = ui.available_rect_before_wrap();
-            let options =
-                Options { crosshair: false, scale_bar: false, swipe: None, pen: None, bare: false, only_xy: false };
+            let options = Options {
+                crosshair: false,
+                scale_bar: false,
+                swipe: None,
+                pen: None,
+                ring: None,
+                bare: false,
+                only_xy: false,
+            };
             let happened = state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
             state.picked = happened.picked.or(state.picked);
         },
@@ -312,8 +319,15 @@ fn the_pane_and_its_buttons_have_names() {
     use egui_kittest::kittest::Queryable;
     let mut harness = Harness::builder().with_size(PANE).build_ui_state(
         |ui, state: &mut State| {
-            let options =
-                Options { crosshair: true, scale_bar: true, swipe: None, pen: None, bare: false, only_xy: false };
+            let options = Options {
+                crosshair: true,
+                scale_bar: true,
+                swipe: None,
+                pen: None,
+                ring: None,
+                bare: false,
+                only_xy: false,
+            };
             state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
         },
         state(),

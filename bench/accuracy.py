@@ -1,0 +1,111 @@
+"""How well models find objects: pooled F1 at IoU 0.5 and 0.7 on folders of NAME_raw.tif and NAME_labels.tif.
+
+    python bench/accuracy.py FOLDER... --model nuclei [--model nuclei-dog] [--diameter auto|UM|true] [--match Emb1[01]]
+
+Stacks are predicted by the program as a user would (`predict FILES --model M`), and scored here with numpy and scipy alone:
+objects are matched one to one by the greatest sum of IoU, and true objects under --ignore-below voxels (150), with predictions
+that lie mostly on them, count neither way; the score with all objects stands beside it. `--diameter true` gives the median
+diameter of the true labels. Needs numpy, scipy, tifffile and `cargo build --release`.
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tifffile
+from scipy.optimize import linear_sum_assignment
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
+
+
+def counts(truth, found, ignore_below, threshold):
+    """True positives, predicted and true objects that count."""
+    truth_ids, t = np.unique(truth, return_inverse=True)
+    found_ids, f = np.unique(found, return_inverse=True)
+    table = np.zeros((len(truth_ids), len(found_ids)), np.int64)
+    np.add.at(table, (t.ravel(), f.ravel()), 1)
+    t_size, f_size = table.sum(1), table.sum(0)
+    t_is, f_is = truth_ids > 0, found_ids > 0
+    small = t_is & (t_size < ignore_below)
+    f_is &= ~(table[small].sum(0) > 0.5 * f_size)
+    t_is &= ~small
+    inner = table[np.ix_(t_is, f_is)]
+    iou = inner / np.maximum(t_size[t_is][:, None] + f_size[f_is][None] - inner, 1)
+    rows, columns = linear_sum_assignment(-np.where(iou >= threshold, 1 + iou, 0))
+    return int((iou[rows, columns] >= threshold).sum()), int(f_is.sum()), int(t_is.sum())
+
+
+def voxel(path):
+    with tifffile.TiffFile(path) as tiff:
+        spacing = (tiff.imagej_metadata or {}).get("spacing", 1.0)
+        number, of = tiff.pages[0].tags["XResolution"].value if "XResolution" in tiff.pages[0].tags else (1, 1)
+        return np.array([spacing, of / number, of / number])
+
+
+def diameter(labels, size):
+    voxels = np.bincount(labels.ravel())[1:]
+    return float(np.median((6 / np.pi * voxels[voxels > 0] * size.prod()) ** (1 / 3)))
+
+
+def predict(model, files, out, extra):
+    command = [str(PROGRAM), "predict", *map(str, files), "--model", model, "--out", str(out), "--outputs", "labels", "--json"]
+    done = subprocess.run(command + extra, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)["inputs"]
+
+
+def labels_of(out, file):
+    found = [p for p in out.iterdir() if re.fullmatch(re.escape(file.stem) + r"_labels(\.ome)?\.tif", p.name)]
+    return tifffile.imread(found[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--model", action="append", required=True)
+    parser.add_argument("--diameter", default="auto")
+    parser.add_argument("--match", default="")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--ignore-below", type=int, default=150)
+    parser.add_argument("--each", action="store_true", help="print every stack")
+    options = parser.parse_args()
+    for folder in options.folders:
+        files = [f for f in sorted(folder.glob("*_raw.tif")) if re.search(options.match, f.name)][:: options.every]
+        for model in options.model:
+            with tempfile.TemporaryDirectory() as scratch:
+                out = Path(scratch)
+                ratios, secs = [], 0.0
+                if options.diameter == "true":
+                    reports = []
+                    for f in files:
+                        true = diameter(tifffile.imread(str(f).replace("_raw", "_labels")), voxel(f))
+                        reports += predict(model, [f], out, ["--diameter", f"{true:.3f}"])
+                else:
+                    reports = predict(model, files, out, ["--diameter", options.diameter] if options.diameter != "auto" else [])
+                sums = np.zeros((4, 3))
+                for f, report in zip(files, reports):
+                    truth = tifffile.imread(str(f).replace("_raw.tif", "_labels.tif"))
+                    found = labels_of(out, f)
+                    scores = np.array([counts(truth, found, i, t) for i in (options.ignore_below, 0) for t in (0.5, 0.7)])
+                    sums += scores
+                    used = (report.get("diameter") or {}).get("diameter")
+                    ratios.append(used / diameter(truth, voxel(f)) if used else np.nan)
+                    secs += report["seconds"]
+                    if options.each:
+                        print(f"    {f.name}: diameter x{ratios[-1]:.2f}  tp/found/true {scores[0].tolist()} {scores[1].tolist()}")
+                f1 = 2 * sums[:, 0] / np.maximum(sums[:, 1] + sums[:, 2], 1)
+                near = np.mean(np.abs(np.log(ratios)) < np.log(1.15))
+                print(
+                    f"{folder.name} ({len(files)} stacks) {Path(model).name}: F1 {f1[0]:.3f} / {f1[1]:.3f}, all objects {f1[2]:.3f} /"
+                    f" {f1[3]:.3f}, found {sums[0, 1]:.0f} of {sums[0, 2]:.0f}, diameter within 15 % on {near:.2f}, {secs:.1f} s"
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+//! `cytoscope diameter`.
+
+use super::failure::Outcome;
+use super::{devices, parse_threads, print, print_json, progress};
+use clap::Args;
+use cytoscope_pipeline::predict::expand_inputs;
+use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
+use cytoscope_profile::Recorder;
+use cytoscope_volume::Axes;
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Options of `diameter`.
+#[derive(Args)]
+pub(crate) struct Diameter {
+    /// Stacks, or folders of them.
+    #[arg(required = true)]
+    inputs: Vec<PathBuf>,
+    /// A package (folder, zip, .onnx) or the name of an installed model, which must state an object diameter.
+    #[arg(long, default_value = "nuclei")]
+    model: String,
+    /// auto (the fastest, measured), cpu, cuda[:i] or wgpu[:i].
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Channel the model sees, from 0.
+    #[arg(long)]
+    channel: Option<usize>,
+    /// Time point, from 0.
+    #[arg(long)]
+    time: Option<usize>,
+    /// Series of files with several, from 0.
+    #[arg(long, default_value_t = 0)]
+    series: usize,
+    /// Axes of the files where their own are wrong, such as ZYX or TCYX.
+    #[arg(long)]
+    axes: Option<Axes>,
+    /// Voxel size in µm, Z,Y,X, where the files' own is wrong or missing.
+    #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
+    voxel_size: Option<[f64; 3]>,
+    /// Threads; 0 takes all cores.
+    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
+    threads: usize,
+    /// Print one JSON object with the estimate of every stack.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Diameter {
+    pub(crate) fn run(self) -> Outcome {
+        let context = progress::context(false, self.json, Recorder::totals_only());
+        let available = devices::for_request(&self.device);
+        let mut estimates = Vec::new();
+        for input in expand_inputs(&self.inputs)? {
+            let prediction = PredictJob {
+                inputs: vec![input.clone()],
+                model: self.model.clone(),
+                out: PathBuf::new(),
+                device: self.device.clone(),
+                precision: None,
+                tiles: Default::default(),
+                outputs: Default::default(),
+                channel: self.channel,
+                time: self.time,
+                series: self.series,
+                axes: self.axes.clone(),
+                voxel_um: self.voxel_size,
+                diameter: DiameterRequest::Auto,
+                memory_budget_bytes: None,
+                resume: false,
+                threads: self.threads,
+                overwrite: Default::default(),
+            };
+            let found = DiameterJob { prediction }.run(&context, &available)?;
+            if !self.json {
+                print(&format!("{}: {}", input.display(), found.sentence()));
+            }
+            estimates.push(json!({"input": input, "object_diameter": found}));
+        }
+        if self.json {
+            return print_json(&json!({"inputs": estimates}));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The diameter of a document's objects: estimated or given, and drawn as a ring on the image.
+
+use crate::app::Workbench;
+use crate::panels::{Task as PanelTask, heading, weak};
+use crate::work::{JobView, Purpose};
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::worker::JobId;
+use cytoscope_pipeline::{DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
+use eframe::egui::{self, Ui};
+use egui_phosphor::regular as icon;
+
+/// What is known of the diameter of a document's objects.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ObjectSize {
+    /// What predictions are asked for.
+    pub request: DiameterRequest,
+    /// What the last estimate or prediction found.
+    pub found: Option<ObjectDiameter>,
+}
+
+impl ObjectSize {
+    /// The diameter to draw: the one given, else the last one found.
+    pub fn shown(&self) -> Option<f64> {
+        match self.request {
+            DiameterRequest::Given(diameter) => Some(diameter),
+            DiameterRequest::Auto => self.found.map(|found| found.diameter),
+        }
+    }
+}
+
+impl Workbench {
+    /// The control of the object diameter, for models that bring objects to one.
+    pub(crate) fn diameter_control(&mut self, ui: &mut Ui, id: u64, card: &ModelCard) {
+        let Some(nominal_um) = card.object_diameter_um else { return };
+        heading(ui, "Object diameter");
+        let Some(document) = self.document() else { return };
+        let unit = if document.voxel_known { DiameterUnit::Um } else { DiameterUnit::Voxels }.symbol();
+        let mut size = document.object_size;
+        let is_estimating = self.estimating(id).is_some();
+        let mut estimate = false;
+        ui.horizontal_wrapped(|ui| {
+            let is_auto = size.request == DiameterRequest::Auto;
+            if ui
+                .selectable_label(is_auto, "Automatic")
+                .on_hover_text("Estimated when the stack is predicted")
+                .clicked()
+            {
+                size.request = DiameterRequest::Auto;
+            }
+            if ui.selectable_label(!is_auto, "Given").clicked() && is_auto {
+                size.request = DiameterRequest::Given(size.found.map_or(nominal_um, |found| found.diameter));
+            }
+            if let DiameterRequest::Given(diameter) = &mut size.request {
+                let drag = egui::DragValue::new(diameter)
+                    .range(0.1..=10_000.0)
+                    .speed(0.1)
+                    .max_decimals(1)
+                    .suffix(format!(" {unit}"));
+                let response = ui.add(drag);
+                response
+                    .widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Object diameter"));
+            }
+            let text = format!("{}  Estimate", icon::RULER);
+            let button = ui.add_enabled(!is_estimating, egui::Button::new(text));
+            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, !is_estimating, "Estimate"));
+            estimate = button.on_hover_text("Measure the objects of this stack now").clicked();
+        });
+        let found = match size.found {
+            _ if is_estimating => "Estimating…".to_owned(),
+            Some(ObjectDiameter { diameter, estimate: Some(e), .. }) => {
+                format!("Estimated {diameter:.1} {unit} from {} objects ({})", e.objects, e.certainty.words())
+            }
+            _ => "The ring on the image shows the diameter".to_owned(),
+        };
+        weak(ui, found);
+        if let Some(document) = self.document_mut() {
+            document.object_size = size;
+        }
+        if estimate {
+            self.start_estimate(id);
+        }
+    }
+
+    /// The diameter in units of the document's voxel size that is drawn on the image, while predictions are set up.
+    pub(crate) fn ring(&self) -> Option<f64> {
+        let is_set_up = self.panels.task == PanelTask::Predict && self.settings.show_tasks;
+        let has_nominal = self.model().is_some_and(|card| card.object_diameter_um.is_some());
+        self.document().filter(|_| is_set_up && has_nominal)?.object_size.shown()
+    }
+
+    fn estimating(&self, id: u64) -> Option<&JobView> {
+        let is_of = |j: &&JobView| j.purpose == Purpose::Diameter { document: id } && !j.state.is_over();
+        self.work.jobs.iter().find(is_of)
+    }
+
+    fn start_estimate(&mut self, id: u64) {
+        let Some(mut prediction) = self.prediction_job(id) else { return };
+        prediction.diameter = DiameterRequest::Auto;
+        let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
+        match serde_json::to_value(DiameterJob { prediction }) {
+            Ok(job) => {
+                let title = format!("{name} · object diameter");
+                self.work.run(DiameterJob::KIND, title, Purpose::Diameter { document: id }, job, Vec::new());
+            }
+            Err(error) => self.notices.error("The diameter cannot be estimated", error.to_string()),
+        }
+    }
+
+    /// Takes the report of an estimate; gives back one of another job.
+    pub(crate) fn take_estimate(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
+        let job = self.work.jobs.iter().find(|j| j.id == id);
+        let Some(Purpose::Diameter { document }) = job.map(|j| j.purpose.clone()) else { return Some(report) };
+        match serde_json::from_value::<ObjectDiameter>(report) {
+            Ok(found) => {
+                if let Some(document) = self.documents.iter_mut().find(|d| d.id == document) {
+                    document.object_size.found = Some(found);
+                    if let DiameterRequest::Given(_) = document.object_size.request {
+                        document.object_size.request = DiameterRequest::Given(found.diameter);
+                    }
+                }
+            }
+            Err(error) => self.notices.error("The diameter could not be estimated", error.to_string()),
+        }
+        None
+    }
+}
