@@ -1,12 +1,13 @@
 //! Corrected labels as training data: a raw stack and its labels side by side, and a line in the dataset's table.
 //!
 //! A dataset is a folder with `NAME_raw.tif`, `NAME_labels.tif` and `dataset.csv`, whose columns `raw` and `seg` name the files
-//! relative to the folder. Columns and lines that are there are kept as they are. Nothing is overwritten: a name that is taken is
+//! relative to the folder; a column `ignore` holds the label of voxels that are not known, where a pair has such. Columns and lines that are there are kept as they are. Nothing is overwritten: a name that is taken is
 //! numbered.
 
 use crate::AnnotateError;
 use crate::chunks::LabelSnapshot;
 use crate::files::{Stack, plane};
+use crate::known::{Extent, Known, UNKNOWN_LABEL};
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
 use cytoscope_storage::read::open_regular;
@@ -63,6 +64,23 @@ pub fn export_pair(
     dataset_dir: &Path,
     name: &str,
 ) -> Result<ExportedPair, AnnotateError> {
+    export_part(raw, labels, None, Extent::Everything, dataset_dir, name)
+}
+
+/// As [`export_pair`], with labels only where they are known: elsewhere the label image holds [`UNKNOWN_LABEL`], which the
+/// table's column `ignore` names, so that training gives those voxels no weight. `base` holds the labels that correcting
+/// began with.
+///
+/// # Errors
+/// As [`export_pair`]; [`AnnotateError::Dataset`] if nothing was corrected, or labels reach [`UNKNOWN_LABEL`].
+pub fn export_part(
+    raw: &RawSource,
+    labels: &LabelSnapshot,
+    base: Option<&LabelSnapshot>,
+    extent: Extent,
+    dataset_dir: &Path,
+    name: &str,
+) -> Result<ExportedPair, AnnotateError> {
     check_name(dataset_dir, name)?;
     let image = open(raw.path, &OpenOptions { series: raw.series, ..OpenOptions::default() })?;
     let stack = Stack::of(&image, raw.channel, raw.time)?;
@@ -72,6 +90,20 @@ pub fn export_pair(
             met: format!("its shape Z, Y, X is {:?}, and the labels' is {:?}", stack.shape_zyx, labels.shape_zyx()),
             next: "choose the image that these labels were drawn on",
         });
+    }
+    let refuse = |met: String, next| Err(AnnotateError::Dataset { file: raw.path.to_owned(), met, next });
+    if let Some(base) = base.filter(|b| b.shape_zyx() != labels.shape_zyx()) {
+        let met = format!("the labels before have the shape {:?}, these {:?}", base.shape_zyx(), labels.shape_zyx());
+        return refuse(met, "add the pair with all its labels");
+    }
+    let is_part = extent != Extent::Everything;
+    let known = Known::new(labels, base, extent)?;
+    if is_part && !known.is_any()? {
+        return refuse("no label was corrected".to_owned(), "correct some, or add the pair with all its labels");
+    }
+    if is_part && labels.greatest() >= UNKNOWN_LABEL {
+        let met = format!("labels reach {}, and {UNKNOWN_LABEL} means that a voxel is not known", labels.greatest());
+        return refuse(met, "add the pair with all its labels");
     }
     std::fs::create_dir_all(dataset_dir).map_err(AnnotateError::io(dataset_dir, "making the folder"))?;
     let table = dataset_dir.join(TABLE);
@@ -83,8 +115,12 @@ pub fn export_pair(
     labels.voxel_size_um.z = own.z.or(of_raw.z);
     labels.voxel_size_um.y = own.y.or(of_raw.y);
     labels.voxel_size_um.x = own.x.or(of_raw.x);
-    labels.save_with(&files.labels, &mut |_, _| ControlFlow::Continue(()))?;
-    before.add(&table, &file_name(&files.raw), &file_name(&files.labels))?;
+    if is_part {
+        write_known(&labels, &known, &files.labels)?;
+    } else {
+        labels.save_with(&files.labels, &mut |_, _| ControlFlow::Continue(()))?;
+    }
+    before.add(&table, &file_name(&files.raw), &file_name(&files.labels), is_part)?;
     files.keep = true;
     Ok(ExportedPair { name, raw: files.raw.clone(), labels: files.labels.clone(), table })
 }
@@ -182,6 +218,23 @@ fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), AnnotateEr
     Ok(writer.finish()?)
 }
 
+/// Writes the labels that are known as uint16; `labels` tells the voxel size.
+fn write_known(labels: &LabelSnapshot, known: &Known<'_>, path: &Path) -> Result<(), AnnotateError> {
+    let [nz, ny, nx] = labels.shape_zyx();
+    let mut spec = WriteSpec::new(Container::ImageJ, Axes::zyx(), vec![nz, ny, nx], DType::U16);
+    spec.voxel_size_um = labels.voxel_size_um();
+    spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
+    spec.display_range = Some((0.0, f64::from(labels.greatest().max(1))));
+    spec.compression = Compression::None;
+    let mut writer = StackWriter::create(path, &spec)?;
+    for z in 0..nz {
+        // Labels were checked to fit into 16 bits.
+        let values = known.slice(z)?.into_iter().map(|v| v as u16).collect();
+        writer.write(&plane(path, ny, nx, Samples::U16(values))?)?;
+    }
+    Ok(writer.finish()?)
+}
+
 /// The dataset's table as it is.
 struct Table {
     text: Vec<u8>,
@@ -189,6 +242,8 @@ struct Table {
     columns: usize,
     raw: usize,
     seg: usize,
+    /// The column that names the label of voxels that are not known.
+    ignore: Option<usize>,
     /// Values of those two columns.
     taken: Vec<String>,
 }
@@ -213,7 +268,14 @@ impl Table {
             "begin another dataset",
         )?;
         if text.is_empty() {
-            return Ok(Self { text: b"raw,seg\n".to_vec(), columns: 2, raw: 0, seg: 1, taken: Vec::new() });
+            return Ok(Self {
+                text: b"raw,seg\n".to_vec(),
+                columns: 2,
+                raw: 0,
+                seg: 1,
+                ignore: None,
+                taken: Vec::new(),
+            });
         }
         let body = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(body);
@@ -235,20 +297,40 @@ impl Table {
                 Err(e) => return refuse(format!("a line cannot be read: {e}"), "make it a table of commas in UTF-8"),
             }
         }
-        Ok(Self { columns: header.len(), raw, seg, taken, text })
+        Ok(Self { columns: header.len(), raw, seg, ignore: place("ignore"), taken, text })
     }
 
     fn names(&self, file: &str) -> bool {
         self.taken.iter().any(|t| t == file)
     }
 
-    /// Writes the table with one line more.
-    fn add(self, path: &Path, raw: &str, seg: &str) -> Result<(), AnnotateError> {
+    /// A column `ignore` at the end of the first line, where there is none yet.
+    fn with_ignore(mut self) -> Self {
+        if self.ignore.is_none() {
+            let end = self.text.iter().position(|b| matches!(b, b'\n' | b'\r')).unwrap_or(self.text.len());
+            self.text.splice(end..end, *b",ignore");
+            self.ignore = Some(self.columns);
+            self.columns += 1;
+        }
+        self
+    }
+
+    /// Writes the table with one line more; `is_part` names the label of voxels that are not known.
+    fn add(self, path: &Path, raw: &str, seg: &str, is_part: bool) -> Result<(), AnnotateError> {
+        let table = if is_part { self.with_ignore() } else { self };
+        table.add_line(path, raw, seg, is_part)
+    }
+
+    fn add_line(self, path: &Path, raw: &str, seg: &str, is_part: bool) -> Result<(), AnnotateError> {
+        let unknown = UNKNOWN_LABEL.to_string();
         let mut line = vec![""; self.columns];
         for (column, value) in [(self.raw, raw), (self.seg, seg)] {
             if let Some(cell) = line.get_mut(column) {
                 *cell = value;
             }
+        }
+        if let Some(cell) = self.ignore.filter(|_| is_part).and_then(|column| line.get_mut(column)) {
+            *cell = &unknown;
         }
         let mut text = self.text;
         if text.last() != Some(&b'\n') {

@@ -4,7 +4,10 @@
 mod common;
 
 use common::{python, run_python};
-use cytoscope_annotate::{AnnotateError, LabelVolume, Limits, LoadOptions, RawSource, SliceAxis, export_pair};
+use cytoscope_annotate::{
+    AnnotateError, Extent, LabelVolume, Limits, LoadOptions, RawSource, SliceAxis, UNKNOWN_LABEL, export_pair,
+    export_part,
+};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_volume::{Array, Samples, VoxelSize};
 use std::ops::ControlFlow;
@@ -256,4 +259,45 @@ fn a_table_keeps_its_columns_and_lines() {
     after.push("dataset.csv".into());
     after.sort();
     assert_eq!(after, before);
+}
+
+#[test]
+fn only_what_was_corrected_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let raw = folder.path().join("raw.tif");
+    write(&raw, "ZYX", &[3, 12, 12], vec![7u16; 432]);
+    let at = |z: usize, y: usize, x: usize| (z * 12 + y) * 12 + x;
+    let volume = |labels: &[u32]| LabelVolume::from_dense([3, 12, 12], VoxelSize::default(), labels).unwrap();
+    // Before: object 1 in slice 0, object 2 in slices 1 and 2, object 3 in slice 2.
+    let mut before = vec![0u32; 432];
+    before[at(0, 1, 1)] = 1;
+    before[at(1, 2, 2)] = 2;
+    before[at(2, 2, 2)] = 2;
+    before[at(2, 10, 10)] = 3;
+    // Corrected: object 2 grows in slice 1, object 3 is erased in slice 2.
+    let mut after = before.clone();
+    after[at(1, 2, 3)] = 2;
+    after[at(2, 10, 10)] = 0;
+    let (old, new) = (volume(&before), volume(&after));
+    let source = RawSource { path: &raw, series: 0, channel: None, time: None };
+    let export = |extent, name: &str| {
+        let pair = export_part(&source, new.labels(), Some(old.labels()), extent, folder.path(), name).unwrap();
+        let image = open(&pair.labels, &OpenOptions::default()).unwrap().read_all().unwrap();
+        match image.into_samples() {
+            Samples::U16(values) => values.into_iter().map(u32::from).collect::<Vec<_>>(),
+            other => panic!("{}", other.dtype()),
+        }
+    };
+    let slices = export(Extent::CorrectedSlices, "s");
+    assert!(slices[..144].iter().all(|l| *l == UNKNOWN_LABEL));
+    assert_eq!(slices[144..], after[144..]);
+    let objects = export(Extent::CorrectedObjects, "o");
+    assert_eq!([objects[at(1, 2, 2)], objects[at(1, 2, 3)], objects[at(2, 2, 2)]], [2; 3]);
+    assert_eq!(objects[at(2, 10, 10)], 0, "what was erased is background");
+    assert_eq!([objects[at(1, 5, 3)], objects[at(1, 6, 3)]], [0, UNKNOWN_LABEL], "a rim of three voxels is known");
+    assert_eq!(objects[at(0, 1, 1)], UNKNOWN_LABEL);
+    let table = std::fs::read_to_string(folder.path().join("dataset.csv")).unwrap();
+    assert_eq!(table, "raw,seg,ignore\ns_raw.tif,s_labels.tif,65535\no_raw.tif,o_labels.tif,65535\n");
+    let same = export_part(&source, old.labels(), Some(old.labels()), Extent::CorrectedObjects, folder.path(), "n");
+    assert!(same.unwrap_err().to_string().contains("no label was corrected"));
 }

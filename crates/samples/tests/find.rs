@@ -181,6 +181,12 @@ fn tables() {
     let weighted = find_pairs(&at("w.csv"), Task::Segmentation).unwrap();
     assert_eq!(weighted.pairs.iter().map(|p| p.weight).collect::<Vec<_>>(), [8.0, 1.0, 1.0]);
     assert!(weighted.problems[0].sentence.contains("often"), "{:?}", weighted.problems);
+    // Labels that are not known: one for all rows.
+    fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,\n").unwrap();
+    assert_eq!(find_pairs(&at("i.csv"), Task::Segmentation).unwrap().ignore_label, Some(65535));
+    fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,255\n").unwrap();
+    let error = find_pairs(&at("i.csv"), Task::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("255") && error.contains("65535"), "{error}");
     // Wrong columns.
     let error = find_pairs(&at("cells.csv"), Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains("raw and seg"), "{error}");

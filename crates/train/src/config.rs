@@ -203,6 +203,8 @@ pub struct DataConfig {
     pub axes: Option<Axes>,
     /// Voxel size Z, Y, X of the files in µm, where they say it wrong or not at all.
     pub voxel_um: Option<[f64; 3]>,
+    /// Label of voxels that are not known, in all label images; they count in no loss and no score.
+    pub ignore_label: Option<i64>,
     /// Column of a table that says what a row is for (train, valid, test).
     pub split_column: Option<String>,
     /// Order of the numbers of nnU-Net's `spacing`.

@@ -73,7 +73,9 @@ pub(crate) fn load(
 /// Finds the pairs, as the settings say what is taken of files.
 pub(crate) fn find(path: &Path, task: Task, config: &TrainConfig) -> Result<Dataset, JobError> {
     config.data.check()?;
-    find_pairs_with(path, task, &config.data.find_options()).map_err(data)
+    let mut dataset = find_pairs_with(path, task, &config.data.find_options()).map_err(data)?;
+    dataset.ignore_label = config.data.ignore_label.or(dataset.ignore_label);
+    Ok(dataset)
 }
 
 /// Splits pairs that can be used; those of one image stay together. `keep` as for [`load`].

@@ -147,12 +147,15 @@ impl Workbench {
             channel: several.then(|| channel.min(document.extents.channels - 1)),
             time: (document.extents.times > 1).then_some(document.time),
             dataset,
+            extent: self.corrections.tools.extent,
+            base: None,
             name: document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
         };
         let Some(correction) = self.corrections.of.get_mut(&id).filter(|c| c.phase == Phase::Open) else {
             return;
         };
         correction.exporting = true;
-        correction.ask(Request::Export(Pair { time: pair.time.map(|_| correction.time), ..pair }));
+        let base = Some(correction.places.base.clone()).filter(|base| base.is_file());
+        correction.ask(Request::Export(Pair { time: pair.time.map(|_| correction.time), base, ..pair }));
     }
 }

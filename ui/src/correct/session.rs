@@ -2,8 +2,8 @@
 
 use super::places::Places;
 use cytoscope_annotate::{
-    AnnotateError, Brush, Change, Edit, ExportedPair, LabelSnapshot, LabelVolume, LoadOptions, RawSource, Replay,
-    SaveTicket, Saved, Session, SessionOptions, export_pair,
+    AnnotateError, Brush, Change, Edit, ExportedPair, Extent, LabelSnapshot, LabelVolume, LoadOptions, RawSource,
+    Replay, SaveTicket, Saved, Session, SessionOptions, export_part,
 };
 use cytoscope_volume::VoxelSize;
 use std::ops::ControlFlow;
@@ -60,6 +60,10 @@ pub struct Pair {
     pub dataset: PathBuf,
     /// The pair's name.
     pub name: String,
+    /// Which of its voxels are known.
+    pub extent: Extent,
+    /// The labels that correcting began with; none where that was without any.
+    pub base: Option<PathBuf>,
 }
 
 /// What is asked for.
@@ -324,7 +328,13 @@ impl Desk {
         waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new().name("adding a pair".to_owned()).spawn(move || {
             let raw = RawSource { path: &pair.raw, series: 0, channel: pair.channel, time: pair.time };
-            let _ = tell.send(match export_pair(&raw, ticket.labels(), &pair.dataset, &pair.name) {
+            let base = pair.base.as_ref().filter(|_| pair.extent != Extent::Everything);
+            let base = base.map(|path| LabelVolume::load(path, &LoadOptions::default())).transpose();
+            let exported = base.and_then(|base| {
+                let base = base.as_ref().map(LabelVolume::labels);
+                export_part(&raw, ticket.labels(), base, pair.extent, &pair.dataset, &pair.name)
+            });
+            let _ = tell.send(match exported {
                 Ok(exported) => Event::Exported(Box::new(exported)),
                 Err(e) => Event::Failed("Adding the pair", e.to_string()),
             });

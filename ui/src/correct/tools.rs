@@ -1,6 +1,7 @@
 //! What labels are corrected with: tools that act where one clicks, and deeds done at once. Names, icons, keys.
 
 use crate::data::plane::Orientation;
+use cytoscope_annotate::Extent;
 use cytoscope_annotate::{Brush, BrushShape, Over};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
@@ -265,6 +266,8 @@ pub struct Tools {
     pub margin_um: f64,
     /// The view last drawn in: slices between are filled across it.
     pub view: Orientation,
+    /// Which voxels of a training pair are known.
+    pub extent: Extent,
 }
 
 impl Default for Tools {
@@ -278,6 +281,7 @@ impl Default for Tools {
             covers: Covers::All,
             margin_um: 0.0,
             view: Orientation::Xy,
+            extent: Extent::Everything,
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::correct::tools::{Covers, Deed, Tool};
 use crate::document::{Role, file_name};
 use crate::opener::Ask;
 use crate::theme;
+use cytoscope_annotate::Extent;
 use cytoscope_formats::label_color;
 use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -215,6 +216,27 @@ impl Workbench {
         }
     }
 
+    /// Which voxels of the labels a training pair holds.
+    fn extent_choice(&mut self, ui: &mut Ui) {
+        let name = |extent| match extent {
+            Extent::Everything => "All labels",
+            Extent::CorrectedSlices => "Slices I corrected",
+            Extent::CorrectedObjects => "Objects I corrected",
+        };
+        let extent = &mut self.corrections.tools.extent;
+        let choice = egui::ComboBox::from_id_salt("extent").selected_text(name(*extent)).show_ui(ui, |ui| {
+            for each in [Extent::Everything, Extent::CorrectedSlices, Extent::CorrectedObjects] {
+                ui.selectable_value(extent, each, name(each));
+            }
+        });
+        let response = choice.response.on_hover_text(
+            "What training learns from: the whole stack, or only what was corrected. Everything else is then unknown, and \
+             counts neither way.",
+        );
+        response
+            .widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Labels used for training"));
+    }
+
     fn keeping(&mut self, ui: &mut Ui, id: u64) {
         heading(ui, "Keep");
         let Some(correction) = self.corrections.of(id) else { return };
@@ -235,6 +257,7 @@ impl Workbench {
         self.deed_button(ui, Deed::Save, "Save labels");
         weak(ui, file_name(&labels)).on_hover_text(labels.display().to_string());
         self.measured_line(ui);
+        self.extent_choice(ui);
         self.deed_button(ui, Deed::Export, if exporting { "Adding…" } else { "Use as training data" });
         ui.horizontal(|ui| {
             let folder = self.settings.dataset_folder.clone();

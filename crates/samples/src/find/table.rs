@@ -39,6 +39,8 @@ struct Header {
     part: Option<usize>,
     /// How often a row is sampled, relative to the others.
     weight: Option<usize>,
+    /// The label of voxels that are not known.
+    ignore: Option<usize>,
     /// The target column is only the first of a plug-in's.
     first_of_several: bool,
 }
@@ -53,8 +55,8 @@ fn header(record: &csv::StringRecord, task: Task, options: &FindOptions) -> Opti
         None => place(&PARTS),
     };
     let first_of_several = record.get(target).is_some_and(|c| c.trim().eq_ignore_ascii_case("seg1"));
-    let weight = place(&["weight"]);
-    Some(Header { image, target, part, weight, first_of_several })
+    let (weight, ignore) = (place(&["weight"]), place(&["ignore"]));
+    Some(Header { image, target, part, weight, ignore, first_of_several })
 }
 
 /// Reads the tables of a folder, if it has any with the right columns; then files that no table names do not count.
@@ -180,8 +182,26 @@ pub(crate) fn read(
                 }
             },
         };
+        if let Some(word) = at.ignore.map(cell).filter(|word| !word.is_empty()) {
+            ignore(path, line, word, found)?;
+        }
         let stem = stem(&image);
         found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
+    }
+    Ok(())
+}
+
+/// Notes the label of voxels that are not known, which all rows must have in common.
+fn ignore(path: &Path, line: usize, word: &str, found: &mut Found) -> Result<(), SamplesError> {
+    let next = "write one whole number for all rows, the label of voxels that are not known, or leave the cell empty";
+    match (word.parse::<i64>(), found.ignore_label) {
+        (Ok(label), None) => found.ignore_label = Some(label),
+        (Ok(label), Some(before)) if label == before => {}
+        (Ok(label), Some(before)) => {
+            let met = format!("line {line} ignores label {label}, a line before it {before}");
+            return Err(SamplesError::data(path, met, next));
+        }
+        (Err(_), _) => return Err(SamplesError::data(path, format!("line {line} ignores \"{word}\""), next)),
     }
     Ok(())
 }

@@ -1,0 +1,119 @@
+//! Which voxels of corrected labels are known: all of them, or only those of the slices or objects that were corrected.
+
+use crate::AnnotateError;
+use crate::chunks::LabelSnapshot;
+use crate::geometry::SliceAxis;
+use std::collections::BTreeSet;
+
+/// The label of voxels that are not known; training gives them no weight.
+pub const UNKNOWN_LABEL: u32 = u16::MAX as u32;
+
+/// How far around a corrected object background is known, in voxels of a slice.
+const RIM_VOXELS: usize = 3;
+
+/// Which voxels of corrected labels are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Extent {
+    /// All.
+    #[default]
+    Everything,
+    /// Those of slices along Z in which a label was changed.
+    CorrectedSlices,
+    /// Those of objects of which a voxel was changed, what was erased, and a rim of background around both.
+    CorrectedObjects,
+}
+
+/// Labels of which some voxels are known, slice by slice.
+pub(crate) struct Known<'a> {
+    labels: &'a LabelSnapshot,
+    base: Option<&'a LabelSnapshot>,
+    extent: Extent,
+    objects: BTreeSet<u32>,
+}
+
+impl<'a> Known<'a> {
+    /// Compares labels with those that correcting began with (`None`: without any).
+    ///
+    /// # Errors
+    /// Those of reading a slice.
+    pub(crate) fn new(
+        labels: &'a LabelSnapshot,
+        base: Option<&'a LabelSnapshot>,
+        extent: Extent,
+    ) -> Result<Self, AnnotateError> {
+        let mut known = Self { labels, base, extent, objects: BTreeSet::new() };
+        if extent == Extent::CorrectedObjects {
+            for z in 0..labels.shape_zyx()[0] {
+                let (now, before) = known.both(z)?;
+                let changed = now.iter().zip(&before).filter(|(n, b)| n != b && **n > 0);
+                known.objects.extend(changed.map(|(n, _)| *n));
+            }
+        }
+        Ok(known)
+    }
+
+    /// Whether anything was corrected.
+    pub(crate) fn is_any(&self) -> Result<bool, AnnotateError> {
+        for z in 0..self.labels.shape_zyx()[0] {
+            let (now, before) = self.both(z)?;
+            if now != before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A slice now and before.
+    fn both(&self, z: usize) -> Result<(Vec<u32>, Vec<u32>), AnnotateError> {
+        let now = self.labels.slice(SliceAxis::Z, z)?;
+        let before = match self.base {
+            Some(base) => base.slice(SliceAxis::Z, z)?,
+            None => vec![0; now.len()],
+        };
+        Ok((now, before))
+    }
+
+    /// A slice with [`UNKNOWN_LABEL`] where nothing is known.
+    pub(crate) fn slice(&self, z: usize) -> Result<Vec<u32>, AnnotateError> {
+        let (mut now, before) = self.both(z)?;
+        match self.extent {
+            Extent::Everything => {}
+            Extent::CorrectedSlices if now == before => now.fill(UNKNOWN_LABEL),
+            Extent::CorrectedSlices => {}
+            Extent::CorrectedObjects => {
+                let [_, ny, nx] = self.labels.shape_zyx();
+                let own: Vec<bool> = now
+                    .iter()
+                    .zip(&before)
+                    .map(|(n, b)| if *n > 0 { self.objects.contains(n) } else { *b > 0 })
+                    .collect();
+                let near = widened(&own, ny, nx);
+                for ((label, own), near) in now.iter_mut().zip(own).zip(near) {
+                    if !(own || (near && *label == 0)) {
+                        *label = UNKNOWN_LABEL;
+                    }
+                }
+            }
+        }
+        Ok(now)
+    }
+}
+
+/// A mask of a slice, wider by [`RIM_VOXELS`] along both axes.
+fn widened(mask: &[bool], ny: usize, nx: usize) -> Vec<bool> {
+    let mut rows = vec![false; mask.len()];
+    for (line, out) in mask.chunks_exact(nx.max(1)).zip(rows.chunks_exact_mut(nx.max(1))) {
+        for x in (0..nx).filter(|x| line[*x]) {
+            out[x.saturating_sub(RIM_VOXELS)..(x + RIM_VOXELS + 1).min(nx)].fill(true);
+        }
+    }
+    let mut all = vec![false; mask.len()];
+    for y in 0..ny {
+        for near in y.saturating_sub(RIM_VOXELS)..(y + RIM_VOXELS + 1).min(ny) {
+            for x in 0..nx {
+                all[y * nx + x] |= rows[near * nx + x];
+            }
+        }
+    }
+    all
+}
