@@ -37,7 +37,6 @@ impl Workbench {
         let unit = if document.voxel_known { DiameterUnit::Um } else { DiameterUnit::Voxels }.symbol();
         let mut size = document.object_size;
         let is_estimating = self.estimating(id).is_some();
-        let mut estimate = false;
         ui.horizontal_wrapped(|ui| {
             let is_auto = size.request == DiameterRequest::Auto;
             if ui
@@ -60,17 +59,18 @@ impl Workbench {
                 response
                     .widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Object diameter"));
             }
-            let text = format!("{}  Estimate", icon::RULER);
-            let button = ui.add_enabled(!is_estimating, egui::Button::new(text));
-            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, !is_estimating, "Estimate"));
-            estimate = button.on_hover_text("Measure the objects of this stack now").clicked();
         });
+        let text = format!("{}  Estimate", icon::RULER);
+        let button = ui.add_enabled(!is_estimating, egui::Button::new(text));
+        button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, !is_estimating, "Estimate"));
+        let estimate = button.on_hover_text("Measure the objects of this stack now").clicked();
         let found = match size.found {
             _ if is_estimating => "Estimating…".to_owned(),
             Some(ObjectDiameter { diameter, estimate: Some(e), .. }) => {
                 format!("Estimated {diameter:.1} {unit} from {} objects ({})", e.objects, e.certainty.words())
             }
-            _ => "The ring on the image shows the diameter".to_owned(),
+            _ if size.request == DiameterRequest::Auto => "Estimated when the stack is predicted".to_owned(),
+            _ => "The ring on the image has this diameter".to_owned(),
         };
         weak(ui, found);
         if let Some(document) = self.document_mut() {
