@@ -3,6 +3,7 @@
 use super::failure::Outcome;
 use super::{print, print_json, progress};
 use clap::Args;
+use cytoscope_objects::errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::EvaluateJob;
 use cytoscope_profile::Recorder;
 use std::path::PathBuf;
@@ -16,6 +17,9 @@ pub(crate) struct Evaluate {
     /// Truth: a file, or a folder of files of matching names.
     #[arg(long)]
     truth: PathBuf,
+    /// Ignore true objects of fewer voxels, and predictions that mostly lie on them: they count neither as hits nor as errors.
+    #[arg(long, value_name = "VOXELS", default_value_t = 0)]
+    ignore_below: u64,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -24,7 +28,8 @@ pub(crate) struct Evaluate {
 impl Evaluate {
     pub(crate) fn run(self) -> Outcome {
         let context = progress::context(false, self.json, Recorder::totals_only());
-        let report = EvaluateJob { prediction: self.pred, truth: self.truth }.run(&context)?;
+        let job = EvaluateJob { prediction: self.pred, truth: self.truth, ignore_below_voxels: self.ignore_below };
+        let report = job.run(&context)?;
         if self.json {
             return print_json(&report);
         }
@@ -43,6 +48,15 @@ impl Evaluate {
                 m.n_true
             ));
         }
+        if let Some(ignored) = report.ignored.filter(|i| i.below_voxels > 0) {
+            print(&format!(
+                "  ignored: {} true objects below {} voxels, {} predictions on them",
+                ignored.true_objects, ignored.below_voxels, ignored.predictions
+            ));
+        }
+        if let Some(errors) = &report.errors {
+            error_lines(errors).iter().for_each(|line| print(line));
+        }
         if let Some(r) = &report.regression {
             let show = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
             print(&format!(
@@ -58,4 +72,34 @@ impl Evaluate {
         }
         Ok(())
     }
+}
+
+/// The counts of errors, and a table of them by object size.
+fn error_lines(errors: &ErrorSummary) -> Vec<String> {
+    let mut lines = vec![format!(
+        "  {} merges, {} splits, {} misses, {} inexact outlines, {} false objects",
+        errors.merges, errors.splits, errors.misses, errors.inexact, errors.false_objects
+    )];
+    if errors.sizes.is_empty() {
+        return lines;
+    }
+    let unit = match errors.size_unit {
+        SizeUnit::Um => "µm",
+        SizeUnit::Voxel => "voxels",
+    };
+    let columns = [
+        ("found", Kind::Found),
+        ("merged", Kind::Merged),
+        ("split", Kind::Split),
+        ("inexact", Kind::Inexact),
+        ("missed", Kind::Missed),
+        ("false", Kind::False),
+    ];
+    let names: String = columns.iter().map(|(name, _)| format!("{name:>9}")).collect();
+    lines.push(format!("  {:>19}{names}", format!("diameter in {unit}")));
+    for bin in &errors.sizes {
+        let counts: String = columns.iter().map(|(_, kind)| format!("{:>9}", bin.count(*kind))).collect();
+        lines.push(format!("  {:>19}{counts}", format!("{} to {}", bin.from, bin.to)));
+    }
+    lines
 }

@@ -1,7 +1,9 @@
 //! `evaluate` against formulas written anew.
 
 use crate::common::{Desk, python, uniform};
-use serde_json::Value;
+use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_volume::{Array, VoxelSize};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const SHAPE: [usize; 3] = [12, 40, 48];
@@ -199,4 +201,78 @@ print(s.mean())
         assert!((told - wanted).abs() < 2e-3, "SSIM {told}, scipy says {wanted}");
         assert!(wanted < 0.98, "an SSIM near one proves little");
     }
+}
+
+/// Rows of (length, true label, predicted label), 20 voxels each, in two slices that are alike.
+const SCENE: [&[(usize, u16, u16)]; 8] = [
+    // 20 voxels found: IoU 18 / 22.
+    &[(9, 1, 11), (1, 1, 0), (1, 0, 11), (9, 0, 0)],
+    // 16 and 14 voxels under one prediction of 40.
+    &[(8, 2, 12), (7, 3, 12), (5, 0, 12)],
+    // 24 voxels in three pieces, the largest of 10.
+    &[(5, 4, 13), (4, 4, 14), (3, 4, 15), (8, 0, 0)],
+    // 12 voxels under a prediction of 40.
+    &[(6, 5, 16), (14, 0, 16)],
+    // 8 voxels that nothing is predicted for, and a prediction of 6 voxels where there is nothing.
+    &[(4, 8, 0), (16, 0, 0)],
+    &[(3, 0, 19), (17, 0, 0)],
+    // 2 and 4 voxels, found: IoU 1 and 4 / 6.
+    &[(1, 9, 20), (19, 0, 0)],
+    &[(2, 10, 21), (1, 0, 21), (17, 0, 0)],
+];
+
+fn scene(label: fn(&(usize, u16, u16)) -> u16) -> Vec<u16> {
+    let slice: Vec<u16> =
+        SCENE.iter().flat_map(|row| row.iter()).flat_map(|run| std::iter::repeat_n(label(run), run.0)).collect();
+    [slice.clone(), slice].concat()
+}
+
+#[test]
+fn errors_are_told_by_kind_and_size_and_small_objects_can_be_ignored() {
+    let desk = Desk::new();
+    let shape = [2, SCENE.len(), 20];
+    let truth = Array::new("ZYX".parse().unwrap(), shape.to_vec(), scene(|r| r.1)).unwrap();
+    let mut spec = WriteSpec::of(&truth, Container::ImageJ);
+    spec.voxel_size_um = VoxelSize::new_um(2.0, 0.5, 0.5);
+    write_array(&desk.path("truth.tif"), &truth, &spec).unwrap();
+    desk.write("plain.npy", "ZYX", &shape, scene(|r| r.1));
+    desk.write("pred.npy", "ZYX", &shape, scene(|r| r.2));
+    let all = desk.run(&["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--json"]).json();
+    let counts = |report: &Value| ["tp", "fp", "fn"].map(|key| report["instances"][0][key].as_u64().unwrap());
+    assert_eq!(counts(&all), [3, 6, 5]);
+    assert_eq!(all["ignored"], json!({"below_voxels": 0, "true_objects": 0, "predictions": 0}));
+    let bin = |from: f64, to: f64, [found, merged, split, inexact, missed, false_objects]: [u64; 6]| {
+        json!({"from": from, "to": to, "found": found, "merged": merged, "split": split, "inexact": inexact,
+            "missed": missed, "false_objects": false_objects})
+    };
+    let errors = |small: &[Value], unit: &str, large: [Value; 3]| {
+        let sizes = [small, &large].concat();
+        json!({"merges": 1, "splits": 1, "inexact": 1, "misses": 1, "false_objects": 1, "size_unit": unit,
+            "sizes": sizes})
+    };
+    // A voxel has 0.5 µm³. In the scene's order: 2.67, 2.48 and 2.37, 2.84, 2.25, 1.97, 1.79, 1.24 and 1.56 µm.
+    let large =
+        [bin(1.6, 2.0, [0, 0, 0, 0, 1, 1]), bin(2.0, 2.5, [0, 2, 0, 1, 0, 0]), bin(2.5, 3.15, [1, 0, 1, 0, 0, 0])];
+    let small = [bin(1.0, 1.25, [1, 0, 0, 0, 0, 0]), bin(1.25, 1.6, [1, 0, 0, 0, 0, 0])];
+    assert_eq!(all["errors"], errors(&small, "µm", large.clone()));
+    assert_eq!(all["pairs"][0]["errors"], all["errors"]);
+
+    let command = ["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--ignore-below", "5"];
+    let without = desk.run(&[&command[..], &["--json"]].concat()).json();
+    assert_eq!(counts(&without), [1, 6, 5]);
+    close(&without["instances"][0]["f1"], 2.0 / 13.0, "f1");
+    assert_eq!(without["ignored"], json!({"below_voxels": 5, "true_objects": 2, "predictions": 2}));
+    assert_eq!(without["errors"], errors(&[], "µm", large));
+    let text = desk.run(&command).ok().stdout;
+    for line in
+        ["2 true objects below 5 voxels, 2 predictions", "1 merges, 1 splits, 1 misses, 1 inexact", "2.5 to 3.15"]
+    {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+
+    // Without a voxel size: 20, 16, 14, 24, 12, 8 and 6 voxels are 3.37, 3.13, 2.99, 3.58, 2.84, 2.48 and 2.25 voxels across.
+    let plain = ["evaluate", "--pred", "pred.npy", "--truth", "plain.npy", "--ignore-below", "5", "--json"];
+    let sizes =
+        [bin(2.0, 2.5, [0, 0, 0, 0, 1, 1]), bin(2.5, 3.15, [0, 2, 0, 1, 0, 0]), bin(3.15, 4.0, [1, 0, 1, 0, 0, 0])];
+    assert_eq!(desk.run(&plain).json()["errors"], errors(&[], "voxel", sizes));
 }

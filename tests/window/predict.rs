@@ -2,6 +2,7 @@
 
 use crate::desk::{Desk, sees};
 use cytoscope_ui::document::Role;
+use eframe::egui::Key;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -138,16 +139,51 @@ fn truth_beside_the_prediction_tells_what_was_matched() {
     desk.until("the scores", |w| sees(w, "F1 "));
     // The command line's own scores of the same files.
     let labels = desk.path("sample/cytoscope/nuclei_raw_labels.tif");
-    let ran = Command::new(env!("CARGO_BIN_EXE_cytoscope"))
-        .args(["evaluate", "--json", "--pred"])
-        .arg(labels)
-        .arg("--truth")
-        .arg(&truth)
-        .output()
-        .unwrap();
-    let scores: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
-    let f1 = find_f1(&scores).unwrap();
+    let scores = |ignore_below: &str| -> serde_json::Value {
+        let ran = Command::new(env!("CARGO_BIN_EXE_cytoscope"))
+            .args(["evaluate", "--json", "--ignore-below", ignore_below, "--pred"])
+            .arg(&labels)
+            .arg("--truth")
+            .arg(&truth)
+            .output()
+            .unwrap();
+        serde_json::from_slice(&ran.stdout).unwrap()
+    };
+    let kinds = |scores: &serde_json::Value| {
+        [("merges", "merges"), ("splits", "splits"), ("misses", "misses"), ("false_objects", "false objects")]
+            .map(|(key, name)| format!("{} {name}", scores["errors"][key]))
+    };
+    let all = scores("0");
+    let f1 = find_f1(&all).unwrap();
     assert!(desk.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", desk.on_screen());
+    for line in kinds(&all) {
+        assert!(desk.sees(&line), "{line}: {}", desk.on_screen());
+    }
+    assert!(!desk.sees("ignored"), "{}", desk.on_screen());
+    // The larger half of the true objects.
+    let image = cytoscope_formats::open(&truth, &cytoscope_formats::OpenOptions::default()).unwrap();
+    let mut voxels = std::collections::BTreeMap::<u32, u64>::new();
+    for label in image.read_all().unwrap().samples().to_f32() {
+        *voxels.entry(label as u32).or_default() += 1;
+    }
+    voxels.remove(&0);
+    let mut sizes: Vec<u64> = voxels.into_values().collect();
+    sizes.sort_unstable();
+    let limit = sizes[sizes.len() / 2];
+    let field = "Ignore true objects below voxels";
+    desk.window.get_by_label(field).focus();
+    desk.window.run_steps(2);
+    desk.window.get_by_label(field).type_text(&limit.to_string());
+    desk.window.run_steps(2);
+    desk.window.key_press(Key::Enter);
+    desk.until("the scores of larger objects", |w| sees(w, "ignored"));
+    let larger = scores(&limit.to_string());
+    let f1 = find_f1(&larger).unwrap();
+    assert!(larger["ignored"]["true_objects"].as_u64() >= Some(1), "{larger}");
+    assert!(desk.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", desk.on_screen());
+    for line in kinds(&larger) {
+        assert!(desk.sees(&line), "{line}: {}", desk.on_screen());
+    }
 }
 
 /// The F1 at IoU 0.5, wherever the report has it.

@@ -4,13 +4,11 @@ use crate::data::plane::{Orientation, PlaneAt, Values};
 use crate::data::source::{Cancel, PlaneSource};
 use crate::document::{Document, Role};
 use crate::theme;
+use cytoscope_objects::errors::{ErrorSummary, Errors, FOUND_IOU, Grid};
 use cytoscope_objects::matching::{Matching, Overlaps};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Overlap from which two objects are the same.
-pub const IOU: f64 = 0.5;
 
 /// Labels of an image told apart by colour; larger ones are grey.
 const MAX_LABELS: usize = 1 << 22;
@@ -18,13 +16,36 @@ const MAX_LABELS: usize = 1 << 22;
 /// Comparisons kept: of some stacks and time points that one goes back to. Each correction makes another.
 const MAX_KEPT: usize = 8;
 
+/// What is compared, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Subject {
+    /// Which labels, which truth, which time point.
+    images: [u64; 3],
+    /// True objects of fewer voxels are ignored.
+    ignore_below_voxels: u64,
+}
+
+/// How labels and truth agree.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Agreement {
+    /// Scores at an IoU of [`FOUND_IOU`].
+    pub matching: Matching,
+    /// Merges, splits, misses and false objects, by size.
+    pub errors: ErrorSummary,
+    /// True objects ignored for their size.
+    pub ignored_true: usize,
+    /// Predicted objects ignored because they mostly lie on those.
+    pub ignored_predictions: usize,
+}
+
 /// What a comparison came to.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// Which labels, which truth, which time point.
-    of: [u64; 3],
+    of: Subject,
     /// The scores, or why there are none.
-    pub result: Result<Matching, String>,
+    pub result: Result<Agreement, String>,
+    /// Kept for another limit of size. Only the latest comparison has them.
+    overlaps: Option<Arc<Overlaps>>,
     labels: Arc<Vec<[u8; 3]>>,
     truth: Arc<Vec<[u8; 3]>>,
 }
@@ -35,9 +56,11 @@ pub struct Compare {
     receiver: Receiver<Comparison>,
     /// The latest ones, oldest first.
     done: VecDeque<Comparison>,
-    under_way: Option<([u64; 3], Arc<Cancel>)>,
-    /// Colours tell matched, missed and false objects.
+    under_way: Option<(Subject, Arc<Cancel>)>,
+    /// Colours tell matched, unmatched and ignored objects.
     pub colored: bool,
+    /// True objects of fewer voxels are ignored, and predictions that mostly lie on them.
+    pub ignore_below_voxels: u64,
     wake: Arc<Mutex<Box<dyn Fn() + Send>>>,
 }
 
@@ -52,12 +75,14 @@ impl Compare {
             done: VecDeque::new(),
             under_way: None,
             colored: true,
+            ignore_below_voxels: 0,
             wake: Arc::new(Mutex::new(wake)),
         }
     }
 
     fn keep(&mut self, comparison: Comparison) {
         self.done.retain(|c| c.of != comparison.of);
+        self.done.iter_mut().for_each(|c| c.overlaps = None);
         self.done.push_back(comparison);
         while self.done.len() > MAX_KEPT {
             self.done.pop_front();
@@ -66,8 +91,14 @@ impl Compare {
 
     /// A document's comparison, once it is there.
     pub fn of(&self, document: &Document) -> Option<&Comparison> {
-        let of = key(document)?;
+        let of = self.subject(document)?;
         self.done.iter().find(|c| c.of == of)
+    }
+
+    fn subject(&self, document: &Document) -> Option<Subject> {
+        let (labels, truth) = (document.of_role(Role::Labels)?, document.of_role(Role::Truth)?);
+        let images = [labels.source_id, truth.source_id, document.time as u64];
+        Some(Subject { images, ignore_below_voxels: self.ignore_below_voxels })
     }
 
     /// Brings a document's colours up to its labels and truth, and begins to compare them where they are new.
@@ -78,7 +109,7 @@ impl Compare {
             self.keep(comparison);
         }
         let (Some(of), Some(labels), Some(truth)) =
-            (key(document), document.of_role(Role::Labels), document.of_role(Role::Truth))
+            (self.subject(document), document.of_role(Role::Labels), document.of_role(Role::Truth))
         else {
             document.overlays.iter_mut().for_each(|o| o.labels.colors = None);
             return;
@@ -89,7 +120,9 @@ impl Compare {
             }
             let sources = [Arc::clone(&labels.source), Arc::clone(&truth.source)];
             let times = [labels.times, truth.times].map(|n| document.time.min(n.saturating_sub(1)));
-            self.begin(of, sources, times, document.extents.zyx);
+            let zyx = document.extents.zyx;
+            let grid = Grid { voxel_um: document.voxel_known.then_some(document.voxel_um), flat: zyx[0] == 1 };
+            self.begin(of, sources, times, zyx, grid);
         }
         let comparison = self.done.iter().find(|c| c.of == of);
         let colored = self.colored;
@@ -102,26 +135,34 @@ impl Compare {
         }
     }
 
-    fn begin(&mut self, of: [u64; 3], sources: [Arc<dyn PlaneSource>; 2], times: [usize; 2], zyx: [usize; 3]) {
+    fn begin(
+        &mut self,
+        of: Subject,
+        sources: [Arc<dyn PlaneSource>; 2],
+        times: [usize; 2],
+        zyx: [usize; 3],
+        grid: Grid,
+    ) {
+        let known = self.done.iter().find(|c| c.of.images == of.images).and_then(|c| c.overlaps.clone());
         let cancel = Arc::new(Cancel::default());
         self.under_way = Some((of, Arc::clone(&cancel)));
         let (sender, wake) = (self.sender.clone(), Arc::clone(&self.wake));
         rayon::spawn(move || {
-            let comparison = match compare(&sources, times, zyx, &cancel) {
-                Ok(overlaps) => colors(of, &overlaps),
-                Err(error) => Comparison { of, result: Err(error), labels: Arc::default(), truth: Arc::default() },
+            let overlaps = match known {
+                Some(overlaps) => Ok(overlaps),
+                None => compare(&sources, times, zyx, &cancel).map(Arc::new),
+            };
+            let comparison = match overlaps {
+                Ok(overlaps) => agreement(of, overlaps, grid),
+                Err(error) => {
+                    Comparison { of, result: Err(error), overlaps: None, labels: Arc::default(), truth: Arc::default() }
+                }
             };
             // A receiver that is gone means that the window is gone.
             let _ = sender.send(comparison);
             wake.lock().unwrap_or_else(PoisonError::into_inner)();
         });
     }
-}
-
-/// Which labels, which truth, which time point.
-fn key(document: &Document) -> Option<[u64; 3]> {
-    let (labels, truth) = (document.of_role(Role::Labels)?, document.of_role(Role::Truth)?);
-    Some([labels.source_id, truth.source_id, document.time as u64])
 }
 
 fn compare(
@@ -152,47 +193,63 @@ fn compare(
     Ok(overlaps)
 }
 
-fn colors(of: [u64; 3], overlaps: &Overlaps) -> Comparison {
+fn agreement(of: Subject, overlaps: Arc<Overlaps>, grid: Grid) -> Comparison {
+    let counted = overlaps.ignoring_below(of.ignore_below_voxels);
     // Truth first, as the overlaps have it.
-    let pairs: Vec<(u32, u32)> =
-        overlaps.ious().into_iter().filter(|(_, _, iou)| *iou >= IOU).map(|(t, p, _)| (t, p)).collect();
-    let table = |matched: Vec<u32>, otherwise: [u8; 3]| {
-        let most = matched.iter().copied().max().unwrap_or(0) as usize;
-        let mut colors = vec![otherwise; (most + 1).clamp(1 << 16, MAX_LABELS)];
-        for label in matched {
-            if let Some(color) = colors.get_mut(label as usize) {
-                *color = theme::MATCHED;
+    let pairs = counted.matched(FOUND_IOU);
+    let table = |matched: Vec<u32>, otherwise: [u8; 3], all: &BTreeMap<u32, u64>, kept: &BTreeMap<u32, u64>| {
+        let most = all.keys().next_back().copied().unwrap_or(0) as usize;
+        let mut colors = vec![otherwise; most.saturating_add(1).clamp(1 << 16, MAX_LABELS)];
+        let ignored = all.keys().copied().filter(|label| !kept.contains_key(label));
+        let special = matched.into_iter().map(|l| (l, theme::MATCHED)).chain(ignored.map(|l| (l, theme::IGNORED)));
+        for (label, color) in special {
+            if let Some(place) = colors.get_mut(label as usize) {
+                *place = color;
             }
         }
         Arc::new(colors)
     };
-    Comparison {
-        of,
-        result: overlaps.matching(&[IOU]).into_iter().next().ok_or_else(|| "nothing to compare".to_owned()),
-        labels: table(pairs.iter().map(|p| p.1).collect(), theme::FALSE_ONE),
-        truth: table(pairs.iter().map(|p| p.0).collect(), theme::MISSED),
-    }
+    let matching = counted.matching(&[FOUND_IOU]).into_iter().next();
+    let result = matching.ok_or_else(|| "nothing to compare".to_owned()).map(|matching| Agreement {
+        matching,
+        errors: Errors::of(&counted).summary(grid),
+        ignored_true: overlaps.truth().len() - counted.truth().len(),
+        ignored_predictions: overlaps.prediction().len() - counted.prediction().len(),
+    });
+    let found = pairs.iter().map(|p| p.1).collect();
+    let labels = table(found, theme::FALSE_ONE, overlaps.prediction(), counted.prediction());
+    let truth = table(pairs.iter().map(|p| p.0).collect(), theme::MISSED, overlaps.truth(), counted.truth());
+    Comparison { of, result, overlaps: Some(overlaps), labels, truth }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_objects::errors::SizeUnit;
+
+    const GRID: Grid = Grid { voxel_um: Some([2.0, 0.5, 0.5]), flat: false };
+
+    fn subject(labels: u64, ignore_below_voxels: u64) -> Subject {
+        Subject { images: [labels, 0, 0], ignore_below_voxels }
+    }
 
     #[test]
     fn the_latest_comparisons_are_kept_and_no_more() {
         let mut compare = Compare::new(|| {});
         let one = |n: u64| Comparison {
-            of: [n, 0, 0],
+            of: subject(n, 0),
             result: Err("none".to_owned()),
+            overlaps: Some(Arc::default()),
             labels: Arc::default(),
             truth: Arc::default(),
         };
         (0..100).for_each(|n| compare.keep(one(n)));
         // The same again takes no other's place.
         (0..100).for_each(|_| compare.keep(one(99)));
-        let kept: Vec<u64> = compare.done.iter().map(|c| c.of[0]).collect();
+        let kept: Vec<u64> = compare.done.iter().map(|c| c.of.images[0]).collect();
         assert_eq!(kept, (100 - MAX_KEPT as u64..100).collect::<Vec<_>>());
+        assert_eq!(compare.done.iter().filter(|c| c.overlaps.is_some()).count(), 1, "overlaps may be large");
     }
 
     #[test]
@@ -200,10 +257,27 @@ mod tests {
         let mut overlaps = Overlaps::new();
         // Truth 1 is found as 7, truth 2 is missed, 9 is found where there is none.
         overlaps.add(&[1, 1, 1, 0, 2, 2, 0, 0], &[7, 7, 0, 0, 0, 0, 9, 9]).unwrap();
-        let comparison = colors([0; 3], &overlaps);
+        let comparison = agreement(subject(0, 0), Arc::new(overlaps), GRID);
         assert_eq!((comparison.labels[7], comparison.labels[9]), (theme::MATCHED, theme::FALSE_ONE));
         assert_eq!((comparison.truth[1], comparison.truth[2]), (theme::MATCHED, theme::MISSED));
-        let scores = comparison.result.unwrap();
-        assert_eq!((scores.tp, scores.fp, scores.n_true), (1, 1, 2));
+        let Agreement { matching, errors, .. } = comparison.result.unwrap();
+        assert_eq!((matching.tp, matching.fp, matching.n_true), (1, 1, 2));
+        assert_eq!((errors.misses, errors.false_objects, errors.size_unit), (1, 1, SizeUnit::Um));
+    }
+
+    #[test]
+    fn small_true_objects_and_what_lies_on_them_are_left_out() {
+        let mut overlaps = Overlaps::new();
+        // Truth 1 has 4 voxels and is found as 7; truth 2 has 2, and prediction 9 has 2 of its 3 voxels on it.
+        overlaps.add(&[1, 1, 1, 1, 0, 2, 2, 0], &[7, 7, 7, 0, 0, 9, 9, 9]).unwrap();
+        let overlaps = Arc::new(overlaps);
+        let all = agreement(subject(0, 2), Arc::clone(&overlaps), GRID).result.unwrap();
+        assert_eq!((all.matching.n_true, all.matching.n_pred, all.ignored_true), (2, 2, 0));
+        let comparison = agreement(subject(0, 3), overlaps, GRID);
+        assert_eq!((comparison.truth[2], comparison.labels[9]), (theme::IGNORED, theme::IGNORED));
+        assert_eq!((comparison.truth[1], comparison.labels[7]), (theme::MATCHED, theme::MATCHED));
+        let large = comparison.result.unwrap();
+        assert_eq!((large.matching.n_true, large.matching.n_pred, large.matching.f1), (1, 1, 1.0));
+        assert_eq!((large.ignored_true, large.ignored_predictions), (1, 1));
     }
 }

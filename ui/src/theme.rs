@@ -75,6 +75,14 @@ pub const MATCHED: [u8; 3] = [70, 200, 120];
 pub const MISSED: [u8; 3] = [255, 190, 60];
 /// An object found where the truth has none.
 pub const FALSE_ONE: [u8; 3] = [235, 80, 90];
+/// An object that is not compared.
+pub const IGNORED: [u8; 3] = [120, 124, 130];
+/// True objects that were merged, split, or found with a wrong outline, in a histogram.
+pub const MERGED: [u8; 3] = [150, 110, 220];
+/// See [`MERGED`].
+pub const SPLIT: [u8; 3] = [70, 160, 235];
+/// See [`MERGED`].
+pub const INEXACT: [u8; 3] = [190, 190, 150];
 
 /// Outlines of true objects in pictures of a training.
 pub const TRUE_OUTLINE: Color32 = Color32::from_rgb(255, 190, 60);

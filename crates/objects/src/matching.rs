@@ -137,23 +137,67 @@ impl Overlaps {
     pub fn matching(&self, thresholds: &[f64]) -> Vec<Matching> {
         let ious = self.ious();
         let groups = groups(&ious);
-        thresholds.par_iter().map(|t| self.at(&groups, *t)).collect()
+        thresholds
+            .par_iter()
+            .map(|threshold| {
+                let matched = self.matched_in(&groups, *threshold);
+                let score = matched.iter().map(|(_, _, iou)| iou).sum();
+                let (n_true, n_pred) = (self.truth.len() as u64, self.prediction.len() as u64);
+                Matching::new(*threshold, matched.len() as u64, n_true, n_pred, score)
+            })
+            .collect()
     }
 
-    fn at(&self, groups: &[Vec<(u32, u32, f64)>], threshold: f64) -> Matching {
-        let (mut tp, mut score) = (0, 0.0);
-        for group in groups {
-            if !group.iter().any(|(_, _, iou)| *iou >= threshold) {
-                continue;
-            }
-            for iou in assign(group, threshold, self.truth.len().min(self.prediction.len())) {
-                if iou >= threshold {
-                    tp += 1;
-                    score += iou;
-                }
+    /// The one-to-one matches at a threshold: (truth, prediction, IoU).
+    pub fn matched(&self, threshold: f64) -> Vec<(u32, u32, f64)> {
+        self.matched_in(&groups(&self.ious()), threshold)
+    }
+
+    fn matched_in(&self, groups: &[Vec<(u32, u32, f64)>], threshold: f64) -> Vec<(u32, u32, f64)> {
+        let matched_at_most = self.truth.len().min(self.prediction.len());
+        groups
+            .iter()
+            .filter(|group| group.iter().any(|(_, _, iou)| *iou >= threshold))
+            .flat_map(|group| assign(group, threshold, matched_at_most))
+            .filter(|(_, _, iou)| *iou >= threshold)
+            .collect()
+    }
+
+    /// Voxels of each true object.
+    pub fn truth(&self) -> &BTreeMap<u32, u64> {
+        &self.truth
+    }
+
+    /// Voxels of each predicted object.
+    pub fn prediction(&self) -> &BTreeMap<u32, u64> {
+        &self.prediction
+    }
+
+    /// Voxels that a true and a predicted object share: (truth, prediction, voxels), in no order.
+    pub fn shared(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        self.pairs.iter().map(|((t, p), n)| (*t, *p, *n))
+    }
+
+    /// The objects that count where true objects below a size are ignored: neither those nor the predicted objects of which
+    /// more than half of the voxels lie on them are left. The IoU of the objects that are left stays the same.
+    pub fn ignoring_below(&self, voxels: u64) -> Overlaps {
+        let small = |t: &u32| self.truth.get(t).is_some_and(|n| *n < voxels);
+        let mut on_small: BTreeMap<u32, u64> = BTreeMap::new();
+        for (t, p, n) in self.shared() {
+            if small(&t) {
+                *on_small.entry(p).or_default() += n;
             }
         }
-        Matching::new(threshold, tp, self.truth.len() as u64, self.prediction.len() as u64, score)
+        let ignored = |p: &u32| {
+            let on = on_small.get(p).copied().unwrap_or(0);
+            self.prediction.get(p).is_some_and(|all| 2 * on > *all)
+        };
+        let kept = |(id, n): (&u32, &u64)| (*id, *n);
+        Overlaps {
+            pairs: self.pairs.iter().filter(|((t, p), _)| !small(t) && !ignored(p)).map(|(k, n)| (*k, *n)).collect(),
+            truth: self.truth.iter().filter(|(t, _)| !small(t)).map(kept).collect(),
+            prediction: self.prediction.iter().filter(|(p, _)| !ignored(p)).map(kept).collect(),
+        }
     }
 }
 
@@ -174,10 +218,10 @@ fn groups(ious: &[(u32, u32, f64)]) -> Vec<Vec<(u32, u32, f64)>> {
     groups.into_values().collect()
 }
 
-/// The IoUs of the best one-to-one assignment inside a group.
-fn assign(group: &[(u32, u32, f64)], threshold: f64, matched_at_most: usize) -> Vec<f64> {
-    if let [(_, _, iou)] = group {
-        return vec![*iou];
+/// The best one-to-one assignment inside a group: (truth, prediction, IoU).
+fn assign(group: &[(u32, u32, f64)], threshold: f64, matched_at_most: usize) -> Vec<(u32, u32, f64)> {
+    if let [pair] = group {
+        return vec![*pair];
     }
     let index = |f: fn(&(u32, u32, f64)) -> u32| {
         let mut ids: Vec<u32> = group.iter().map(f).collect();
@@ -200,7 +244,11 @@ fn assign(group: &[(u32, u32, f64)], threshold: f64, matched_at_most: usize) -> 
         .iter()
         .map(|row| row.iter().map(|iou| f64::from(u8::from(*iou >= threshold)) + iou / tie).collect())
         .collect();
-    maximise(&benefit).into_iter().enumerate().map(|(r, c)| iou_of[r][c]).collect()
+    let pair = |(r, c): (usize, usize)| {
+        let (t, p) = if swap { (columns[c], rows[r]) } else { (rows[r], columns[c]) };
+        (t, p, iou_of[r][c])
+    };
+    maximise(&benefit).into_iter().enumerate().map(pair).collect()
 }
 
 #[cfg(test)]

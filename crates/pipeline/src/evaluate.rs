@@ -3,7 +3,8 @@
 use crate::predict::expand_inputs;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, wire};
-use cytoscope_formats::{Image, OpenOptions};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions};
+use cytoscope_objects::errors::{ErrorSummary, Errors, Grid};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_volume::{Element, Samples, with_samples};
@@ -18,6 +19,10 @@ pub struct EvaluateJob {
     pub prediction: PathBuf,
     /// A file or a folder of matching names.
     pub truth: PathBuf,
+    /// True objects of fewer voxels count neither as found nor as missed, and predicted objects that mostly lie on them neither as
+    /// right nor as wrong; see [`Overlaps::ignoring_below`].
+    #[serde(default)]
+    pub ignore_below_voxels: u64,
 }
 
 /// One pair's scores.
@@ -33,6 +38,23 @@ pub struct PairReport {
     /// Intensity scores; absent for objects.
     #[serde(deserialize_with = "wire::regression")]
     pub regression: Option<Regression>,
+    /// What kinds of errors there are, by object size; absent for intensities.
+    #[serde(default)]
+    pub errors: Option<ErrorSummary>,
+    /// What does not count for its size; absent for intensities.
+    #[serde(default)]
+    pub ignored: Option<Ignored>,
+}
+
+/// Objects that do not count because the true ones are too small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Ignored {
+    /// True objects of fewer voxels.
+    pub below_voxels: u64,
+    /// True objects ignored.
+    pub true_objects: u64,
+    /// Predicted objects ignored, more than half of each lying on ignored true ones.
+    pub predictions: u64,
 }
 
 /// All scores.
@@ -48,6 +70,12 @@ pub struct EvaluateReport {
     pub regression: Option<Regression>,
     /// Files without a partner.
     pub unpaired: Vec<PathBuf>,
+    /// Errors of all pairs together; absent for intensities.
+    #[serde(default)]
+    pub errors: Option<ErrorSummary>,
+    /// What does not count in any pair; absent for intensities.
+    #[serde(default)]
+    pub ignored: Option<Ignored>,
 }
 
 /// Endings that tell what a file of a pair is, not which pair it belongs to.
@@ -134,9 +162,11 @@ impl EvaluateJob {
             });
         }
         let mut meter = context.meter("evaluate", pairs.len() as u64, "files");
-        let mut reports = Vec::new();
+        let (mut reports, mut errors) = (Vec::new(), Vec::new());
         for (prediction, truth) in pairs {
-            reports.push(score(context, &prediction, &truth)?);
+            let (report, found) = score(context, &prediction, &truth, self.ignore_below_voxels)?;
+            reports.push(report);
+            errors.extend(found);
             meter.add(1)?;
         }
         let columns: Vec<Vec<Matching>> = (0..THRESHOLDS.len())
@@ -154,11 +184,26 @@ impl EvaluateJob {
             ssim: mean(|r| r.ssim),
             mse: mean(|r| Some(r.mse)).unwrap_or(f64::NAN),
         });
-        Ok(EvaluateReport { pairs: reports, instances, regression, unpaired })
+        let ignored = reports.iter().filter_map(|r| r.ignored).reduce(|a, b| Ignored {
+            true_objects: a.true_objects + b.true_objects,
+            predictions: a.predictions + b.predictions,
+            ..a
+        });
+        if ignored.is_none() && self.ignore_below_voxels > 0 {
+            context.note("No file holds labels: there are no small objects to ignore.");
+        }
+        let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
+        Ok(EvaluateReport { pairs: reports, instances, regression, unpaired, errors, ignored })
     }
 }
 
-fn score(context: &Context, prediction: &Path, truth: &Path) -> Result<PairReport, JobError> {
+/// Scores of a pair, and the errors of label images for pooling.
+fn score(
+    context: &Context,
+    prediction: &Path,
+    truth: &Path,
+    ignore_below_voxels: u64,
+) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
     let open = |p: &Path| cytoscope_formats::open(p, &OpenOptions::default());
     let (a, b) = (open(prediction)?, open(truth)?);
     let (ea, eb) = (Extents::of(a.meta()), Extents::of(b.meta()));
@@ -182,7 +227,10 @@ fn score(context: &Context, prediction: &Path, truth: &Path) -> Result<PairRepor
         truth: truth.to_owned(),
         instances: Vec::new(),
         regression: None,
+        errors: None,
+        ignored: None,
     };
+    let mut errors = None;
     if labels {
         let mut overlaps = Overlaps::new();
         for time in 0..ea.times {
@@ -191,7 +239,18 @@ fn score(context: &Context, prediction: &Path, truth: &Path) -> Result<PairRepor
                 Ok(overlaps.add(&integers(&t, time), &integers(&p, time))?)
             })?;
         }
-        report.instances = overlaps.matching(&THRESHOLDS);
+        let counted = overlaps.ignoring_below(ignore_below_voxels);
+        report.instances = counted.matching(&THRESHOLDS);
+        report.ignored = Some(Ignored {
+            below_voxels: ignore_below_voxels,
+            true_objects: (overlaps.truth().len() - counted.truth().len()) as u64,
+            predictions: (overlaps.prediction().len() - counted.prediction().len()) as u64,
+        });
+        let voxel_um = voxel_um(b.meta()).or_else(|| voxel_um(a.meta()));
+        let grid = Grid { voxel_um, flat: ea.zyx[0] == 1 };
+        let found = Errors::of(&counted);
+        report.errors = Some(found.summary(grid));
+        errors = Some((found, grid));
     } else {
         let (mut p_all, mut t_all) = (Vec::new(), Vec::new());
         for time in 0..ea.times {
@@ -204,7 +263,15 @@ fn score(context: &Context, prediction: &Path, truth: &Path) -> Result<PairRepor
         let shape = [ea.zyx[0] * ea.times, ea.zyx[1], ea.zyx[2]];
         report.regression = Some(regression(&t_all, &p_all, shape)?);
     }
-    Ok(report)
+    Ok((report, errors))
+}
+
+/// Voxel size Z, Y, X in µm as a file states it; `None` if it leaves out or misstates any that matters.
+fn voxel_um(meta: &ImageMeta) -> Option<[f64; 3]> {
+    let stated = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    let size = meta.voxel_size_um;
+    let z = if Extents::of(meta).zyx[0] == 1 { Some(1.0) } else { stated(size.z) };
+    Some([z?, stated(size.y)?, stated(size.x)?])
 }
 
 /// Bits left of a label for the time point it was seen at.

@@ -34,7 +34,7 @@ pub mod worker;
 pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use error::{JobError, JobErrorKind, model_sentence, naming};
-pub use evaluate::{EvaluateJob, EvaluateReport, PairReport};
+pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
 pub use job::{CancelToken, Context, Event, MAX_THREADS, Meter, check_threads};
 pub use measure::{MeasureJob, MeasureReport};
 pub use model::{Model, Task, find_model, model_folders, user_folder};

@@ -1,11 +1,24 @@
-//! How labels and truth agree, in a line and in colours.
+//! How labels and truth agree: scores, kinds of errors, their sizes, and colours.
 
 use super::{heading, weak};
 use crate::app::Workbench;
+use crate::compare::Agreement;
 use crate::document::Role;
 use crate::theme;
-use eframe::egui::{Color32, RichText, Ui};
+use cytoscope_objects::errors::{ErrorSummary, Outcome, SizeUnit};
+use eframe::egui::{self, Color32, Ui};
 use egui_phosphor::regular as icon;
+use egui_plot::{Bar, BarChart, Plot};
+
+/// Outcomes in the order bars are stacked, from below.
+const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
+    (Outcome::Found, "found", theme::MATCHED),
+    (Outcome::Inexact, "wrong outline", theme::INEXACT),
+    (Outcome::Merged, "merged", theme::MERGED),
+    (Outcome::Split, "split", theme::SPLIT),
+    (Outcome::Missed, "missed", theme::MISSED),
+    (Outcome::False, "false", theme::FALSE_ONE),
+];
 
 impl Workbench {
     pub(crate) fn comparison(&mut self, ui: &mut Ui) {
@@ -20,20 +33,105 @@ impl Workbench {
         match compared {
             None => _ = weak(ui, "Comparing…"),
             Some(Err(why)) => _ = weak(ui, why),
-            Some(Ok(m)) => {
-                ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
-                ui.horizontal_wrapped(|ui| {
-                    for (count, name, [r, g, b]) in [
-                        (m.tp, "matched", theme::MATCHED),
-                        (m.r#fn, "missed", theme::MISSED),
-                        (m.fp, "false", theme::FALSE_ONE),
-                    ] {
-                        ui.label(RichText::new(icon::SQUARE).color(Color32::from_rgb(r, g, b)));
-                        ui.label(format!("{count} {name}"));
-                    }
-                });
-            }
+            Some(Ok(agreement)) => scores(ui, &agreement),
         }
+        ui.horizontal_wrapped(|ui| {
+            ui.label("Ignore true objects below");
+            let voxels = egui::DragValue::new(&mut self.compare.ignore_below_voxels).speed(1.0);
+            let response = ui.add(voxels).on_hover_text(
+                "Smaller true objects, and labels that mostly lie on them, count neither as hits nor as errors.",
+            );
+            response.widget_info(|| {
+                egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Ignore true objects below voxels")
+            });
+            ui.label("voxels");
+        });
         ui.checkbox(&mut self.compare.colored, "Colour by match");
     }
+}
+
+/// A square in a colour and what it stands for.
+fn keyed(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
+    let font = egui::TextStyle::Body.resolve(ui.style());
+    let format = |color| egui::TextFormat::simple(font.clone(), color);
+    let mut job = egui::text::LayoutJob::default();
+    job.append(icon::SQUARE, 0.0, format(Color32::from_rgb(r, g, b)));
+    job.append(text, 4.0, format(ui.visuals().text_color()));
+    ui.add(egui::Label::new(job).extend())
+}
+
+fn scores(ui: &mut Ui, agreement: &Agreement) {
+    let m = &agreement.matching;
+    ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
+    ui.horizontal_wrapped(|ui| {
+        keyed(ui, theme::MATCHED, &format!("{} matched", m.tp));
+        keyed(ui, theme::MISSED, &format!("{} true, unmatched", m.r#fn));
+        keyed(ui, theme::FALSE_ONE, &format!("{} labels, unmatched", m.fp));
+        if agreement.ignored_true > 0 {
+            let text = format!("{} + {} ignored", agreement.ignored_true, agreement.ignored_predictions);
+            keyed(ui, theme::IGNORED, &text)
+                .on_hover_text("True objects below the limit, and labels that mostly lie on them.");
+        }
+    });
+    error_counts(ui, &agreement.errors);
+    if !agreement.errors.sizes.is_empty() {
+        size_histogram(ui, &agreement.errors);
+    }
+}
+
+fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
+    let kinds = [
+        (errors.merges, "merges", theme::MERGED, "Labels that hold most of two or more true objects."),
+        (errors.splits, "splits", theme::SPLIT, "True objects that two or more labels mostly lie in."),
+        (errors.misses, "misses", theme::MISSED, "True objects that no label covers or mostly lies in."),
+        (
+            errors.inexact,
+            "wrong outlines",
+            theme::INEXACT,
+            "True objects with one label whose overlap (IoU) is below 0.5.",
+        ),
+        (
+            errors.false_objects,
+            "false objects",
+            theme::FALSE_ONE,
+            "Labels that match, cover and lie in no true object.",
+        ),
+    ];
+    ui.horizontal_wrapped(|ui| {
+        for (count, name, color, meaning) in kinds {
+            keyed(ui, color, &format!("{count} {name}")).on_hover_text(meaning);
+        }
+    });
+}
+
+/// Bars by size: true objects by what became of them, and false ones on top.
+fn size_histogram(ui: &mut Ui, errors: &ErrorSummary) {
+    let mut charts: Vec<BarChart> = Vec::with_capacity(STACKED.len());
+    for (outcome, name, [r, g, b]) in STACKED {
+        let color = Color32::from_rgb(r, g, b);
+        let bars = errors.sizes.iter().enumerate().map(|(i, bin)| {
+            let text = format!("{} to {}: {} {name}", bin.from, bin.to, bin.count(outcome));
+            Bar::new(i as f64 + 0.5, bin.count(outcome) as f64).width(0.9).fill(color).name(text)
+        });
+        let chart = BarChart::new(name, bars.collect()).color(color);
+        let below: Vec<&BarChart> = charts.iter().collect();
+        charts.push(chart.stack_on(&below));
+    }
+    let edges: Vec<f64> = errors.sizes.iter().map(|bin| bin.from).chain(errors.sizes.last().map(|b| b.to)).collect();
+    let unit = match errors.size_unit {
+        SizeUnit::Um => "µm",
+        SizeUnit::Voxel => "voxels",
+    };
+    let edge_at = move |mark: f64| {
+        let whole = mark >= 0.0 && mark.fract() == 0.0;
+        edges.get(mark as usize).filter(|_| whole).map_or_else(String::new, |edge| edge.to_string())
+    };
+    Plot::new("errors by size")
+        .height(110.0)
+        .allow_scroll(false)
+        .allow_drag(false)
+        .allow_zoom(false)
+        .x_axis_label(format!("Diameter in {unit}"))
+        .x_axis_formatter(move |mark, _| edge_at(mark.value))
+        .show(ui, |plot| charts.into_iter().for_each(|chart| plot.bar_chart(chart)));
 }

@@ -437,6 +437,8 @@ mod tests {
             instances: Vec::new(),
             regression: Some(regression),
             unpaired: Vec::new(),
+            errors: None,
+            ignored: None,
         };
         let text = serde_json::to_string(&JobResult::Evaluate(report)).unwrap();
         let JobResult::Evaluate(back) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
