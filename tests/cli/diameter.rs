@@ -2,7 +2,7 @@
 
 use crate::common::{Desk, shared_data};
 use cytoscope_formats::{Container, WriteSpec, write_array};
-use cytoscope_volume::{Array, Samples, VoxelSize};
+use cytoscope_volume::{Array, VoxelSize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,19 @@ fn labels(desk: &Desk, name: &str) -> Vec<u32> {
     desk.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
 }
 
-/// The median diameter of the sphere with an object's volume.
-fn median_diameter(labels: &[u32], voxel: [f64; 3]) -> f64 {
-    let mut voxels: BTreeMap<u32, f64> = BTreeMap::new();
-    labels.iter().filter(|l| **l > 0).for_each(|l| *voxels.entry(*l).or_default() += 1.0);
-    let mut volumes: Vec<f64> = voxels.into_values().map(|n| n * voxel.iter().product::<f64>()).collect();
+/// The median diameter of the sphere with an object's volume, of the objects that no side of the stack cuts (all, if there are
+/// fewer than three such).
+fn median_diameter(labels: &[u32], [nz, ny, nx]: [usize; 3], voxel: [f64; 3]) -> f64 {
+    let mut voxels: BTreeMap<u32, (f64, bool)> = BTreeMap::new();
+    for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l > 0) {
+        let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
+        let object = voxels.entry(*label).or_default();
+        object.0 += 1.0;
+        object.1 |= [(z, nz), (y, ny), (x, nx)].into_iter().any(|(at, n)| at == 0 || at + 1 == n);
+    }
+    let whole = voxels.values().filter(|o| !o.1).count();
+    let chosen = voxels.into_values().filter(|o| whole < 3 || !o.1);
+    let mut volumes: Vec<f64> = chosen.map(|(n, _)| n * voxel.iter().product::<f64>()).collect();
     volumes.sort_by(f64::total_cmp);
     (6.0 / std::f64::consts::PI * volumes[volumes.len() / 2]).cbrt()
 }
@@ -46,15 +54,16 @@ fn only_the_ratio_of_diameter_and_voxel_size_counts() {
     let counted = rewritten(&desk, &small, "counted.tif", None);
     predict(&desk, &small, "a", &["--diameter", "8"]);
     predict(&desk, &large, "b", &["--diameter", "32"]);
-    let found = labels(&desk, "a/nuclei_3_labels.tif");
+    let found = labels(&desk, "a/nuclei_3_raw_labels.tif");
     assert!(found.iter().max() > Some(&3));
     assert_eq!(found, labels(&desk, "b/large_labels.tif"));
-    // Without a voxel size lengths count in voxels, which are taken as cubes.
-    let cubes = rewritten(&desk, &small, "cubes.tif", Some([1.0; 3]));
+    // Without a voxel size lengths count in voxels along X, and the distance of slices (2.5 of them) is estimated.
     let report = predict(&desk, &counted, "c", &["--diameter", "21"]);
     assert_eq!(report["diameter"]["unit"], "voxels");
-    predict(&desk, &cubes, "d", &["--diameter", "21"]);
-    assert_eq!(labels(&desk, "c/counted_labels.tif"), labels(&desk, "d/cubes_labels.tif"));
+    let slices = report["diameter"]["voxel"][0].as_f64().unwrap();
+    assert!((1.6..4.0).contains(&slices), "{slices}");
+    predict(&desk, &counted, "d", &["--diameter", "21", "--voxel-size", &format!("{slices},1,1")]);
+    assert_eq!(labels(&desk, "c/counted_labels.tif"), labels(&desk, "d/counted_labels.tif"));
 }
 
 #[test]
@@ -66,13 +75,13 @@ fn the_record_holds_the_diameter_and_a_rerun_uses_it() {
     assert!(given["diameter"]["estimate"].is_null());
     let estimated = predict(&desk, &stack, "b", &[]);
     let record = |out: &str| -> Value {
-        serde_json::from_slice(&desk.bytes(&format!("{out}/nuclei_4_provenance.json"))).unwrap()
+        serde_json::from_slice(&desk.bytes(&format!("{out}/nuclei_4_raw_provenance.json"))).unwrap()
     };
     assert_eq!(record("a")["job"]["diameter"], 9.5);
     assert_eq!(record("b")["job"]["diameter"], "auto");
     assert_eq!(record("b")["diameter"]["diameter"], estimated["diameter"]["diameter"]);
-    desk.run(&["predict", "--rerun", "a/nuclei_4_provenance.json", "--out", "again"]).ok();
-    assert_eq!(desk.bytes("a/nuclei_4_labels.tif"), desk.bytes("again/nuclei_4_labels.tif"));
+    desk.run(&["predict", "--rerun", "a/nuclei_4_raw_provenance.json", "--out", "again"]).ok();
+    assert_eq!(desk.bytes("a/nuclei_4_raw_labels.tif"), desk.bytes("again/nuclei_4_raw_labels.tif"));
     // Records of versions without the option.
     let mut old = record("a");
     old["job"].as_object_mut().unwrap().remove("diameter");
@@ -131,7 +140,7 @@ fn estimates_are_near_the_median_of_the_truth() {
         let name = |part: &str| format!("many/nuclei_{}_{part}.tif", seed + 20);
         let found = desk.run(&["diameter", &name("raw"), "--device", "cpu", "--json"]).json();
         let found = found["inputs"][0]["object_diameter"]["diameter"].as_f64().unwrap();
-        let truth = median_diameter(&labels(&desk, &name("labels")), voxel);
+        let truth = median_diameter(&labels(&desk, &name("labels")), shape, voxel);
         near += usize::from((found / truth).ln().abs() < 1.15f64.ln());
         shown.push(format!("{diameter_um} µm: {found:.1} for {truth:.1}"));
     }
@@ -147,12 +156,15 @@ fn estimates_are_near_the_truth_of_real_stacks() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let raw = entry.unwrap().path();
         let Some(stem) = raw.to_str().and_then(|p| p.strip_suffix("_raw.tif")).map(str::to_owned) else { continue };
-        let found = desk.run(&["diameter", raw.to_str().unwrap(), "--device", "cpu", "--json"]).json();
+        let voxel = ["--voxel-size", "1.75,0.8,0.8"];
+        let found = [&["diameter", raw.to_str().unwrap(), "--device", "cpu", "--json"], &voxel[..]].concat();
+        let found = desk.run(&found).json();
         let found = found["inputs"][0]["object_diameter"]["diameter"].as_f64().unwrap();
         let image = cytoscope_formats::open(Path::new(&format!("{stem}_labels.tif")), &Default::default()).unwrap();
-        let Samples::U16(values) = image.read_all().unwrap().into_samples() else { panic!("labels are uint16") };
-        let values: Vec<u32> = values.into_iter().map(u32::from).collect();
-        near += usize::from((found / median_diameter(&values, [1.75, 0.8, 0.8])).ln().abs() < 1.15f64.ln());
+        let truth = image.read_all().unwrap();
+        let values: Vec<u32> = truth.samples().to_f32().iter().map(|v| *v as u32).collect();
+        let shape = [truth.shape()[0], truth.shape()[1], truth.shape()[2]];
+        near += usize::from((found / median_diameter(&values, shape, [1.75, 0.8, 0.8])).ln().abs() < 1.15f64.ln());
         all += 1;
     }
     assert!(all >= 20 && near * 10 >= all * 9, "{near} of {all}");

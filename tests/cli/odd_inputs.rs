@@ -105,7 +105,8 @@ fn every_sample_type_is_predicted_alike() {
     desk.write("b.npy", "ZYX", &shape, values.iter().map(|v| i64::from(*v) - 300).collect::<Vec<_>>());
     desk.write("c.npy", "ZYX", &shape, values.iter().map(|v| f64::from(*v) * 1e-3).collect::<Vec<_>>());
     desk.write("d.ome.tif", "ZYX", &shape, values.iter().map(|v| i32::from(*v)).collect::<Vec<_>>());
-    desk.run(&["predict", "a.tif", "b.npy", "c.npy", "d.ome.tif", "--out", "o"]).ok();
+    let diameter = ["--diameter", "20", "--voxel-size", "2.5,1,1"];
+    desk.run(&[&["predict", "a.tif", "b.npy", "c.npy", "d.ome.tif", "--out", "o"], &diameter[..]].concat()).ok();
     let expected = desk.image("o/a_raw.tif").samples().to_f32();
     // Percentile scaling takes out offset and gain.
     for stem in ["b", "c", "d"] {

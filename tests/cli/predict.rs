@@ -136,6 +136,8 @@ fn a_provenance_record_makes_the_same_bytes_again() {
             "o",
             "--voxel-size",
             VOXEL,
+            "--diameter",
+            "19",
             "--tile",
             "10,60,60",
             "--json",
@@ -227,7 +229,7 @@ fn outputs_channels_and_times_are_as_asked() {
     let desk = Desk::new();
     let raw = desk.nuclei("8,48,48", 1);
     let stack = desk.image(&raw).samples().to_f32();
-    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels"]).ok();
+    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--diameter", "15", "--outputs", "labels"]).ok();
     assert_eq!(desk.names("o"), ["nuclei_1_raw_labels.tif", "nuclei_1_raw_provenance.json"]);
     desk.run(&["predict", &raw, "--out", "t", "--voxel-size", VOXEL, "--outputs", "table,raw"]).ok();
     assert_eq!(desk.names("t"), ["nuclei_1_raw_objects.csv", "nuclei_1_raw_provenance.json", "nuclei_1_raw_raw.tif"]);
@@ -239,7 +241,7 @@ fn outputs_channels_and_times_are_as_asked() {
     desk.write("times.tif", "TZYX", &[2, 8, 48, 48], [vec![7u16; bits.len()], bits].concat());
     let expected = labels(&desk, "o/nuclei_1_raw_labels.tif");
     assert!(expected.iter().any(|l| *l > 0));
-    let base = ["--out", "c", "--voxel-size", VOXEL, "--json"];
+    let base = ["--out", "c", "--voxel-size", VOXEL, "--diameter", "15", "--json"];
     let report = desk.run(&[&["predict", "channels.tif", "--channel", "1"], &base[..]].concat()).json();
     assert_eq!(labels(&desk, "c/channels_labels.tif"), expected);
     assert_eq!(report["inputs"][0]["notes"], serde_json::json!([]));

@@ -102,8 +102,20 @@ fn on_a_gpu_too_it_is_that_of_the_command_line() {
     };
     let (raw, out) = (desk.path(&raw), desk.path("o"));
     let (raw_text, out_text) = (raw.to_str().unwrap(), out.to_str().unwrap());
-    let arguments =
-        ["predict", raw_text, "--model", "nuclei-dog", "--out", out_text, "--tile", "20,48,64", "--device", &gpu];
+    let arguments = [
+        "predict",
+        raw_text,
+        "--model",
+        "nuclei-dog",
+        "--out",
+        out_text,
+        "--tile",
+        "20,48,64",
+        "--device",
+        &gpu,
+        "--diameter",
+        "19",
+    ];
     let ran = software(desk.command(&arguments)).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     std::fs::rename(&out, desk.path("by_command")).unwrap();
@@ -111,6 +123,7 @@ fn on_a_gpu_too_it_is_that_of_the_command_line() {
     for (id, operators) in [(1, false), (2, true)] {
         let job = job(json!({
             "inputs": [raw], "model": "nuclei-dog", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
+            "diameter": 19.0,
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators });
         let from = engine.seen.len();
@@ -134,7 +147,7 @@ fn a_growing_prediction_becomes_the_result() {
     for (id, blend) in [(1, "crop"), (2, "gaussian")] {
         let job = job(json!({
             "inputs": [desk.path(&raw)], "model": "nuclei-dog", "out": desk.path(blend), "device": "cpu", "outputs": ["raw"],
-            "voxel_um": VOXEL_UM, "tiles": {"tile": [20, 48, 64], "blend": blend},
+            "voxel_um": VOXEL_UM, "diameter": 19.0, "tiles": {"tile": [20, 48, 64], "blend": blend},
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators: false });
         let from = engine.seen.len();
@@ -238,6 +251,7 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
     });
     let predict = job(json!({
         "inputs": [desk.path(&raw)], "model": "nuclei", "out": desk.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
+        "diameter": 15.0,
     }));
     engine.worker.send(Request::Predict { id: JobId(2), job: predict, live: false, operators: false });
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {

@@ -20,7 +20,6 @@ use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear};
 use std::convert::Infallible;
 use std::ops::Range;
-use std::time::Instant;
 
 /// Extents Z, Y, X beyond which only the middle of a stack is looked at.
 const MOST_LOOKED_AT: [usize; 3] = [96, 1024, 1024];
@@ -31,11 +30,15 @@ const COARSER: f64 = 1.6;
 /// Voxels Z, Y, X of a short prediction.
 const TILE: [usize; 3] = [40, 96, 96];
 /// Short predictions at most.
-const MAX_PASSES: usize = 3;
+const MAX_PASSES: usize = 4;
 /// Measurements closer than this (ratio) count as the same.
 const SAME: f64 = 1.15;
 /// A guess is off by at most this factor for a correction by one pass.
 const MAX_CORRECTION: f64 = 2.5;
+/// Ratios of the lengths of objects along Z and in the plane that are taken as they are; microscopes draw objects out along Z.
+const USUAL_ELONGATION: std::ops::RangeInclusive<f64> = 0.7..=1.9;
+/// The ratio that objects most likely have.
+const LIKELY_ELONGATION: f64 = 1.2;
 /// Diameter in voxels that is guessed where there are no blobs.
 const GUESSED_VOXELS: f64 = 20.0;
 
@@ -50,14 +53,25 @@ pub(crate) struct Estimator<'a> {
     pub channels: &'a [usize],
     /// Preprocessing of each channel.
     pub chains: &'a [Vec<Elementwise>],
-    /// Voxel size Z, Y, X: µm, or 1 where it is unknown.
+    /// Voxel size Z, Y, X in µm; `None` where it is unknown.
+    pub voxel_um: Option<[f64; 3]>,
+}
+
+/// What was found of the size of objects.
+pub(crate) struct Found {
+    /// The diameter: µm, or voxels along X where the voxel size is unknown.
+    pub estimate: DiameterEstimate,
+    /// Voxel size Z, Y, X in the same unit.
     pub voxel: [f64; 3],
 }
 
 /// Objects of a short prediction.
+#[derive(Default)]
 struct Measured {
     /// Diameters, sorted.
     diameters: Vec<f64>,
+    /// Median ratio of their lengths along Z to those in the plane.
+    elongation: Option<f64>,
 }
 
 impl Measured {
@@ -68,9 +82,10 @@ impl Measured {
 }
 
 impl Estimator<'_> {
-    /// The estimate for a model of a nominal diameter; with [`Certainty::None`] where no objects are found.
-    pub(crate) fn estimate(&self, nominal_um: f64) -> Result<DiameterEstimate, JobError> {
-        let start = Instant::now();
+    /// The estimate for a model of a nominal diameter; with [`Certainty::None`] where no objects are found. A diameter that is
+    /// `given` is kept; where the voxel size is unknown, the distance of slices is still estimated.
+    pub(crate) fn estimate(&self, nominal_um: f64, given: Option<f64>) -> Result<Found, JobError> {
+        let mut voxel = self.voxel_um.unwrap_or_else(|| self.usual_voxel());
         let whole = self.stack.extents.zyx;
         let window: [Range<usize>; 3] = std::array::from_fn(|a| {
             let size = whole[a].min(MOST_LOOKED_AT[a]);
@@ -78,22 +93,39 @@ impl Estimator<'_> {
             first..first + size
         });
         let stack = self.stack.windowed(&window);
-        let guess = self.guess(&stack)?;
-        let mut diameter = guess.map_or(GUESSED_VOXELS * self.voxel[2], |g| g.diameter_um);
-        let centre = guess.map(|g| g.centre_um);
+        let guess = self.guess(&stack, voxel)?;
+        let mut diameter = given.unwrap_or_else(|| guess.map_or(GUESSED_VOXELS * voxel[2], |g| g.diameter_um));
+        let centre = guess.map(|g| std::array::from_fn(|a| g.centre_um[a] / voxel[a]));
         let mut session: Option<([usize; 3], Box<dyn Session>)> = None;
         let mut last: Option<(Measured, f64)> = None;
         for pass in 0..MAX_PASSES {
             self.context.check()?;
-            let measured = self.pass(&stack, diameter, nominal_um, centre, &mut session)?;
+            let measured = self.pass(&stack, voxel, diameter, nominal_um, centre, &mut session)?;
+            if let Some(elongation) = measured.elongation.filter(|_| self.voxel_um.is_none())
+                && !USUAL_ELONGATION.contains(&elongation)
+            {
+                // The distance of slices was taken wrongly: measure again with one that makes objects usual.
+                voxel[0] *= LIKELY_ELONGATION / elongation;
+                if given.is_none() {
+                    diameter = measured.at(0.5).unwrap_or(diameter) * (LIKELY_ELONGATION / elongation).cbrt();
+                }
+                continue;
+            }
             let Some(found) = measured.at(0.5) else {
                 if last.is_some() {
+                    break;
+                }
+                if given.is_some() {
                     break;
                 }
                 // Nothing at this size: look for smaller and larger objects.
                 diameter *= if pass == 0 { 0.5 } else { 4.0 };
                 continue;
             };
+            if given.is_some() {
+                last = Some((measured, 0.0));
+                break;
+            }
             let found = found.clamp(diameter / MAX_CORRECTION, diameter * MAX_CORRECTION);
             let change = (found / diameter).ln().abs();
             last = Some((measured, change));
@@ -102,12 +134,13 @@ impl Estimator<'_> {
                 break;
             }
         }
-        let seconds = start.elapsed().as_secs_f64();
         let Some((measured, change)) = last else {
             // As if the objects had the nominal size.
             let assumed = guess.map_or(nominal_um, |g| g.diameter_um);
             let certainty = Certainty::None;
-            return Ok(DiameterEstimate { diameter: assumed, range: [assumed; 2], objects: 0, certainty, seconds });
+            let diameter = given.unwrap_or(assumed);
+            let estimate = DiameterEstimate { diameter, range: [diameter; 2], objects: 0, certainty };
+            return Ok(Found { estimate, voxel });
         };
         let objects = measured.diameters.len();
         let certainty = match objects {
@@ -116,22 +149,28 @@ impl Estimator<'_> {
             _ => Certainty::Low,
         };
         let range = [0.1, 0.9].map(|share| measured.at(share).unwrap_or(diameter));
-        Ok(DiameterEstimate { diameter, range, objects, certainty, seconds })
+        Ok(Found { estimate: DiameterEstimate { diameter, range, objects, certainty }, voxel })
+    }
+
+    /// Voxels of a stack that does not say their size: slices as far apart as on the model's grid, in voxels along X.
+    fn usual_voxel(&self) -> [f64; 3] {
+        let ratio = self.model.voxel_um.map_or(1.0, |[z, _, x]| z / x);
+        if self.stack.extents.zyx[0] > 1 { [ratio, 1.0, 1.0] } else { [1.0; 3] }
     }
 
     /// The first guess, from blobs in the first channel.
-    fn guess(&self, stack: &Stack) -> Result<Option<BlobSize>, JobError> {
+    fn guess(&self, stack: &Stack, voxel_size: [f64; 3]) -> Result<Option<BlobSize>, JobError> {
         let zyx = stack.extents.zyx;
         let Some(channel) = self.channels.first() else { return Ok(None) };
         let _span = self.context.recorder.span(Stage::Normalise, "estimate blobs");
         // Average to the voxels that can be afforded, the finest axes first.
         let mut shape = zyx;
-        let mut voxel = self.voxel;
+        let mut voxel = voxel_size;
         while shape.iter().product::<usize>() > MOST_BLOB_VOXELS {
             let longest = (0..3).filter(|a| shape[*a] > 8).min_by(|a, b| voxel[*a].total_cmp(&voxel[*b]));
             let Some(axis) = longest else { break };
             shape[axis] = shape[axis].div_ceil(2);
-            voxel[axis] = self.voxel[axis] * zyx[axis] as f64 / shape[axis] as f64;
+            voxel[axis] = voxel_size[axis] * zyx[axis] as f64 / shape[axis] as f64;
         }
         let maps: [AxisMap; 3] = std::array::from_fn(|a| AxisMap::new(zyx[a], shape[a]));
         let mut volume = Vec::with_capacity(shape.iter().product());
@@ -150,16 +189,17 @@ impl Estimator<'_> {
     fn pass(
         &self,
         stack: &Stack,
+        voxel: [f64; 3],
         diameter: f64,
         nominal_um: f64,
         centre: Option<[f64; 3]>,
         session: &mut Option<([usize; 3], Box<dyn Session>)>,
     ) -> Result<Measured, JobError> {
         let model = self.model;
-        let Some(model_um) = model.voxel_um else { return Ok(Measured { diameters: Vec::new() }) };
+        let Some(model_um) = model.voxel_um else { return Ok(Measured::default()) };
         let scale = diameter / nominal_um;
         let work = model_um.map(|v| v * scale * COARSER);
-        let grid = model_shape(stack.extents.zyx, Some(self.voxel), Some(work));
+        let grid = model_shape(stack.extents.zyx, Some(voxel), Some(work));
         let tile: [usize; 3] = std::array::from_fn(|a| {
             if a == 0 && model.spatial_axes == 2 {
                 return 1;
@@ -172,7 +212,7 @@ impl Estimator<'_> {
             let extent = stack.extents.zyx[a];
             let size =
                 ((tile[a].min(grid[a]) as f64 * extent as f64 / grid[a] as f64).ceil() as usize).clamp(1, extent);
-            let middle = centre.map_or(extent as f64 / 2.0, |c| c[a] / self.voxel[a]);
+            let middle = centre.map_or(extent as f64 / 2.0, |c| c[a]);
             let first = (middle - size as f64 / 2.0).round().clamp(0.0, (extent - size) as f64) as usize;
             first..first + size
         });
@@ -186,13 +226,13 @@ impl Estimator<'_> {
             let shape = model.tensor_shape(self.channels.len(), tile);
             *session = Some((tile, model.compile(self.engine, &shape, self.options)?));
         }
-        let Some((_, session)) = session else { return Ok(Measured { diameters: Vec::new() }) };
+        let Some((_, session)) = session else { return Ok(Measured::default()) };
         let _span = self.context.recorder.span(Stage::Compute, "estimate").voxels(tile.iter().product());
         let outputs = session.run(&[Tensor::new(model.tensor_shape(self.channels.len(), tile), input)?])?;
         let values = outputs.into_iter().nth(model.output_index).and_then(Tensor::into_f32).unwrap_or_default();
         if values.len() != model.output_channels * tile.iter().product::<usize>() {
             // Models that cannot be tiled are refused where the whole stack is planned.
-            return Ok(Measured { diameters: Vec::new() });
+            return Ok(Measured::default());
         }
         self.measure(values, shape, tile, work, diameter, scale)
     }
@@ -228,7 +268,7 @@ impl Estimator<'_> {
         let seeds = (model.seed_channel != model.segment_channel).then(|| channel(model.seed_channel));
         let options = model.segment.scaled(scale);
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
-        Ok(Measured { diameters: diameters(&labels, count, shape, work, diameter) })
+        Ok(measured(&labels, count, shape, work, diameter))
     }
 }
 
@@ -244,30 +284,55 @@ impl ops::Stream for Whole<'_> {
     }
 }
 
-/// Diameters, sorted, of labelled objects that no side of the volume cuts in the plane; of all where those are fewer than three.
-fn diameters(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3], expected: f64) -> Vec<f64> {
-    let mut voxels = vec![0u64; count as usize + 1];
-    let mut is_cut = vec![false; count as usize + 1];
+/// Voxels, and first and second moments of the places, of a labelled object.
+#[derive(Clone, Default)]
+struct Moments {
+    voxels: f64,
+    sum: [f64; 3],
+    squares: [f64; 3],
+    is_cut: bool,
+}
+
+impl Moments {
+    /// Standard deviation of the places along an axis, in voxels; that of one voxel is added.
+    fn deviation(&self, axis: usize) -> f64 {
+        let mean = self.sum[axis] / self.voxels;
+        (self.squares[axis] / self.voxels - mean * mean + 1.0 / 12.0).max(0.0).sqrt()
+    }
+}
+
+/// Measures labelled objects that no side of the volume cuts; all of them where those are fewer than three.
+fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3], expected: f64) -> Measured {
+    let mut objects = vec![Moments::default(); count as usize + 1];
     for (row, line) in labels.chunks_exact(nx.max(1)).enumerate() {
         let (z, y) = (row / ny, row % ny);
         let edge_row = y == 0 || y + 1 == ny || (nz > 4 && (z == 0 || z + 1 == nz));
         for (x, label) in line.iter().enumerate().filter(|(_, l)| **l > 0) {
-            let label = *label as usize;
-            voxels[label] += 1;
-            is_cut[label] |= edge_row || x == 0 || x + 1 == nx;
+            let object = &mut objects[*label as usize];
+            object.voxels += 1.0;
+            object.is_cut |= edge_row || x == 0 || x + 1 == nx;
+            for (a, at) in [z, y, x].into_iter().enumerate() {
+                object.sum[a] += at as f64;
+                object.squares[a] += (at * at) as f64;
+            }
         }
     }
     let unit: f64 = voxel.iter().product();
-    let diameter = |n: u64| (6.0 / std::f64::consts::PI * n as f64 * unit).cbrt();
-    let of = |cut: bool| -> Vec<f64> {
-        let kept = (1..voxels.len()).filter(|l| voxels[*l] > 0 && (cut || !is_cut[*l]));
-        // Crumbs of a fifth of the diameter are no objects.
-        let mut all: Vec<f64> = kept.map(|l| diameter(voxels[l])).filter(|d| *d > 0.2 * expected).collect();
-        all.sort_by(f64::total_cmp);
-        all
+    let diameter = |o: &Moments| (6.0 / std::f64::consts::PI * o.voxels * unit).cbrt();
+    // Crumbs of a fifth of the diameter are no objects.
+    let is_object = |o: &&Moments| o.voxels > 0.0 && diameter(o) > 0.2 * expected;
+    let whole: Vec<&Moments> = objects.iter().filter(is_object).filter(|o| !o.is_cut).collect();
+    let chosen = if whole.len() >= 3 { whole } else { objects.iter().filter(is_object).collect() };
+    let mut diameters: Vec<f64> = chosen.iter().map(|o| diameter(o)).collect();
+    diameters.sort_by(f64::total_cmp);
+    let ratio = |o: &&Moments| {
+        let plane = (o.deviation(1) * voxel[1] * o.deviation(2) * voxel[2]).sqrt();
+        o.deviation(0) * voxel[0] / plane
     };
-    let whole = of(false);
-    if whole.len() >= 3 { whole } else { of(true) }
+    let mut ratios: Vec<f64> = chosen.iter().map(ratio).filter(|r| r.is_finite()).collect();
+    ratios.sort_by(f64::total_cmp);
+    let elongation = ratios.get(ratios.len() / 2).copied().filter(|_| nz > 1);
+    Measured { diameters, elongation }
 }
 
 /// A box `[C][from]` with its last rows and columns repeated up to a tile.

@@ -9,7 +9,7 @@
 mod estimate;
 mod job;
 
-pub(crate) use estimate::Estimator;
+pub(crate) use estimate::{Estimator, Found};
 pub use job::DiameterJob;
 
 use crate::{JobError, Model};
@@ -102,7 +102,7 @@ impl fmt::Display for DiameterRequest {
 pub enum DiameterUnit {
     /// Micrometres.
     Um,
-    /// Voxels, where the voxel size is unknown; voxels are taken as cubes.
+    /// Voxels along X, where the voxel size is unknown.
     Voxels,
 }
 
@@ -153,8 +153,6 @@ pub struct DiameterEstimate {
     pub objects: usize,
     /// How far it can be trusted.
     pub certainty: Certainty,
-    /// Seconds that estimating took.
-    pub seconds: f64,
 }
 
 /// The object diameter that a prediction used.
@@ -164,6 +162,9 @@ pub struct ObjectDiameter {
     pub diameter: f64,
     /// What it counts in.
     pub unit: DiameterUnit,
+    /// Voxel size Z, Y, X in that unit. Where it is unknown, the distance of slices is estimated so that objects are about as
+    /// long along Z as microscopes draw them.
+    pub voxel: [f64; 3],
     /// The model's nominal diameter in µm.
     pub nominal_um: f64,
     /// The estimate, where the diameter was not given.
@@ -179,6 +180,16 @@ impl ObjectDiameter {
 
     /// A sentence for the report.
     pub fn sentence(&self) -> String {
+        let slices = match self.unit {
+            DiameterUnit::Um => String::new(),
+            DiameterUnit::Voxels => {
+                format!("; slices taken as {:.1} voxels apart (--voxel-size says it)", self.voxel[0])
+            }
+        };
+        self.diameter_sentence() + &slices
+    }
+
+    fn diameter_sentence(&self) -> String {
         let Self { diameter, unit, nominal_um, .. } = self;
         let unit = unit.symbol();
         match &self.estimate {

@@ -9,7 +9,7 @@ use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, RawChannel};
 use super::{InputReport, Output, PredictJob, preview};
 use crate::devices::{Chosen, ChosenEngine};
-use crate::diameter::{DiameterRequest, DiameterUnit, Estimator, ObjectDiameter};
+use crate::diameter::{DiameterRequest, DiameterUnit, Estimator, Found, ObjectDiameter};
 use crate::model::Task;
 use crate::ops;
 use crate::provenance::{InputRecord, Parts};
@@ -119,16 +119,19 @@ pub(super) fn predict(
                 stack: &stack,
                 channels: &channels,
                 chains,
-                voxel: voxel_um,
+                voxel_um: voxel.known,
             };
-            let used = used_diameter(job.diameter, nominal_um, voxel.unit(), &estimator)?;
-            notes.push(used.sentence());
+            let used = used_diameter(job.diameter, nominal_um, &estimator)?;
+            if used.estimate.is_some() || used.unit == DiameterUnit::Voxels {
+                notes.push(used.sentence());
+            }
             Some(used)
         }
     };
     let scale = diameter.map_or(1.0, |d| d.scale());
     let segment = model.segment.scaled(scale);
     let model_um = model.voxel_um.map(|v| v.map(|um| um * scale));
+    let voxel_um = diameter.map_or(voxel_um, |d| d.voxel);
     let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
     if grid != extents.zyx {
         notes.push(format!("resampled from {:?} to the model's voxel size: {grid:?} voxels", extents.zyx));
@@ -347,16 +350,22 @@ pub(crate) fn fixed_chains(
 fn used_diameter(
     request: DiameterRequest,
     nominal_um: f64,
-    unit: DiameterUnit,
     estimator: &Estimator<'_>,
 ) -> Result<ObjectDiameter, JobError> {
-    let estimate = match request {
-        DiameterRequest::Given(diameter) => {
-            return Ok(ObjectDiameter { diameter, unit, nominal_um, estimate: None });
+    let unit = if estimator.voxel_um.is_some() { DiameterUnit::Um } else { DiameterUnit::Voxels };
+    match (request, estimator.voxel_um) {
+        (DiameterRequest::Given(diameter), Some(voxel)) => {
+            Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
         }
-        DiameterRequest::Auto => estimator.estimate(nominal_um)?,
-    };
-    Ok(ObjectDiameter { diameter: estimate.diameter, unit, nominal_um, estimate: Some(estimate) })
+        (DiameterRequest::Given(diameter), None) => {
+            let Found { voxel, .. } = estimator.estimate(nominal_um, Some(diameter))?;
+            Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
+        }
+        (DiameterRequest::Auto, _) => {
+            let Found { estimate, voxel } = estimator.estimate(nominal_um, None)?;
+            Ok(ObjectDiameter { diameter: estimate.diameter, unit, voxel, nominal_um, estimate: Some(estimate) })
+        }
+    }
 }
 
 /// The object diameter that a prediction of a stack would use.
@@ -400,9 +409,9 @@ pub(crate) fn object_diameter(
         stack: &stack,
         channels: &channels,
         chains: &fixed_chains(context, model, &channels, &stack)?,
-        voxel: voxel.assumed,
+        voxel_um: voxel.known,
     };
-    used_diameter(job.diameter, nominal_um, voxel.unit(), &estimator)
+    used_diameter(job.diameter, nominal_um, &estimator)
 }
 
 /// Voxel sizes Z, Y, X in µm.
@@ -410,14 +419,7 @@ pub(crate) struct Voxel {
     /// All sizes that matter are known.
     pub known: Option<[f64; 3]>,
     /// With the model's own size (or 1 µm) where one is not; for models that bring objects to a diameter, 1 throughout.
-    pub assumed: [f64; 3],
-}
-
-impl Voxel {
-    /// What a diameter counts in.
-    pub(crate) fn unit(&self) -> DiameterUnit {
-        if self.known.is_some() { DiameterUnit::Um } else { DiameterUnit::Voxels }
-    }
+    assumed: [f64; 3],
 }
 
 /// Refuses a voxel size that no microscope gives: grids and volumes made of it would be nonsense.
@@ -456,7 +458,7 @@ pub(crate) fn voxel_size(
     let known = said[1].is_some() && said[2].is_some() && (flat || said[0].is_some());
     if !known && model.object_diameter_um.is_some() {
         notes.push(
-            "the file does not say its whole voxel size: lengths count in voxels, taken as cubes (--voxel-size gives it)"
+            "the file does not say its whole voxel size: lengths count in voxels along X (--voxel-size gives it)"
                 .to_owned(),
         );
         return Ok(Voxel { known: None, assumed: [1.0; 3] });

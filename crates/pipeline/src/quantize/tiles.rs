@@ -87,8 +87,8 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
     let voxel = voxel_size(&job, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = fixed_chains(context, model, &channels, &stack)?;
-    let scale = match model.object_diameter_um {
-        None => 1.0,
+    let (scale, known) = match model.object_diameter_um {
+        None => (1.0, voxel.known),
         Some(nominal_um) => {
             let engine = Devices::cpu_only().engine(DeviceId::Cpu)?;
             let options = CompileOptions {
@@ -106,12 +106,12 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
                 stack: &stack,
                 channels: &channels,
                 chains: &chains,
-                voxel: voxel.assumed,
+                voxel_um: voxel.known,
             };
-            estimator.estimate(nominal_um)?.diameter / nominal_um
+            let found = estimator.estimate(nominal_um, None)?;
+            (found.estimate.diameter / nominal_um, Some(found.voxel))
         }
     };
-    let known = voxel.known.or(model.object_diameter_um.map(|_| voxel.assumed));
     let grid = model_shape(zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
     let edge = if model.spatial_axes == 2 { FLAT_EDGE } else { EDGE };
     let size: [usize; 3] = std::array::from_fn(|a| {
