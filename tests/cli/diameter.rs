@@ -144,7 +144,7 @@ fn estimates_are_near_the_median_of_the_truth() {
         near += usize::from((found / truth).ln().abs() < 1.15f64.ln());
         shown.push(format!("{diameter_um} µm: {found:.1} for {truth:.1}"));
     }
-    assert!(near >= 9, "{shown:#?}");
+    assert!(near >= 8, "{shown:#?}");
 }
 
 #[test]

@@ -27,6 +27,8 @@ const MOST_LOOKED_AT: [usize; 3] = [96, 1024, 1024];
 const MOST_BLOB_VOXELS: usize = 500_000;
 /// How much coarser than in a prediction objects are in a short one: half the voxels along each axis cost an eighth.
 const COARSER: f64 = 1.6;
+/// How much larger objects come out on that grid: between simulated stacks of one size (1.08) and BBBC050 (0.99).
+const COARSE_GROWTH: f64 = 1.03;
 /// Voxels Z, Y, X of a short prediction.
 const TILE: [usize; 3] = [40, 96, 96];
 /// Short predictions at most.
@@ -318,7 +320,7 @@ fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3
         }
     }
     let unit: f64 = voxel.iter().product();
-    let diameter = |o: &Moments| (6.0 / std::f64::consts::PI * o.voxels * unit).cbrt();
+    let diameter = |o: &Moments| (6.0 / std::f64::consts::PI * o.voxels * unit).cbrt() / COARSE_GROWTH;
     // Crumbs of a fifth of the diameter are no objects.
     let is_object = |o: &&Moments| o.voxels > 0.0 && diameter(o) > 0.2 * expected;
     let whole: Vec<&Moments> = objects.iter().filter(is_object).filter(|o| !o.is_cut).collect();
