@@ -6,6 +6,7 @@ use cytoscope_train::TrainConfig;
 use image::RgbImage;
 use serde_json::Value;
 use std::path::Path;
+use std::time::Instant;
 
 /// Simulated pairs `sim/nuclei_N_raw.tif` and `_labels.tif`.
 pub(crate) fn pairs(desk: &Desk, count: u64) {
@@ -247,6 +248,12 @@ fn what_cannot_be_taught_is_refused_with_a_reason() {
     desk.fails(2, &[&arguments[..], &["--device", "cuda:63"]].concat(), &["cuda:63", "cpu (usable)"]);
     desk.fails(2, &[&arguments[..], &["--from", "nobody"]].concat(), &["nobody"]);
     desk.fails(2, &[&arguments[..], &["--minutes", "0"]].concat(), &["minutes"]);
+    // Too little for a few steps: the least that will do is said, and nothing is begun.
+    desk.fails(
+        2,
+        &[&SMALL[..], &["--minutes", "0.001", "--out", "m"]].concat(),
+        &["0.001", "give at least", "minutes"],
+    );
     std::fs::create_dir(desk.path("full")).unwrap();
     std::fs::write(desk.path("full/mine.txt"), "mine").unwrap();
     let into = ["train", "--task", "segmentation", "--data", "sim", "--out", "full"];
@@ -265,6 +272,30 @@ fn what_cannot_be_taught_is_refused_with_a_reason() {
     desk.write("sim/odd_labels.tif", "ZYX", &[4, 8, 9], vec![1u16; 288]);
     let ran = desk.run(&[&SMALL[..], &["--steps", "2", "--without-int8", "--out", "m"]].concat()).ok();
     assert!(ran.stderr.contains("odd") && ran.stderr.contains("left out"), "{}", ran.stderr);
+}
+
+/// Seconds that a run may take beside its minutes: starting the program, and writing the package.
+const ASIDE_SECS: f64 = 10.0;
+
+#[test]
+fn the_minutes_are_kept_where_validation_is_dear() {
+    let desk = Desk::new();
+    for seed in 1..=24 {
+        desk.nuclei("24,128,128", seed);
+    }
+    // Twelve stacks are validated on, which all of them together would take longer than the steps.
+    let text = "patch_zyx = [8, 32, 32]\nbatch = 2\n[network]\nfilters = [8, 16]\n\
+                [validation]\nfraction = 0.5\nmax_files = 12\ntimes = 20\n";
+    std::fs::write(desk.path("t.toml"), text).unwrap();
+    let began = Instant::now();
+    let report = desk.run(&[&SMALL[..], &["--minutes", "1", "--out", "m"]].concat()).json();
+    let secs = began.elapsed().as_secs_f64();
+    assert!(secs < 1.3 * 60.0 + ASIDE_SECS, "{secs} s: {:#}", report["history"]["notes"]);
+    let count = |key: &str| report["history"][key].as_array().unwrap().len();
+    assert!((1..=20).contains(&count("validations")), "{:#}", report["history"]["validations"]);
+    assert!(count("notes") < 25, "{:#}", report["history"]["notes"]);
+    assert!(report["steps"].as_u64().unwrap() >= 20, "{report:#}");
+    assert_eq!(report["validation_pairs"].as_u64(), Some(12));
 }
 
 /// Whatever GPU there is, software included, learns what the processor learns.

@@ -28,7 +28,10 @@ pub fn check_threads(threads: usize) -> Result<(), JobError> {
 
 /// Asks a job to stop; it answers within a tile. Clones share one request.
 #[derive(Debug, Clone, Default)]
-pub struct CancelToken(Arc<AtomicU8>);
+pub struct CancelToken {
+    asked: Arc<AtomicU8>,
+    deadline: Option<Instant>,
+}
 
 /// Bit of a token: stop.
 const CANCELLED: u8 = 1;
@@ -38,22 +41,28 @@ const FINISHING: u8 = 2;
 impl CancelToken {
     /// Asks to stop.
     pub fn cancel(&self) {
-        self.0.fetch_or(CANCELLED, Ordering::Relaxed);
+        self.asked.fetch_or(CANCELLED, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to stop.
+    /// A token that shares this one's request and counts as asked to stop from a deadline on; the earlier one, if this has one.
+    pub fn until(&self, deadline: Instant) -> Self {
+        let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
+        Self { asked: Arc::clone(&self.asked), deadline: Some(deadline) }
+    }
+
+    /// Whether it was asked to stop, or its deadline has passed.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & CANCELLED != 0
+        self.asked.load(Ordering::Relaxed) & CANCELLED != 0 || self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 
     /// Asks a job that could go on for long, such as a training, to end now with the best it has. Others are not touched by it.
     pub fn finish(&self) {
-        self.0.fetch_or(FINISHING, Ordering::Relaxed);
+        self.asked.fetch_or(FINISHING, Ordering::Relaxed);
     }
 
     /// Whether it was asked to end with the best it has.
     pub fn is_finishing(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & FINISHING != 0
+        self.asked.load(Ordering::Relaxed) & FINISHING != 0
     }
 }
 
@@ -250,5 +259,24 @@ impl Meter<'_> {
             rate,
             eta_secs: if rate > 0.0 { left / rate } else { 0.0 },
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_deadline_cancels_its_token_alone_and_cancelling_both() {
+        let token = CancelToken::default();
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(1000));
+        let (over, waiting) = (token.until(now), token.until(later));
+        assert!(over.is_cancelled() && !waiting.is_cancelled() && !token.is_cancelled());
+        assert!(waiting.until(now).is_cancelled() && over.until(later).is_cancelled(), "the earlier one counts");
+        token.finish();
+        assert!(waiting.is_finishing() && !waiting.is_cancelled());
+        waiting.cancel();
+        assert!(token.is_cancelled());
     }
 }

@@ -52,7 +52,7 @@ impl CheckJob {
     /// [`JobError`]: there is no such folder or table, or it cannot be read; settings of the data that fit no files; cancelled.
     pub fn run(&self, context: &Context) -> Result<CheckReport, JobError> {
         let dataset = find(&self.data, self.task, &self.config)?;
-        let report = look(context, &dataset, &self.config)?;
+        let report = look(context, &dataset, &self.config, None)?;
         let usable = report.usable(&dataset);
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {

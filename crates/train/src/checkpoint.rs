@@ -5,6 +5,7 @@
 //! The best network lies in a folder named by its step, so that the one `training.json` speaks of is always there.
 //! A file named `finish` asks the training to take no further step and end with the best network so far.
 
+use crate::budget::Extent;
 use crate::config::TrainConfig;
 use crate::error::io;
 use crate::history::History;
@@ -95,9 +96,21 @@ pub(crate) struct Standing {
     /// Steps since it changed.
     #[serde(default)]
     pub steady_steps: u32,
-    /// What the last validation took.
+    /// What the last validation took, or the next one is expected to take.
     #[serde(default)]
     pub validation_secs: f64,
+    /// What all validations took.
+    #[serde(default)]
+    pub validating_secs: f64,
+    /// What a step took when the training began.
+    #[serde(default = "second")]
+    pub first_step_secs: f64,
+    /// The step after which the network is validated next, where minutes are kept.
+    #[serde(default)]
+    pub next_validation: u64,
+    /// How much is validated on, where that is less than was asked for.
+    #[serde(default)]
+    pub extent: Option<Extent>,
     /// The tensors' file.
     pub tensors: String,
 }
@@ -106,10 +119,20 @@ fn one() -> f32 {
     1.0
 }
 
+fn second() -> f64 {
+    1.0
+}
+
 /// Most steps and patches that a checkpoint may count: a step a microsecond for 30 years stays below.
 const MAX_COUNT: u64 = 1 << 50;
 
 impl Standing {
+    /// Counts the time of a validation.
+    pub(crate) fn took(&mut self, secs: f64) {
+        self.validation_secs = secs;
+        self.validating_secs += secs;
+    }
+
     /// Refuses counters and factors that no training writes: the file may be damaged or made by hand.
     fn check(&self, path: &Path) -> Result<(), JobError> {
         let bad = |problem: String| JobError::Mismatch {
@@ -122,6 +145,7 @@ impl Standing {
             ("step", self.step, MAX_COUNT),
             ("steps", self.steps, MAX_COUNT),
             ("next_patch", self.next_patch, MAX_COUNT),
+            ("next_validation", self.next_validation, MAX_COUNT),
             ("optimizer_steps", self.optimizer_steps.into(), u64::from(u32::MAX / 2)),
         ];
         if let Some((name, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
@@ -132,7 +156,12 @@ impl Standing {
         if let Some((name, value, most)) = factors.into_iter().find(|(_, v, most)| !(*v > 0.0 && v <= most)) {
             return Err(bad(format!("{name} is {value}: expected a number above 0, at most {most}")));
         }
-        let times = [("seconds", self.seconds), ("validation_secs", self.validation_secs)];
+        let times = [
+            ("seconds", self.seconds),
+            ("validation_secs", self.validation_secs),
+            ("validating_secs", self.validating_secs),
+            ("first_step_secs", self.first_step_secs),
+        ];
         match times.into_iter().find(|(_, secs)| !(secs.is_finite() && *secs >= 0.0)) {
             Some((name, secs)) => Err(bad(format!("{name} is {secs}: expected 0 or more"))),
             None => Ok(()),

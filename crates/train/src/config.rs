@@ -179,6 +179,9 @@ impl TrainConfig {
         if self.object_diameter_um.is_some_and(|d| !(1e-3..=1e6).contains(&d)) {
             return Err(wrong("object_diameter_um must be a diameter in µm, such as 12"));
         }
+        if self.budget.minutes.is_some_and(|m| !(m.is_finite() && m > 0.0)) {
+            return Err(wrong("budget.minutes must be a number above 0"));
+        }
         if self.voxel_um.is_some_and(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
             return Err(wrong("voxel_um must be three sizes above 0"));
         }

@@ -2,6 +2,7 @@
 
 use crate::config::TrainConfig;
 use crate::error::{data, wrong};
+use crate::planning::too_short;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::{
     CheckOptions, Dataset, Pair, Report, SamplesError, Severity, Split, SplitOptions, TargetKind, Task, check_with,
@@ -9,6 +10,16 @@ use cytoscope_samples::{
 };
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Pairs and seconds after which it shows what looking through all of them takes.
+const LEAST_LOOKED: usize = 3;
+/// See [`LEAST_LOOKED`].
+const LEAST_LOOKED_SECS: f64 = 3.0;
+/// What looking for statistics and objects takes as well, in looks.
+const LOOKS: f64 = 2.0;
 
 /// A training set, looked through and split.
 pub(crate) struct Data {
@@ -18,7 +29,8 @@ pub(crate) struct Data {
 }
 
 /// Finds, checks and splits the pairs; problems are told. `keep` is what an earlier run of the training validated on, as
-/// [`Split::validation_names`] gives it: that stays so, and all else is learnt from.
+/// [`Split::validation_names`] gives it: that stays so, and all else is learnt from. A training that
+/// began at `began` and whose minutes are too few even for this is refused.
 pub(crate) fn load(
     context: &Context,
     path: &Path,
@@ -26,6 +38,7 @@ pub(crate) fn load(
     config: &TrainConfig,
     seed: u64,
     keep: Option<&[String]>,
+    began: Option<Instant>,
 ) -> Result<Data, JobError> {
     let dataset = find(path, task, config)?;
     if dataset.pairs.is_empty() {
@@ -42,7 +55,7 @@ pub(crate) fn load(
             next_step: format!("give a folder with {hint}, or a table with the columns raw and seg"),
         });
     }
-    let report = look(context, &dataset, config)?;
+    let report = look(context, &dataset, config, config.budget.minutes.zip(began))?;
     for problem in &report.problems {
         let kind = if problem.severity == Severity::Error { "left out" } else { "warning" };
         let next = &problem.next_step;
@@ -96,22 +109,49 @@ pub(crate) fn divide(
     split(usable, &options)
 }
 
-/// Looks into every pair, and tells how far it is.
-pub(crate) fn look(context: &Context, dataset: &Dataset, config: &TrainConfig) -> Result<Report, JobError> {
+/// Looks into every pair, and tells how far it is. A training of so many minutes that began at an instant is refused as soon as
+/// it shows that looking takes longer.
+pub(crate) fn look(
+    context: &Context,
+    dataset: &Dataset,
+    config: &TrainConfig,
+    minutes: Option<(f64, Instant)>,
+) -> Result<Report, JobError> {
     let options = CheckOptions { semantic: config.target == Some(TargetKind::Semantic), ..CheckOptions::default() };
     let total = dataset.pairs.len() as u64;
-    let meter = std::sync::Mutex::new(context.meter("check", total, "pairs"));
-    let seen = std::sync::atomic::AtomicUsize::new(0);
+    let meter = Mutex::new(context.meter("check", total, "pairs"));
+    let (seen, too_long) = (AtomicUsize::new(0), Mutex::new(None));
+    let looking = Instant::now();
     let report = check_with(dataset, &options, &|done, _| {
-        let before = seen.swap(done, std::sync::atomic::Ordering::Relaxed);
+        let before = seen.swap(done, Ordering::Relaxed);
         let go_on = match meter.lock() {
             Ok(mut meter) => meter.add(done.saturating_sub(before) as u64).is_ok(),
             Err(_) => true,
         };
-        if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        let late = minutes.and_then(|(minutes, began)| longer(minutes, began, looking, done, dataset.pairs.len()));
+        if let (Some(late), Ok(mut too_long)) = (&late, too_long.lock()) {
+            *too_long = Some(*late);
+        }
+        if go_on && late.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     context.check()?;
+    if let (Ok(Some((looking, least))), Some((minutes, _))) = (too_long.into_inner(), minutes) {
+        return Err(too_short(minutes, least, &format!("looking through the data alone takes about {looking:.0} s")));
+    }
     Ok(report)
+}
+
+/// The seconds that looking through all pairs takes, and the least minutes for a training, where these are more than are given.
+fn longer(minutes: f64, began: Instant, looking: Instant, done: usize, all: usize) -> Option<(f64, f64)> {
+    let secs = looking.elapsed().as_secs_f64();
+    if done < LEAST_LOOKED || secs < LEAST_LOOKED_SECS {
+        return None;
+    }
+    let whole = secs / done as f64 * all as f64;
+    let earlier = looking.saturating_duration_since(began).as_secs_f64();
+    // Statistics and objects are gathered in a second look.
+    let least = (earlier + LOOKS * whole) / 60.0;
+    (least > minutes).then(|| (whole, (least * 2.0).ceil()))
 }
 
 /// The voxel size in µm that most files have.
@@ -180,16 +220,26 @@ mod tests {
     }
 
     #[test]
+    fn data_that_take_longer_to_look_through_than_there_are_minutes_are_known_early() {
+        let ago = |secs| Instant::now().checked_sub(std::time::Duration::from_secs(secs)).unwrap();
+        // 10 of 1000 pairs in 10 s: 1000 s, twice, and 20 s before that are 34 minutes.
+        let (whole, least) = longer(20.0, ago(30), ago(10), 10, 1000).unwrap();
+        assert!((whole - 1000.0).abs() < 20.0 && least >= 67.0, "{whole} {least}");
+        assert_eq!(longer(40.0, ago(30), ago(10), 10, 1000), None);
+        assert_eq!(longer(20.0, ago(30), ago(1), 10, 1_000_000), None, "too early to tell");
+    }
+
+    #[test]
     fn two_channels_of_a_time_point_are_chosen_by_settings_and_validation_stays() {
         let folder = tempfile::tempdir().unwrap();
         write_films(folder.path(), 0..5);
         let context = Context::default();
         let plain = TrainConfig::default();
-        assert!(load(&context, folder.path(), Task::Segmentation, &plain, 1, None).is_err());
+        assert!(load(&context, folder.path(), Task::Segmentation, &plain, 1, None, None).is_err());
         let text = "[data]\nsame_file = true\nimage_channel = 0\ntarget_channel = 1\ntime = 1\n";
         let config: TrainConfig = toml::from_str(text).unwrap();
         let task = Task::Segmentation;
-        let load = |keep: Option<&[String]>| load(&context, folder.path(), task, &config, 1, keep).unwrap();
+        let load = |keep: Option<&[String]>| load(&context, folder.path(), task, &config, 1, keep, None).unwrap();
         let first = load(None);
         assert!(first.report.pairs.iter().all(|p| p.usable && p.objects == Some(4)), "{:#?}", first.report.problems);
         assert!(first.report.pairs.iter().all(|p| p.intensities.is_some_and(|i| i.min >= 100.0)));

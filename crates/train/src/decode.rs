@@ -7,6 +7,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{CancelToken, JobError, Output};
 use cytoscope_samples::TargetKind;
 use std::path::Path;
+use std::time::Instant;
 
 /// Settings to begin with.
 pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> SegmentOptions {
@@ -71,16 +72,21 @@ pub(crate) enum Care {
     Thorough,
 }
 
-/// What a network makes of the validator's pairs. `seed_channel` is the channel that tells objects apart.
+/// What a network makes of the validator's pairs; after `until` no further one is begun. `seed_channel` is the channel that tells
+/// objects apart.
 pub(crate) fn maps(
     cancel: &CancelToken,
     devices: &Devices,
     validator: &Validator,
     model: &Path,
     seed_channel: usize,
+    until: Option<Instant>,
 ) -> Result<Vec<Maps>, JobError> {
     let mut maps = Vec::new();
     for case in 0..validator.cases.len() {
+        if !maps.is_empty() && until.is_some_and(|at| Instant::now() >= at) {
+            break;
+        }
         let (values, shape) = validator.predict(cancel, devices, model, case, Output::Raw, None)?;
         let Some((_, shape_zyx)) = validator.truth(case) else { continue };
         let voxels: usize = shape_zyx.iter().product();
@@ -94,15 +100,29 @@ pub(crate) fn maps(
     Ok(maps)
 }
 
-/// The settings with the best score on the validator's pairs, found one after the other from those given; with the scores of those
-/// given, and of these.
+/// Settings that were looked for.
+pub(crate) struct Tuned {
+    /// Those with the best score.
+    pub options: SegmentOptions,
+    /// Scores of the settings to begin with.
+    pub given: Scores,
+    /// Scores of [`Tuned::options`].
+    pub best: Scores,
+    /// The share of those to be tried that were; 1 where there was time for all.
+    pub share: f64,
+}
+
+/// The settings with the best score on the validator's pairs, found one after the other from those given. After `until` no further ones
+/// are tried.
 pub(crate) fn tune(
     cancel: &CancelToken,
     validator: &Validator,
     maps: &[Maps],
     begin: &SegmentOptions,
     care: Care,
-) -> Result<(SegmentOptions, [Scores; 2]), JobError> {
+    until: Option<Instant>,
+) -> Result<Tuned, JobError> {
+    let (mut tried, mut left_out) = (1, 0);
     let mut best = begin.clone();
     let given = scores_of(validator, maps, &best)?;
     let mut scores = given.clone();
@@ -117,6 +137,11 @@ pub(crate) fn tune(
                 if candidate == best {
                     continue;
                 }
+                if until.is_some_and(|at| Instant::now() >= at) {
+                    left_out += 1;
+                    continue;
+                }
+                tried += 1;
                 let found = scores_of(validator, maps, &candidate)?;
                 if found.score > scores.score + 1e-9 {
                     (best, scores) = (candidate, found);
@@ -127,7 +152,7 @@ pub(crate) fn tune(
             break;
         }
     }
-    Ok((best, [given, scores]))
+    Ok(Tuned { options: best, given, best: scores, share: f64::from(tried) / f64::from(tried + left_out) })
 }
 
 /// For each setting, what else it could be.

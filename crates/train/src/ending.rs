@@ -32,6 +32,14 @@ const ATTEMPTS: [(QuantizeMode, f64); 4] = [
 ];
 /// Greatest loss of the score that quantizing may cost.
 const INT8_LOSS: f64 = 0.005;
+/// Share of the minutes that are left after training in which settings for objects are looked for.
+const SETTINGS_SHARE: f64 = 0.3;
+
+/// The moment at which a share of the time until `end` is over.
+fn share_of_time_left(end: Instant, share: f64) -> Instant {
+    let now = Instant::now();
+    now + end.saturating_duration_since(now).mul_f64(share)
+}
 
 /// The package that is handed over.
 struct Packed {
@@ -53,6 +61,7 @@ impl Training<'_> {
         let Outcome { standing, before, parameters } = outcome;
         let (before, seen_before) = before.map_or((None, Vec::new()), |b| (Some(b.plain), b.seen));
         let context = self.context;
+        let end = self.end_of_minutes(&standing);
         // Without anything to validate on the last state is kept.
         let best = if self.validator.is_empty() { standing.step } else { standing.best.map_or(0, |(_, step)| step) };
         let verdict = if best > 0 { Verdict::Taught } else { Verdict::Start };
@@ -64,9 +73,13 @@ impl Training<'_> {
         if self.tunes() {
             context.note("Choosing how objects are made of the maps.");
             let channel = package::seed_channel(self.start.target);
-            let maps = decode::maps(&context.cancel, self.devices, &self.validator, &chosen, channel)?;
-            let found = decode::tune(&context.cancel, &self.validator, &maps, &self.segment, Care::Thorough)?;
-            self.segment = found.0;
+            let maps = decode::maps(&context.cancel, self.devices, &self.validator, &chosen, channel, None)?;
+            let until = end.map(|end| share_of_time_left(end, SETTINGS_SHARE));
+            let found = decode::tune(&context.cancel, &self.validator, &maps, &self.segment, Care::Thorough, until)?;
+            if found.share < 1.0 {
+                context.note("Not every setting for objects was tried, to keep to the minutes.");
+            }
+            self.segment = found.options;
         }
         let name = package::package_name(&self.job.out);
         let metric = match self.start.target {
@@ -80,7 +93,8 @@ impl Training<'_> {
         if !self.validator.is_empty() {
             let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
             let precision = Some(Precision::F32);
-            after = Some(self.validator.score_seen(&context.cancel, self.devices, &float, precision, &mut see)?);
+            after =
+                Some(self.validator.score_seen(&context.cancel, self.devices, &float, precision, None, &mut see)?);
         }
         let record = self.record(&standing, before.as_ref(), parameters);
         let examples = self.examples(before.as_ref(), &seen_before, after.as_ref(), &seen);
@@ -89,7 +103,7 @@ impl Training<'_> {
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
         package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
         let floor = before.as_ref().map(|b| b.score).filter(|_| verdict == Verdict::Taught);
-        let packed = self.quantize(&float, after.as_ref(), floor, standing.seconds)?;
+        let packed = self.quantize(&float, after.as_ref(), floor, &standing)?;
         self.hand_over(&packed.path)?;
         let last: Vec<&StepPoint> = standing.history.steps.iter().rev().take(100).collect();
         let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
@@ -199,20 +213,23 @@ impl Training<'_> {
     }
 
     /// The package with its quantized network, where that costs no accuracy. Scores stay above `floor`, that of what training
-    /// started from. Earlier runs took `spent_secs`.
+    /// started from. What takes longer than the minutes allow is given up.
     fn quantize(
         &self,
         float: &Path,
         after: Option<&Scores>,
         floor: Option<f64>,
-        spent_secs: f64,
+        standing: &Standing,
     ) -> Result<Packed, JobError> {
         if self.job.without_int8 {
             return Ok(Packed::in_floats(float));
         }
+        let end = self.end_of_minutes(standing);
+        let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
+        let cancel = self.until_overtime(standing);
         self.context.note("Quantizing.");
         let out = self.folder.path.join("int8");
-        let quiet = Context { cancel: self.context.cancel.clone(), ..Context::default() };
+        let quiet = Context { cancel: cancel.clone(), ..Context::default() };
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
@@ -220,9 +237,9 @@ impl Training<'_> {
         }
         // What an attempt takes beside teaching, as the first one shows.
         let mut each = 0.0;
-        let left = || self.config.budget.minutes.map(|m| m - (spent_secs + self.began.elapsed().as_secs_f64()) / 60.0);
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
-            if attempt > 0 && left().is_some_and(|m| m <= 0.0) {
+            if left().is_some_and(|m| m <= 0.0) {
+                self.context.note("There is no time left to quantize.");
                 break;
             }
             let began = Instant::now();
@@ -249,8 +266,7 @@ impl Training<'_> {
                     tile_times: report.tile_times,
                 };
                 let Some(after) = after else { return Ok((true, None, quantized)) };
-                let cancel = &self.context.cancel;
-                let int8 = self.validator.score(cancel, self.devices, &out, Some(Precision::Int8))?;
+                let int8 = self.validator.score(&cancel, self.devices, &out, Some(Precision::Int8))?;
                 let good = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
                 if !good {
                     self.context.note(format!(
@@ -268,7 +284,11 @@ impl Training<'_> {
             match scored {
                 Ok((true, int8, quantized)) => return Ok(Packed { path: out, int8, quantized: Some(quantized) }),
                 Ok((false, ..)) => {}
-                Err(JobError::Cancelled) => return Err(JobError::Cancelled),
+                Err(JobError::Cancelled) if self.context.cancel.is_cancelled() => return Err(JobError::Cancelled),
+                Err(JobError::Cancelled) => {
+                    self.context.note("Quantizing was given up, to keep to the minutes.");
+                    break;
+                }
                 Err(error) => {
                     self.context.note(format!("The network stays in floats: {error}"));
                     return Ok(Packed::in_floats(float));

@@ -11,7 +11,7 @@ use crate::network::{self, Start};
 use crate::pictures::Views;
 use crate::step::StepperOptions;
 use crate::train::Training;
-use crate::validate::Validator;
+use crate::validate::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
 use cytoscope_graph::ElementType;
 use cytoscope_pipeline::devices::Devices;
@@ -167,13 +167,19 @@ pub(crate) fn prepare<'a>(
     let labels = start.target.of_labels();
     let moments = sampler.target_moments();
     let intensity = (!labels).then(|| intensity.unwrap_or((moments.mean, moments.variance().sqrt().max(1e-12))));
-    let options = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
+    let stepping = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
     let validation: &[Pair] = &data.split.validation;
     let cases = folder.path.join("validation");
-    let validator =
-        Validator::new(validation, config.validation.max_files, start.target, cases, voxel_um, job.threads)?
-            .without(data.dataset.ignore_label)
-            .with_objects(start.object_diameter_um, given);
+    let options = ValidatorOptions {
+        max_cases: config.validation.max_files,
+        target: start.target,
+        folder: cases,
+        model_um: voxel_um,
+        threads: job.threads,
+        ignored: data.dataset.ignore_label,
+        diameters: Diameters { nominal_um: start.object_diameter_um, given_um: given },
+    };
+    let validator = Validator::new(validation, options)?;
     if validator.is_empty() {
         context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
     }
@@ -204,7 +210,7 @@ pub(crate) fn prepare<'a>(
         devices,
         engine,
         folder,
-        options,
+        options: stepping,
         patch,
         batch,
         sampler,

@@ -1,22 +1,21 @@
-//! The loop: steps, validations, checkpoints, rescues, and the end.
+//! The loop: steps, validations, checkpoints, rescues, and the end. When it does what is `planning`'s.
 
-use crate::budget::{self, Costs};
 use crate::checkpoint::{Folder, Kept, Standing, restore};
 use crate::config::TrainConfig;
 use crate::data::{self, Data};
 use crate::error::data as data_error;
-use crate::history::{History, StepPoint};
+use crate::history::StepPoint;
 use crate::job::{TrainJob, TrainReport};
 use crate::network::Start;
 use crate::package::Description;
 use crate::pictures::Views;
 use crate::setup::{agree, fingerprint, prepare};
 use crate::step::{Learnt, State, Stepper, StepperOptions};
-use crate::trial::Tried;
-use crate::validate::{Scores, Validator};
+use crate::trial::{Tried, Validated};
+use crate::validate::Validator;
 use cytoscope_engine::Engine;
-use cytoscope_graph::package::{Package, check_destination};
-use cytoscope_graph::{ElementType, Graph, Tensor};
+use cytoscope_graph::package::check_destination;
+use cytoscope_graph::{Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind, check_threads, find_model};
@@ -26,8 +25,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Steps tried before the plan is made.
-const TRIAL_STEPS: usize = 3;
 /// Steps between checkpoints at most, and seconds.
 const CHECKPOINT_SECS: u64 = 30;
 /// Rescues after which training gives up.
@@ -93,7 +90,8 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
         }
     }
     let held_back = kept.as_ref().map(|(standing, _)| standing.validation.as_slice()).filter(|names| !names.is_empty());
-    let data = data::load(context, &job.data, job.task, &config, job.seed, held_back)?;
+    let new = kept.is_none().then_some(began);
+    let data = data::load(context, &job.data, job.task, &config, job.seed, held_back, new)?;
     let pairs = &data.dataset.pairs;
     let files: Vec<&Path> = pairs.iter().flat_map(|p| [p.image.path.as_path(), p.target.path.as_path()]).collect();
     check_destination(&job.out, &files, job.overwrite)?;
@@ -156,25 +154,20 @@ struct Window {
     stalled: f64,
 }
 
-/// Seconds that may have come from a file.
-fn duration(secs: f64) -> Duration {
-    Duration::try_from_secs_f64(secs).unwrap_or_default()
-}
-
 impl Training<'_> {
-    fn stepper(&self, graph: Graph, batch_statistics: bool) -> Result<Stepper, JobError> {
+    pub(crate) fn stepper(&self, graph: Graph, batch_statistics: bool) -> Result<Stepper, JobError> {
         let options = StepperOptions { batch_statistics, ..self.options.clone() };
         Stepper::new(graph, self.engine.as_ref(), &options)
     }
 
-    fn loader(&self, start: u64) -> Result<Loader, JobError> {
+    pub(crate) fn loader(&self, start: u64) -> Result<Loader, JobError> {
         let prefetch = (self.batch * 4).max(8);
         let options = LoaderOptions { workers: self.config.workers, prefetch, start };
         Loader::new(Arc::clone(&self.sampler), options).map_err(data_error)
     }
 
     /// The next batch as the network and the loss take it.
-    fn batch(&self, loader: &mut Loader) -> Result<[Tensor; 3], JobError> {
+    pub(crate) fn batch(&self, loader: &mut Loader) -> Result<[Tensor; 3], JobError> {
         let batch = loader.next_batch(self.batch).map_err(data_error)?;
         let spatial = &self.options.shape[2..];
         let shape = |channels: usize| {
@@ -241,6 +234,9 @@ impl Training<'_> {
                 context.note(format!("Going on after step {} of {}.", standing.step, standing.steps));
                 let mut standing = standing;
                 standing.job.out.clone_from(&self.job.out);
+                if let Some(extent) = standing.extent {
+                    self.look_at(extent)?;
+                }
                 self.go_on(&mut standing)?;
                 (standing, stepper, None)
             }
@@ -249,8 +245,12 @@ impl Training<'_> {
                 (standing, stepper, before)
             }
         };
-        let before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
-            (None, true, true) => Some(self.score(&self.start.graph, true)?),
+        let mut before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
+            (None, true, true) => {
+                let tried = self.score(&self.start.graph, true)?;
+                standing.validating_secs += tried.secs;
+                Some(tried)
+            }
             (before, ..) => before,
         };
         // What works on the input alone costs next to nothing.
@@ -266,8 +266,8 @@ impl Training<'_> {
         let (loss, steps) = standing.since_point;
         let mut window = Window { loss, steps, ..Window::default() };
         let mut good: (State, u64, u64) = (stepper.state.clone(), standing.step, standing.next_patch);
-        let mut saved = Instant::now();
-        let validations = self.config.validation.times.max(1) as u64;
+        let (mut saved, mut planned) = (Instant::now(), Instant::now());
+        self.replan(&mut standing);
         while !standing.ended && (standing.step < standing.steps || standing.due) {
             if context.cancel.is_cancelled() {
                 stepper.forget();
@@ -282,9 +282,9 @@ impl Training<'_> {
                 return Err(JobError::Cancelled);
             }
             if standing.due {
-                match self.validate(&mut standing, &stepper) {
-                    Ok(true) => {}
-                    Ok(false) => continue,
+                match self.validate(&mut standing, &stepper, &mut before) {
+                    Ok(Validated::Done) => {}
+                    Ok(Validated::Cancelled | Validated::BrokenOff) => continue,
                     Err(error) if error.kind() == JobErrorKind::OutOfResources && standing.step < standing.steps => {
                         // A full disk ends no training; the next validation may find room again.
                         context.note(format!("The network could not be tried ({error}); training goes on."));
@@ -295,6 +295,7 @@ impl Training<'_> {
                 window = Window::default();
                 standing.since_point = (0.0, 0);
                 self.replan(&mut standing);
+                planned = Instant::now();
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
                 let patience = self.config.budget.patience;
                 if patience > 0 && standing.since_best >= patience {
@@ -317,6 +318,14 @@ impl Training<'_> {
                 context.note(sentence.clone());
                 standing.history.notes.push(sentence);
                 break;
+            }
+            if planned.elapsed().as_secs_f64() > self.seconds_between_plans() {
+                self.replan(&mut standing);
+                planned = Instant::now();
+            }
+            if self.is_over(&standing) {
+                self.end_here(&mut standing);
+                continue;
             }
             let progress = standing.step as f64 / standing.steps.max(1) as f64;
             if !standing.folded && stepper.has_norms() && progress >= self.config.norm_share {
@@ -383,13 +392,7 @@ impl Training<'_> {
             }
             // Cancelling is answered at the loop's head, where what was learnt is kept.
             let _ = meter.reach(standing.step, standing.steps);
-            let validation = |step: u64| step * validations / standing.steps.max(1);
-            // A plan made anew moves the others: none comes right after one.
-            let last = standing.history.validations.last().map_or(0, |v| v.step);
-            let soon = standing.step < standing.steps
-                && (standing.step - last.min(standing.step)) * 2 * validations < standing.steps;
-            standing.due =
-                !self.validator.is_empty() && !soon && validation(standing.step) > validation(standing.step - 1);
+            standing.due = !self.validator.is_empty() && self.is_validation_due(&standing);
             if !standing.due && saved.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
                 good = (stepper.state.clone(), standing.step, standing.next_patch);
                 standing.since_point = (window.loss, window.steps);
@@ -401,165 +404,6 @@ impl Training<'_> {
             self.plain(&stepper.folded()?, &self.folder.best(standing.step))?;
         }
         Ok(Outcome { standing, before, parameters })
-    }
-
-    /// Tries a few steps, scores what training starts from, and makes the plan.
-    fn begin(&self, graph: Graph) -> Result<(Standing, Stepper, Option<Tried>), JobError> {
-        let context = self.context;
-        let mut stepper = self.stepper(graph, true)?;
-        let beginning = stepper.state.clone();
-        let mut loader = self.loader(0)?;
-        let mut times = Vec::new();
-        for _ in 0..TRIAL_STEPS {
-            context.check()?;
-            let [image, target, weight] = self.batch(&mut loader)?;
-            let begun = Instant::now();
-            for _ in 0..self.config.accumulate {
-                stepper.learn(image.clone(), target.clone(), weight.clone())?;
-            }
-            stepper.advance(1e-9, self.config.clip_norm, self.config.accumulate)?;
-            times.push(begun.elapsed());
-        }
-        stepper.state = beginning;
-        times.sort_unstable();
-        let step = times.get(times.len() / 2).copied().unwrap_or(Duration::from_secs(1));
-        let begun = Instant::now();
-        let (mut validation, mut before, mut best) = (Duration::ZERO, None, None);
-        if !self.validator.is_empty() {
-            context.note("Scoring what training starts from.");
-            let tried = self.score(&self.start.graph, self.start.comparable)?;
-            validation = begun.elapsed();
-            if self.start.comparable {
-                best = Some(tried.tuned.clone());
-                before = Some(tried);
-            }
-        }
-        let costs = Costs { step, validation };
-        let times = self.config.validation.times;
-        let budget = &self.config.budget;
-        let steps = budget::steps(budget, self.epoch_steps, times, costs, self.began.elapsed(), 0);
-        context.note(format!(
-            "{} values to teach; a step takes {:.2} s, a validation {:.1} s; {steps} steps are planned ({:.1} epochs), about {:.0} minutes; {:.0} MiB for activations.",
-            stepper.parameter_count(),
-            step.as_secs_f64(),
-            validation.as_secs_f64(),
-            steps as f64 / self.epoch_steps.max(1) as f64,
-            (steps as f64 * step.as_secs_f64() + times as f64 * validation.as_secs_f64()) / 60.0,
-            stepper.arena_bytes() as f64 / f64::from(1 << 20),
-        ));
-        if let (Some(halved), Some(half)) = (stepper.halved(), self.config.precision.half()) {
-            context.note(format!(
-                "Mixed precision: {} operators compute in {half}; parameters, norms and the loss stay in {}.",
-                halved.nodes,
-                ElementType::F32
-            ));
-        }
-        if let Some(r) = stepper.recomputed() {
-            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            context.note(format!(
-                "Memory: {:.0} MiB of activations are held instead of {:.0}; for that {} operators are run twice, {:.0} % of a step's work.",
-                mib(r.bytes_after),
-                mib(r.bytes_before),
-                r.nodes,
-                100.0 * r.macs_again as f64 / r.macs.max(1) as f64
-            ));
-        }
-        let mut standing = Standing {
-            version: 0,
-            job: self.job.clone(),
-            config: self.config.clone(),
-            data_fingerprint: self.fingerprint.clone(),
-            step: 0,
-            steps,
-            next_patch: 0,
-            folded: false,
-            rate_factor: 1.0,
-            rescues: 0,
-            seconds: 0.0,
-            best: None,
-            peak: best.as_ref().map(|s: &Scores| s.score),
-            start_score: best.as_ref().map(|s| s.score),
-            since_best: 0,
-            due: false,
-            ended: false,
-            since_point: (0.0, 0),
-            validation: self.validation.clone(),
-            intensity: self.intensity,
-            history: History::default(),
-            optimizer_steps: 0,
-            loss_scale: 1.0,
-            steady_steps: 0,
-            validation_secs: validation.as_secs_f64(),
-            tensors: String::new(),
-        };
-        if let Some(scores) = &best {
-            self.plain(&self.start.graph, &self.folder.start())?;
-            standing.best = Some((scores.score, 0));
-            self.tell(&mut standing, scores, true);
-            self.show(standing.step, before.as_ref().and_then(|b| b.live.as_ref()));
-        }
-        Ok((standing, stepper, before))
-    }
-
-    /// What is otherwise than when a training was kept: its budget, its data.
-    fn go_on(&self, standing: &mut Standing) -> Result<(), JobError> {
-        let tried = |standing: &Standing| standing.history.validations.last().is_some_and(|v| v.step == standing.step);
-        if standing.config.budget != self.config.budget {
-            standing.config = self.config.clone();
-            standing.ended = false;
-            standing.since_best = 0;
-            standing.steps = self.planned(standing).max(standing.step);
-            standing.due |= standing.step == standing.steps && !self.validator.is_empty() && !tried(standing);
-            let sentence = format!("It is to last otherwise than before: {} steps are planned now.", standing.steps);
-            self.context.note(sentence);
-        }
-        if standing.data_fingerprint != self.fingerprint {
-            self.context.note("The data have changed since: it goes on with them as they are now.");
-            standing.history.notes.push(format!("The data were others from step {} on.", standing.step));
-            standing.data_fingerprint.clone_from(&self.fingerprint);
-            standing.validation.clone_from(&self.validation);
-            // Scores of other images say nothing of those to come.
-            if let Some((_, step)) = standing.best.filter(|_| !self.validator.is_empty()) {
-                let path = if step == 0 { self.folder.start() } else { self.folder.best(step) };
-                let kept = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
-                let score = self.score(&kept.graph, false)?.tuned.score;
-                standing.best = Some((score, step));
-                standing.peak = Some(score);
-                standing.since_best = 0;
-                if self.start.comparable {
-                    standing.start_score = Some(self.score(&self.start.graph, false)?.tuned.score);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Steps that are planned, from what a step and a validation took last.
-    fn planned(&self, standing: &Standing) -> u64 {
-        let recent: Vec<f64> = standing.history.steps.iter().rev().take(40).map(|p| p.step_secs).collect();
-        // Stopped before the first point of its curve, it is taken to need a second until it shows.
-        let step = if recent.is_empty() { 1.0 } else { recent.iter().sum::<f64>() / recent.len() as f64 };
-        let done = standing.step as f64 / standing.steps.max(1) as f64;
-        let left = (self.config.validation.times as f64 * (1.0 - done)).round() as usize;
-        let costs = Costs { step: duration(step.max(1e-4)), validation: duration(standing.validation_secs) };
-        let spent = duration(self.seconds(standing));
-        budget::steps(&self.config.budget, self.epoch_steps, left, costs, spent, standing.step)
-    }
-
-    /// Keeps within the minutes: steps turned out to take longer, or shorter.
-    fn replan(&self, standing: &mut Standing) {
-        if self.config.budget.minutes.is_none() || standing.step == 0 {
-            return;
-        }
-        let steps = self.planned(standing);
-        let change = steps as f64 / standing.steps.max(1) as f64;
-        if (change - 1.0).abs() > 0.03 && steps > standing.step {
-            standing.history.notes.push(format!(
-                "At step {} the plan was changed from {} to {steps} steps to keep to the minutes.",
-                standing.step, standing.steps
-            ));
-            standing.steps = steps;
-        }
     }
 
     /// Back to the last good state, with half the rate.

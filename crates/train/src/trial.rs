@@ -1,15 +1,16 @@
 //! Networks on trial: scored, shown, and kept if they are the best.
 
+use crate::budget::Extent;
 use crate::checkpoint::Standing;
 use crate::decode::{self, Care};
 use crate::history::ValidationPoint;
 use crate::package;
-use crate::pictures::Section;
+use crate::pictures::{Section, Views};
 use crate::step::Stepper;
 use crate::train::Training;
-use crate::validate::Scores;
+use crate::validate::{Scores, Validator};
 use cytoscope_engine::Precision;
-use cytoscope_graph::package::PACKAGE_KIND;
+use cytoscope_graph::package::{PACKAGE_KIND, Package};
 use cytoscope_graph::{Graph, passes};
 use cytoscope_pipeline::{Event, JobError};
 use cytoscope_samples::TargetKind;
@@ -30,6 +31,21 @@ pub(crate) struct Tried {
     pub(crate) seen: Vec<Option<Section>>,
     /// What it made of the pair that is shown, with the latter.
     pub(crate) live: Option<Section>,
+    /// The share of pairs and settings that were tried: 1, unless it was broken off for the time it took.
+    pub(crate) share: f64,
+    /// Seconds it took.
+    pub(crate) secs: f64,
+}
+
+/// How a validation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Validated {
+    /// The scores are told and kept.
+    Done,
+    /// It was cancelled; it is still due.
+    Cancelled,
+    /// It was broken off for the time it took, and the next one can be smaller; it is still due.
+    BrokenOff,
 }
 
 impl Training<'_> {
@@ -53,36 +69,50 @@ impl Training<'_> {
         parted && self.config.segment.is_none() && !self.validator.is_empty()
     }
 
-    /// Scores of a network; with what it made of each pair, if that is to be shown.
+    /// Scores of a network; with what it made of each pair, if that is to be shown. It is broken off where it would take more of the
+    /// minutes than it may.
     pub(crate) fn score(&self, graph: &Graph, show: bool) -> Result<Tried, JobError> {
+        let began = Instant::now();
         let path = self.folder.path.join("candidate");
         self.plain(graph, &path)?;
-        let cancel = &self.context.cancel;
-        let scores = if self.tunes() {
-            let channel = package::seed_channel(self.start.target);
-            decode::maps(cancel, self.devices, &self.validator, &path, channel).and_then(|maps| {
-                let (options, [plain, tuned]) =
-                    decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick)?;
-                let mut seen = vec![None; if show { self.validator.cases.len() } else { 0 }];
-                for (map, to) in maps.iter().zip(&mut seen) {
-                    *to = self.views.section(map.case(), &map.labels(&self.segment)?);
-                }
-                let live = match maps.iter().find(|map| Some(map.case()) == self.views.live()) {
-                    Some(map) => self.views.section(map.case(), &map.labels(&options)?),
-                    None => None,
-                };
-                Ok(Tried { plain, tuned, seen, live })
-            })
-        } else {
-            let mut seen = Vec::new();
-            let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
-            let found = self.validator.score_seen(cancel, self.devices, &path, Some(Precision::F32), &mut see);
-            let live = self.views.live().and_then(|case| seen.get(case)?.clone());
-            found.map(|scores| Tried { plain: scores.clone(), tuned: scores, seen, live })
-        };
+        let tried = if self.tunes() { self.score_tuned(&path, began, show) } else { self.score_plain(&path, began) };
         // One that stays is replaced by the next.
         let _ = cytoscope_storage::folder::remove_finished(&path, PACKAGE_KIND);
-        scores
+        tried.map(|tried| Tried { secs: began.elapsed().as_secs_f64(), ..tried })
+    }
+
+    /// Scores with the settings for objects that suit it.
+    fn score_tuned(&self, model: &Path, began: Instant, show: bool) -> Result<Tried, JobError> {
+        let cancel = &self.context.cancel;
+        let limit = self.budget().validation_limit();
+        let channel = package::seed_channel(self.start.target);
+        let until = limit.map(|limit| began + limit / 2);
+        let maps = decode::maps(cancel, self.devices, &self.validator, model, channel, until)?;
+        let until = limit.map(|limit| began + limit);
+        let found = decode::tune(cancel, &self.validator, &maps, &self.segment, Care::Quick, until)?;
+        let mut seen = vec![None; if show { self.validator.cases.len() } else { 0 }];
+        for (map, to) in maps.iter().zip(&mut seen) {
+            *to = self.views.section(map.case(), &map.labels(&self.segment)?);
+        }
+        let live = match maps.iter().find(|map| Some(map.case()) == self.views.live()) {
+            Some(map) => self.views.section(map.case(), &map.labels(&found.options)?),
+            None => None,
+        };
+        // Maps take about as long as the settings tried on them.
+        let share = maps.len() as f64 / self.validator.cases.len().max(1) as f64 * (0.5 + 0.5 * found.share);
+        Ok(Tried { plain: found.given, tuned: found.best, seen, live, share, secs: 0.0 })
+    }
+
+    /// Scores with the settings for objects that there are, or without any.
+    fn score_plain(&self, model: &Path, began: Instant) -> Result<Tried, JobError> {
+        let mut seen = Vec::new();
+        let mut see = |case: usize, made: &[f32]| seen.push(self.views.section(case, made));
+        let until = self.budget().validation_limit().map(|limit| began + limit);
+        let (cancel, precision) = (&self.context.cancel, Some(Precision::F32));
+        let scores = self.validator.score_seen(cancel, self.devices, model, precision, until, &mut see)?;
+        let live = self.views.live().and_then(|case| seen.get(case)?.clone());
+        let share = scores.pairs.len() as f64 / self.validator.cases.len().max(1) as f64;
+        Ok(Tried { plain: scores.clone(), tuned: scores, seen, live, share, secs: 0.0 })
     }
 
     pub(crate) fn tell(&self, standing: &mut Standing, scores: &Scores, best: bool) {
@@ -106,15 +136,29 @@ impl Training<'_> {
         }
     }
 
-    /// Scores the network as it is, and keeps it if it is the best. False if it was cancelled: then it is still due.
-    pub(crate) fn validate(&self, standing: &mut Standing, stepper: &Stepper) -> Result<bool, JobError> {
+    /// Scores the network as it is, and keeps it if it is the best. Where that took too long for the minutes, the next validations look
+    /// at less, and `before` and the best network are scored anew.
+    pub(crate) fn validate(
+        &mut self,
+        standing: &mut Standing,
+        stepper: &Stepper,
+        before: &mut Option<Tried>,
+    ) -> Result<Validated, JobError> {
         let graph = stepper.folded()?;
-        let began = Instant::now();
-        let Tried { tuned: scores, live, .. } = match self.score(&graph, false) {
-            Err(JobError::Cancelled) => return Ok(false),
+        let tried = match self.score(&graph, false) {
+            Err(JobError::Cancelled) => return Ok(Validated::Cancelled),
             other => other?,
         };
-        standing.validation_secs = began.elapsed().as_secs_f64();
+        standing.took(tried.secs);
+        let smaller = self.budget().smaller(self.validator.extent(), tried.secs, tried.share);
+        if let Some(extent) = smaller.filter(|_| tried.share < 1.0) {
+            return match self.look_at_less(standing, extent, before) {
+                Ok(()) => Ok(Validated::BrokenOff),
+                Err(JobError::Cancelled) => Ok(Validated::Cancelled),
+                Err(error) => Err(error),
+            };
+        }
+        let scores = tried.tuned;
         let better = standing.peak.is_none_or(|peak| scores.score > peak);
         // Few files make a noisy score: of networks that are as good, the one taught longer is kept.
         let near = standing.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
@@ -124,9 +168,75 @@ impl Training<'_> {
             standing.best = Some((scores.score, standing.step));
         }
         self.tell(standing, &scores, best);
-        self.show(standing.step, live.as_ref());
+        self.show(standing.step, tried.live.as_ref());
         standing.peak = Some(standing.peak.map_or(scores.score, |peak| peak.max(scores.score)));
         standing.since_best = if better { 0 } else { standing.since_best + 1 };
-        Ok(true)
+        match smaller.map_or(Ok(()), |extent| self.look_at_less(standing, extent, before)) {
+            Ok(()) => Ok(Validated::Done),
+            Err(JobError::Cancelled) => Ok(Validated::Cancelled),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Validates on fewer pairs, or parts of them, from now on. What has a score gets one on these; where that fails, a run that goes on
+    /// validates as before.
+    pub(crate) fn look_at_less(
+        &mut self,
+        standing: &mut Standing,
+        extent: Extent,
+        before: &mut Option<Tried>,
+    ) -> Result<(), JobError> {
+        let volume = |validator: &Validator| validator.voxels().iter().map(|v| *v as f64).sum::<f64>();
+        let had = volume(&self.validator);
+        let sentence = self.look_at(extent)?;
+        standing.validation_secs *= volume(&self.validator) / had.max(1.0);
+        self.score_anew(standing, before)?;
+        standing.extent = Some(extent);
+        let sentence = format!("{sentence} from step {} on, to keep to the minutes.", standing.step);
+        self.context.note(sentence.clone());
+        standing.history.notes.push(sentence);
+        Ok(())
+    }
+
+    /// Other pairs to validate on, or parts of them; with a sentence without its end that says so.
+    pub(crate) fn look_at(&mut self, extent: Extent) -> Result<String, JobError> {
+        let had = self.validator.extent();
+        self.validator = self.validator.resized(extent)?;
+        self.views = Views::of(&self.validator, self.start.target);
+        let now = self.validator.extent();
+        let part = if now.voxels < had.voxels { " and at a part of each" } else { "" };
+        Ok(format!("Validation looks at {} of {} pairs{part}", now.cases, self.validation.len()))
+    }
+
+    /// Scores of what training started from and of the best network, where they have any: those they had are of other images.
+    pub(crate) fn score_anew(&self, standing: &mut Standing, before: &mut Option<Tried>) -> Result<(), JobError> {
+        let start = if before.is_some() || standing.start_score.is_some() {
+            Some(self.score(&self.start.graph, true)?)
+        } else {
+            None
+        };
+        let score = start.as_ref().map(|tried| tried.tuned.score);
+        let best = match standing.best.filter(|_| !self.validator.is_empty()) {
+            None => None,
+            Some((_, 0)) if score.is_some() => score.map(|score| (score, 0)),
+            Some((_, step)) => {
+                let path = if step == 0 { self.folder.start() } else { self.folder.best(step) };
+                let kept = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
+                let tried = self.score(&kept.graph, false)?;
+                standing.took(tried.secs);
+                Some((tried.tuned.score, step))
+            }
+        };
+        if let Some(tried) = start {
+            standing.took(tried.secs);
+            standing.start_score = score;
+            *before = Some(tried);
+        }
+        if let Some((score, step)) = best {
+            standing.best = Some((score, step));
+            standing.peak = Some(score);
+            standing.since_best = 0;
+        }
+        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! Scores of a network by the real pipeline: stacks are predicted in tiles, objects made, and both compared with the truth.
 
+use crate::budget::Extent;
+use crate::crop::{crop, part};
 use crate::error::io;
 use cytoscope_engine::Precision;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The kind of the folder that validation predicts into, as its marker says it.
 const SCRATCH_KIND: &str = "scratch";
@@ -66,6 +69,8 @@ fn all_numbers(values: &mut [f32]) {
 /// Predicts and scores.
 pub(crate) struct Validator {
     pub cases: Vec<Case>,
+    /// What the cases are taken from.
+    pairs: Vec<Pair>,
     target: TargetKind,
     folder: PathBuf,
     /// Voxel size where a file says none: the network's.
@@ -73,8 +78,33 @@ pub(crate) struct Validator {
     threads: usize,
     /// Label of voxels that are not compared.
     ignored: Option<f32>,
-    /// The model's nominal object diameter in µm.
-    nominal_um: Option<f64>,
+    diameters: Diameters,
+}
+
+/// What a [`Validator`] is made with.
+#[derive(Debug)]
+pub(crate) struct ValidatorOptions {
+    /// Most pairs that are predicted; those used are spread over all.
+    pub max_cases: usize,
+    pub target: TargetKind,
+    /// Folder for what is cut out of larger files, and for predictions.
+    pub folder: PathBuf,
+    /// Voxel size in µm of the model.
+    pub model_um: Option<[f64; 3]>,
+    /// Threads of the engine; 0 takes all cores.
+    pub threads: usize,
+    /// Label of voxels that are not compared.
+    pub ignored: Option<i64>,
+    pub diameters: Diameters,
+}
+
+/// How objects are brought to the diameter a model was trained at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Diameters {
+    /// The model's nominal object diameter in µm; without one nothing is scaled.
+    pub nominal_um: Option<f64>,
+    /// Diameter in µm of the objects of all cases (voxels where a voxel size is unknown); by default each case's true labels are measured.
+    pub given_um: Option<f64>,
 }
 
 /// Most voxels of a case: larger stacks are validated on their middle.
@@ -180,62 +210,94 @@ pub(crate) fn calibration_file(pair: &Pair, beside: PathBuf) -> Result<PathBuf, 
 }
 
 impl Validator {
-    /// Of some pairs; what has to be cut out of larger files is written into `folder`.
-    pub(crate) fn new(
-        pairs: &[Pair],
-        most: usize,
-        target: TargetKind,
-        folder: PathBuf,
-        model_um: Option<[f64; 3]>,
-        threads: usize,
-    ) -> Result<Self, JobError> {
+    /// Of some pairs, which are opened and, where they are large, cut.
+    pub(crate) fn new(pairs: &[Pair], options: ValidatorOptions) -> Result<Self, JobError> {
+        let ValidatorOptions { max_cases, target, folder, model_um, threads, ignored, diameters } = options;
         std::fs::create_dir_all(&folder).map_err(io(&folder))?;
-        // Spread over all of them.
-        let step = pairs.len().div_ceil(most.max(1)).max(1);
+        let empty = Self {
+            cases: Vec::new(),
+            pairs: pairs.to_vec(),
+            target,
+            folder,
+            // Without a voxel size diameters count in voxels.
+            assumed_um: model_um.filter(|_| diameters.nominal_um.is_none()).unwrap_or([1.0; 3]),
+            threads,
+            ignored: ignored.filter(|_| target.of_labels()).map(|label| label as f32),
+            diameters,
+        };
+        empty.resized(Extent { cases: max_cases, voxels: usize::MAX })
+    }
+
+    /// The same with other cases of its pairs.
+    pub(crate) fn resized(&self, extent: Extent) -> Result<Self, JobError> {
+        // Spread over all of them; where they are few, not the first, which often has the fewest objects.
+        let step = self.pairs.len().div_ceil(extent.cases.max(1)).max(1);
+        let first = if extent.voxels == usize::MAX { 0 } else { (step - 1) / 2 };
         let mut cases = Vec::new();
-        for (i, pair) in pairs.iter().step_by(step).enumerate() {
-            let window = pair.window.or(middle(&pair.image)?);
-            let voxel_um = voxel_um(pair)?;
-            let image = plain_file(pair, window, voxel_um, folder.join(format!("case{i}.tif")))?;
-            let mut truth = read_zyx(&pair.target, window)?;
-            all_numbers(&mut truth.0);
-            let truth = Truth(Arc::new(truth));
-            cases.push(Case { name: pair.name.clone(), image, truth, voxel_um, diameter: None });
+        for (i, pair) in self.pairs.iter().skip(first).step_by(step).enumerate() {
+            cases.push(self.case(pair, i, extent.voxels)?);
         }
         Ok(Self {
             cases,
-            target,
-            folder,
-            assumed_um: model_um.unwrap_or([1.0; 3]),
-            threads,
-            ignored: None,
-            nominal_um: None,
+            pairs: self.pairs.clone(),
+            target: self.target,
+            folder: self.folder.clone(),
+            assumed_um: self.assumed_um,
+            threads: self.threads,
+            ignored: self.ignored,
+            diameters: self.diameters,
         })
     }
 
-    /// Leaves out voxels of a label that says nothing of them.
-    pub(crate) fn without(self, label: Option<i64>) -> Self {
-        Self { ignored: label.filter(|_| self.target.of_labels()).map(|label| label as f32), ..self }
+    /// A pair, or a part of it with at most so many voxels.
+    fn case(&self, pair: &Pair, number: usize, most_voxels: usize) -> Result<Case, JobError> {
+        let mut window = pair.window.or(middle(&pair.image)?);
+        let voxel_um = voxel_um(pair)?;
+        let mut truth = read_zyx(&pair.target, window)?;
+        all_numbers(&mut truth.0);
+        let diameter = self.diameter(&truth, voxel_um);
+        if let Some(inside) = part(&truth, voxel_um.unwrap_or(self.assumed_um), self.ignored, most_voxels) {
+            truth = crop(&truth, &inside);
+            let origin = window.map_or([0; 3], |w| w.start_zyx);
+            let start_zyx = std::array::from_fn(|a| origin[a] + inside.start_zyx[a]);
+            window = Some(cytoscope_samples::Window { start_zyx, ..inside });
+        }
+        let image = plain_file(pair, window, voxel_um, self.folder.join(format!("case{number}.tif")))?;
+        Ok(Case { name: pair.name.clone(), image, truth: Truth(Arc::new(truth)), voxel_um, diameter })
     }
 
-    /// Brings objects to a model's nominal diameter, from the one given or the one of each case's true labels.
-    pub(crate) fn with_objects(mut self, nominal_um: Option<f64>, given: Option<f64>) -> Self {
-        self.nominal_um = nominal_um;
-        let assumed = [1.0; 3];
-        for case in self.cases.iter_mut().filter(|_| nominal_um.is_some()) {
-            let own = || median_diameter(&case.truth.0.0, self.ignored, case.voxel_um.unwrap_or(assumed));
-            case.diameter = given.or_else(own);
-            if case.voxel_um.is_none() {
-                self.assumed_um = assumed;
-            }
-        }
-        self
+    /// Diameter of the objects of a case: the one given, else the median of its true labels.
+    fn diameter(&self, truth: &Stack, voxel_um: Option<[f64; 3]>) -> Option<f64> {
+        self.diameters.nominal_um?;
+        let measured = || median_diameter(&truth.0, self.ignored, voxel_um.unwrap_or(self.assumed_um));
+        self.diameters.given_um.or_else(measured)
+    }
+
+    /// How much is looked at.
+    pub(crate) fn extent(&self) -> Extent {
+        let voxels = self.cases.iter().map(|c| c.truth.0.0.len()).max().unwrap_or(0);
+        Extent { cases: self.cases.len(), voxels }
+    }
+
+    /// Voxels of each case.
+    pub(crate) fn voxels(&self) -> Vec<usize> {
+        self.cases.iter().map(|c| c.truth.0.0.len()).collect()
+    }
+
+    /// How many voxels of the network's size there are for one of the files', on average over the cases.
+    pub(crate) fn magnification(&self, model_um: Option<[f64; 3]>) -> f64 {
+        let Some(model_um) = model_um else { return 1.0 };
+        let volume = |um: [f64; 3]| um.iter().product::<f64>();
+        let cases = self.cases.iter().enumerate().filter_map(|(i, case)| Some((self.scale(i), case.voxel_um?)));
+        let known = cases.map(|(scale, um)| volume(um) / (volume(model_um) * scale.powi(3)));
+        let all: Vec<f64> = known.filter(|m| m.is_finite() && *m > 0.0).collect();
+        if all.is_empty() { 1.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
     }
 
     /// How much larger the objects of a case are than the model's nominal ones.
     pub(crate) fn scale(&self, case: usize) -> f64 {
         let diameter = self.cases.get(case).and_then(|c| c.diameter);
-        diameter.zip(self.nominal_um).map_or(1.0, |(diameter, nominal)| diameter / nominal)
+        diameter.zip(self.diameters.nominal_um).map_or(1.0, |(diameter, nominal)| diameter / nominal)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -318,20 +380,23 @@ impl Validator {
         model: &Path,
         precision: Option<Precision>,
     ) -> Result<Scores, JobError> {
-        self.score_seen(cancel, devices, model, precision, &mut |_, _| {})
+        self.score_seen(cancel, devices, model, precision, None, &mut |_, _| {})
     }
 
-    /// As [`Validator::score`]; `see` is given what was made of each case (labels or a stain).
+    /// As [`Validator::score`]; no further case is begun after `until`. `see` is given what was made of each case (labels or a
+    /// stain).
     pub(crate) fn score_seen(
         &self,
         cancel: &CancelToken,
         devices: &Devices,
         model: &Path,
         precision: Option<Precision>,
+        until: Option<Instant>,
         see: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Scores, JobError> {
         let output = if self.target.of_labels() { Output::Labels } else { Output::Raw };
-        self.score_labels((0..self.cases.len()).map(|i| {
+        let in_time = |i: &usize| *i == 0 || until.is_none_or(|at| Instant::now() < at);
+        self.score_labels((0..self.cases.len()).take_while(in_time).map(|i| {
             if cancel.is_cancelled() {
                 return Err(JobError::Cancelled);
             }
@@ -480,23 +545,38 @@ mod tests {
             voxel_um: None,
             diameter: None,
         };
-        let of = |target| Validator {
+        let of = |target, ignored| Validator {
             cases: vec![case.clone()],
+            pairs: Vec::new(),
             target,
             folder: PathBuf::new(),
             assumed_um: [1.0; 3],
             threads: 1,
-            ignored: None,
-            nominal_um: None,
+            ignored,
+            diameters: Diameters::default(),
         };
         let found = vec![1.0, 1.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0];
         for target in [TargetKind::Instances, TargetKind::Semantic] {
             let score = |v: &Validator| v.score_labels(std::iter::once(Ok((0, found.clone())))).unwrap().score;
-            assert!(score(&of(target)) < 0.95);
-            assert_eq!(score(&of(target).without(Some(255))), 1.0);
-            assert!(score(&of(target).without(Some(2))) < 0.95, "another label");
+            assert!(score(&of(target, None)) < 0.95);
+            assert_eq!(score(&of(target, Some(255.0))), 1.0);
+            assert!(score(&of(target, Some(2.0))) < 0.95, "another label");
         }
-        assert_eq!(of(TargetKind::Regression).without(Some(255)).ignored, None, "a stain has no labels");
+        let folder = tempfile::tempdir().unwrap();
+        let ignoring = |target| {
+            let options = ValidatorOptions {
+                max_cases: 1,
+                target,
+                folder: folder.path().join("v"),
+                model_um: None,
+                threads: 1,
+                ignored: Some(255),
+                diameters: Diameters::default(),
+            };
+            Validator::new(&[], options).unwrap().ignored
+        };
+        assert_eq!(ignoring(TargetKind::Semantic), Some(255.0));
+        assert_eq!(ignoring(TargetKind::Regression), None, "a stain has no labels");
     }
 
     #[test]
