@@ -1,6 +1,6 @@
 //! `train`: what comes out, and what is refused.
 
-use crate::common::{Desk, missing, python, say_skipped};
+use crate::common::{Desk, Ran, missing, python, say_skipped};
 use cytoscope_graph::package::Package;
 use cytoscope_train::TrainConfig;
 use image::RgbImage;
@@ -296,6 +296,39 @@ fn the_minutes_are_kept_where_validation_is_dear() {
     assert!(count("notes") < 25, "{:#}", report["history"]["notes"]);
     assert!(report["steps"].as_u64().unwrap() >= 20, "{report:#}");
     assert_eq!(report["validation_pairs"].as_u64(), Some(12));
+}
+
+#[test]
+fn a_folder_of_other_things_is_summed_up_and_listed_in_a_file() {
+    let desk = Desk::new();
+    let told = |ran: &Ran| ran.stderr.lines().filter(|l| l.contains("odd") || l.contains("more of")).count();
+    let details = |ran: &Ran| -> String {
+        let line =
+            ran.stderr.lines().find(|l| l.contains("are listed in ")).unwrap_or_else(|| panic!("{}", ran.stderr));
+        let path = line.split("are listed in ").nth(1).unwrap().trim_end_matches('.');
+        std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    std::fs::create_dir(desk.path("sim")).unwrap();
+    settings(&desk, "");
+    for i in 0..200 {
+        std::fs::write(desk.path(&format!("sim/odd{i}_raw.tif")), "x").unwrap();
+    }
+    for i in 200..300 {
+        std::fs::write(desk.path(&format!("sim/odd{i}.czi")), "x").unwrap();
+    }
+    let names = || (0..200).map(|i| format!("odd{i}_raw.tif")).chain((200..300).map(|i| format!("odd{i}.czi")));
+    // Nothing of it is a pair.
+    let arguments = [&SMALL[..], &["--steps", "2", "--without-int8", "--out", "m"]].concat();
+    let ran = desk.fails(3, &arguments, &["no pair", "200 files, such as", "no target", "100 files, such as"]);
+    assert!(told(&ran) <= 10 && ran.stderr.lines().count() <= 12, "{}", ran.stderr);
+    let list = details(&ran);
+    assert!(names().all(|name| list.contains(&name)) && list.starts_with("300 problems"), "{list}");
+    // Beside two pairs it does not keep anybody from learning.
+    pairs(&desk, 2);
+    let ran = desk.run(&arguments).ok();
+    assert!(told(&ran) <= 10, "{}", ran.stderr);
+    let list = details(&ran);
+    assert!(names().all(|name| list.contains(&name)), "{list}");
 }
 
 /// Whatever GPU there is, software included, learns what the processor learns.

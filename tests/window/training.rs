@@ -440,6 +440,20 @@ fn a_folder_with_a_problem_shows_it_and_what_to_do() {
     }
     desk.click("Look again");
     desk.until("the rest", |w| sees(w, "2 pairs to learn from"));
+    // Many things that pair with nothing are summed up, and listed where one wants to know.
+    let odd = desk.path("odd");
+    std::fs::create_dir(&odd).unwrap();
+    for i in 0..300 {
+        std::fs::write(odd.join(format!("odd{i}_raw.tif")), "x").unwrap();
+    }
+    desk.window.state_mut().train_on(odd);
+    desk.until("the summary", |w| sees(w, "300 files, such as odd") && sees(w, "No pairs"));
+    assert!(desk.window.get_by_label("Next").accesskit_node().is_disabled());
+    assert!(desk.sees("All 300 are listed in") && !desk.sees("odd123_raw.tif"), "{}", desk.on_screen());
+    let list = std::fs::read_to_string(desk.path("settings/data-check.txt")).unwrap();
+    assert!((0..300).all(|i| list.contains(&format!("odd{i}_raw.tif"))), "{list}");
+    desk.click("Which files");
+    desk.until("the files", |w| sees(w, "odd123_raw.tif"));
     // A folder that holds nothing, and one that is not there.
     let empty = desk.path("empty");
     std::fs::create_dir(&empty).unwrap();

@@ -1,5 +1,7 @@
 //! What can go wrong with training data.
 
+use crate::dataset::{Dataset, Problem};
+use crate::summary;
 use cytoscope_formats::{FormatError, io_advice};
 use cytoscope_objects::ObjectsError;
 use cytoscope_volume::{VolumeError, printable};
@@ -9,6 +11,22 @@ use std::path::{Path, PathBuf};
 /// A path as messages show it.
 fn shown(path: &Path) -> String {
     printable(&path.display().to_string()).into_owned()
+}
+
+/// What is said of data without a pair.
+pub(crate) const NO_PAIR: &str = "no pair of an image and its target was found";
+
+/// What most files have in common, and how many they are.
+pub(crate) fn met_most(problems: &[Problem]) -> String {
+    let kinds = summary::kinds(problems);
+    let Some(first) = kinds.first() else { return "there is no image".to_owned() };
+    let others: usize = kinds.iter().skip(1).map(|kind| kind.members.len()).sum();
+    let more = if others > 0 { format!(", and {others} problems of other kinds") } else { String::new() };
+    let (file, sentence) = (shown(&first.example.file), printable(&first.example.sentence));
+    match first.members.len() {
+        1 => format!("{file}: {sentence}{more}"),
+        _ => format!("{}, such as {file}: {sentence}{more}", first.count()),
+    }
 }
 
 /// A failure with training data: the file, what was met, and what to do next.
@@ -25,6 +43,16 @@ pub enum SamplesError {
         /// What was met.
         met: String,
         /// What was expected, or what to do next.
+        next: String,
+    },
+    /// A folder or a table without any pair, but with files that could have been of one.
+    #[error("{}: {}; {}", shown(&.dataset.root), printable(.met), printable(.next))]
+    NoPairs {
+        /// What was searched, with what is wrong with each file.
+        dataset: Box<Dataset>,
+        /// What was met, with what most files have in common.
+        met: String,
+        /// What to do next.
         next: String,
     },
     /// More is asked for than a limit of [`crate::limits`] allows.

@@ -45,6 +45,7 @@ mod sampler;
 mod sources;
 mod split;
 mod stack;
+pub mod summary;
 mod targets;
 
 pub use augment::AugmentOptions;

@@ -2,8 +2,10 @@
 
 use crate::config::TrainConfig;
 use crate::data::{divide, find, look, usual_voxel_um};
+use crate::details;
+use crate::error::data;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_samples::{Dataset, Report, Split, Task};
+use cytoscope_samples::{Dataset, Report, SamplesError, Split, Task};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -20,6 +22,9 @@ pub struct CheckJob {
     /// Seed of the split.
     #[serde(default)]
     pub seed: u64,
+    /// The file that lists every problem where there are many; by default one in the user's folder.
+    #[serde(default)]
+    pub details: Option<PathBuf>,
 }
 
 /// What a training set holds, and what is wrong with it.
@@ -33,6 +38,9 @@ pub struct CheckReport {
     pub split: Option<Split>,
     /// Why there is no split, where there are pairs.
     pub no_split: Option<String>,
+    /// The file that lists every problem, where there are many.
+    #[serde(default)]
+    pub details: Option<PathBuf>,
 }
 
 impl CheckReport {
@@ -46,12 +54,16 @@ impl CheckJob {
     /// What it is called among the worker's jobs.
     pub const KIND: &'static str = "train-check";
 
-    /// Runs the job. Pairs that cannot be used, or none at all, are no failure: the report says so.
+    /// Runs the job. Pairs that cannot be used, or files of which none pair up, are no failure: the report says so.
     ///
     /// # Errors
     /// [`JobError`]: there is no such folder or table, or it cannot be read; settings of the data that fit no files; cancelled.
     pub fn run(&self, context: &Context) -> Result<CheckReport, JobError> {
-        let dataset = find(&self.data, self.task, &self.config)?;
+        let dataset = match find(&self.data, self.task, &self.config)? {
+            Ok(dataset) => dataset,
+            Err(SamplesError::NoPairs { dataset, .. }) => *dataset,
+            Err(error) => return Err(data(error)),
+        };
         let report = look(context, &dataset, &self.config, None)?;
         let usable = report.usable(&dataset);
         let (mut found, mut no_split) = (None, None);
@@ -61,6 +73,8 @@ impl CheckJob {
                 Err(error) => no_split = Some(error.to_string()),
             }
         }
-        Ok(CheckReport { dataset, report, split: found, no_split })
+        // Without a place for it the report still holds everything.
+        let details = details::list(&self.data, &report.problems, self.details.as_deref()).and_then(Result::ok);
+        Ok(CheckReport { dataset, report, split: found, no_split, details })
     }
 }

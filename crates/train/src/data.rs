@@ -1,11 +1,12 @@
 //! What a training set turns into: pairs that can be used, split, and the samplers over them.
 
 use crate::config::TrainConfig;
+use crate::details;
 use crate::error::{data, wrong};
 use crate::planning::too_short;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::{
-    CheckOptions, Dataset, Pair, Report, SamplesError, Severity, Split, SplitOptions, TargetKind, Task, check_with,
+    CheckOptions, Dataset, Pair, Report, SamplesError, Split, SplitOptions, TargetKind, Task, check_with,
     find_pairs_with, split,
 };
 use std::ops::ControlFlow;
@@ -40,27 +41,16 @@ pub(crate) fn load(
     keep: Option<&[String]>,
     began: Option<Instant>,
 ) -> Result<Data, JobError> {
-    let dataset = find(path, task, config)?;
-    if dataset.pairs.is_empty() {
-        let hint = match task {
-            Task::Segmentation => {
-                "images and label images named NAME.tif and NAME_masks.tif (or NAME_raw, NAME_labels)"
-            }
-            Task::LabelFree => "images named NAME_brightfield.tif and NAME_signal.tif",
-        };
-        let others = dataset.problems.first().map_or_else(String::new, |p| format!(" ({})", p.sentence));
-        return Err(JobError::Mismatch {
-            path: path.to_owned(),
-            problem: format!("it holds no pair of an image and its target{others}"),
-            next_step: format!("give a folder with {hint}, or a table with the columns raw and seg"),
-        });
-    }
+    let dataset = find(path, task, config)?.map_err(|error| {
+        if let SamplesError::NoPairs { dataset, .. } = &error
+            && dataset.problems.len() > 1
+        {
+            details::tell(context, path, &dataset.problems, None);
+        }
+        data(error)
+    })?;
     let report = look(context, &dataset, config, config.budget.minutes.zip(began))?;
-    for problem in &report.problems {
-        let kind = if problem.severity == Severity::Error { "left out" } else { "warning" };
-        let next = &problem.next_step;
-        context.note(format!("{kind}: {}: {}; {next}", problem.file.display(), problem.sentence));
-    }
+    details::tell(context, path, &report.problems, None);
     let usable: Vec<Pair> = report.usable(&dataset);
     if usable.is_empty() {
         let first = report.problems.first();
@@ -83,12 +73,14 @@ pub(crate) fn load(
     Ok(Data { dataset, report, split })
 }
 
-/// Finds the pairs, as the settings say what is taken of files.
-pub(crate) fn find(path: &Path, task: Task, config: &TrainConfig) -> Result<Dataset, JobError> {
+/// Finds the pairs, as the settings say what is taken of files. The outer failure is that of the settings.
+pub(crate) fn find(path: &Path, task: Task, config: &TrainConfig) -> Result<Result<Dataset, SamplesError>, JobError> {
     config.data.check()?;
-    let mut dataset = find_pairs_with(path, task, &config.data.find_options()).map_err(data)?;
-    dataset.ignore_label = config.data.ignore_label.or(dataset.ignore_label);
-    Ok(dataset)
+    let found = find_pairs_with(path, task, &config.data.find_options());
+    Ok(found.map(|mut dataset| {
+        dataset.ignore_label = config.data.ignore_label.or(dataset.ignore_label);
+        dataset
+    }))
 }
 
 /// Splits pairs that can be used; those of one image stay together. `keep` as for [`load`].
@@ -244,7 +236,7 @@ mod tests {
         assert!(first.report.pairs.iter().all(|p| p.usable && p.objects == Some(4)), "{:#?}", first.report.problems);
         assert!(first.report.pairs.iter().all(|p| p.intensities.is_some_and(|i| i.min >= 100.0)));
         assert_eq!((first.split.train.len(), first.split.validation.len()), (4, 1));
-        let job = CheckJob { task, data: folder.path().to_owned(), config: config.clone(), seed: 1 };
+        let job = CheckJob { task, data: folder.path().to_owned(), config: config.clone(), seed: 1, details: None };
         assert_eq!(job.run(&context).unwrap().split, Some(first.split.clone()));
         // Files that come later are learnt from.
         let keep = first.split.validation_names();

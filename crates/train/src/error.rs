@@ -16,6 +16,9 @@ pub(crate) fn data(error: SamplesError) -> JobError {
     match error {
         SamplesError::Format(e) => JobError::Format(e),
         SamplesError::Data { file, met, next } => JobError::Mismatch { path: file, problem: met, next_step: next },
+        SamplesError::NoPairs { dataset, met, next } => {
+            JobError::Mismatch { path: dataset.root, problem: met, next_step: next }
+        }
         SamplesError::Io { file, source, .. } => JobError::Io { path: file, error: source },
         SamplesError::Parameter { .. } => JobError::WrongUse(error.to_string()),
         SamplesError::OverLimit { ref file, next, .. } => {

@@ -16,6 +16,7 @@ mod crop;
 mod curves;
 mod data;
 mod decode;
+mod details;
 mod ending;
 mod error;
 mod estimate;

@@ -37,6 +37,8 @@ use thumbs::Thumbs;
 
 /// Folder of packages that are being taught, or were and are not saved yet.
 const TRAININGS: &str = "trainings";
+/// The file in that folder that lists every problem of the data looked through last, where they are many.
+const DETAILS: &str = "data-check.txt";
 /// Most notes of a training that are kept.
 const MAX_NOTES: usize = 500;
 /// Time between two writings of the plan.
@@ -272,7 +274,8 @@ impl Workbench {
         let Some(data) = self.wizard.plan.data.clone() else { return };
         let title = format!("Looking through {}", file_name(&data));
         let config = self.wizard.chosen_config();
-        let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0 };
+        let details = Some(self.wizard.folder.join(DETAILS));
+        let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details };
         self.wizard.check = match serde_json::to_value(&job) {
             Ok(job) => Check::Running(self.work.run(CheckJob::KIND, title, Purpose::Check, job, Vec::new())),
             Err(error) => Check::Failed(format!("its path cannot be used: {error}")),

@@ -7,8 +7,9 @@ mod nnunet;
 mod table;
 
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Task};
-use crate::error::{SamplesError, check_limit, check_range};
+use crate::error::{NO_PAIR, SamplesError, check_limit, check_range, met_most};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
+use crate::summary;
 use cytoscope_volume::Axes;
 use names::Listing;
 use serde::{Deserialize, Serialize};
@@ -144,32 +145,26 @@ impl Found {
         let next = "name a part of the data";
         check_limit(root, "the number of pairs", self.pairs.len() as u64, ("MAX_PAIRS", MAX_PAIRS), next)?;
         if self.pairs.is_empty() {
-            let met = match self.problems.as_slice() {
-                [] => "no pair of an image and its target was found".to_owned(),
-                [first, rest @ ..] => {
-                    let more = if rest.is_empty() { String::new() } else { format!(" ({} more)", rest.len()) };
-                    format!(
-                        "no pair of an image and its target was found: {}: {}{more}",
-                        first.file.display(),
-                        first.sentence
-                    )
-                }
-            };
-            let next = match (task, self.problems.first()) {
-                (_, Some(problem)) => problem.next_step.clone(),
-                (Task::Segmentation, None) => {
+            let advice = match task {
+                Task::Segmentation => {
                     "put images and label images side by side as NAME.tif and NAME_masks.tif, NAME_raw.tif and \
                      NAME_labels.tif, or into the folders images and masks"
                         .to_owned()
                 }
-                (Task::LabelFree, None) => {
+                Task::LabelFree => {
                     "put both stacks side by side as NAME_bf.tif and NAME_fluo.tif, into the folders brightfield and \
                      signal; for two channels of one file give data.same_file = true, data.image_channel and \
                      data.target_channel in the settings"
                         .to_owned()
                 }
             };
-            return Err(SamplesError::data(root, met, next));
+            if self.problems.is_empty() {
+                return Err(SamplesError::data(root, NO_PAIR, advice));
+            }
+            self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
+            let next = summary::kinds(&self.problems).first().map_or(advice, |kind| kind.example.next_step.clone());
+            let met = format!("{NO_PAIR}: {}", met_most(&self.problems));
+            return Err(SamplesError::NoPairs { dataset: Box::new(self.dataset(root, task)), met, next });
         }
         for um in options.voxel_um.into_iter().flatten() {
             check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
@@ -188,7 +183,11 @@ impl Found {
         make_names_unique(&mut self.pairs, root);
         self.pairs.sort_by(|a, b| a.name.cmp(&b.name));
         self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
-        Ok(Dataset {
+        Ok(self.dataset(root, task))
+    }
+
+    fn dataset(self, root: &Path, task: Task) -> Dataset {
+        Dataset {
             task,
             root: root.to_owned(),
             conventions: self.conventions,
@@ -196,7 +195,7 @@ impl Found {
             problems: self.problems,
             ignore_label: self.ignore_label,
             labels_are_classes: self.labels_are_classes,
-        })
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::theme;
 use crate::training::Check;
 use crate::training::thumbs::{Look, Thumb, Thumbs};
 use crate::work::{JobState, JobView};
+use cytoscope_samples::summary::ProblemKind;
 use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, Task};
 use cytoscope_train::CheckReport;
 use eframe::egui::{self, RichText, Sense, Ui, vec2};
@@ -17,6 +18,10 @@ use std::path::PathBuf;
 
 /// Edge of a thumbnail on screen.
 const THUMB: f32 = 64.0;
+/// Most problems that are shown one by one; more are shown by kind.
+const ONE_BY_ONE: usize = 12;
+/// Files listed of a kind of problem.
+const FILES_LISTED: usize = 200;
 /// Name of the choice that masks are enough for.
 const FOREGROUND_ONLY: &str = "Learn foreground only, not single objects";
 
@@ -165,11 +170,20 @@ impl Workbench {
         }
         if errors + warnings > 0 {
             title(ui, &problems_title(errors, warnings));
-            let listed = self.wizard.listed[0];
-            for problem in report.report.problems.iter().take(listed) {
-                show_problem(ui, problem);
+            let problems = &report.report.problems;
+            if problems.len() <= ONE_BY_ONE {
+                problems.iter().for_each(|problem| show_problem(ui, problem));
+            } else {
+                let kinds = cytoscope_samples::summary::kinds(problems);
+                let listed = self.wizard.listed[0];
+                for kind in kinds.iter().take(listed) {
+                    show_kind(ui, kind, problems);
+                }
+                more(ui, kinds.len(), &mut self.wizard.listed[0], "kinds of problems");
+                if let Some(path) = &report.details {
+                    weak(ui, format!("All {} are listed in {}.", problems.len(), path.display()));
+                }
             }
-            more(ui, report.report.problems.len(), &mut self.wizard.listed[0], "problems");
         }
         if !pairs.is_empty() {
             title(ui, "Pairs");
@@ -239,6 +253,34 @@ fn looking(ui: &mut Ui, job: Option<&JobView>) {
 }
 
 fn show_problem(ui: &mut Ui, problem: &Problem) {
+    let left_out = if problem.severity == Severity::Error { " · left out" } else { "" };
+    let name = format!("{}{left_out}", file_name(&problem.file));
+    problem_frame(ui, problem, &name, |_| {});
+}
+
+/// Problems that differ in nothing but file, names and numbers: the first of them, and which files they are about.
+fn show_kind(ui: &mut Ui, kind: &ProblemKind, problems: &[Problem]) {
+    if kind.members.len() == 1 {
+        return show_problem(ui, &kind.example);
+    }
+    let left_out = if kind.severity == Severity::Error { " · left out" } else { "" };
+    let name = format!("{}, such as {}{left_out}", kind.count(), file_name(&kind.example.file));
+    problem_frame(ui, &kind.example, &name, |ui| {
+        let id = ui.id().with(&kind.example.sentence);
+        egui::CollapsingHeader::new("Which files").id_salt(id).show(ui, |ui| {
+            for problem in kind.members.iter().take(FILES_LISTED).filter_map(|i| problems.get(*i)) {
+                weak(ui, format!("{}: {}", file_name(&problem.file), problem.sentence))
+                    .on_hover_text(problem.file.display().to_string());
+            }
+            let left = kind.members.len().saturating_sub(FILES_LISTED);
+            if left > 0 {
+                weak(ui, format!("and {left} more"));
+            }
+        });
+    });
+}
+
+fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&mut Ui)) {
     let (sign, color) = match problem.severity {
         Severity::Error => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
         Severity::Warning => (icon::WARNING, theme::warn(ui.visuals())),
@@ -249,12 +291,11 @@ fn show_problem(ui: &mut Ui, problem: &Problem) {
         ui.horizontal_top(|ui| {
             ui.label(RichText::new(sign).size(16.0).color(color));
             ui.vertical(|ui| {
-                let left_out = if problem.severity == Severity::Error { " · left out" } else { "" };
-                let name = format!("{}{left_out}", file_name(&problem.file));
                 ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
                     .on_hover_text(problem.file.display().to_string());
                 ui.add(egui::Label::new(sentence_of(&problem.sentence)).wrap());
                 weak(ui, sentence_of(&problem.next_step));
+                more(ui);
             });
         });
     });

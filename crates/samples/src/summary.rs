@@ -1,0 +1,162 @@
+//! Many problems in few lines.
+
+use crate::dataset::{Problem, Severity};
+use cytoscope_volume::printable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Problems that differ in nothing but the file, names and numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProblemKind {
+    /// How bad they are.
+    pub severity: Severity,
+    /// Their places among all problems, in order; never empty.
+    pub members: Vec<usize>,
+    /// How many different files they are about.
+    pub files: usize,
+    /// The first of them.
+    pub example: Problem,
+}
+
+/// What stands for names and numbers in the sentence of a kind.
+const BLANK: &str = "…";
+
+/// A sentence without what differs from file to file: quoted words, and words with a digit, a slash or a file's ending.
+fn template(sentence: &str) -> String {
+    let mut words: Vec<&str> = Vec::new();
+    let mut quoted = false;
+    for word in sentence.split_whitespace() {
+        let quotes = word.matches('"').count();
+        let ending = word.trim_end_matches([',', ';', ':', '.', ')']).rsplit_once('.');
+        let file = ending.is_some_and(|(stem, end)| !stem.is_empty() && end.chars().all(char::is_alphanumeric));
+        let special = word.contains(|c: char| c.is_numeric() || c == '/' || c == '\\');
+        if quoted || quotes > 0 || file || special {
+            if words.last() != Some(&BLANK) {
+                words.push(BLANK);
+            }
+        } else {
+            words.push(word);
+        }
+        quoted ^= quotes % 2 == 1;
+    }
+    words.join(" ")
+}
+
+/// Problems by kind: what leaves pairs out first, then the most frequent.
+pub fn kinds(problems: &[Problem]) -> Vec<ProblemKind> {
+    let mut groups: BTreeMap<(Severity, String), Vec<usize>> = BTreeMap::new();
+    for (i, problem) in problems.iter().enumerate() {
+        groups.entry((problem.severity, template(&problem.sentence))).or_default().push(i);
+    }
+    let kind = |((severity, _), members): ((Severity, String), Vec<usize>)| {
+        let files: BTreeSet<&Path> = members.iter().filter_map(|i| Some(problems.get(*i)?.file.as_path())).collect();
+        let example = problems.get(*members.first()?)?.clone();
+        Some(ProblemKind { severity, files: files.len(), members, example })
+    };
+    let mut kinds: Vec<ProblemKind> = groups.into_iter().filter_map(kind).collect();
+    kinds.sort_by(|a, b| (b.severity, b.members.len(), &a.members).cmp(&(a.severity, a.members.len(), &b.members)));
+    kinds
+}
+
+/// One problem in a line: its file, what was met, and what to do.
+pub fn line(problem: &Problem) -> String {
+    let Problem { file, sentence, next_step, severity, .. } = problem;
+    format!("{}: {}: {sentence}; {next_step}", word(*severity), printable(&file.display().to_string()))
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "left out",
+        Severity::Warning => "warning",
+    }
+}
+
+impl ProblemKind {
+    /// Of how many files, or how often.
+    pub fn count(&self) -> String {
+        match (self.members.len(), self.files) {
+            (1, _) => "1 file".to_owned(),
+            (n, files) if n == files => format!("{n} files"),
+            (n, _) => format!("{n} times"),
+        }
+    }
+}
+
+/// Problems in at most `most` lines (2 or more): each in one, or where they are more, each kind in one; the last line then counts the
+/// kinds for which there is no room.
+pub fn summary(problems: &[Problem], most: usize) -> Vec<String> {
+    if problems.len() <= most {
+        return problems.iter().map(line).collect();
+    }
+    let kinds = kinds(problems);
+    let shown = if kinds.len() <= most { kinds.len() } else { most.saturating_sub(1) };
+    let mut lines: Vec<String> = kinds
+        .iter()
+        .take(shown)
+        .map(|kind| match kind.members.len() {
+            1 => line(&kind.example),
+            _ => {
+                let Problem { file, sentence, next_step, .. } = &kind.example;
+                let (word, file) = (word(kind.severity), printable(&file.display().to_string()).into_owned());
+                format!("{word}: {}, such as {file}: {sentence}; {next_step}", kind.count())
+            }
+        })
+        .collect();
+    let others = kinds.get(shown..).unwrap_or_default();
+    if !others.is_empty() {
+        let count: usize = others.iter().map(|kind| kind.members.len()).sum();
+        lines.push(format!("and {count} more of {} other kinds", others.len()));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_make_no_kind() {
+        for (a, b) in [
+            ("it holds one label, 1", "it holds one label, 255"),
+            ("its shape is 4×8×8, and that of a_raw.tif 4×8×9", "its shape is 16×64×64, and that of b_raw.tif 4×8×9"),
+            ("it holds the same voxels as /data/a.tif (a1)", "it holds the same voxels as /data/c.tif (c1)"),
+            ("the column \"raw image\" is missing", "the column \"seg\" is missing"),
+        ] {
+            assert_eq!(template(a), template(b));
+        }
+        assert_ne!(template("this image has no target"), template("this target has no image"));
+        assert_eq!(template("it is a single plane."), "it is a single plane.");
+    }
+
+    #[test]
+    fn many_problems_become_few_lines() {
+        let at = |i: usize| Path::new("/data").join(format!("{i:03}.tif"));
+        let mut problems: Vec<Problem> =
+            (0..300).map(|i| Problem::warning(&at(i), "this image has no target", "add one")).collect();
+        problems.extend((0..2).map(|i| Problem::error(&at(i), format!("it has {} voxels", i + 3), "look at it")));
+        problems.push(Problem::warning(&at(7), "it is flat", "do not mind"));
+        assert_eq!(
+            summary(&problems, 9),
+            [
+                "left out: 2 files, such as /data/000.tif: it has 3 voxels; look at it",
+                "warning: 300 files, such as /data/000.tif: this image has no target; add one",
+                "warning: /data/007.tif: it is flat; do not mind",
+            ]
+        );
+        assert_eq!(summary(&problems, 2).last().map(String::as_str), Some("and 301 more of 2 other kinds"));
+        assert_eq!(summary(&problems[..3], 3).len(), 3, "few are listed one by one");
+        assert_eq!(kinds(&problems).iter().map(|k| k.members.len()).sum::<usize>(), 303);
+        // Lines of one table are no files.
+        let lines: Vec<Problem> =
+            (0..20).map(|i| Problem::warning(&at(0), format!("line {i} is empty"), "remove it")).collect();
+        assert!(summary(&lines, 9)[0].starts_with("warning: 20 times, such as /data/000.tif: line 0"));
+        // However many kinds there are.
+        let word = |i: usize| -> String {
+            [i / 26 / 26, i / 26 % 26, i % 26].map(|k| (b'a' + k as u8) as char).iter().collect()
+        };
+        let all: Vec<Problem> =
+            (0..500).map(|i| Problem::warning(&at(i), format!("it is {}", word(i)), "wait")).collect();
+        assert_eq!(summary(&all, 9).len(), 9);
+        assert!(summary(&all, 9)[8].contains("492 more of 492 other kinds"));
+    }
+}
