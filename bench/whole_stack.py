@@ -92,7 +92,7 @@ def main():
         ours, rivals = [], {k: [] for k in kinds}
         for i in range(a.rounds):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            run = subprocess.run([PROGRAM, "predict", stack, "--model", a.ours, "--device", "cpu", "--outputs", "raw", "--out",
+            run = subprocess.run([PROGRAM, "predict", stack, "--model", a.ours, "--device", "cpu", "--outputs", "maps", "--out",
                                   f"{tmp}/out{i}", "--json"], check=True, capture_output=True, text=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

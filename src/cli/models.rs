@@ -71,6 +71,7 @@ impl Import {
                 if e.agrees { "as the reference executor".to_owned() } else { format!("NOT usable: {}", e.detail) };
             print(&format!("  on {} ({}): {how}", e.device, e.precision));
         }
+        report.left_out.iter().for_each(|file| print(&format!("  left out: {file}")));
         report.moved_to.iter().for_each(|aside| print(&format!("  what was there was moved to {}", aside.display())));
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(crate) struct Predict {
     /// crop (exactly the untiled result; static networks) or gaussian.
     #[arg(long)]
     blend: Option<Blend>,
-    /// What to write: raw, labels, table, preview (a PNG of the middle slice); by default the first three, or those of them
+    /// What to write: maps, labels, table, preview (a PNG of the middle slice); by default the first three, or those of them
     /// that the model has.
     #[arg(long, value_delimiter = ',')]
     outputs: Vec<Output>,

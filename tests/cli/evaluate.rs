@@ -143,7 +143,7 @@ fn folders_are_paired_by_name_and_pooled() {
     for (i, (t, p)) in images.iter().enumerate() {
         desk.write(&format!("t/cell{i}_labels.tif"), "ZYX", &sizes, t.clone());
         desk.write(&format!("p/cell{i}_raw_labels.tif"), "ZYX", &sizes, p.clone());
-        desk.write(&format!("p/cell{i}_raw_raw.tif"), "ZYX", &sizes, vec![0.5f32; p.len()]);
+        desk.write(&format!("p/cell{i}_raw_probability.tif"), "ZYX", &sizes, vec![0.5f32; p.len()]);
     }
     desk.write("p/lonely_labels.tif", "ZYX", &sizes, images[0].0.clone());
     let report = desk.run(&["evaluate", "--pred", "p", "--truth", "t", "--json"]).json();

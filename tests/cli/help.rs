@@ -76,8 +76,8 @@ fn wrong_use_is_told_with_code_2() {
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["crop or gaussian"]);
     desk.fails(
         2,
-        &["predict", "a.tif", "--out", "o", "--outputs", "raw,gold"],
-        &["gold", "raw, labels, table or preview"],
+        &["predict", "a.tif", "--out", "o", "--outputs", "maps,gold"],
+        &["gold", "maps, labels, table or preview"],
     );
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "lots"], &["2G"]);
     desk.fails(2, &["predict", "a.tif", "--out", "o", "--device", "gpu"], &["gpu", "auto, cpu, cuda"]);

@@ -1,6 +1,7 @@
 //! The built program, command by command, as its users run it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod bioimageio;
 mod common;
 mod diameter;
 mod evaluate;

@@ -50,7 +50,7 @@ fn compare(desk: &Desk, short: usize, long: usize, edge: usize, options: &[&str]
 
 #[test]
 fn ten_times_the_slices_take_the_same_memory() {
-    compare(&Desk::new(), 32, 320, 256, &["--model", "nuclei-dog", "--tile", "28,128,128", "--outputs", "raw"]);
+    compare(&Desk::new(), 32, 320, 256, &["--model", "nuclei-dog", "--tile", "28,128,128", "--outputs", "maps"]);
 }
 
 #[test]

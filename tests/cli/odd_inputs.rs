@@ -24,7 +24,7 @@ fn flat_tiny_and_blank_images_are_predicted() {
         let shape = desk.image(name).squeeze();
         assert_eq!(desk.image(&format!("o/{stem}_labels.tif")).squeeze().shape(), shape.shape(), "{name}");
         assert!(notes(&report).contains("voxel size"), "{name}: a size that is missing must be told");
-        let values = desk.image(&format!("o/{stem}_raw.tif")).samples().to_f32();
+        let values = desk.image(&format!("o/{stem}_probability.tif")).samples().to_f32();
         assert!(values.iter().all(|v| v.is_finite()), "{name}");
     }
     let report = desk.run(&["predict", "blank.tif", "--out", "o", "--json"]).json();
@@ -60,7 +60,7 @@ fn a_stack_with_holes_is_predicted_around_them_and_says_so() {
     // What is missing spreads nowhere; away from it the result is that of the stack without holes, but for the percentiles'
     // last digits.
     desk.run(&[&["predict", &raw], &base[..]].concat()).ok();
-    let (a, b) = (desk.image("o/holes_raw.tif"), desk.image("o/nuclei_1_raw_raw.tif"));
+    let (a, b) = (desk.image("o/holes_probability.tif"), desk.image("o/nuclei_1_raw_probability.tif"));
     let (a, b) = (a.samples().to_f32(), b.samples().to_f32());
     assert!(a.iter().all(|v| v.is_finite()));
     let far = |v: &[f32]| v[(2 * 64 + 60) * 64 + 60];
@@ -107,10 +107,10 @@ fn every_sample_type_is_predicted_alike() {
     desk.write("d.ome.tif", "ZYX", &shape, values.iter().map(|v| i32::from(*v)).collect::<Vec<_>>());
     let diameter = ["--diameter", "20", "--voxel-size", "2.5,1,1"];
     desk.run(&[&["predict", "a.tif", "b.npy", "c.npy", "d.ome.tif", "--out", "o"], &diameter[..]].concat()).ok();
-    let expected = desk.image("o/a_raw.tif").samples().to_f32();
+    let expected = desk.image("o/a_probability.tif").samples().to_f32();
     // Percentile scaling takes out offset and gain.
     for stem in ["b", "c", "d"] {
-        let got = desk.image(&format!("o/{stem}_raw.tif")).samples().to_f32();
+        let got = desk.image(&format!("o/{stem}_probability.tif")).samples().to_f32();
         let worst = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-3, "{stem}: {worst}");
     }

@@ -22,7 +22,7 @@ fn bundled_networks_run_on_kernels_alone() {
                 continue;
             }
             let arguments =
-                ["predict", &raw, "--model", model, "--precision", precision, "--outputs", "raw", "--out", "o"];
+                ["predict", &raw, "--model", model, "--precision", precision, "--outputs", "maps", "--out", "o"];
             let report = desk.run(&[&arguments[..], &["--voxel-size", VOXEL, "--json"]].concat()).json();
             let one = &report["inputs"][0];
             assert_eq!(one["fallbacks"], serde_json::json!([]), "{model} in {precision}: {one:#}");
@@ -75,7 +75,7 @@ fn a_prediction_writes_what_it_reports() {
     assert_eq!(desk.names("o").len(), outputs.len(), "no other file: {:?}", desk.names("o"));
     assert!(outputs.iter().all(|o| desk.path(o).is_file()), "{outputs:?}");
     // The map is a probability on the stack's grid.
-    let map = desk.image("o/nuclei_1_raw_raw.tif");
+    let map = desk.image("o/nuclei_1_raw_probability.tif");
     assert_eq!((map.axes().to_string().as_str(), map.shape()), ("ZCYX", &[14, 2, 80, 96][..]));
     assert!(map.samples().to_f32().iter().all(|v| (0.0..=1.0).contains(v)));
     // Labels run from 1 to the number of objects, and the table has a row for each that counts its voxels.
@@ -157,7 +157,7 @@ fn a_provenance_record_makes_the_same_bytes_again() {
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    for part in ["raw.tif", "labels.tif", "objects.csv"] {
+    for part in ["probability.tif", "labels.tif", "objects.csv"] {
         let name = format!("nuclei_2_raw_{part}");
         let same = desk.bytes(&format!("o/{name}")) == desk.bytes(&format!("elsewhere/again/{name}"));
         assert!(same, "{name} differs when made again");
@@ -179,7 +179,7 @@ fn resume_keeps_what_the_same_job_made_and_nothing_else() {
     };
     assert_eq!(run(&[&raw], &[]), [false]);
     let before = desk.bytes("o/nuclei_1_raw_labels.tif");
-    let map = || std::fs::File::options().write(true).open(desk.path("o/nuclei_1_raw_raw.tif")).unwrap();
+    let map = || std::fs::File::options().write(true).open(desk.path("o/nuclei_1_raw_probability.tif")).unwrap();
     map().set_modified(std::time::UNIX_EPOCH).unwrap();
     assert_eq!(run(&[&raw, &second], &[]), [true, false]);
     assert_eq!(map().metadata().unwrap().modified().unwrap(), std::time::UNIX_EPOCH, "kept means not written");
@@ -232,7 +232,10 @@ fn outputs_channels_and_times_are_as_asked() {
     desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--diameter", "15", "--outputs", "labels"]).ok();
     assert_eq!(desk.names("o"), ["nuclei_1_raw_labels.tif", "nuclei_1_raw_provenance.json"]);
     desk.run(&["predict", &raw, "--out", "t", "--voxel-size", VOXEL, "--outputs", "table,raw"]).ok();
-    assert_eq!(desk.names("t"), ["nuclei_1_raw_objects.csv", "nuclei_1_raw_provenance.json", "nuclei_1_raw_raw.tif"]);
+    assert_eq!(
+        desk.names("t"),
+        ["nuclei_1_raw_objects.csv", "nuclei_1_raw_probability.tif", "nuclei_1_raw_provenance.json"]
+    );
     // Channel 1 and time 1 hold the nuclei; everything else is flat.
     let plane = 48 * 48;
     let bits: Vec<u16> = stack.iter().map(|v| *v as u16).collect();
@@ -296,7 +299,65 @@ fn a_folder_means_its_stacks() {
     assert_eq!(inputs("sim"), ["sim/nuclei_1_raw.tif", "sim/nuclei_2_raw.tif"]);
     // Named, a label image is what the user asked for.
     desk.run(&["predict", "sim/nuclei_1_labels.tif", "--out", "o"]).ok();
-    assert!(desk.names("o").contains(&"nuclei_1_labels_raw.tif".to_owned()));
+    assert!(desk.names("o").contains(&"nuclei_1_labels_probability.tif".to_owned()));
+}
+
+/// Turns results of `sim/NAME.tif` in a folder into what earlier versions wrote: the maps called `raw`, in the job as well.
+fn as_earlier_versions_wrote(desk: &Desk, folder: &str, stem: &str) {
+    let [new, old] = ["probability", "raw"].map(|part| format!("{stem}_{part}.tif"));
+    std::fs::rename(desk.path(&format!("{folder}/{new}")), desk.path(&format!("{folder}/{old}"))).unwrap();
+    let path = desk.path(&format!("{folder}/{stem}_provenance.json"));
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let maps =
+        record["outputs"].as_array_mut().unwrap().iter_mut().find(|o| o["path"].to_string().contains(&new)).unwrap();
+    maps["path"] = maps["path"].as_str().unwrap().replace(&new, &old).into();
+    record["job"]["outputs"] = serde_json::json!(["raw", "labels", "table"]);
+    std::fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
+}
+
+#[test]
+fn records_of_earlier_versions_run_again_and_their_results_are_kept() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("6,40,40", 1);
+    desk.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o", "--outputs", "maps,labels,table"]).ok();
+    let files = ["probability.tif", "labels.tif", "objects.csv"];
+    let new = files.map(|f| desk.bytes(&format!("o/nuclei_1_raw_{f}")));
+    as_earlier_versions_wrote(&desk, "o", "nuclei_1_raw");
+    let record = "o/nuclei_1_raw_provenance.json";
+    desk.run(&["predict", "--rerun", record, "--out", "again"]).ok();
+    assert!(files.map(|f| desk.bytes(&format!("again/nuclei_1_raw_{f}"))) == new, "another result");
+    assert!(!desk.path("again/nuclei_1_raw_raw.tif").exists());
+    // In the same folder the earlier map stays, and is still known as a result.
+    desk.run(&["predict", "--rerun", record, "--out", "o"]).ok();
+    assert_eq!(desk.bytes("o/nuclei_1_raw_raw.tif"), new[0]);
+    assert_eq!(desk.bytes("o/nuclei_1_raw_probability.tif"), new[0]);
+    let record: Value = serde_json::from_slice(&desk.bytes(record)).unwrap();
+    assert!(record["replaced"][0]["path"].as_str().unwrap().ends_with("nuclei_1_raw_raw.tif"), "{record:#}");
+    assert_eq!(record["job"]["outputs"], serde_json::json!(["maps", "labels", "table"]));
+    // Objects are made of either.
+    for (map, out) in [("raw", "a.tif"), ("probability", "b.tif")] {
+        desk.run(&["segment", &format!("o/nuclei_1_raw_{map}.tif"), "--out", out]).ok();
+    }
+    assert_eq!(desk.bytes("a.tif"), desk.bytes("b.tif"));
+}
+
+#[test]
+fn maps_under_old_and_new_names_are_told_from_stacks() {
+    let desk = Desk::new();
+    let first = desk.nuclei("6,40,40", 1);
+    let second = desk.nuclei("6,40,40", 2);
+    std::fs::create_dir(desk.path("day")).unwrap();
+    // Two stacks of whose names one looks like a map of the other, and maps that are no results of ours.
+    for (from, to) in [(&first, "a.tif"), (&second, "a_raw.tif"), (&first, "b.tif"), (&second, "c_probability.tif")] {
+        std::fs::copy(desk.path(from), desk.path("day").join(to)).unwrap();
+    }
+    let predict =
+        |name: &str| desk.run(&["predict", &format!("day/{name}"), "--model", "nuclei-dog", "--out", "day"]).ok();
+    let _ = ["a.tif", "b.tif"].map(predict);
+    as_earlier_versions_wrote(&desk, "day", "b");
+    let report = desk.run(&["predict", "day", "--model", "nuclei-dog", "--out", "o", "--json"]).json();
+    let inputs: Vec<&str> = report["inputs"].as_array().unwrap().iter().map(|i| i["input"].as_str().unwrap()).collect();
+    assert_eq!(inputs, ["day/a.tif", "day/a_raw.tif", "day/b.tif", "day/c_probability.tif"]);
 }
 
 #[test]
@@ -305,11 +366,15 @@ fn a_result_never_overwrites_an_input() {
     let raw = desk.nuclei("6,40,40", 1);
     std::fs::create_dir(desk.path("mine")).unwrap();
     std::fs::copy(desk.path(&raw), desk.path("mine/a.tif")).unwrap();
-    std::fs::copy(desk.path(&raw), desk.path("mine/a_raw.tif")).unwrap();
-    let before = desk.bytes("mine/a_raw.tif");
-    desk.fails(2, &["predict", "mine/a.tif", "mine/a_raw.tif", "--out", "mine"], &["a_raw.tif", "is an input"]);
-    assert_eq!(desk.bytes("mine/a_raw.tif"), before);
-    assert_eq!(desk.names("mine"), ["a.tif", "a_raw.tif"]);
+    std::fs::copy(desk.path(&raw), desk.path("mine/a_probability.tif")).unwrap();
+    let before = desk.bytes("mine/a_probability.tif");
+    desk.fails(
+        2,
+        &["predict", "mine/a.tif", "mine/a_probability.tif", "--out", "mine"],
+        &["a_probability.tif", "is an input"],
+    );
+    assert_eq!(desk.bytes("mine/a_probability.tif"), before);
+    assert_eq!(desk.names("mine"), ["a.tif", "a_probability.tif"]);
 }
 
 #[test]
@@ -395,7 +460,7 @@ fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
     assert_eq!(on_gpu["inputs"][0]["device"]["id"], *gpu);
     predict("cpu", "cpu");
     assert_eq!(labels(&desk, "gpu/nuclei_3_raw_labels.tif"), labels(&desk, "cpu/nuclei_3_raw_labels.tif"));
-    let (a, b) = (desk.image("gpu/nuclei_3_raw_raw.tif"), desk.image("cpu/nuclei_3_raw_raw.tif"));
+    let (a, b) = (desk.image("gpu/nuclei_3_raw_probability.tif"), desk.image("cpu/nuclei_3_raw_probability.tif"));
     let far = a.samples().to_f32().iter().zip(b.samples().to_f32()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(far < 1e-4, "the maps differ by {far}");
     // Left to itself it takes the faster by its own figures, and tells both.
@@ -420,7 +485,7 @@ fn decoding_is_told_apart_from_reading() {
     desk.run(&["convert", &raw, "packed.ome.tif", "--compression", "deflate"]).ok();
     let stage = |input: &str, out: &str| {
         let report =
-            desk.run(&["predict", input, "--out", out, "--voxel-size", VOXEL, "--outputs", "raw", "--json"]).json();
+            desk.run(&["predict", input, "--out", out, "--voxel-size", VOXEL, "--outputs", "maps", "--json"]).json();
         let stages = report["inputs"][0]["stages"].as_array().unwrap().clone();
         stages.into_iter().find(|s| s["stage"] == "decode")
     };
@@ -430,5 +495,5 @@ fn decoding_is_told_apart_from_reading() {
         decode["bytes"].as_u64().unwrap() >= 9 * 60 * 70 * 2 && decode["seconds"].as_f64().unwrap() > 0.0,
         "{decode}"
     );
-    assert_eq!(desk.image("plain/nuclei_4_raw_raw.tif"), desk.image("packed/packed_raw.tif"));
+    assert_eq!(desk.image("plain/nuclei_4_raw_probability.tif"), desk.image("packed/packed_probability.tif"));
 }

@@ -54,7 +54,8 @@ fn a_network_is_quantized_within_its_budget_and_the_report_says_how() {
     assert_eq!(missing(&report, &promised), Vec::<&str>::new());
     assert_eq!((report["mode"].as_str(), report["budget_met"].as_bool()), (Some("static"), Some(true)), "{report:#}");
     let [before, after] = ["float_bytes", "int8_bytes"].map(|k| report[k].as_u64().unwrap());
-    assert_eq!(after, desk.bytes("q/model.onnx").len() as u64);
+    assert_eq!(after, desk.bytes("q/model_int8.onnx").len() as u64);
+    assert_eq!(before, desk.bytes("q/model.onnx").len() as u64);
     assert!(after < before, "{after} of {before}");
     let output = &report["outputs"][0];
     let error = output["relative_l2"].as_f64().unwrap();
@@ -71,11 +72,12 @@ fn a_network_is_quantized_within_its_budget_and_the_report_says_how() {
             assert!(time[key].as_f64().unwrap() > 0.0, "{time}");
         }
     }
-    // The package tells the same, and says how far reproduced outputs may be off.
+    // The package says the same. Its declared network is the one in floats, so that no tolerance has to be declared.
     let text = rdf(&desk, "q");
-    for part in ["reproducibility_tolerance", "absolute_tolerance", "model_f32.onnx", "attachments", "quantization"] {
+    for part in ["quantized_weights", "source: model_int8.onnx", "attachments", "quantization"] {
         assert!(text.contains(part), "no {part} in {text}");
     }
+    assert!(!text.contains("reproducibility_tolerance"), "{text}");
     let text = desk.run(&[&arguments[..8], &["--accuracy-budget", "0.3"]].concat()).ok().stdout;
     for word in ["int8", "relative L2", "Dice", "<- taken", "budget 0.3: met", "thread"] {
         assert!(text.contains(word), "no \"{word}\" in {text}");
@@ -135,7 +137,7 @@ fn a_network_taught_with_its_rounding_comes_nearer_to_the_floats() {
     let predict = |model: &str, precision: &str| {
         let out = format!("{model}-{precision}");
         let arguments = ["predict", &raw, "--model", model, "--precision", precision, "--device", "cpu"];
-        desk.run(&[&arguments[..], &["--outputs", "raw", "--out", &out]].concat()).ok();
+        desk.run(&[&arguments[..], &["--outputs", "maps", "--out", &out]].concat()).ok();
         let file = desk.names(&out).into_iter().find(|n| n.ends_with(".tif")).unwrap();
         desk.image(&format!("{out}/{file}")).samples().to_f32()
     };
@@ -173,18 +175,18 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
             ".cytoscope.json",
             "README.md",
             "model.onnx",
-            "model_f32.onnx",
+            "model_int8.onnx",
             "rdf.yaml",
             "test_input_0.npy",
             "test_output_0.npy"
         ]
     );
-    assert!(rdf(&desk, "q").contains("quantization") && rdf(&desk, "q").contains("reproducibility_tolerance"));
+    assert!(rdf(&desk, "q").contains("quantization") && rdf(&desk, "q").contains("quantized_weights"));
     let predict = |model: &str, precision: &str, out: &str| {
         let stack = "sim/nuclei_1_raw.tif";
-        let arguments = ["predict", stack, "--model", model, "--device", "cpu", "--outputs", "raw", "--json"];
+        let arguments = ["predict", stack, "--model", model, "--device", "cpu", "--outputs", "maps", "--json"];
         let report = desk.run(&[&arguments[..], &["--precision", precision, "--out", out]].concat()).json();
-        let image = desk.image(&format!("{out}/nuclei_1_raw_raw.tif"));
+        let image = desk.image(&format!("{out}/nuclei_1_raw_probability.tif"));
         (report["inputs"][0]["precision"].as_str().unwrap().to_owned(), image.samples().to_f32())
     };
     let (_, float) = predict("float", "auto", "a");
@@ -198,9 +200,9 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
     let mut values = vec![0.5; 8 * 16 * 16];
     values[77] = f32::NAN;
     std::fs::write(desk.path("nan.npy"), npy_f32(&[1, 1, 8, 16, 16], &values)).unwrap();
-    let arguments = ["run", "q/model.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
+    let arguments = ["run", "q/model_int8.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
     desk.fails(3, &arguments, &["finite", "NaN", "77"]);
-    let arguments = ["run", "q/model_f32.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
+    let arguments = ["run", "q/model.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
     desk.fails(3, &arguments, &["not quantized", "cytoscope quantize"]);
     // Exports: quantized as ONNX, floats by name.
     desk.run(&["export", "q", "--format", "onnx", "--out", "q.onnx"]).ok();
@@ -212,16 +214,77 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
     // Without its float network a package is smaller, and still runs.
     desk.run(&["quantize", "float", "--mode", "static", "--accuracy-budget", "1", "--without-float", "--out", "small"])
         .ok();
-    assert!(!desk.path("small/model_f32.onnx").exists() && !rdf(&desk, "small").contains("float_weights"));
+    assert!(!desk.path("small/model_int8.onnx").exists() && !rdf(&desk, "small").contains("quantized_weights"));
+    assert!(rdf(&desk, "small").contains("reproducibility_tolerance"), "sums in another order move bytes");
     assert_eq!(predict("small", "auto", "f").0, "int8");
     desk.run(&["export", "small", "--format", "safetensors", "--out", "small.safetensors"]).ok();
     assert!(names("small.safetensors", "\"I8\""));
     // Quantized again, a package starts from its floats.
     desk.run(&["quantize", "q", "--mode", "dynamic", "--accuracy-budget", "1", "--out", "again"]).ok();
-    assert_eq!(desk.bytes("again/model_f32.onnx"), desk.bytes("q/model_f32.onnx"));
-    // A damaged float network is found out.
-    std::fs::write(desk.path("q/model_f32.onnx"), b"other").unwrap();
-    desk.fails(3, &["predict", "sim", "--model", "q", "--out", "g"], &["model_f32.onnx", "checksum"]);
+    assert_eq!(desk.bytes("again/model.onnx"), desk.bytes("q/model.onnx"));
+    // A damaged quantized network is found out.
+    std::fs::write(desk.path("q/model_int8.onnx"), b"other").unwrap();
+    desk.fails(3, &["predict", "sim", "--model", "q", "--out", "g"], &["model_int8.onnx", "checksum"]);
+}
+
+/// A copy of a bundled package as earlier versions wrote it: the quantized network declared, the float one attached, and a test
+/// of the network alone.
+fn of_the_earlier_layout(desk: &Desk, name: &str) {
+    let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
+    std::fs::create_dir(desk.path("old")).unwrap();
+    for (from, to) in [
+        ("model.onnx", "model_f32.onnx"),
+        ("model_int8.onnx", "model.onnx"),
+        ("README.md", "README.md"),
+        ("test_input_0.npy", "test_input_0.npy"),
+    ] {
+        std::fs::copy(bundled.join(from), desk.path("old").join(to)).unwrap();
+    }
+    let text = std::fs::read_to_string(bundled.join("rdf.yaml")).unwrap();
+    let text = text.replace("source: model.onnx", "source: the float one").replace("model_int8.onnx", "model.onnx");
+    let text = text.replace("source: the float one", "source: model_f32.onnx");
+    let entries: Vec<&str> = text.lines().filter(|l| !l.trim_start().starts_with("sha256:")).collect();
+    let text = entries.join("\n").replace("quantized_weights", "float_weights").replace("    layout: 2\n", "");
+    // The declared weights and the entry of the other network change places.
+    let (head, tail) = text.split_once("float_weights").unwrap();
+    let head = head.replace("source: model_f32.onnx", "source: model.onnx");
+    let tail = tail.replace("source: model.onnx", "source: model_f32.onnx");
+    std::fs::write(desk.path("old/rdf.yaml"), format!("{head}float_weights{tail}")).unwrap();
+    let run = ["run", "old/model.onnx", "--engine", "reference", "--input", "old/test_input_0.npy"];
+    desk.run(&[&run[..], &["--output", "old/test_output_0.npy"]].concat()).ok();
+}
+
+#[test]
+fn packages_of_the_earlier_layout_predict_alike_and_are_renewed() {
+    let desk = Desk::new();
+    let raw = desk.nuclei("8,48,48", 1);
+    of_the_earlier_layout(&desk, "nuclei");
+    assert_ne!(desk.bytes("old/model.onnx"), desk.bytes("old/model_f32.onnx"));
+    let predict = |model: &str, precision: &str| {
+        let out = format!("{model}-{precision}");
+        let arguments = ["predict", &raw, "--model", model, "--device", "cpu", "--outputs", "maps", "--json"];
+        let report = desk.run(&[&arguments[..], &["--precision", precision, "--out", &out]].concat()).json();
+        let precision = report["inputs"][0]["precision"].as_str().unwrap().to_owned();
+        (precision, desk.bytes(&format!("{out}/nuclei_1_raw_probability.tif")))
+    };
+    let ours = [predict("nuclei", "auto"), predict("nuclei", "f32")];
+    assert_eq!((ours[0].0.as_str(), ours[1].0.as_str()), ("int8", "f32"));
+    assert_ne!(ours[0].1, ours[1].1);
+    assert!([predict("old", "auto"), predict("old", "f32")] == ours, "the earlier layout has another meaning");
+    let report = desk.run(&["import", "old", "--out", "new", "--json"]).json();
+    assert!(report["test"].as_str().unwrap().contains("network alone"), "{report}");
+    for (new, old) in [("model.onnx", "model_f32.onnx"), ("model_int8.onnx", "model.onnx")] {
+        assert!(desk.bytes(&format!("new/{new}")) == desk.bytes(&format!("old/{old}")), "{new}");
+    }
+    assert!(rdf(&desk, "new").contains("quantized_weights") && !rdf(&desk, "new").contains("float_weights"));
+    assert!([predict("new", "auto"), predict("new", "f32")] == ours);
+    assert_eq!(desk.run(&["import", "new", "--out", "b", "--json"]).json()["test"], "its test outputs are reproduced");
+    // Exporting renews it, too.
+    desk.run(&["export", "old", "--format", "bioimageio", "--out", "out.zip"]).ok();
+    assert_eq!(
+        desk.run(&["import", "out.zip", "--out", "c", "--json"]).json()["test"],
+        "its test outputs are reproduced"
+    );
 }
 
 #[test]
@@ -233,7 +296,7 @@ fn the_bundled_model_is_quantized_without_data() {
     assert!(report["method"].is_null());
     assert!(report["notes"][0].as_str().unwrap().contains("test tensor"), "{}", report["notes"]);
     assert_eq!(report["budget_met"], true, "{}", report["outputs"]);
-    let bytes = desk.bytes("q/model.onnx");
+    let bytes = desk.bytes("q/model_int8.onnx");
     assert!(bytes.windows(21).any(|w| w == b"DynamicQuantizeLinear"));
 }
 
@@ -257,11 +320,11 @@ fn quantized_files_run_in_onnx_runtime() {
     .ok();
     let shape = [1, 1, 8, 24, 16];
     std::fs::write(desk.path("x.npy"), npy_f32(&shape, &uniform(5, shape.iter().product()))).unwrap();
-    desk.run(&["run", "q/model.onnx", "--engine", "reference", "--input", "x.npy", "--output", "ours.npy"]).ok();
+    desk.run(&["run", "q/model_int8.onnx", "--engine", "reference", "--input", "x.npy", "--output", "ours.npy"]).ok();
     let script = "import sys, numpy as np, onnxruntime as ort\n\
         s = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n\
         np.save(sys.argv[3], s.run(None, {s.get_inputs()[0].name: np.load(sys.argv[2])})[0])\n";
-    let files: Vec<_> = ["q/model.onnx", "x.npy", "theirs.npy"].iter().map(|f| desk.path(f)).collect();
+    let files: Vec<_> = ["q/model_int8.onnx", "x.npy", "theirs.npy"].iter().map(|f| desk.path(f)).collect();
     let files: Vec<&Path> = files.iter().map(|f| f.as_path()).collect();
     if python("numpy, onnxruntime", script, &files).is_none() {
         return;

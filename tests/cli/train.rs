@@ -65,7 +65,7 @@ fn a_network_learns_nuclei_and_its_package_stands_on_its_own() {
     if has_int8 {
         let bytes = |of: &str| quantized[of].as_u64().unwrap();
         let file = |name: &str| desk.bytes(&format!("m/{name}")).len() as u64;
-        assert_eq!((bytes("float_bytes"), bytes("int8_bytes")), (file("model_f32.onnx"), file("model.onnx")));
+        assert_eq!((bytes("float_bytes"), bytes("int8_bytes")), (file("model.onnx"), file("model_int8.onnx")));
         assert!(quantized["tile_times"][0]["int8_wall_ms"].as_f64().unwrap() > 0.0);
     }
     // The package says where it comes from, and its own test passes when it is imported.
@@ -90,12 +90,14 @@ fn a_network_learns_nuclei_and_its_package_stands_on_its_own() {
     let scores = desk.run(&arguments).json();
     let found = scores["instances"][0]["f1"].as_f64().unwrap();
     assert!(found > 0.5, "{scores:#}");
-    // Another program computes the same from the network's file.
+    // Another program computes the same from the declared network's file, on the test stack scaled as the package says.
     let script = "import sys, numpy, onnxruntime\n\
                   s = onnxruntime.InferenceSession(sys.argv[1])\n\
                   x, y = numpy.load(sys.argv[2]), numpy.load(sys.argv[3])\n\
+                  low, high = numpy.percentile(x, [1.0, 99.8])\n\
+                  x = ((x - low) / (high - low + 1e-6)).astype(numpy.float32)\n\
                   z = s.run(None, {s.get_inputs()[0].name: x})[0]\n\
-                  assert z.shape == y.shape and numpy.abs(z - y).max() < 0.02, numpy.abs(z - y).max()";
+                  assert z.shape == y.shape and numpy.abs(z - y).max() < 1e-3, numpy.abs(z - y).max()";
     let files = ["m/model.onnx", "m/test_input_0.npy", "m/test_output_0.npy"].map(|f| desk.path(f));
     python("numpy, onnxruntime", script, &files.each_ref().map(|p| p.as_path()));
 
@@ -226,7 +228,7 @@ fn a_stain_is_learnt_and_keeps_its_intensity_scale() {
     let image = desk.names("sim").into_iter().find(|n| n == "labelfree_1_raw.tif");
     let image = format!("sim/{}", image.unwrap());
     desk.run(&["predict", &image, "--model", "m", "--device", "cpu", "--out", "p"]).ok();
-    let predicted = desk.names("p").into_iter().find(|n| n.ends_with("_raw.tif")).unwrap();
+    let predicted = desk.names("p").into_iter().find(|n| n.ends_with("_prediction.tif")).unwrap();
     let truth = desk.names("sim").into_iter().find(|n| n == "labelfree_1_target.tif").unwrap();
     let mean = |v: Vec<f32>| v.iter().map(|x| f64::from(*x)).sum::<f64>() / v.len() as f64;
     let [predicted, truth] =
@@ -394,7 +396,7 @@ fn deep_supervision_teaches_coarse_levels_and_leaves_one_output() {
     assert!(steps.last().unwrap() < &(0.9 * steps[0]), "{steps:?}");
     desk.run(&["predict", "sim/nuclei_1_raw.tif", "--model", "m", "--out", "o"]).ok();
     // Foreground and height, and nothing of the coarser level.
-    assert_eq!(desk.image("o/nuclei_1_raw_raw.tif").shape()[1], 2);
+    assert_eq!(desk.image("o/nuclei_1_raw_probability.tif").shape()[1], 2);
     // How objects are made is what was asked for, not what would score better.
     let segment = Package::open(&desk.path("m")).unwrap().config()["segment"].clone();
     assert_eq!((&segment["threshold"]["fixed"], &segment["min_volume_um3"]), (&0.45.into(), &7.0.into()));

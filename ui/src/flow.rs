@@ -9,7 +9,7 @@ use crate::opener::{Ask, Opened, ProfileFormat};
 use crate::work::Outcome;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::predict::TileRequest;
+use cytoscope_pipeline::predict::{TileRequest, map_files, map_stem};
 use cytoscope_pipeline::worker::{LabelArray, LiveArray};
 use cytoscope_pipeline::{PredictJob, PredictOutcome, SegmentJob, SegmentReport, user_folder};
 use std::path::{Path, PathBuf};
@@ -137,11 +137,12 @@ impl Workbench {
         let Some(document) = self.document() else { return };
         let folder = self.results_folder(document);
         let Some(stem) = document.path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { return };
-        let files: Vec<PathBuf> = ["raw.tif", "labels.tif", "labels.ome.tif", "objects.csv"]
-            .iter()
-            .map(|end| folder.join(format!("{stem}_{end}")))
-            .filter(|p| p.is_file())
-            .collect();
+        let there = |name: String| Some(folder.join(name)).filter(|p| p.is_file());
+        // Of maps that several versions wrote, those of the newest.
+        let map = map_files(&stem).into_iter().find_map(there);
+        let others =
+            ["labels.tif", "labels.ome.tif", "objects.csv"].iter().filter_map(|end| there(format!("{stem}_{end}")));
+        let files: Vec<PathBuf> = map.into_iter().chain(others).collect();
         let provenance = folder.join(format!("{stem}_provenance.json"));
         let of_this = provenance.is_file()
             && cytoscope_pipeline::provenance::read(&provenance).is_ok_and(|p| p.input.path == document.path);
@@ -168,7 +169,7 @@ impl Workbench {
         let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
         for path in outputs {
             let name = file_name(path);
-            if name.ends_with("_raw.tif") {
+            if map_stem(&name).is_some() {
                 self.opener.overlay(document, Role::Map, path.clone());
             } else if name.ends_with("_labels.tif") || name.ends_with("_labels.ome.tif") {
                 self.opener.overlay(document, Role::Labels, path.clone());
@@ -248,7 +249,7 @@ impl Workbench {
         let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
         let Some(map) = document.of_role(Role::Map).map(|o| o.path.clone()) else { return };
         let stem = file_name(&map);
-        let stem = stem.strip_suffix("_raw.tif").unwrap_or(&stem).to_owned();
+        let stem = map_stem(&stem).unwrap_or(&stem).to_owned();
         let folder = map.parent().map(Path::to_owned).unwrap_or_default();
         let job = SegmentJob {
             map,

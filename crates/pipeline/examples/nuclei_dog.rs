@@ -2,11 +2,12 @@
 //!
 //! No training: Gaussians whose sizes are those of nuclei in mouse embryos at 1.75 × 0.8 × 0.8 µm.
 
+use cytoscope_graph::Tensor;
 use cytoscope_graph::builders::{DifferenceOfGaussians, difference_of_gaussians};
-use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
-use cytoscope_graph::{Tensor, reference};
+use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, StatisticsAxes, TensorSpec};
 use cytoscope_objects::components::Connectivity;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
+use cytoscope_pipeline::packages;
 use serde_json::json;
 use std::error::Error;
 use std::path::PathBuf;
@@ -65,8 +66,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         })
         .collect();
     let test_input = Tensor::new(shape.to_vec(), values)?;
-    let name = graph.value(graph.inputs[0]).name.clone();
-    let test_outputs = reference::run(&graph, &[(name, test_input.clone())])?;
     let segment = SegmentOptions {
         smooth_um: 0.0,
         threshold: Threshold::Fixed(0.5),
@@ -79,6 +78,30 @@ fn main() -> Result<(), Box<dyn Error>> {
         min_peak: 0.0,
         drop_border: false,
     };
+    let inputs = vec![TensorSpec {
+        id: "stack".to_owned(),
+        description: "One channel of stained nuclei".to_owned(),
+        dtype: "float32".to_owned(),
+        axes: axes(true, &["nuclei"]),
+        processing: vec![Processing::ScaleRange {
+            min_percentile: 1.0,
+            max_percentile: 99.8,
+            eps: 1e-6,
+            axes: StatisticsAxes::default(),
+            reference_tensor: None,
+        }],
+        test_tensor: None,
+    }];
+    let outputs = vec![TensorSpec {
+        id: "maps".to_owned(),
+        description: "Foreground probability, and brightness that tells touching nuclei apart".to_owned(),
+        dtype: "float32".to_owned(),
+        axes: axes(false, &["probability", "brightness"]),
+        processing: Vec::new(),
+        test_tensor: None,
+    }];
+    let test_inputs = vec![test_input];
+    let test_outputs = packages::test_outputs("nuclei-dog", &inputs, &outputs, &graph, &test_inputs)?;
     let builder = PackageBuilder {
         name: "nuclei-dog".to_owned(),
         description:
@@ -92,24 +115,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         )],
         license: "MIT".to_owned(),
         tags: ["nuclei", "3d", "fluorescence-light-microscopy", "instance-segmentation"].map(str::to_owned).to_vec(),
-        inputs: vec![TensorSpec {
-            id: "stack".to_owned(),
-            description: "One channel of stained nuclei".to_owned(),
-            dtype: "float32".to_owned(),
-            axes: axes(true, &["nuclei"]),
-            processing: vec![Processing::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }],
-            test_tensor: None,
-        }],
-        outputs: vec![TensorSpec {
-            id: "maps".to_owned(),
-            description: "Foreground probability, and brightness that tells touching nuclei apart".to_owned(),
-            dtype: "float32".to_owned(),
-            axes: axes(false, &["probability", "brightness"]),
-            processing: Vec::new(),
-            test_tensor: None,
-        }],
+        inputs,
+        outputs,
         graph,
-        test_inputs: vec![test_input],
+        test_inputs,
         test_outputs,
         config: json!({"task": "segmentation", "object_diameter_um": OBJECT_DIAMETER_UM, "segment_channel": 0, "seed_channel": 1, "segment": segment}),
         covers: Vec::new(),

@@ -79,8 +79,9 @@ pub struct EvaluateReport {
 }
 
 /// Endings that tell what a file of a pair is, not which pair it belongs to.
-const ROLES: [&str; 16] = [
+const ROLES: [&str; 17] = [
     "raw",
+    "probability",
     "labels",
     "label",
     "clean",
@@ -311,6 +312,8 @@ mod tests {
             "emb1_t2_raw.tif",
             "emb1_t2_labels.tif",
             "emb1_t2_raw_labels.tif",
+            "emb1_t2_raw_probability.tif",
+            "emb1_t2_prediction.tif",
             "EMB1_T2_labels_clean.tif",
             "emb1_t2.ome.tif",
         ] {

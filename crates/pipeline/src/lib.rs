@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cards;
+mod carried;
 mod convert;
 pub mod devices;
 mod diameter;
@@ -19,6 +20,7 @@ mod job;
 mod measure;
 mod model;
 mod ops;
+mod package_test;
 pub mod packages;
 pub mod predict;
 pub mod provenance;
@@ -27,6 +29,7 @@ pub mod results;
 mod segment;
 mod spool;
 mod stack;
+mod tensors;
 mod verify;
 mod wire;
 pub mod worker;

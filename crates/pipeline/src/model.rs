@@ -57,6 +57,8 @@ pub struct Model {
     pub reach: Option<[usize; 3]>,
     /// Voxel size Z, Y, X in µm it was made for.
     pub voxel_um: Option<[f64; 3]>,
+    /// Id of its input, by which steps can refer to it.
+    pub input_id: String,
     /// Diameter of the sphere with the volume of a usual object, in µm on the model's voxel size: stacks are brought to it.
     /// `None` for models that take objects of the size they have.
     pub object_diameter_um: Option<f64>,
@@ -264,9 +266,10 @@ impl Model {
             fingerprint: fingerprint(&package),
             on_disk: on_disk(&package.path),
             voxel_um: input.voxel_um(),
+            input_id: input.id.clone(),
             object_diameter_um: object_diameter_um.filter(|_| input.voxel_um().is_some()),
             preprocessing: input.processing.clone(),
-            postprocessing: output.processing.clone(),
+            postprocessing: output.postprocessing(),
             output_index: 0,
             name: package.name,
             description: package.description,

@@ -1,15 +1,31 @@
 //! Pre- and postprocessing as bioimage.io names it, run on streams of slices.
 
-use cytoscope_graph::package::Processing;
+use cytoscope_graph::package::{Processing, StatisticsAxes};
 use cytoscope_volume::Samples;
 use cytoscope_volume::statistics::{Moments, Quantiles};
+use std::ops::Range;
 
 /// A function of one value, fixed once the statistics it rests on are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Elementwise {
-    Affine { gain: f64, offset: f64 },
-    Clip { min: f64, max: f64 },
-    Binarize { threshold: f64 },
+    Affine {
+        gain: f64,
+        offset: f64,
+    },
+    Clip {
+        min: f64,
+        max: f64,
+    },
+    Binarize {
+        threshold: f64,
+    },
+    /// Without its fraction, inside a range; 0 where it is not a number.
+    Integer {
+        min: f64,
+        max: f64,
+    },
+    /// 1 unless it is 0.
+    IsNotZero,
     Sigmoid,
 }
 
@@ -25,6 +41,10 @@ impl Elementwise {
             Self::Binarize { threshold } => {
                 values.iter_mut().for_each(|v| *v = f32::from(u8::from(f64::from(*v) > threshold)))
             }
+            Self::Integer { min, max } => values.iter_mut().for_each(|v| {
+                *v = if v.is_nan() { 0.0 } else { f64::from(*v).trunc().clamp(min, max) as f32 };
+            }),
+            Self::IsNotZero => values.iter_mut().for_each(|v| *v = f32::from(u8::from(*v != 0.0))),
             Self::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
         }
     }
@@ -35,71 +55,263 @@ pub(crate) fn apply(chain: &[Elementwise], values: &mut [f32]) {
     chain.iter().for_each(|f| f.apply(values));
 }
 
-/// Streams a volume (one channel) to a callback, slab by slab.
-pub(crate) trait Stream {
+/// A volume of some channels that can be read any number of times.
+pub(crate) trait Volume {
     type Error;
-    fn each(&mut self, f: &mut dyn FnMut(Samples)) -> Result<(), Self::Error>;
+
+    /// Number of channels.
+    fn channels(&self) -> usize;
+
+    /// Hands every sample of a channel to a callback, part by part.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), Self::Error>;
 }
 
-/// Works out the chain of one channel: passes over the stream where an operation rests on its statistics (one for moments, two
-/// for percentiles, exact). `reference` are the moments that [`Processing::ScaleMeanVariance`] brings the volume to.
+/// What statistics of a step are taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Statistics {
+    /// From the tensor before its first step: so bioimageio.core preprocesses.
+    Unprocessed,
+    /// From what the earlier steps made of it.
+    Current,
+}
+
+/// An input tensor before its preprocessing, which steps can refer to by its id.
+pub(crate) struct Reference<'a, E> {
+    pub id: &'a str,
+    pub volume: &'a mut dyn Volume<Error = E>,
+}
+
+/// One step, as a function for each channel; `None` where it leaves values as they are.
+type Step = Vec<Option<Elementwise>>;
+
+/// Fixes steps to a chain for each channel: passes over the volume where a step rests on its statistics (one for moments, two
+/// for percentiles, exact).
 ///
 /// # Errors
-/// The stream's; or the name of an operation that does not work value by value.
-pub(crate) fn fix<S: Stream>(
+/// The volume's; or what about a step is not supported.
+pub(crate) fn fix<E>(
     steps: &[Processing],
-    channel: usize,
-    reference: Option<Moments>,
-    stream: &mut S,
-) -> Result<Result<Vec<Elementwise>, &'static str>, S::Error> {
-    let mut chain: Vec<Elementwise> = Vec::new();
+    volume: &mut dyn Volume<Error = E>,
+    statistics: Statistics,
+    references: &mut [Reference<'_, E>],
+) -> Result<Result<Vec<Vec<Elementwise>>, String>, E> {
+    let channels = volume.channels();
+    let mut chains: Vec<Vec<Elementwise>> = vec![Vec::new(); channels];
     for step in steps {
-        match step {
-            Processing::EnsureDtype { .. } => {}
-            Processing::Binarize { threshold } => {
-                chain.push(Elementwise::Binarize { threshold: pick(threshold, channel) })
+        let seen = if statistics == Statistics::Current { chains.clone() } else { vec![Vec::new(); channels] };
+        let added = match step {
+            Processing::Softmax => Err("softmax".to_owned()),
+            Processing::ClipPercentiles { min_percentile, max_percentile, axes } => {
+                Ok(clip(volume, &seen, [*min_percentile, *max_percentile], *axes)?)
             }
-            Processing::Clip { min, max } => chain
-                .push(Elementwise::Clip { min: min.unwrap_or(f64::NEG_INFINITY), max: max.unwrap_or(f64::INFINITY) }),
-            Processing::ScaleLinear { gain, offset } => {
-                chain.push(Elementwise::Affine { gain: pick(gain, channel), offset: pick(offset, channel) });
+            Processing::ZeroMeanUnitVariance { eps, axes } => {
+                let scale = |m: Moments| affine(1.0 / (m.variance().sqrt() + eps), m.mean, 0.0);
+                Ok(moments(volume, &seen, axes.channel)?.into_iter().map(scale).collect())
             }
-            Processing::FixedZeroMeanUnitVariance { mean, std } => {
-                let (mean, std) = (pick(mean, channel), pick(std, channel));
-                chain.push(Elementwise::Affine { gain: 1.0 / std, offset: -mean / std });
+            Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor } => {
+                let wanted = [*min_percentile, *max_percentile];
+                let of = reference_tensor.as_deref();
+                scale_range(volume, &seen, wanted, *eps, *axes, of, references)?
             }
-            Processing::ZeroMeanUnitVariance { eps } => {
-                let moments = moments(&chain, stream)?;
-                let gain = 1.0 / (moments.variance().sqrt() + eps);
-                chain.push(Elementwise::Affine { gain, offset: -moments.mean * gain });
+            Processing::ScaleMeanVariance { eps, axes, reference_tensor } => {
+                scale_mean_variance(volume, &seen, *eps, *axes, reference_tensor, references)?
             }
-            Processing::ScaleRange { min_percentile, max_percentile, eps } => {
-                let mut quantiles = Quantiles::new();
-                stream.each(&mut |samples| quantiles.add(&through(&chain, samples)))?;
-                quantiles.refine(&[*min_percentile, *max_percentile]);
-                stream.each(&mut |samples| quantiles.add(&through(&chain, samples)))?;
-                let low = quantiles.percentile(*min_percentile).unwrap_or(0.0);
-                let high = quantiles.percentile(*max_percentile).unwrap_or(1.0);
-                let gain = 1.0 / (high - low + eps);
-                chain.push(Elementwise::Affine { gain, offset: -low * gain });
-            }
-            Processing::ScaleMeanVariance { eps } => {
-                let Some(wanted) = reference else { return Ok(Err("scale_mean_variance without its reference")) };
-                let moments = moments(&chain, stream)?;
-                let gain = (wanted.variance().sqrt() + eps) / (moments.variance().sqrt() + eps);
-                chain.push(Elementwise::Affine { gain, offset: wanted.mean - moments.mean * gain });
-            }
-            Processing::Sigmoid => chain.push(Elementwise::Sigmoid),
-            Processing::Softmax => return Ok(Err("softmax")),
+            fixed => Ok((0..channels).map(|channel| without_statistics(fixed, channel)).collect()),
+        };
+        match added {
+            Ok(added) => chains.iter_mut().zip(added).for_each(|(chain, step)| chain.extend(step)),
+            Err(problem) => return Ok(Err(problem)),
         }
     }
-    Ok(Ok(chain))
+    Ok(Ok(chains))
 }
 
-fn moments<S: Stream>(chain: &[Elementwise], stream: &mut S) -> Result<Moments, S::Error> {
-    let mut moments = Moments::default();
-    stream.each(&mut |samples| moments.add(&through(chain, samples)))?;
-    Ok(moments)
+fn clip<E>(
+    volume: &mut dyn Volume<Error = E>,
+    seen: &[Vec<Elementwise>],
+    wanted: [Option<f64>; 2],
+    axes: StatisticsAxes,
+) -> Result<Step, E> {
+    let [low, high] = wanted;
+    let at = [low.unwrap_or(0.0), high.unwrap_or(100.0)];
+    // bioimageio.core interpolates where statistics include the batch.
+    let found = percentiles(volume, seen, at, axes.channel, axes.batch)?;
+    let limits = found.into_iter().map(|[min, max]| {
+        let min = low.map_or(f64::NEG_INFINITY, |_| min);
+        Some(Elementwise::Clip { min, max: high.map_or(f64::INFINITY, |_| max) })
+    });
+    Ok(limits.collect())
+}
+
+fn scale_range<E>(
+    volume: &mut dyn Volume<Error = E>,
+    seen: &[Vec<Elementwise>],
+    wanted: [f64; 2],
+    eps: f64,
+    axes: StatisticsAxes,
+    reference: Option<&str>,
+    references: &mut [Reference<'_, E>],
+) -> Result<Result<Step, String>, E> {
+    let found = match reference {
+        None => percentiles(volume, seen, wanted, axes.channel, true)?,
+        Some(id) => {
+            let Some(of) = find(references, id) else { return Ok(Err(unknown("scale_range", id))) };
+            let raw = vec![Vec::new(); of.channels()];
+            percentiles(of, &raw, wanted, axes.channel, true)?
+        }
+    };
+    let scale = |[low, high]: [f64; 2]| affine(1.0 / (high - low + eps), low, 0.0);
+    let found = for_channels(&found, volume.channels());
+    Ok(found.map(|all| all.into_iter().map(scale).collect()).ok_or_else(|| uneven("scale_range")))
+}
+
+fn scale_mean_variance<E>(
+    volume: &mut dyn Volume<Error = E>,
+    seen: &[Vec<Elementwise>],
+    eps: f64,
+    axes: StatisticsAxes,
+    reference: &str,
+    references: &mut [Reference<'_, E>],
+) -> Result<Result<Step, String>, E> {
+    let Some(of) = find(references, reference) else { return Ok(Err(unknown("scale_mean_variance", reference))) };
+    let raw = vec![Vec::new(); of.channels()];
+    let wanted = moments(of, &raw, axes.channel)?;
+    let Some(wanted) = for_channels(&wanted, volume.channels()) else {
+        return Ok(Err(uneven("scale_mean_variance")));
+    };
+    let own = moments(volume, seen, axes.channel)?;
+    let scale = |(own, wanted): (Moments, Moments)| {
+        let gain = (wanted.variance().sqrt() + eps) / (own.variance().sqrt() + eps);
+        affine(gain, own.mean, wanted.mean)
+    };
+    Ok(Ok(own.into_iter().zip(wanted).map(scale).collect()))
+}
+
+/// A step that needs no statistics, as a function of one value; `None` if it leaves values as they are.
+fn without_statistics(step: &Processing, channel: usize) -> Option<Elementwise> {
+    Some(match step {
+        Processing::EnsureDtype { dtype } => {
+            if dtype == "bool" {
+                return Some(Elementwise::IsNotZero);
+            }
+            let (min, max) = integers(dtype)?;
+            Elementwise::Integer { min, max }
+        }
+        Processing::Binarize { threshold } => Elementwise::Binarize { threshold: pick(threshold, channel) },
+        Processing::Clip { min, max } => {
+            Elementwise::Clip { min: min.unwrap_or(f64::NEG_INFINITY), max: max.unwrap_or(f64::INFINITY) }
+        }
+        Processing::ScaleLinear { gain, offset } => {
+            Elementwise::Affine { gain: pick(gain, channel), offset: pick(offset, channel) }
+        }
+        Processing::FixedZeroMeanUnitVariance { mean, std } => {
+            let (mean, std) = (pick(mean, channel), pick(std, channel));
+            Elementwise::Affine { gain: 1.0 / std, offset: -mean / std }
+        }
+        Processing::Sigmoid => Elementwise::Sigmoid,
+        Processing::ClipPercentiles { .. }
+        | Processing::ScaleRange { .. }
+        | Processing::ZeroMeanUnitVariance { .. }
+        | Processing::ScaleMeanVariance { .. }
+        | Processing::Softmax => return None,
+    })
+}
+
+/// The range of an integer type, by NumPy's name; `None` for any other type.
+fn integers(dtype: &str) -> Option<(f64, f64)> {
+    Some(match dtype {
+        "uint8" => (0.0, f64::from(u8::MAX)),
+        "int8" => (f64::from(i8::MIN), f64::from(i8::MAX)),
+        "uint16" => (0.0, f64::from(u16::MAX)),
+        "int16" => (f64::from(i16::MIN), f64::from(i16::MAX)),
+        "uint32" => (0.0, f64::from(u32::MAX)),
+        "int32" => (f64::from(i32::MIN), f64::from(i32::MAX)),
+        "uint64" => (0.0, u64::MAX as f64),
+        "int64" => (i64::MIN as f64, i64::MAX as f64),
+        _ => return None,
+    })
+}
+
+/// `(x − from) · gain + to`.
+fn affine(gain: f64, from: f64, to: f64) -> Option<Elementwise> {
+    Some(Elementwise::Affine { gain, offset: to - from * gain })
+}
+
+fn find<'r, E>(references: &'r mut [Reference<'_, E>], id: &str) -> Option<&'r mut dyn Volume<Error = E>> {
+    let found = references.iter_mut().find(|r| r.id == id)?;
+    Some(&mut *found.volume)
+}
+
+fn unknown(step: &str, id: &str) -> String {
+    format!("{step}, which refers to the tensor \"{id}\"")
+}
+
+fn uneven(step: &str) -> String {
+    format!("{step} with statistics by channel of a tensor with another number of channels")
+}
+
+/// Statistics of a reference for each of some channels; `None` if there are neither as many nor a single one.
+fn for_channels<T: Clone>(found: &[T], channels: usize) -> Option<Vec<T>> {
+    match found {
+        [one] => Some(vec![one.clone(); channels]),
+        all => (all.len() == channels).then(|| all.to_vec()),
+    }
+}
+
+/// Channels in groups that share statistics.
+fn groups(channels: usize, joint: bool) -> Vec<Range<usize>> {
+    if joint { vec![0..channels; usize::from(channels > 0)] } else { (0..channels).map(|c| c..c + 1).collect() }
+}
+
+/// A result for each group, repeated for each of its channels.
+fn by_channel<E, T: Clone>(
+    channels: usize,
+    joint: bool,
+    mut of: impl FnMut(Range<usize>) -> Result<T, E>,
+) -> Result<Vec<T>, E> {
+    let mut all = Vec::with_capacity(channels);
+    for group in groups(channels, joint) {
+        let found = of(group.clone())?;
+        all.extend(group.map(|_| found.clone()));
+    }
+    Ok(all)
+}
+
+/// Moments of each channel after a chain, or the same ones of all channels together.
+fn moments<E>(volume: &mut dyn Volume<Error = E>, chains: &[Vec<Elementwise>], joint: bool) -> Result<Vec<Moments>, E> {
+    by_channel(volume.channels(), joint, |group| {
+        let mut moments = Moments::default();
+        for (channel, chain) in group.clone().zip(chains.iter().skip(group.start)) {
+            volume.each(channel, &mut |samples| moments.add(&through(chain, samples)))?;
+        }
+        Ok(moments)
+    })
+}
+
+/// Two percentiles of each channel after a chain, or the same ones of all channels together.
+fn percentiles<E>(
+    volume: &mut dyn Volume<Error = E>,
+    chains: &[Vec<Elementwise>],
+    wanted: [f64; 2],
+    joint: bool,
+    interpolate: bool,
+) -> Result<Vec<[f64; 2]>, E> {
+    by_channel(volume.channels(), joint, |group| {
+        let mut quantiles = Quantiles::new();
+        for pass in 0..2 {
+            if pass == 1 {
+                quantiles.refine(&wanted);
+            }
+            for (channel, chain) in group.clone().zip(chains.iter().skip(group.start)) {
+                volume.each(channel, &mut |samples| quantiles.add(&through(chain, samples)))?;
+            }
+        }
+        let at = |p| if interpolate { quantiles.percentile(p) } else { quantiles.percentile_sample(p) };
+        Ok([at(wanted[0]).unwrap_or(0.0), at(wanted[1]).unwrap_or(1.0)])
+    })
 }
 
 fn through(chain: &[Elementwise], samples: Samples) -> Samples {
@@ -118,36 +330,107 @@ fn pick(values: &[f64], channel: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
-    struct Parts(Vec<Vec<u16>>);
+    /// Channels, each in parts.
+    struct Parts(Vec<Vec<Vec<u16>>>);
 
-    impl Stream for Parts {
+    impl Volume for Parts {
         type Error = ();
-        fn each(&mut self, f: &mut dyn FnMut(Samples)) -> Result<(), ()> {
-            self.0.iter().for_each(|p| f(Samples::U16(p.clone())));
+
+        fn channels(&self) -> usize {
+            self.0.len()
+        }
+
+        fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), ()> {
+            self.0[channel].iter().for_each(|p| f(Samples::U16(p.clone())));
             Ok(())
         }
+    }
+
+    fn by_channel() -> StatisticsAxes {
+        StatisticsAxes { batch: false, channel: false }
+    }
+
+    fn fixed(steps: &[Processing], volume: &mut Parts) -> Vec<Vec<Elementwise>> {
+        fix(steps, volume, Statistics::Current, &mut []).unwrap().unwrap()
     }
 
     #[test]
     fn percentile_scaling_is_that_of_the_whole_stack() {
         let all: Vec<u16> = (0..1000).map(|i| (i * 7919 % 1000) as u16).collect();
-        let mut stream = Parts(all.chunks(170).map(<[u16]>::to_vec).collect());
-        let steps = [Processing::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }];
-        let chain = fix(&steps, 0, None, &mut stream).unwrap().unwrap();
+        let mut volume = Parts(vec![all.chunks(170).map(<[u16]>::to_vec).collect()]);
+        let steps = [Processing::ScaleRange {
+            min_percentile: 1.0,
+            max_percentile: 99.8,
+            eps: 1e-6,
+            axes: StatisticsAxes::default(),
+            reference_tensor: None,
+        }];
+        let chains = fixed(&steps, &mut volume);
         let mut values = vec![9.99, 997.002];
-        apply(&chain, &mut values);
+        apply(&chains[0], &mut values);
         assert!(values[0].abs() < 1e-5 && (values[1] - 1.0).abs() < 1e-5, "{values:?}");
     }
 
     #[test]
     fn z_score_gives_mean_zero_and_variance_one() {
-        let mut stream = Parts(vec![vec![2, 4], vec![4, 4, 5, 5, 7, 9]]);
-        let chain = fix(&[Processing::ZeroMeanUnitVariance { eps: 0.0 }], 0, None, &mut stream).unwrap().unwrap();
+        let mut volume = Parts(vec![vec![vec![2, 4], vec![4, 4, 5, 5, 7, 9]]]);
+        let steps = [Processing::ZeroMeanUnitVariance { eps: 0.0, axes: StatisticsAxes::default() }];
+        let chains = fixed(&steps, &mut volume);
         let mut values = vec![5.0, 7.0];
-        apply(&chain, &mut values);
+        apply(&chains[0], &mut values);
         assert!(values[0].abs() < 1e-6 && (values[1] - 1.0).abs() < 1e-6);
-        assert!(fix(&[Processing::Softmax], 0, None, &mut stream).unwrap().is_err());
+        let softmax = fix(&[Processing::Softmax], &mut volume, Statistics::Current, &mut []).unwrap();
+        assert_eq!(softmax, Err("softmax".to_owned()));
+    }
+
+    #[test]
+    fn channels_share_statistics_where_the_step_says_so() {
+        // Channel 0 has mean 2 and deviation 1, channel 1 mean 6 and deviation 1; together 4 and the root of 5.
+        let mut volume = Parts(vec![vec![vec![1, 3]], vec![vec![5, 7]]]);
+        let z = |axes| Processing::ZeroMeanUnitVariance { eps: 0.0, axes };
+        let at = |chains: &[Vec<Elementwise>], channel: usize, value: f32| {
+            let mut values = vec![value];
+            apply(&chains[channel], &mut values);
+            values[0]
+        };
+        let each = fixed(&[z(by_channel())], &mut volume);
+        assert_eq!((at(&each, 0, 3.0), at(&each, 1, 5.0)), (1.0, -1.0));
+        let joint = fixed(&[z(StatisticsAxes::default())], &mut volume);
+        let expected = 1.0 / 5.0f32.sqrt();
+        assert!((at(&joint, 1, 5.0) - expected).abs() < 1e-6 && (at(&joint, 0, 3.0) + expected).abs() < 1e-6);
+    }
+
+    #[test]
+    fn statistics_are_those_of_the_tensor_before_or_between_the_steps() {
+        let mut volume = Parts(vec![vec![vec![1, 3]]]);
+        let steps = [
+            Processing::ScaleLinear { gain: vec![10.0], offset: vec![0.0] },
+            Processing::ZeroMeanUnitVariance { eps: 0.0, axes: by_channel() },
+        ];
+        let mut after = |statistics| {
+            let chains = fix(&steps, &mut volume, statistics, &mut []).unwrap().unwrap();
+            let mut values = vec![3.0];
+            apply(&chains[0], &mut values);
+            values[0]
+        };
+        assert_eq!((after(Statistics::Current), after(Statistics::Unprocessed)), (1.0, 28.0));
+    }
+
+    #[test]
+    fn a_cast_to_integers_cuts_fractions_and_stays_in_the_range() {
+        let cast = |dtype: &str| {
+            let steps = [Processing::EnsureDtype { dtype: dtype.to_owned() }];
+            let chains = fixed(&steps, &mut Parts(vec![vec![]]));
+            let mut values = vec![-1.7, 0.0, 3.9, 300.0, f32::NAN];
+            apply(&chains[0], &mut values);
+            values
+        };
+        assert_eq!(cast("uint8"), [0.0, 0.0, 3.0, 255.0, 0.0]);
+        assert_eq!(cast("int16"), [-1.0, 0.0, 3.0, 300.0, 0.0]);
+        assert_eq!(cast("bool")[..4], [1.0, 0.0, 1.0, 1.0]);
+        assert_eq!(cast("float32")[..4], [-1.7, 0.0, 3.9, 300.0]);
     }
 }

@@ -1,7 +1,7 @@
 //! What made a result, written beside it so that it can be made again.
 
 use crate::diameter::ObjectDiameter;
-use crate::predict::{InputReport, PredictJob};
+use crate::predict::{InputReport, PredictJob, map_stem};
 use crate::results::FileRecord;
 use crate::{JobError, Model};
 use cytoscope_storage::read::open_regular;
@@ -276,15 +276,22 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
     }
 }
 
-/// Endings of a prediction's files.
-const ENDINGS: [&str; 6] =
-    ["_raw.tif", "_labels.tif", "_labels.ome.tif", "_corrected_objects.csv", "_objects.csv", "_preview.png"];
+/// Endings of a prediction's files beside its maps.
+const ENDINGS: [&str; 5] = ["_labels.tif", "_labels.ome.tif", "_corrected_objects.csv", "_objects.csv", "_preview.png"];
 
 /// Where the record of a prediction's file would lie.
 pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?;
-    let stem = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))?;
+    let stem = map_stem(name).or_else(|| ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)))?;
     Some(file.with_file_name(format!("{stem}_provenance.json")))
+}
+
+/// Whether the record beside a file names it among its files, unchanged or not. Where a record is there that cannot be read, the
+/// file counts as named: a result must not be taken for an image.
+pub(crate) fn is_of_prediction(file: &Path) -> bool {
+    let Some(path) = record_of(file).filter(|path| path.is_file()) else { return false };
+    let names = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
+    read(&path).map_or(true, |record| names(record).iter().any(|known| known.is_named(file)))
 }
 
 /// Whether the record beside a file lists it just as it is.

@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Labels and measurements from a probability map.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SegmentJob {
-    /// The map, of any number of channels: such as the `NAME_raw.tif` of a prediction.
+    /// The map, of any number of channels: such as the `NAME_probability.tif` of a prediction.
     pub map: PathBuf,
     /// Where the labels go (TIFF); `None`: to the private folder of the worker, as plain numbers.
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! A stack as a job sees it: one time point, some channels, slices in Z.
 
-use crate::ops::Stream;
-use crate::{Context, JobError};
+use crate::ops::{self, Elementwise, Reference, Statistics, Volume};
+use crate::{Context, JobError, Model};
 use cytoscope_formats::{Image, ImageMeta};
 use cytoscope_profile::Stage;
 use cytoscope_volume::{Axis, Region, Samples};
@@ -114,28 +114,51 @@ impl Stack {
         Ok(())
     }
 
+    /// What a model's preprocessing is for some channels of this stack: a chain for each.
+    ///
+    /// # Errors
+    /// [`JobError`] if the stack cannot be read, or a step is not supported.
+    pub(crate) fn preprocessing(
+        &self,
+        context: &Context,
+        model: &Model,
+        channels: &[usize],
+    ) -> Result<Vec<Vec<Elementwise>>, JobError> {
+        let mut volume = StackChannels { stack: self, context, channels };
+        let mut reference = StackChannels { stack: self, context, channels };
+        let mut references = [Reference { id: &model.input_id, volume: &mut reference }];
+        let chains = ops::fix(&model.preprocessing, &mut volume, Statistics::Unprocessed, &mut references)?;
+        chains
+            .map_err(|step| JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported")))
+    }
+
     /// Slices of a slab of about [`SLAB_VOXELS`].
     pub(crate) fn slab_slices(&self) -> usize {
         (SLAB_VOXELS / self.slice_len().max(1)).clamp(1, self.extents.zyx[0].max(1))
     }
 }
 
-/// One channel of a stack as a stream for statistics.
-pub(crate) struct ChannelStream<'a> {
+/// Some channels of a stack, for statistics.
+pub(crate) struct StackChannels<'a> {
     pub stack: &'a Stack,
     pub context: &'a Context,
-    pub channel: usize,
+    pub channels: &'a [usize],
 }
 
-impl Stream for ChannelStream<'_> {
+impl Volume for StackChannels<'_> {
     type Error = JobError;
 
-    fn each(&mut self, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
+    fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
+        let Some(&channel) = self.channels.get(channel) else { return Ok(()) };
         let depth = self.stack.extents.zyx[0];
         let step = self.stack.slab_slices();
         for z in (0..depth).step_by(step) {
             self.context.check()?;
-            let samples = self.stack.read(self.context, self.channel, z..(z + step).min(depth))?;
+            let samples = self.stack.read(self.context, channel, z..(z + step).min(depth))?;
             let _span = self.context.recorder.span(Stage::Normalise, "statistics").voxels(samples.len());
             f(samples);
         }

@@ -40,7 +40,7 @@ impl Bench {
         ["stack.npy", "stack.tif"].map(|n| self.path(n)).into_iter().find(|p| p.is_file()).unwrap()
     }
 
-    /// Predicts with these tiles: the values of `_raw.tif`, and the plan.
+    /// Predicts with these tiles: the values of its maps, and the plan.
     fn predict(&self, model: &Path, tiles: TileRequest, out: &str) -> (Vec<f32>, TilePlan) {
         let job = PredictJob {
             inputs: vec![self.input()],
@@ -49,7 +49,7 @@ impl Bench {
             device: "cpu".to_owned(),
             precision: None,
             tiles,
-            outputs: [Output::Raw].into(),
+            outputs: [Output::Maps].into(),
             channel: None,
             time: None,
             series: 0,
@@ -63,7 +63,7 @@ impl Bench {
         };
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
         assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
-        let image = open(&self.path(out).join("stack_raw.tif"), &OpenOptions::default()).unwrap();
+        let image = open(&self.path(out).join("stack_prediction.tif"), &OpenOptions::default()).unwrap();
         (image.read_all().unwrap().samples().to_f32(), outcome.done[0].plan.clone())
     }
 }

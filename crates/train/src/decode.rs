@@ -87,7 +87,7 @@ pub(crate) fn maps(
         if !maps.is_empty() && until.is_some_and(|at| Instant::now() >= at) {
             break;
         }
-        let (values, shape) = validator.predict(cancel, devices, model, case, Output::Raw, None)?;
+        let (values, shape) = validator.predict(cancel, devices, model, case, Output::Maps, None)?;
         let Some((_, shape_zyx)) = validator.truth(case) else { continue };
         let voxels: usize = shape_zyx.iter().product();
         let channels =

@@ -3,7 +3,7 @@
 use crate::config::TrainConfig;
 use crate::error::{model, wrong};
 use cytoscope_graph::builders::{UNet3d, Upsampling, Weights, unet3d};
-use cytoscope_graph::package::{Package, Processing};
+use cytoscope_graph::package::{Package, Processing, StatisticsAxes};
 use cytoscope_graph::training::prepare;
 use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId, infer_shapes, passes};
 use cytoscope_objects::SegmentOptions;
@@ -211,8 +211,8 @@ fn normalise_of(steps: &[Processing]) -> Option<Normalise> {
     let steps: Vec<&Processing> = steps.iter().filter(|s| !matches!(s, Processing::EnsureDtype { .. })).collect();
     match steps.as_slice() {
         [] => Some(Normalise::None),
-        [Processing::ZeroMeanUnitVariance { eps }] => Some(Normalise::ZeroMeanUnitVariance { eps: *eps }),
-        [Processing::ScaleRange { min_percentile, max_percentile, eps }] => {
+        [Processing::ZeroMeanUnitVariance { eps, .. }] => Some(Normalise::ZeroMeanUnitVariance { eps: *eps }),
+        [Processing::ScaleRange { min_percentile, max_percentile, eps, reference_tensor: None, .. }] => {
             Some(Normalise::ScaleRange { min_percentile: *min_percentile, max_percentile: *max_percentile, eps: *eps })
         }
         [Processing::FixedZeroMeanUnitVariance { mean, std }] => {
@@ -226,10 +226,16 @@ fn normalise_of(steps: &[Processing]) -> Option<Normalise> {
 fn processing_of(normalise: Normalise) -> Vec<Processing> {
     match normalise {
         Normalise::None => Vec::new(),
-        Normalise::ZeroMeanUnitVariance { eps } => vec![Processing::ZeroMeanUnitVariance { eps }],
-        Normalise::ScaleRange { min_percentile, max_percentile, eps } => {
-            vec![Processing::ScaleRange { min_percentile, max_percentile, eps }]
+        Normalise::ZeroMeanUnitVariance { eps } => {
+            vec![Processing::ZeroMeanUnitVariance { eps, axes: StatisticsAxes::default() }]
         }
+        Normalise::ScaleRange { min_percentile, max_percentile, eps } => vec![Processing::ScaleRange {
+            min_percentile,
+            max_percentile,
+            eps,
+            axes: StatisticsAxes::default(),
+            reference_tensor: None,
+        }],
         Normalise::FixedZeroMeanUnitVariance { mean, std } => {
             vec![Processing::FixedZeroMeanUnitVariance { mean: vec![mean], std: vec![std] }]
         }

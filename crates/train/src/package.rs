@@ -4,10 +4,10 @@ use crate::error::model;
 use crate::history::History;
 use crate::network::Start;
 use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
-use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_graph::{Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::JobError;
-use cytoscope_samples::TargetKind;
+use cytoscope_pipeline::{JobError, packages};
+use cytoscope_samples::{Normalise, TargetKind};
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) struct Description<'a> {
     pub card: String,
     /// Pictures that the card shows: names and bytes.
     pub covers: Vec<(String, Vec<u8>)>,
-    /// A small stack for the test, scaled as the network takes it, with its extents Z, Y, X; a made-up one if `None`.
+    /// A small stack for the test, before preprocessing, with its extents Z, Y, X; a made-up one if `None`.
     pub test: Option<(Vec<f32>, [usize; 3])>,
 }
 
@@ -59,6 +59,34 @@ fn axes(d: &Description<'_>, input: bool) -> Vec<AxisSpec> {
     all
 }
 
+/// Centres of the test stack's two bodies, as shares of its extents Z, Y, X.
+const BODIES: [[f64; 3]; 2] = [[0.5, 0.35, 0.3], [0.55, 0.65, 0.7]];
+/// Radius of a body, as a share of the extents.
+const BODY_RADIUS: f64 = 0.25;
+
+/// A stack of extents Z, Y, X with two bright bodies on a dim, uneven ground, in intensities that the preprocessing expects.
+fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
+    let count: usize = zyx.iter().product();
+    let plane = (zyx[1] * zyx[2]).max(1);
+    let scaled = (0..count).map(|i| {
+        let at = [i / plane, i / zyx[2].max(1) % zyx[1].max(1), i % zyx[2].max(1)];
+        let place: [f64; 3] = std::array::from_fn(|a| (at[a] as f64 + 0.5) / zyx[a].max(1) as f64);
+        let inside = BODIES.iter().any(|body| {
+            let square: f64 = (0..3).map(|a| (place[a] - body[a]).powi(2)).sum();
+            square < BODY_RADIUS.powi(2)
+        });
+        let ground = ((i * 7919) % 101) as f64 / 250.0 - 0.5;
+        ground + if inside { 2.5 } else { 0.0 }
+    });
+    let (gain, offset) = match normalise {
+        Normalise::None => (1.0, 0.0),
+        Normalise::FixedZeroMeanUnitVariance { mean, std } => (std, mean),
+        // Statistics of the stack itself take any scale away.
+        Normalise::ZeroMeanUnitVariance { .. } | Normalise::ScaleRange { .. } => (100.0, 200.0),
+    };
+    scaled.map(|v| (v * gain + offset) as f32).collect()
+}
+
 /// Writes the package of a network.
 pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(), JobError> {
     let bad = model("the network");
@@ -67,15 +95,12 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         Some(test) => test.clone(),
         None => {
             let zyx: [usize; 3] = std::array::from_fn(|a| d.start.step[a] * 2);
-            let n: usize = zyx.iter().product();
-            ((0..n).map(|i| ((i * 7919) % 101) as f32 / 50.0 - 1.0).collect(), zyx)
+            (test_stack(zyx, d.start.normalise), zyx)
         }
     };
     let mut shape = vec![1, 1];
     shape.extend(zyx.iter().skip(3 - spatial));
-    let test_input = Tensor::new(shape, values).map_err(&bad)?;
-    let input = graph.inputs.first().map(|id| graph.value(*id).name.clone()).unwrap_or_default();
-    let test_outputs = reference::run(graph, &[(input, test_input.clone())]).map_err(&bad)?;
+    let test_inputs = vec![Tensor::new(shape, values).map_err(&bad)?];
     let labels = d.start.target.of_labels();
     let processing = match d.intensity {
         Some((mean, std)) if !labels => vec![Processing::ScaleLinear { gain: vec![std], offset: vec![mean] }],
@@ -92,6 +117,23 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Panicked(e.to_string()))?;
         map.insert("segment".to_owned(), segment);
     }
+    let inputs = vec![TensorSpec {
+        id: "stack".to_owned(),
+        description: "One channel".to_owned(),
+        dtype: "float32".to_owned(),
+        axes: axes(d, true),
+        processing: d.start.preprocessing.clone(),
+        test_tensor: None,
+    }];
+    let outputs = vec![TensorSpec {
+        id: "maps".to_owned(),
+        description: if labels { "Probabilities" } else { "Intensities" }.to_owned(),
+        dtype: "float32".to_owned(),
+        axes: axes(d, false),
+        processing,
+        test_tensor: None,
+    }];
+    let test_outputs = packages::test_outputs(&d.name, &inputs, &outputs, graph, &test_inputs)?;
     let what = if labels { "Objects" } else { "A stain that was never applied" };
     let builder = PackageBuilder {
         name: d.name.clone(),
@@ -103,31 +145,17 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         tags: ["3d", if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
             .map(str::to_owned)
             .to_vec(),
-        inputs: vec![TensorSpec {
-            id: "stack".to_owned(),
-            description: "One channel".to_owned(),
-            dtype: "float32".to_owned(),
-            axes: axes(d, true),
-            processing: d.start.preprocessing.clone(),
-            test_tensor: None,
-        }],
-        outputs: vec![TensorSpec {
-            id: "maps".to_owned(),
-            description: if labels { "Probabilities" } else { "Intensities" }.to_owned(),
-            dtype: "float32".to_owned(),
-            axes: axes(d, false),
-            processing,
-            test_tensor: None,
-        }],
+        inputs,
+        outputs,
         graph: graph.clone(),
-        test_inputs: vec![test_input],
+        test_inputs,
         test_outputs,
         config,
         covers: d.covers.clone(),
         float_graph: None,
         tolerance: None,
     };
-    cytoscope_pipeline::packages::write(builder, to, Overwrite::Refuse).map(|_| ())
+    packages::write(builder, to, Overwrite::Refuse).map(|_| ())
 }
 
 /// A name that packages may have, out of a path.

@@ -394,7 +394,7 @@ impl Validator {
         until: Option<Instant>,
         see: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Scores, JobError> {
-        let output = if self.target.of_labels() { Output::Labels } else { Output::Raw };
+        let output = if self.target.of_labels() { Output::Labels } else { Output::Maps };
         let in_time = |i: &usize| *i == 0 || until.is_none_or(|at| Instant::now() < at);
         self.score_labels((0..self.cases.len()).take_while(in_time).map(|i| {
             if cancel.is_cancelled() {

@@ -183,6 +183,14 @@ impl Quantiles {
         let (low, high) = (f64::from(self.at_rank(low)?), f64::from(self.at_rank(high)?));
         Some(low + (high - low) * share)
     }
+
+    /// As [`Quantiles::percentile`], without interpolation: the least sample that this share of all samples does not exceed
+    /// (NumPy's `inverted_cdf` method).
+    pub fn percentile_sample(&self, percentile: f64) -> Option<f64> {
+        let (low, high, _) = self.ranks(percentile);
+        let wanted = (percentile.clamp(0.0, 100.0) / 100.0 * self.count as f64).ceil() as u64;
+        Some(f64::from(self.at_rank(wanted.saturating_sub(1).clamp(low, high))?))
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +224,21 @@ mod tests {
             let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
             let variance = values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n;
             prop_assert!((m.mean - mean).abs() < 1e-9 * (1.0 + mean) && (m.variance() - variance).abs() < 1e-6 * (1.0 + variance));
+        }
+    }
+
+    #[test]
+    fn percentiles_without_interpolation_are_samples() {
+        let values: Vec<u16> = vec![15, 20, 35, 40, 50, 7, 9];
+        // numpy.percentile([15, 20, 35, 40, 50, 7, 9], p, method="inverted_cdf") of NumPy 2.4.
+        for (p, expected) in
+            [(0.0, 7.0), (10.0, 7.0), (28.0, 9.0), (30.0, 15.0), (50.0, 20.0), (90.0, 50.0), (100.0, 50.0)]
+        {
+            let mut q = Quantiles::new();
+            q.add(&Samples::U16(values.clone()));
+            q.refine(&[p]);
+            q.add(&Samples::U16(values.clone()));
+            assert_eq!(q.percentile_sample(p), Some(expected), "{p}");
         }
     }
 

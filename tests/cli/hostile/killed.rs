@@ -18,21 +18,21 @@ fn a_result_that_is_cut_short_or_changed_is_not_taken_as_done() {
     desk.nuclei("8,48,48", 1);
     desk.run(&PREDICT).ok();
     assert!(resumed(&desk));
-    let map = desk.bytes("o/nuclei_1_raw_raw.tif");
+    let map = desk.bytes("o/nuclei_1_raw_probability.tif");
     // Missing: made again.
-    std::fs::remove_file(desk.path("o/nuclei_1_raw_raw.tif")).unwrap();
+    std::fs::remove_file(desk.path("o/nuclei_1_raw_probability.tif")).unwrap();
     assert!(!resumed(&desk));
-    assert!(desk.bytes("o/nuclei_1_raw_raw.tif") == map, "the same result");
+    assert!(desk.bytes("o/nuclei_1_raw_probability.tif") == map, "the same result");
     assert!(resumed(&desk));
     // Cut short, or of the right length with other bytes: not done, and not ours to replace unasked.
     let mut changed = map.clone();
     let last = changed.len() - 100;
     changed[last] ^= 1;
     for bytes in [&map[..map.len() / 2], &changed] {
-        std::fs::write(desk.path("o/nuclei_1_raw_raw.tif"), bytes).unwrap();
-        desk.fails(2, &[&PREDICT[..], &["--resume"]].concat(), &["nuclei_1_raw_raw.tif", "--force"]);
+        std::fs::write(desk.path("o/nuclei_1_raw_probability.tif"), bytes).unwrap();
+        desk.fails(2, &[&PREDICT[..], &["--resume"]].concat(), &["nuclei_1_raw_probability.tif", "--force"]);
         desk.run(&[&PREDICT[..], &["--resume", "--force"]].concat()).ok();
-        assert!(desk.bytes("o/nuclei_1_raw_raw.tif") == map, "the same result");
+        assert!(desk.bytes("o/nuclei_1_raw_probability.tif") == map, "the same result");
     }
 }
 
@@ -41,14 +41,14 @@ fn a_kill_while_results_get_their_names_leaves_none_that_is_called_foreign() {
     let desk = Desk::new();
     desk.nuclei("8,48,48", 1);
     desk.run(&PREDICT).ok();
-    let (map, labels) = (desk.bytes("o/nuclei_1_raw_raw.tif"), desk.bytes("o/nuclei_1_raw_labels.tif"));
+    let (map, labels) = (desk.bytes("o/nuclei_1_raw_probability.tif"), desk.bytes("o/nuclei_1_raw_labels.tif"));
     // Another result under the same names.
     let other = [&PREDICT[..], &["--voxel-size", "0.5,0.4,0.4"]].concat();
     desk.run(&other).ok();
     assert!(desk.bytes("o/nuclei_1_raw_labels.tif") != labels);
     // As if it had been killed when its record was written, and none or one of the files had its name.
     std::fs::write(desk.path("o/nuclei_1_raw_labels.tif"), &labels).unwrap();
-    std::fs::write(desk.path("o/nuclei_1_raw_raw.tif"), &map).unwrap();
+    std::fs::write(desk.path("o/nuclei_1_raw_probability.tif"), &map).unwrap();
     let report = desk.run(&[&other[..], &["--resume", "--json"]].concat()).json();
     assert_eq!(report["inputs"][0]["resumed"], false);
     let report = desk.run(&[&other[..], &["--resume", "--json"]].concat()).json();

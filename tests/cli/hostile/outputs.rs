@@ -181,8 +181,8 @@ fn results_that_somebody_edited_or_brought_are_kept() {
     assert_eq!(desk.bytes("o/nuclei_1_raw_labels.tif"), b"corrected by hand");
     // Objects made again from the map take their place among the results, and the record follows.
     let out = "o/nuclei_1_raw_labels.tif";
-    desk.fails(2, &["segment", "o/nuclei_1_raw_raw.tif", "--out", out], &["--force"]);
-    desk.run(&["segment", "o/nuclei_1_raw_raw.tif", "--out", out, "--force"]).ok();
+    desk.fails(2, &["segment", "o/nuclei_1_raw_probability.tif", "--out", out], &["--force"]);
+    desk.run(&["segment", "o/nuclei_1_raw_probability.tif", "--out", out, "--force"]).ok();
     // What that job makes is not there any more, so it is made again.
     let report = desk.run(&[&predict[..], &["--resume", "--json"]].concat()).json();
     assert_eq!(report["inputs"][0]["resumed"], false);
@@ -192,10 +192,10 @@ fn results_that_somebody_edited_or_brought_are_kept() {
     // A stack of the same name from elsewhere has results of its own.
     std::fs::create_dir(desk.path("day2")).unwrap();
     std::fs::copy(desk.path(&raw), desk.path("day2/nuclei_1_raw.tif")).unwrap();
-    let before = desk.bytes("o/nuclei_1_raw_raw.tif");
+    let before = desk.bytes("o/nuclei_1_raw_probability.tif");
     let other = ["predict", "day2/nuclei_1_raw.tif", "--model", "nuclei-dog", "--out", "o"];
     desk.fails(2, &other, &["nuclei_1_raw_provenance.json", "--force"]);
-    assert!(desk.bytes("o/nuclei_1_raw_raw.tif") == before);
+    assert!(desk.bytes("o/nuclei_1_raw_probability.tif") == before);
 }
 
 #[cfg(unix)]

@@ -42,7 +42,7 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
     let desk = Desk::new();
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
     let out = desk.path("o");
-    let outputs = "raw,labels,table,preview";
+    let outputs = "maps,labels,table,preview";
     let arguments = ["predict", sample.to_str().unwrap(), "--out", out.to_str().unwrap(), "--outputs", outputs];
     desk.run(&[&arguments[..], &["--device", "cpu", "--model", "nuclei-dog", "--tile", "27,64,64"]].concat()).ok();
     std::fs::rename(&out, desk.path("by_command")).unwrap();
@@ -146,7 +146,7 @@ fn a_growing_prediction_becomes_the_result() {
     let mut engine = Engine::start(&desk);
     for (id, blend) in [(1, "crop"), (2, "gaussian")] {
         let job = job(json!({
-            "inputs": [desk.path(&raw)], "model": "nuclei-dog", "out": desk.path(blend), "device": "cpu", "outputs": ["raw"],
+            "inputs": [desk.path(&raw)], "model": "nuclei-dog", "out": desk.path(blend), "device": "cpu", "outputs": ["maps"],
             "voxel_um": VOXEL_UM, "diameter": 19.0, "tiles": {"tile": [20, 48, 64], "blend": blend},
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators: false });
@@ -168,7 +168,7 @@ fn a_growing_prediction_becomes_the_result() {
         }
         assert!(seen.iter().all(|s| *s), "{blend}: not every voxel was told as finished");
         // Planes C within Z in the file.
-        let result = desk.image(&format!("{blend}/nuclei_3_raw_raw.tif")).samples().to_f32();
+        let result = desk.image(&format!("{blend}/nuclei_3_raw_probability.tif")).samples().to_f32();
         let array = array.unwrap();
         for (z, planes) in result.chunks_exact(2 * 90 * 100).enumerate() {
             for (c, plane) in planes.chunks_exact(90 * 100).enumerate() {
@@ -255,7 +255,7 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
     }));
     engine.worker.send(Request::Predict { id: JobId(2), job: predict, live: false, operators: false });
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
-        map: desk.path("o/nuclei_1_raw_raw.tif"),
+        map: desk.path("o/nuclei_1_raw_probability.tif"),
         labels,
         table,
         channel: card.segment_channel,
@@ -289,7 +289,9 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
     let JobResult::Measure(measured) = engine.done(4) else { panic!() };
     assert_eq!(measured.objects, u64::from(report.objects));
     assert_eq!(desk.table("again.csv"), desk.table("t.csv"));
-    for (id, labels, reason) in [(5, "o/nuclei_1_raw_raw.tif", "are no labels"), (6, "small.tif", "its shape is")] {
+    for (id, labels, reason) in
+        [(5, "o/nuclei_1_raw_probability.tif", "are no labels"), (6, "small.tif", "its shape is")]
+    {
         let small = Array::new(Axes::zyx(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
         write_array(&desk.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
         engine.worker.send(Request::Measure { id: JobId(id), job: measure(labels, "none.csv") });

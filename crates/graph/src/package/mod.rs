@@ -6,17 +6,20 @@
 mod error;
 mod files;
 mod parse;
+mod parse_steps;
 mod spec;
 mod test_run;
 mod write;
+mod write_tensor;
 mod yaml;
 
 pub use error::PackageError;
 pub use files::Files;
-pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, TensorSpec};
+pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
 pub use test_run::{Tolerance, compare};
-pub use write::{PACKAGE_KIND, PackageBuilder, check_destination};
+pub use write::{Carried, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved};
 
+use crate::analysis::receptive_field;
 use crate::passes::quantize::is_quantized;
 use crate::{Graph, GraphLimits, Tensor, npy};
 use serde_json::Value;
@@ -29,23 +32,39 @@ pub const MAX_FILE_BYTES: u64 = 4 << 30;
 /// Most files in a zip.
 pub const MAX_FILES: usize = 4096;
 
-/// The file of a quantized package's network in floats.
-pub const FLOAT_WEIGHTS: &str = "model_f32.onnx";
+/// The file of a package's quantized network, beside the one in floats.
+pub const QUANTIZED_WEIGHTS: &str = "model_int8.onnx";
+/// Entry of `config.cytoscope` that names the quantized network's file.
+const QUANTIZED_KEY: &str = "quantized_weights";
+/// Entry of `config.cytoscope` that named the float network's file, in packages whose declared weights are the quantized ones.
+const OLD_FLOAT_KEY: &str = "float_weights";
+/// Entry of `config.cytoscope` that tells how a package was written.
+const LAYOUT_KEY: &str = "layout";
+/// How packages are written now: the declared weights are floats, and test outputs were made with pre- and postprocessing.
+const LAYOUT: u64 = 2;
 
-/// The network in floats that a quantized package keeps, as `config.cytoscope.float_weights` names it.
-fn float_graph(files: &Files, rdf: &Value) -> Result<Option<Graph>, PackageError> {
-    let path = files.path();
-    let Some(entry) = rdf.pointer("/config/cytoscope/float_weights").filter(|v| !v.is_null()) else { return Ok(None) };
+/// A network beside the declared weights, as an entry of `config.cytoscope` names it.
+struct Beside {
+    graph: Graph,
+    bytes: Vec<u8>,
+}
+
+fn graph_of(files: &Files, source: &str, bytes: &[u8]) -> Result<Graph, PackageError> {
+    let folder = files.folder().map(|f| f.join(source)).and_then(|p| p.parent().map(Path::to_owned));
+    Graph::from_bytes(bytes, folder.as_deref(), &GraphLimits::default())
+        .map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })
+}
+
+fn beside(files: &Files, rdf: &Value, key: &str) -> Result<Option<Beside>, PackageError> {
+    let entry = rdf.pointer("/config/cytoscope").and_then(|c| c.get(key)).filter(|v| !v.is_null());
+    let Some(entry) = entry else { return Ok(None) };
     let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
-    let source = text("source")
-        .ok_or_else(|| PackageError::bad(path, "config.cytoscope.float_weights", "names no source file"))?;
+    let part = format!("config.cytoscope.{key}");
+    let source = text("source").ok_or_else(|| PackageError::bad(files.path(), &part, "names no source file"))?;
     let file = FileRef { source, sha256: text("sha256") };
     let bytes = files.read(&file.source)?;
     files.verify(&file, &bytes)?;
-    let folder = files.folder().map(|f| f.join(&file.source)).and_then(|p| p.parent().map(Path::to_owned));
-    let graph = Graph::from_bytes(&bytes, folder.as_deref(), &GraphLimits::default())
-        .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
-    Ok(Some(graph))
+    Ok(Some(Beside { graph: graph_of(files, &file.source, &bytes)?, bytes }))
 }
 
 /// A model with what is needed to run it on images.
@@ -67,7 +86,9 @@ pub struct Package {
     pub graph: Graph,
     /// The same network in floats, where a quantized package keeps it.
     pub float_graph: Option<Graph>,
-    /// Bytes of the network's file.
+    /// Whether the declared weights, which other programs run, are the float network of a package that has both.
+    declares_float: bool,
+    /// Bytes of the file of [`Package::graph`].
     pub model_bytes: Vec<u8>,
     /// The whole description as read.
     pub rdf: Value,
@@ -92,11 +113,22 @@ impl Package {
         let parsed = parse::parse(path, &rdf)?;
         let model_bytes = files.read(&parsed.weights.source)?;
         files.verify(&parsed.weights, &model_bytes)?;
-        let folder =
-            files.folder().map(|f| f.join(&parsed.weights.source)).and_then(|p| p.parent().map(Path::to_owned));
-        let graph = Graph::from_bytes(&model_bytes, folder.as_deref(), &GraphLimits::default())
-            .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
-        let float_graph = float_graph(&files, &rdf)?;
+        let declared = graph_of(&files, &parsed.weights.source, &model_bytes)?;
+        let quantized = beside(&files, &rdf, QUANTIZED_KEY)?;
+        let float = beside(&files, &rdf, OLD_FLOAT_KEY)?;
+        let declares_float = quantized.is_some();
+        let (graph, model_bytes, float_graph) = match (quantized, float) {
+            (Some(_), Some(_)) => {
+                let problem = format!("has {QUANTIZED_KEY} and {OLD_FLOAT_KEY}: expected one of them");
+                return Err(PackageError::bad(path, "config.cytoscope", problem));
+            }
+            (Some(quantized), None) if !is_quantized(&quantized.graph) => {
+                let part = format!("config.cytoscope.{QUANTIZED_KEY}");
+                return Err(PackageError::bad(path, &part, "names a network that is not quantized"));
+            }
+            (Some(quantized), None) => (quantized.graph, quantized.bytes, Some(declared)),
+            (None, float) => (declared, model_bytes, float.map(|f| f.graph)),
+        };
         let package = Self {
             path: path.to_owned(),
             name: parsed.name,
@@ -106,6 +138,7 @@ impl Package {
             outputs: parsed.outputs,
             graph,
             float_graph,
+            declares_float,
             model_bytes,
             rdf,
             files,
@@ -114,7 +147,8 @@ impl Package {
         Ok(package)
     }
 
-    /// A bare ONNX file: axes by rank (batch, channel, then space), z-score over the stack as CytoDL trains with.
+    /// A bare ONNX file: axes by rank (batch, channel, then space) in lengths that the network can take, z-score over the stack as
+    /// CytoDL trains with.
     fn bare(path: &Path) -> Result<Self, PackageError> {
         let files = Files::single(path);
         let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;
@@ -127,8 +161,19 @@ impl Package {
                 PackageError::bad(path, &v.name, "has no shape of rank 4 (batch, channel, y, x) or 5 (with z): wrap it in a bioimage.io package")
             })).collect()
         };
-        let inputs = spec(&graph.inputs, &[Processing::ZeroMeanUnitVariance { eps: 1e-6 }])?;
+        let mut inputs =
+            spec(&graph.inputs, &[Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }])?;
         let outputs = spec(&graph.outputs, &[])?;
+        if let Ok(field) = receptive_field(&graph) {
+            for spec in &mut inputs {
+                let free = spec.axes.iter_mut().filter(|axis| axis.kind.is_space());
+                for (axis, reach) in free.zip(&field.axes).filter(|(axis, _)| !matches!(axis.size, AxisSize::Fixed(_)))
+                {
+                    let step = reach.multiple_of.max(1);
+                    axis.size = AxisSize::Step { min: step, step };
+                }
+            }
+        }
         Ok(Self {
             path: path.to_owned(),
             description: "a bare ONNX file".to_owned(),
@@ -140,6 +185,7 @@ impl Package {
             outputs,
             graph,
             float_graph: None,
+            declares_float: false,
             model_bytes,
         })
     }
@@ -166,9 +212,27 @@ impl Package {
         is_quantized(&self.graph)
     }
 
+    /// The network of the declared weights, which other programs run and which the package's test is about.
+    pub fn declared_graph(&self) -> &Graph {
+        match &self.float_graph {
+            Some(float) if self.declares_float => float,
+            _ => &self.graph,
+        }
+    }
+
+    /// Whether the package has both networks and declares the quantized one, as earlier versions wrote it.
+    pub fn declares_quantized(&self) -> bool {
+        self.float_graph.is_some() && !self.declares_float
+    }
+
+    /// Whether it was written with test outputs that were made with pre- and postprocessing.
+    pub fn has_processed_tests(&self) -> bool {
+        self.config().get(LAYOUT_KEY).and_then(Value::as_u64).is_some_and(|layout| layout >= LAYOUT)
+    }
+
     /// How far a reproduced output may be off, as the description declares it.
-    pub fn tolerance(&self) -> Tolerance {
-        Tolerance::declared(&self.rdf)
+    pub fn tolerance_of(&self, output_id: &str) -> Tolerance {
+        Tolerance::declared(&self.rdf, output_id)
     }
 
     /// The package's own `config.cytoscope` section, or null.

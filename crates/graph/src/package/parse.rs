@@ -1,8 +1,10 @@
 //! The description of a package, specification 0.4 and 0.5.
 
+use super::parse_steps::StepsOf;
 use super::{AxisKind, AxisSize, AxisSpec, FileRef, PackageError, Processing, TensorSpec};
 use cytoscope_volume::{MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -17,7 +19,7 @@ pub(crate) struct Parsed {
 }
 
 /// Most axes of a tensor, tensors of a model and steps of a processing chain.
-const MAX_ITEMS: usize = 64;
+pub(super) const MAX_ITEMS: usize = 64;
 /// Lengths an axis may state, in voxels. Far beyond a network's patch; sums and multiples of two stay small numbers.
 const LENGTHS: RangeInclusive<usize> = 1..=1 << 20;
 /// Steps between lengths, and voxels cut from each end of an output: less than a patch.
@@ -28,12 +30,8 @@ const MAX_ELEMENTS: usize = 1 << 28;
 const SCALES: RangeInclusive<f64> = 0.0..=1024.0;
 /// Voxels added to a scaled axis.
 const OFFSETS: RangeInclusive<f64> = -65_536.0..=65_536.0;
-/// Values images and thresholds can have: engines compute in 32-bit floats.
-const VALUES: RangeInclusive<f64> = -(f32::MAX as f64)..=f32::MAX as f64;
 /// Divisors: what 32-bit floats do not round to zero.
-const DIVISORS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=f32::MAX as f64;
-/// What is added to a divisor against zero; the specification recommends 1e-6, and an image's units may be large.
-const EPSILONS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=1e6;
+pub(super) const DIVISORS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=f32::MAX as f64;
 
 pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     let reader = Reader { path };
@@ -46,41 +44,84 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
         return Err(PackageError::bad(path, "type", "is not model"));
     }
     let weights = reader.weights(rdf)?;
-    let tensors = |key: &str, tests: &str| -> Result<Vec<TensorSpec>, PackageError> {
+    let tensors = |key: &str, tests: &str| -> Result<Vec<ParsedTensor>, PackageError> {
         let list = reader.list(rdf, key)?;
         let tests = rdf.get(tests).and_then(Value::as_array);
+        // The specification's own names for tensors that have none.
+        let otherwise = key.trim_end_matches('s');
         list.iter()
             .enumerate()
             .map(|(i, t)| {
-                let mut spec = if old { reader.tensor_04(t)? } else { reader.tensor_05(t)? };
-                if old {
-                    let source = tests.and_then(|t| t.get(i)).and_then(Value::as_str);
-                    spec.test_tensor = source.map(|s| FileRef { source: s.to_owned(), sha256: None });
+                if !old {
+                    return reader.tensor_05(t, otherwise);
                 }
-                Ok(spec)
+                let mut tensor = reader.tensor_04(t, otherwise)?;
+                let source = tests.and_then(|t| t.get(i)).and_then(Value::as_str);
+                tensor.spec.test_tensor = source.map(|s| FileRef { source: s.to_owned(), sha256: None });
+                if key == "inputs" && tensor.spec.dtype != "float32" {
+                    // Networks of 0.4 take 32-bit floats whatever their input is described as.
+                    tensor.spec.processing.push(Processing::EnsureDtype { dtype: "float32".to_owned() });
+                }
+                Ok(tensor)
             })
             .collect()
     };
+    let mut inputs = tensors("inputs", "test_inputs")?;
+    let mut outputs = tensors("outputs", "test_outputs")?;
+    if !old {
+        resolve_references(&mut inputs, &mut outputs);
+    }
+    let input_ids: Vec<String> = inputs.iter().map(|t| t.spec.id.clone()).collect();
+    for tensor in inputs.iter_mut().chain(&mut outputs) {
+        reader.check_reference_tensors(&mut tensor.spec, &input_ids)?;
+    }
     Ok(Parsed {
         name: reader.text(rdf, "name")?,
         description: rdf.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
         format_version,
-        inputs: tensors("inputs", "test_inputs")?,
-        outputs: tensors("outputs", "test_outputs")?,
+        inputs: inputs.into_iter().map(|t| t.spec).collect(),
+        outputs: outputs.into_iter().map(|t| t.spec).collect(),
         weights,
     })
 }
 
-struct Reader<'a> {
+/// Gives lengths that refer to another axis the ratio of the two scales, and the referred axis the id of its kind.
+fn resolve_references(inputs: &mut [ParsedTensor], outputs: &mut [ParsedTensor]) {
+    let mut known: BTreeMap<(String, String), (AxisKind, f64)> = BTreeMap::new();
+    for tensor in inputs.iter().chain(outputs.iter()) {
+        for ((id, scale), axis) in tensor.axis_ids.iter().zip(&tensor.axis_scales).zip(&tensor.spec.axes) {
+            known.insert((tensor.spec.id.clone(), id.clone()), (axis.kind, *scale));
+        }
+    }
+    for tensor in inputs.iter_mut().chain(outputs) {
+        for (own, axis) in tensor.axis_scales.iter().zip(&mut tensor.spec.axes) {
+            if let AxisSize::Reference { tensor, axis, scale, .. } = &mut axis.size
+                && let Some((kind, of_reference)) = known.get(&(tensor.clone(), axis.clone()))
+            {
+                *scale = of_reference / own;
+                *axis = kind.id().to_owned();
+            }
+        }
+    }
+}
+
+pub(super) struct Reader<'a> {
     path: &'a Path,
 }
 
+/// A tensor's description with what only reading needs: ids and scales of its axes, in their order.
+struct ParsedTensor {
+    spec: TensorSpec,
+    axis_ids: Vec<String>,
+    axis_scales: Vec<f64>,
+}
+
 impl Reader<'_> {
-    fn bad(&self, part: &str, problem: impl Into<String>) -> PackageError {
+    pub(super) fn bad(&self, part: &str, problem: impl Into<String>) -> PackageError {
         PackageError::bad(self.path, part, problem)
     }
 
-    fn text(&self, value: &Value, key: &str) -> Result<String, PackageError> {
+    pub(super) fn text(&self, value: &Value, key: &str) -> Result<String, PackageError> {
         match value.get(key) {
             Some(Value::String(s)) => Ok(s.clone()),
             Some(Value::Number(n)) => Ok(n.to_string()),
@@ -100,7 +141,7 @@ impl Reader<'_> {
     }
 
     /// A number that may be left out, but not be outside its range or anything else than a number.
-    fn number(
+    pub(super) fn number(
         &self,
         part: &str,
         from: &Value,
@@ -110,7 +151,13 @@ impl Reader<'_> {
         from.get(key).filter(|v| !v.is_null()).map(|v| self.in_range(part, key, v, range)).transpose()
     }
 
-    fn in_range(&self, part: &str, key: &str, value: &Value, range: &RangeInclusive<f64>) -> Result<f64, PackageError> {
+    pub(super) fn in_range(
+        &self,
+        part: &str,
+        key: &str,
+        value: &Value,
+        range: &RangeInclusive<f64>,
+    ) -> Result<f64, PackageError> {
         value.as_f64().filter(|v| range.contains(v)).ok_or_else(|| {
             let (low, high) = (range.start(), range.end());
             self.bad(part, format!("has {key} {}: expected a number from {low:e} to {high:e}", shown(value)))
@@ -142,6 +189,25 @@ impl Reader<'_> {
             let (low, high) = (range.start(), range.end());
             self.bad(part, format!("has {key} {}: expected a whole number from {low} to {high}", shown(value)))
         })
+    }
+
+    /// Refuses steps that refer to another tensor than an input; where no tensor is named the first input is meant.
+    fn check_reference_tensors(&self, spec: &mut TensorSpec, inputs: &[String]) -> Result<(), PackageError> {
+        for step in &mut spec.processing {
+            if let (Processing::ScaleMeanVariance { reference_tensor, .. }, Some(first)) = (&mut *step, inputs.first())
+                && reference_tensor.is_empty()
+            {
+                reference_tensor.clone_from(first);
+            }
+            if let Some(unknown) = step.reference_tensor().filter(|name| !inputs.iter().any(|i| i == name)) {
+                let known = inputs.join(", ");
+                return Err(self.bad(
+                    &spec.id,
+                    format!("refers to reference_tensor {}: expected an input ({known})", shown(&unknown.into())),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses tensors that take too much memory even at their least size.
@@ -177,32 +243,42 @@ impl Reader<'_> {
         }
     }
 
-    fn tensor_05(&self, tensor: &Value) -> Result<TensorSpec, PackageError> {
-        let id = tensor.get("id").and_then(Value::as_str).unwrap_or("tensor").to_owned();
-        let axes: Vec<AxisSpec> =
-            self.list(tensor, "axes")?.iter().map(|a| self.axis_05(&id, a)).collect::<Result<_, _>>()?;
+    fn tensor_05(&self, tensor: &Value, otherwise: &str) -> Result<ParsedTensor, PackageError> {
+        let id = tensor.get("id").and_then(Value::as_str).unwrap_or(otherwise).to_owned();
+        let (mut axes, mut axis_ids, mut axis_scales) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in self.list(tensor, "axes")? {
+            let (axis, axis_id, scale) = self.axis_05(&id, entry)?;
+            axes.push(axis);
+            axis_ids.push(axis_id);
+            axis_scales.push(scale);
+        }
         self.check_elements(&id, &axes)?;
         let data = tensor.get("data");
         let data = data.and_then(Value::as_array).and_then(|d| d.first()).or(data);
-        let dtype = data.and_then(|d| d.get("type")).and_then(Value::as_str).unwrap_or("float32").to_owned();
+        // Data described by its values are of type uint8 where no type is given.
+        let usual = if data.is_some_and(|d| d.get("values").is_some()) { "uint8" } else { "float32" };
+        let dtype = data.and_then(|d| d.get("type")).and_then(Value::as_str).unwrap_or(usual).to_owned();
         let steps = tensor.get("preprocessing").or_else(|| tensor.get("postprocessing"));
         let test_tensor = match tensor.get("test_tensor") {
             Some(v) if !v.is_null() => Some(self.file(v, "test_tensor")?),
             _ => None,
         };
-        Ok(TensorSpec {
+        let spec = TensorSpec {
             description: tensor.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            processing: self.processing(&id, steps, "id")?,
+            processing: self.processing(&StepsOf { tensor: &id, axes: &axes, ids: &axis_ids, key: "id" }, steps)?,
             test_tensor,
             dtype,
             axes,
             id,
-        })
+        };
+        Ok(ParsedTensor { spec, axis_ids, axis_scales })
     }
 
-    fn axis_05(&self, tensor: &str, axis: &Value) -> Result<AxisSpec, PackageError> {
+    /// An axis, its id and its scale.
+    fn axis_05(&self, tensor: &str, axis: &Value) -> Result<(AxisSpec, String, f64), PackageError> {
         let kind_name = self.text(axis, "type")?;
-        let id = axis.get("id").and_then(Value::as_str).unwrap_or(&kind_name);
+        let usual = if kind_name == "space" { AxisKind::X.id() } else { &kind_name };
+        let id = canonical_axis_id(axis.get("id").and_then(Value::as_str).unwrap_or(usual));
         let part = format!("{tensor}.{id}");
         let kind = match (kind_name.as_str(), id) {
             ("batch", _) => AxisKind::Batch,
@@ -237,7 +313,7 @@ impl Reader<'_> {
             return Err(self.bad(&part, format!("has scale {scale}, which makes voxels of {um} µm: {range}")));
         }
         let halo = self.count(&part, axis, "halo", &STEPS)?.unwrap_or(0);
-        Ok(AxisSpec { kind, size, voxel_um, halo, channel_names })
+        Ok((AxisSpec { kind, size, voxel_um, halo, channel_names }, id.to_owned(), scale))
     }
 
     fn size(&self, part: &str, size: &Value) -> Result<AxisSize, PackageError> {
@@ -253,7 +329,7 @@ impl Reader<'_> {
         if let Some(tensor) = size.get("tensor_id").and_then(Value::as_str) {
             return Ok(AxisSize::Reference {
                 tensor: tensor.to_owned(),
-                axis: size.get("axis_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                axis: canonical_axis_id(size.get("axis_id").and_then(Value::as_str).unwrap_or_default()).to_owned(),
                 scale: 1.0,
                 offset: self.number(part, size, "offset", &OFFSETS)?.unwrap_or(0.0),
             });
@@ -265,8 +341,8 @@ impl Reader<'_> {
         Err(self.bad(part, format!("has a size of {}: {expected}", shown(size))))
     }
 
-    fn tensor_04(&self, tensor: &Value) -> Result<TensorSpec, PackageError> {
-        let id = tensor.get("name").and_then(Value::as_str).unwrap_or("tensor").to_owned();
+    fn tensor_04(&self, tensor: &Value, otherwise: &str) -> Result<ParsedTensor, PackageError> {
+        let id = tensor.get("name").and_then(Value::as_str).unwrap_or(otherwise).to_owned();
         let letters = self.text(tensor, "axes")?;
         if letters.len() > 8 {
             return Err(self.bad(&id, format!("has axes {letters}")));
@@ -302,9 +378,11 @@ impl Reader<'_> {
             } else if let Some(min) = count(shape, "min", i, &LENGTHS)? {
                 AxisSize::Step { min, step: count(shape, "step", i, &STEPS)?.unwrap_or(0) }
             } else if let Some(reference) = shape.get("reference_tensor").and_then(Value::as_str) {
+                // Either a tensor, whose axis of the same letter is meant, or `tensor.axis`.
+                let (of, axis) = reference.split_once('.').unwrap_or((reference, kind.id()));
                 AxisSize::Reference {
-                    tensor: reference.to_owned(),
-                    axis: String::new(),
+                    tensor: of.to_owned(),
+                    axis: canonical_axis_id(axis).to_owned(),
                     scale: number(shape, "scale", i, &SCALES)?.unwrap_or(1.0),
                     // 0.4 gives half the offset.
                     offset: 2.0 * number(shape, "offset", i, &OFFSETS)?.unwrap_or(0.0),
@@ -318,105 +396,33 @@ impl Reader<'_> {
         let axes: Vec<AxisSpec> = kinds.iter().enumerate().map(axis).collect::<Result<_, _>>()?;
         self.check_elements(&id, &axes)?;
         let steps = tensor.get("preprocessing").or_else(|| tensor.get("postprocessing"));
-        Ok(TensorSpec {
+        let axis_ids: Vec<String> = axes.iter().map(|a| a.kind.id().to_owned()).collect();
+        let spec = TensorSpec {
             description: tensor.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
             dtype: tensor.get("data_type").and_then(Value::as_str).unwrap_or("float32").to_owned(),
-            processing: self.processing(&id, steps, "name")?,
+            processing: self.processing(&StepsOf { tensor: &id, axes: &axes, ids: &axis_ids, key: "name" }, steps)?,
             test_tensor: None,
             axes,
             id,
-        })
-    }
-
-    fn processing(&self, tensor: &str, steps: Option<&Value>, key: &str) -> Result<Vec<Processing>, PackageError> {
-        let Some(list) = steps.and_then(Value::as_array) else { return Ok(Vec::new()) };
-        if list.len() > MAX_ITEMS {
-            return Err(self.bad(tensor, "has too many processing steps"));
-        }
-        list.iter().map(|step| self.step(tensor, step, key)).collect()
-    }
-
-    fn step(&self, tensor: &str, step: &Value, key: &str) -> Result<Processing, PackageError> {
-        let id = self.text(step, key)?;
-        let none = Value::Null;
-        let kwargs = step.get("kwargs").unwrap_or(&none);
-        let part = format!("{tensor}.{id}");
-        let number = |name: &str, default: Option<f64>, range: &RangeInclusive<f64>| -> Result<f64, PackageError> {
-            self.number(&part, kwargs, name, range)?.or(default).ok_or_else(|| self.bad(&part, format!("needs {name}")))
         };
-        let numbers =
-            |name: &str, default: Option<f64>, range: &RangeInclusive<f64>| -> Result<Vec<f64>, PackageError> {
-                match kwargs.get(name) {
-                    Some(Value::Array(list)) if list.is_empty() => {
-                        Err(self.bad(&part, format!("has no numbers in {name}")))
-                    }
-                    Some(Value::Array(list)) => list.iter().map(|v| self.in_range(&part, name, v, range)).collect(),
-                    _ => number(name, default, range).map(|v| vec![v]),
-                }
-            };
-        if kwargs.get("mode").and_then(Value::as_str) == Some("per_dataset") {
-            return Err(self.bad(&part, "asks for statistics over a data set: only those of one stack are supported"));
-        }
-        Ok(match id.as_str() {
-            "binarize" => Processing::Binarize { threshold: numbers("threshold", None, &VALUES)? },
-            "clip" => {
-                let bound = |name: &str| self.number(&part, kwargs, name, &VALUES);
-                let (min, max) = (bound("min")?, bound("max")?);
-                if let (Some(low), Some(high)) = (min, max)
-                    && low > high
-                {
-                    return Err(self.bad(&part, format!("has min {low} above max {high}")));
-                }
-                Processing::Clip { min, max }
-            }
-            "ensure_dtype" => Processing::EnsureDtype { dtype: self.text(kwargs, "dtype")? },
-            "scale_linear" => Processing::ScaleLinear {
-                gain: numbers("gain", Some(1.0), &VALUES)?,
-                offset: numbers("offset", Some(0.0), &VALUES)?,
-            },
-            "scale_range" => {
-                let (low, high) = (
-                    number("min_percentile", Some(0.0), &(0.0..=100.0))?,
-                    number("max_percentile", Some(100.0), &(0.0..=100.0))?,
-                );
-                if low >= high {
-                    return Err(self.bad(&part, format!("has percentiles {low} and {high}")));
-                }
-                Processing::ScaleRange {
-                    min_percentile: low,
-                    max_percentile: high,
-                    eps: number("eps", Some(1e-6), &EPSILONS)?,
-                }
-            }
-            "zero_mean_unit_variance" if kwargs.get("mode").and_then(Value::as_str) == Some("fixed") => {
-                Processing::FixedZeroMeanUnitVariance {
-                    mean: numbers("mean", None, &VALUES)?,
-                    std: numbers("std", None, &DIVISORS)?,
-                }
-            }
-            "zero_mean_unit_variance" => {
-                Processing::ZeroMeanUnitVariance { eps: number("eps", Some(1e-6), &EPSILONS)? }
-            }
-            "fixed_zero_mean_unit_variance" => Processing::FixedZeroMeanUnitVariance {
-                mean: numbers("mean", None, &VALUES)?,
-                std: numbers("std", None, &DIVISORS)?,
-            },
-            "scale_mean_variance" => Processing::ScaleMeanVariance { eps: number("eps", Some(1e-6), &EPSILONS)? },
-            "sigmoid" => Processing::Sigmoid,
-            "softmax" => Processing::Softmax,
-            _ => {
-                return Err(self.bad(
-                    &part,
-                    "is an unknown processing step: known are binarize, clip, ensure_dtype, scale_linear, scale_range, \
-                     zero_mean_unit_variance, fixed_zero_mean_unit_variance, scale_mean_variance, sigmoid, softmax",
-                ));
-            }
-        })
+        let axis_scales = vec![1.0; axis_ids.len()];
+        Ok(ParsedTensor { spec, axis_ids, axis_scales })
+    }
+}
+
+/// An axis id as the specification writes it: 0.4 had letters for what is written out now.
+pub(super) fn canonical_axis_id(id: &str) -> &str {
+    match id {
+        "b" => "batch",
+        "c" => "channel",
+        "t" => "time",
+        "i" => "index",
+        other => other,
     }
 }
 
 /// A value as a message quotes it: its first characters.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     const MOST: usize = 60;
     let text = match value {
         Value::Array(list) => format!("a list of {}", list.len()),

@@ -31,6 +31,26 @@ pub enum AxisKind {
     X,
 }
 
+impl AxisKind {
+    /// The id that an axis of this kind has where a description gives none, and in descriptions written here.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::Channel => "channel",
+            Self::Time => "time",
+            Self::Index => "index",
+            Self::Z => "z",
+            Self::Y => "y",
+            Self::X => "x",
+        }
+    }
+
+    /// Whether it is an axis of space.
+    pub fn is_space(self) -> bool {
+        matches!(self, Self::Z | Self::Y | Self::X)
+    }
+}
+
 /// How long an axis may be.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AxisSize {
@@ -47,7 +67,7 @@ pub enum AxisSize {
     Reference {
         /// The tensor.
         tensor: String,
-        /// Its axis; by position in 0.4 descriptions, where this is empty.
+        /// Its axis, by [`AxisKind::id`].
         axis: String,
         /// Factor.
         scale: f64,
@@ -73,6 +93,22 @@ pub struct AxisSpec {
     pub channel_names: Vec<String>,
 }
 
+/// Axes over which a step takes its statistics jointly, besides those of space and time, which always belong to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatisticsAxes {
+    /// Over all samples of a batch; else each sample has statistics of its own.
+    pub batch: bool,
+    /// Over all channels; else each channel has statistics of its own.
+    pub channel: bool,
+}
+
+impl Default for StatisticsAxes {
+    /// Each sample by itself, its channels jointly.
+    fn default() -> Self {
+        Self { batch: false, channel: true }
+    }
+}
+
 /// A step before or after the network. Per-channel parameters have one entry a channel or a single one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "id", content = "kwargs", rename_all = "snake_case")]
@@ -89,7 +125,16 @@ pub enum Processing {
         /// Greatest value.
         max: Option<f64>,
     },
-    /// Another type (engines keep 32-bit float).
+    /// Limits at percentiles (0 to 100).
+    ClipPercentiles {
+        /// Percentile of the least value.
+        min_percentile: Option<f64>,
+        /// Percentile of the greatest value.
+        max_percentile: Option<f64>,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
+    },
+    /// Another type. Engines keep 32-bit floats: for an integer type fractions are cut off and values kept inside its range.
     EnsureDtype {
         /// NumPy's name of the type.
         dtype: String,
@@ -109,11 +154,17 @@ pub enum Processing {
         max_percentile: f64,
         /// Against division by zero.
         eps: f64,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
+        /// Input tensor whose percentiles are taken, before its preprocessing; the tensor itself if `None`.
+        reference_tensor: Option<String>,
     },
     /// `(x − mean) / (std + eps)` of the tensor's own.
     ZeroMeanUnitVariance {
         /// Against division by zero.
         eps: f64,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
     },
     /// `(x − mean) / std` of given ones.
     FixedZeroMeanUnitVariance {
@@ -122,15 +173,47 @@ pub enum Processing {
         /// Standard deviation, a channel or one.
         std: Vec<f64>,
     },
-    /// To the mean and variance of the input.
+    /// To the mean and variance of an input tensor before its preprocessing:
+    /// `(x − mean) / (std + eps) · (reference std + eps) + reference mean`.
     ScaleMeanVariance {
         /// Against division by zero.
         eps: f64,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
+        /// The input tensor.
+        reference_tensor: String,
     },
     /// `1 / (1 + e^-x)`.
     Sigmoid,
     /// Over the channels.
     Softmax,
+}
+
+impl Processing {
+    /// Whether the step depends on statistics of a tensor.
+    pub fn needs_statistics(&self) -> bool {
+        self.statistics_axes().is_some()
+    }
+
+    /// Axes of the statistics the step depends on; `None` where it depends on none.
+    pub fn statistics_axes(&self) -> Option<StatisticsAxes> {
+        match self {
+            Self::ClipPercentiles { axes, .. }
+            | Self::ScaleRange { axes, .. }
+            | Self::ZeroMeanUnitVariance { axes, .. }
+            | Self::ScaleMeanVariance { axes, .. } => Some(*axes),
+            _ => None,
+        }
+    }
+
+    /// The input tensor that the step refers to by its id.
+    pub fn reference_tensor(&self) -> Option<&str> {
+        match self {
+            Self::ScaleMeanVariance { reference_tensor, .. } => Some(reference_tensor),
+            Self::ScaleRange { reference_tensor, .. } => reference_tensor.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// One input or output.
@@ -151,6 +234,17 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
+    /// The postprocessing with the cast that ends it: a tensor described with an integer type is cast to it, unless its steps
+    /// end in a cast or in a threshold.
+    pub fn postprocessing(&self) -> Vec<Processing> {
+        let mut steps = self.processing.clone();
+        let ends = matches!(steps.last(), Some(Processing::EnsureDtype { .. } | Processing::Binarize { .. }));
+        if !ends && !self.dtype.starts_with("float") {
+            steps.push(Processing::EnsureDtype { dtype: self.dtype.clone() });
+        }
+        steps
+    }
+
     /// The axis of a kind.
     pub fn axis(&self, kind: AxisKind) -> Option<&AxisSpec> {
         self.axes.iter().find(|a| a.kind == kind)

@@ -25,16 +25,17 @@ impl Tolerance {
     /// Greatest relative tolerance and greatest share of outliers that bioimage.io allows to be declared.
     const GREATEST: (f64, f64) = (1e-2, 1000.0);
 
-    /// What the description declares for ONNX weights (`config.bioimageio.reproducibility_tolerance`), the last fitting entry;
-    /// bioimage.io's default where there is none.
-    pub(crate) fn declared(rdf: &Value) -> Self {
+    /// What the description declares for an output of ONNX weights (`config.bioimageio.reproducibility_tolerance`), the first
+    /// fitting entry; bioimage.io's default where there is none.
+    pub(crate) fn declared(rdf: &Value, output_id: &str) -> Self {
         let entries = rdf.pointer("/config/bioimageio/reproducibility_tolerance").and_then(Value::as_array);
-        let fits = |entry: &&Value| {
-            let formats = entry.get("weights_formats").and_then(Value::as_array);
-            formats.is_none_or(|f| f.is_empty() || f.iter().any(|f| f == "onnx"))
+        let is_for = |entry: &Value, key: &str, name: &str| {
+            let listed = entry.get(key).and_then(Value::as_array);
+            listed.is_none_or(|l| l.is_empty() || l.iter().any(|v| v == name))
         };
+        let fits = |entry: &&Value| is_for(entry, "weights_formats", "onnx") && is_for(entry, "output_ids", output_id);
         let usual = Self::default();
-        entries.into_iter().flatten().rfind(fits).map_or(usual, |entry| {
+        entries.into_iter().flatten().find(fits).map_or(usual, |entry| {
             let number = |key: &str, none: f64, most: f64| {
                 entry.get(key).and_then(Value::as_f64).filter(|v| *v >= 0.0).map_or(none, |v| v.min(most))
             };

@@ -1,7 +1,11 @@
 //! Writing a bioimage.io 0.5 package.
 
 use super::files::sha256;
-use super::{AxisKind, AxisSize, FLOAT_WEIGHTS, MAX_RDF_BYTES, PackageError, Processing, TensorSpec, Tolerance};
+use super::write_tensor::{Entry, Tensors};
+use super::{
+    LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, PackageError, QUANTIZED_KEY, QUANTIZED_WEIGHTS, TensorSpec,
+    Tolerance,
+};
 use crate::{EXPORT_OPSET, Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
 use cytoscope_storage::read::open_regular;
@@ -13,6 +17,38 @@ use std::path::Path;
 
 /// The kind of a package's folder, as its marker says it.
 pub const PACKAGE_KIND: &str = "package";
+
+/// Most characters of a package's description, by the specification.
+const MAX_DESCRIPTION: usize = 1024;
+/// The file of the network that other programs run.
+const WEIGHTS: &str = "model.onnx";
+/// The file of the description.
+const DESCRIPTION: &str = "rdf.yaml";
+/// The file of the documentation.
+const DOCUMENTATION: &str = "README.md";
+
+/// Whether a name is one of the files that every package has, or could have.
+pub fn is_reserved(name: &str) -> bool {
+    [WEIGHTS, QUANTIZED_WEIGHTS, DESCRIPTION, DOCUMENTATION, MARKER].contains(&name)
+        || name.starts_with("test_input_")
+        || name.starts_with("test_output_")
+}
+
+/// Name and contents of a file.
+pub type NamedBytes = (String, Vec<u8>);
+
+/// What a package takes over from the one it was made of, beside what [`PackageBuilder`] knows.
+#[derive(Debug, Clone, Default)]
+pub struct Carried {
+    /// Fields of the description, which take the place of those of the same name.
+    pub fields: Map<String, Value>,
+    /// Sections of `config` beside `cytoscope`.
+    pub config: Map<String, Value>,
+    /// Names and bytes of attached files.
+    pub attachments: Vec<NamedBytes>,
+    /// Names and bytes of the sample tensors of inputs and outputs, in their order.
+    pub samples: [Vec<Option<NamedBytes>>; 2],
+}
 
 /// Everything a package is made of.
 #[derive(Debug, Clone)]
@@ -45,7 +81,8 @@ pub struct PackageBuilder {
     pub config: Value,
     /// Pictures of what it does, names and bytes; the first one stands for the model. The card may show them by their names.
     pub covers: Vec<(String, Vec<u8>)>,
-    /// The network in floats, where [`PackageBuilder::graph`] is its quantized form and both are kept.
+    /// The network in floats, where [`PackageBuilder::graph`] is its quantized form and both are kept. It becomes the weights that
+    /// other programs run, and the quantized one an attachment.
     pub float_graph: Option<Graph>,
     /// How far reproduced outputs may be off, where that is not bioimage.io's default.
     pub tolerance: Option<Tolerance>,
@@ -60,8 +97,16 @@ impl PackageBuilder {
     /// [`PackageError`] if the graph has no ONNX form, a name breaks the specification, a file cannot be written, or the path holds
     /// something else ([`PackageError::Storage`]).
     pub fn save(&self, path: &Path, overwrite: Overwrite) -> Result<Replaced, PackageError> {
+        self.save_with(&Carried::default(), path, overwrite)
+    }
+
+    /// As [`PackageBuilder::save`], with what is taken over from the package that this one was made of.
+    ///
+    /// # Errors
+    /// As [`PackageBuilder::save`].
+    pub fn save_with(&self, carried: &Carried, path: &Path, overwrite: Overwrite) -> Result<Replaced, PackageError> {
         check_destination(path, &[], overwrite)?;
-        let files = self.files(path)?;
+        let files = self.files(carried, path)?;
         if !is_zip(path) {
             return Ok(folder::write_finished(path, PACKAGE_KIND, &files, overwrite)?);
         }
@@ -72,195 +117,153 @@ impl PackageBuilder {
     }
 
     /// Names and bytes of all files, in a fixed order.
-    fn files(&self, path: &Path) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
+    fn files(&self, carried: &Carried, path: &Path) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
         let fits = (5..=128).contains(&self.name.chars().count())
             && self.name.chars().all(|c| c.is_ascii_alphanumeric() || "_+- ()".contains(c));
         if !fits {
             return Err(PackageError::bad(path, &self.name, "is no package name: 5 to 128 letters, digits or _+- ()"));
         }
-        let bytes =
-            |graph: &Graph| graph.to_bytes().map_err(|error| PackageError::Graph { path: path.to_owned(), error });
-        let mut files = vec![("model.onnx".to_owned(), bytes(&self.graph)?)];
-        let mut config = self.config.clone();
-        let float = self.float_graph.as_ref().map(bytes).transpose()?;
-        // An entry of an earlier package would point at a file that is not written.
-        if let Some(section) = config.as_object_mut() {
-            section.remove("float_weights");
-        }
-        let attachment = float.as_ref().map(|f| json!({"source": FLOAT_WEIGHTS, "sha256": sha256(f)}));
-        if let Some(entry) = &attachment {
-            match config.as_object_mut() {
-                Some(section) => {
-                    section.insert("float_weights".to_owned(), entry.clone());
-                }
-                None => config = json!({"float_weights": entry}),
-            }
-        }
-        let mut sections = Vec::new();
-        for (kind, specs, tensors) in
-            [("input", &self.inputs, &self.test_inputs), ("output", &self.outputs, &self.test_outputs)]
-        {
+        let Networks { mut files, mut attachments, weights, config } = self.networks(path)?;
+        let tensors = Tensors::new(&self.graph, (&self.inputs, &self.test_inputs), (&self.outputs, &self.test_outputs));
+        let mut section = |entries: &[Entry<'_>], kind: &str| -> Vec<Value> {
             let mut section = Vec::new();
-            for (i, spec) in specs.iter().enumerate() {
-                let name = format!("test_{kind}_{i}.npy");
-                let test = match tensors.get(i) {
-                    Some(tensor) => {
-                        let bytes = npy::write(tensor);
-                        let entry = json!({"source": name, "sha256": sha256(&bytes)});
-                        files.push((name, bytes));
-                        entry
-                    }
-                    None => Value::Null,
-                };
-                section.push(tensor_entry(spec, kind, test));
+            for (i, entry) in entries.iter().enumerate() {
+                let test = entry.test.map(|tensor| {
+                    let name = format!("test_{kind}_{i}.npy");
+                    let bytes = npy::write(tensor);
+                    let test = json!({"source": name, "sha256": sha256(&bytes)});
+                    files.push((name, bytes));
+                    test
+                });
+                section.push(tensors.describe(entry, kind == "input", test));
             }
-            sections.push(section);
-        }
-        files.push(("README.md".to_owned(), self.documentation.clone().into_bytes()));
-        let outputs = sections.pop().unwrap_or_default();
-        let inputs = sections.pop().unwrap_or_default();
+            section
+        };
+        let mut sections = [section(&tensors.inputs, "input"), section(&tensors.outputs, "output")];
+        files.push((DOCUMENTATION.to_owned(), self.documentation.clone().into_bytes()));
+        let description: String = self.description.chars().take(MAX_DESCRIPTION).collect();
         let mut rdf = json!({
             "format_version": "0.5.3",
             "type": "model",
             "name": self.name,
-            "description": self.description,
+            "description": description,
             "authors": self.authors.iter().map(|n| json!({"name": n})).collect::<Vec<_>>(),
-            "cite": self.cite.iter().map(|(text, doi)| match doi {
-                Some(doi) => json!({"text": text, "doi": doi}),
-                None => json!({"text": text}),
-            }).collect::<Vec<_>>(),
+            // The specification refuses citations without a DOI or an address.
+            "cite": self.cite.iter().filter_map(|(text, doi)| Some(json!({"text": text, "doi": doi.as_ref()?})))
+                .collect::<Vec<_>>(),
             "license": self.license,
             "tags": self.tags,
-            "documentation": "README.md",
+            "documentation": DOCUMENTATION,
             "version": "0.1.0",
-            "inputs": inputs,
-            "outputs": outputs,
-            "weights": {"onnx": {"source": "model.onnx", "sha256": sha256(&files[0].1), "opset_version": EXPORT_OPSET}},
-            "config": {"cytoscope": config},
         });
-        if let Some(section) =
-            self.tolerance.as_ref().and_then(|_| rdf.get_mut("config")).and_then(Value::as_object_mut)
-        {
-            let declaration = self.tolerance.unwrap_or_default().declaration();
-            section.insert("bioimageio".to_owned(), json!({"reproducibility_tolerance": declaration}));
+        if let Some(map) = rdf.as_object_mut() {
+            map.extend(carried.fields.clone());
+            for ((entries, samples), key) in sections.iter_mut().zip(&carried.samples).zip(["inputs", "outputs"]) {
+                add_samples(&mut files, path, entries, samples)?;
+                map.insert(key.to_owned(), json!(entries));
+            }
+            map.insert("weights".to_owned(), json!({"onnx": weights}));
+            map.insert("config".to_owned(), self.sections(config, carried));
         }
-        if let (Some(entry), Some(bytes), Some(map)) = (attachment, float, rdf.as_object_mut()) {
-            map.insert("attachments".to_owned(), json!([entry]));
-            files.push((FLOAT_WEIGHTS.to_owned(), bytes));
+        for (name, bytes) in &carried.attachments {
+            put(&mut files, path, name, bytes)?;
+            attachments.push(json!({"source": name, "sha256": sha256(bytes)}));
+        }
+        if let (false, Some(map)) = (attachments.is_empty(), rdf.as_object_mut()) {
+            map.insert("attachments".to_owned(), json!(attachments));
         }
         if let (false, Some(map)) = (self.covers.is_empty(), rdf.as_object_mut()) {
-            let mut names: Vec<&str> = Vec::new();
             for (name, bytes) in &self.covers {
-                if name.contains(['/', '\\']) || name == "rdf.yaml" || files.iter().any(|(taken, _)| taken == name) {
-                    return Err(PackageError::bad(
-                        path,
-                        name,
-                        "is no name for a cover: a plain name that no other file has",
-                    ));
-                }
-                names.push(name);
-                files.push((name.clone(), bytes.clone()));
+                put(&mut files, path, name, bytes)?;
             }
+            let names: Vec<&str> = self.covers.iter().map(|(name, _)| name.as_str()).collect();
             map.insert("covers".to_owned(), json!(names));
         }
-        let text = serde_yaml_ng::to_string(&rdf).map_err(|e| PackageError::bad(path, "rdf.yaml", e.to_string()))?;
-        files.push(("rdf.yaml".to_owned(), text.into_bytes()));
+        let text = serde_yaml_ng::to_string(&rdf).map_err(|e| PackageError::bad(path, DESCRIPTION, e.to_string()))?;
+        files.push((DESCRIPTION.to_owned(), text.into_bytes()));
         Ok(files)
     }
+
+    /// The networks' files and what the description says of them.
+    fn networks(&self, path: &Path) -> Result<Networks, PackageError> {
+        let bytes =
+            |graph: &Graph| graph.to_bytes().map_err(|error| PackageError::Graph { path: path.to_owned(), error });
+        // Other programs run the network in floats, which reproduces outputs closely.
+        let declared = bytes(self.float_graph.as_ref().unwrap_or(&self.graph))?;
+        let weights = json!({"source": WEIGHTS, "sha256": sha256(&declared), "opset_version": EXPORT_OPSET});
+        let mut files = vec![(WEIGHTS.to_owned(), declared)];
+        let mut attachments = Vec::new();
+        let mut config = self.config.as_object().cloned().unwrap_or_default();
+        // Entries of an earlier package would point at files that are not written.
+        for key in [QUANTIZED_KEY, OLD_FLOAT_KEY] {
+            config.remove(key);
+        }
+        config.insert(LAYOUT_KEY.to_owned(), json!(LAYOUT));
+        if self.float_graph.is_some() {
+            let quantized = bytes(&self.graph)?;
+            let entry = json!({"source": QUANTIZED_WEIGHTS, "sha256": sha256(&quantized)});
+            config.insert(QUANTIZED_KEY.to_owned(), entry.clone());
+            attachments.push(entry);
+            files.push((QUANTIZED_WEIGHTS.to_owned(), quantized));
+        }
+        Ok(Networks { files, attachments, weights, config })
+    }
+
+    /// The sections of `config`.
+    fn sections(&self, cytoscope: Map<String, Value>, carried: &Carried) -> Value {
+        let mut config = carried.config.clone();
+        config.insert("cytoscope".to_owned(), Value::Object(cytoscope));
+        if let Some(tolerance) = &self.tolerance {
+            let section = config.entry("bioimageio").or_insert_with(|| json!({}));
+            if let Some(section) = section.as_object_mut() {
+                section.insert("reproducibility_tolerance".to_owned(), tolerance.declaration());
+            }
+        }
+        Value::Object(config)
+    }
 }
 
-fn tensor_entry(spec: &TensorSpec, kind: &str, test: Value) -> Value {
-    let mut entry = Map::new();
-    entry.insert("id".to_owned(), json!(spec.id));
-    entry.insert("description".to_owned(), json!(spec.description));
-    entry.insert(
-        "axes".to_owned(),
-        spec.axes
-            .iter()
-            .map(|a| {
-                let mut axis = Map::new();
-                let (type_name, id) = match a.kind {
-                    AxisKind::Batch => ("batch", None),
-                    AxisKind::Channel => ("channel", None),
-                    AxisKind::Time => ("time", None),
-                    AxisKind::Index => ("index", None),
-                    AxisKind::Z => ("space", Some("z")),
-                    AxisKind::Y => ("space", Some("y")),
-                    AxisKind::X => ("space", Some("x")),
-                };
-                axis.insert("type".to_owned(), json!(type_name));
-                if let Some(id) = id {
-                    axis.insert("id".to_owned(), json!(id));
-                }
-                if a.kind == AxisKind::Channel {
-                    let names = if a.channel_names.is_empty() {
-                        let n = if let AxisSize::Fixed(n) = a.size { n } else { 1 };
-                        (0..n).map(|i| format!("channel{i}")).collect()
-                    } else {
-                        a.channel_names.clone()
-                    };
-                    axis.insert("channel_names".to_owned(), json!(names));
-                    return Value::Object(axis);
-                }
-                let size = match &a.size {
-                    AxisSize::Fixed(n) => json!(n),
-                    AxisSize::Step { min, step } => json!({"min": min, "step": step}),
-                    AxisSize::Reference { tensor, axis, offset, .. } => {
-                        json!({"tensor_id": tensor, "axis_id": axis, "offset": *offset as i64})
-                    }
-                    AxisSize::Free => json!({"min": 1, "max": null}),
-                };
-                if a.kind != AxisKind::Batch {
-                    axis.insert("size".to_owned(), size);
-                }
-                if let Some(um) = a.voxel_um {
-                    axis.insert("unit".to_owned(), json!("micrometer"));
-                    axis.insert("scale".to_owned(), json!(um));
-                }
-                if a.halo > 0 && kind == "output" {
-                    axis.insert("halo".to_owned(), json!(a.halo));
-                }
-                Value::Object(axis)
-            })
-            .collect(),
-    );
-    entry.insert("data".to_owned(), json!({"type": spec.dtype}));
-    if !spec.processing.is_empty() {
-        let steps: Vec<Value> = spec.processing.iter().map(step_entry).collect();
-        let key = if kind == "input" { "preprocessing" } else { "postprocessing" };
-        entry.insert(key.to_owned(), json!(steps));
-    }
-    if !test.is_null() {
-        entry.insert("test_tensor".to_owned(), test);
-    }
-    Value::Object(entry)
+/// The networks of a package that is written.
+struct Networks {
+    files: Vec<(String, Vec<u8>)>,
+    /// Entries of `attachments`.
+    attachments: Vec<Value>,
+    /// `weights.onnx`.
+    weights: Value,
+    /// `config.cytoscope`.
+    config: Map<String, Value>,
 }
 
-/// A step as 0.5 writes it: single per-channel parameters as plain numbers, statistics over space.
-fn step_entry(step: &Processing) -> Value {
-    let one = |values: &[f64]| if let [v] = values { json!(v) } else { json!(values) };
-    let axes = json!(["channel", "z", "y", "x"]);
-    match step {
-        Processing::Binarize { threshold } => json!({"id": "binarize", "kwargs": {"threshold": one(threshold)}}),
-        Processing::Clip { min, max } => json!({"id": "clip", "kwargs": {"min": min, "max": max}}),
-        Processing::EnsureDtype { dtype } => json!({"id": "ensure_dtype", "kwargs": {"dtype": dtype}}),
-        Processing::ScaleLinear { gain, offset } => {
-            json!({"id": "scale_linear", "kwargs": {"gain": one(gain), "offset": one(offset)}})
-        }
-        Processing::ScaleRange { min_percentile, max_percentile, eps } => json!({"id": "scale_range", "kwargs": {
-            "axes": axes, "min_percentile": min_percentile, "max_percentile": max_percentile, "eps": eps}}),
-        Processing::ZeroMeanUnitVariance { eps } => {
-            json!({"id": "zero_mean_unit_variance", "kwargs": {"axes": axes, "eps": eps}})
-        }
-        Processing::FixedZeroMeanUnitVariance { mean, std } => {
-            json!({"id": "fixed_zero_mean_unit_variance", "kwargs": {"mean": one(mean), "std": one(std)}})
-        }
-        Processing::ScaleMeanVariance { eps } => {
-            json!({"id": "scale_mean_variance", "kwargs": {"axes": axes, "eps": eps}})
-        }
-        Processing::Sigmoid => json!({"id": "sigmoid"}),
-        Processing::Softmax => json!({"id": "softmax"}),
+/// Adds the files of sample tensors, and their entries to those of the tensors.
+fn add_samples(
+    files: &mut Vec<(String, Vec<u8>)>,
+    path: &Path,
+    tensors: &mut [Value],
+    samples: &[Option<NamedBytes>],
+) -> Result<(), PackageError> {
+    for (tensor, sample) in tensors.iter_mut().zip(samples) {
+        let (Some((name, bytes)), Some(tensor)) = (sample, tensor.as_object_mut()) else { continue };
+        put(files, path, name, bytes)?;
+        tensor.insert("sample_tensor".to_owned(), json!({"source": name, "sha256": sha256(bytes)}));
     }
+    Ok(())
+}
+
+/// Adds a file; one that is there already under its name must have the same content.
+fn put(files: &mut Vec<(String, Vec<u8>)>, path: &Path, name: &str, bytes: &[u8]) -> Result<(), PackageError> {
+    let taken = files.iter().find(|(taken, _)| taken == name);
+    if taken.is_some_and(|(_, there)| there == bytes) {
+        return Ok(());
+    }
+    if taken.is_some() || name.contains(['/', '\\']) || name == DESCRIPTION || name == MARKER {
+        return Err(PackageError::bad(
+            path,
+            name,
+            "is no name for a file: expected a plain name that no other file has",
+        ));
+    }
+    files.push((name.to_owned(), bytes.to_vec()));
+    Ok(())
 }
 
 fn is_zip(path: &Path) -> bool {

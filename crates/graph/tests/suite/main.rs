@@ -9,6 +9,7 @@ mod documents;
 mod export;
 mod files;
 mod gradients;
+mod layout;
 mod networks;
 mod packages;
 mod passes;

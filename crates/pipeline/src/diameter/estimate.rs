@@ -5,10 +5,10 @@
 //! prediction is repeated at the better value.
 
 use super::{Certainty, DiameterEstimate};
-use crate::ops::{self, Elementwise};
+use crate::ops::{self, Elementwise, Reference, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::one::softmax_channels;
-use crate::stack::Stack;
+use crate::stack::{Stack, StackChannels};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_graph::Tensor;
@@ -18,7 +18,6 @@ use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear};
-use std::convert::Infallible;
 use std::ops::Range;
 
 /// Extents Z, Y, X beyond which only the middle of a stack is looked at.
@@ -258,30 +257,35 @@ impl Estimator<'_> {
             all => all,
         };
         let voxels = tile.iter().product::<usize>();
-        let channel = |c: usize| -> Vec<f32> {
-            let mut map = cut(values.get(c * voxels..(c + 1) * voxels).unwrap_or_default(), tile, shape);
-            let fixed = ops::fix(later, c, None, &mut Whole(&map));
-            if let Ok(Ok(chain)) = fixed {
-                ops::apply(&chain, &mut map);
-            }
-            map
-        };
-        let mut foreground = channel(model.segment_channel);
-        let seeds = (model.seed_channel != model.segment_channel).then(|| channel(model.seed_channel));
+        let channel = |c: usize| cut(values.get(c * voxels..(c + 1) * voxels).unwrap_or_default(), tile, shape);
+        let mut maps: Vec<Vec<f32>> = (0..model.output_channels).map(channel).collect();
+        let mut input = StackChannels { stack: self.stack, context: self.context, channels: self.channels };
+        let mut references = [Reference { id: &model.input_id, volume: &mut input }];
+        // A step that is not supported is refused where the whole stack is predicted.
+        if let Ok(chains) = ops::fix(later, &mut Maps(&maps), Statistics::Current, &mut references)? {
+            maps.iter_mut().zip(&chains).for_each(|(map, chain)| ops::apply(chain, map));
+        }
+        let seeds = (model.seed_channel != model.segment_channel).then(|| maps.get(model.seed_channel).cloned());
+        let seeds = seeds.flatten();
+        let mut foreground = maps.into_iter().nth(model.segment_channel).unwrap_or_default();
         let options = model.segment.scaled(scale);
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
         Ok(measured(&labels, count, shape, work, diameter))
     }
 }
 
-/// A map in memory as a stream for statistics.
-struct Whole<'a>(&'a [f32]);
+/// Maps in memory, for statistics.
+struct Maps<'a>(&'a [Vec<f32>]);
 
-impl ops::Stream for Whole<'_> {
-    type Error = Infallible;
+impl ops::Volume for Maps<'_> {
+    type Error = JobError;
 
-    fn each(&mut self, f: &mut dyn FnMut(Samples)) -> Result<(), Infallible> {
-        f(Samples::F32(self.0.to_vec()));
+    fn channels(&self) -> usize {
+        self.0.len()
+    }
+
+    fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
+        f(Samples::F32(self.0.get(channel).cloned().unwrap_or_default()));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The files of one input's results: their names, who may write over them, and how each is written.
 
-use super::Output;
 use super::prediction::Prediction;
+use super::{Output, map_ending};
 use crate::model::Task;
 use crate::{Context, JobError, Model, provenance, results};
 use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Files of one input's results.
 pub(super) struct Paths {
-    pub raw: PathBuf,
+    pub maps: PathBuf,
     pub labels: PathBuf,
     pub labels_wide: PathBuf,
     pub table: PathBuf,
@@ -24,12 +24,12 @@ pub(super) struct Paths {
 
 impl Paths {
     pub(super) fn all(self) -> [PathBuf; 6] {
-        [self.raw, self.labels, self.labels_wide, self.table, self.preview, self.provenance]
+        [self.maps, self.labels, self.labels_wide, self.table, self.preview, self.provenance]
     }
 
-    pub(super) fn new(out: &Path, stem: &str) -> Self {
+    pub(super) fn new(out: &Path, stem: &str, task: Task) -> Self {
         Self {
-            raw: out.join(format!("{stem}_raw.tif")),
+            maps: out.join(format!("{stem}{}", map_ending(task))),
             labels: out.join(format!("{stem}_labels.tif")),
             labels_wide: out.join(format!("{stem}_labels.ome.tif")),
             table: out.join(format!("{stem}_objects.csv")),
@@ -48,7 +48,7 @@ impl Paths {
         let input = inputs.first().copied().unwrap_or(Path::new(""));
         provenance::refuse_foreign_record(&self.provenance, input, overwrite)?;
         for (output, paths) in [
-            (Output::Raw, vec![&self.raw]),
+            (Output::Maps, vec![&self.maps]),
             (Output::Labels, vec![&self.labels, &self.labels_wide]),
             (Output::Table, vec![&self.table]),
             (Output::Preview, vec![&self.preview]),
@@ -64,11 +64,11 @@ impl Paths {
 /// What is being written slice by slice.
 #[derive(Default)]
 pub(super) struct Writers {
-    pub raw: Option<StackWriter>,
+    pub maps: Option<StackWriter>,
     pub labels: Option<StackWriter>,
 }
 
-fn raw_axes(times: usize) -> Axes {
+fn map_axes(times: usize) -> Axes {
     let text = if times > 1 { "TZCYX" } else { "ZCYX" };
     text.parse().unwrap_or_default()
 }
@@ -78,7 +78,7 @@ pub(super) fn label_axes(times: usize) -> Axes {
     text.parse().unwrap_or_default()
 }
 
-pub(super) fn raw_writer(
+pub(super) fn map_writer(
     path: &Path,
     model: &Model,
     meta: &ImageMeta,
@@ -89,7 +89,7 @@ pub(super) fn raw_writer(
     if times > 1 {
         shape.insert(0, times);
     }
-    let mut spec = WriteSpec::new(Container::ImageJ, raw_axes(times), shape, DType::F32);
+    let mut spec = WriteSpec::new(Container::ImageJ, map_axes(times), shape, DType::F32);
     spec.voxel_size_um = meta.voxel_size_um;
     spec.time_interval_secs = meta.time_interval_secs;
     spec.channels =
@@ -100,7 +100,7 @@ pub(super) fn raw_writer(
     Ok(StackWriter::create(path, &spec)?)
 }
 
-pub(super) fn write_raw(
+pub(super) fn write_maps(
     context: &Context,
     writer: &mut StackWriter,
     prediction: &mut Prediction,
@@ -117,8 +117,8 @@ pub(super) fn write_raw(
         if timed {
             shape.insert(0, 1);
         }
-        let _span = context.recorder.span(Stage::Write, "raw").bytes(values.len() * 4);
-        writer.write(&Array::new(raw_axes(if timed { 2 } else { 1 }), shape, values)?)?;
+        let _span = context.recorder.span(Stage::Write, "maps").bytes(values.len() * 4);
+        writer.write(&Array::new(map_axes(if timed { 2 } else { 1 }), shape, values)?)?;
         meter.add(1)?;
     }
     Ok(())

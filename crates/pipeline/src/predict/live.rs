@@ -1,6 +1,6 @@
 //! A prediction seen while it grows, tile by tile.
 
-use crate::ops::{Elementwise, Stream, apply, fix};
+use crate::ops::{Elementwise, Statistics, Volume, apply, fix};
 use cytoscope_graph::package::Processing;
 use cytoscope_volume::Samples;
 use std::convert::Infallible;
@@ -43,13 +43,17 @@ pub(super) struct Live<'a> {
     chains: Vec<Vec<Elementwise>>,
 }
 
-/// A stream that is never read.
-struct Nothing;
+/// A volume of so many channels that is never read.
+struct Nothing(usize);
 
-impl Stream for Nothing {
+impl Volume for Nothing {
     type Error = Infallible;
 
-    fn each(&mut self, _f: &mut dyn FnMut(Samples)) -> Result<(), Infallible> {
+    fn channels(&self) -> usize {
+        self.0
+    }
+
+    fn each(&mut self, _channel: usize, _f: &mut dyn FnMut(Samples)) -> Result<(), Infallible> {
         Ok(())
     }
 }
@@ -62,18 +66,15 @@ impl<'a> Live<'a> {
         softmax: bool,
         postprocessing: &[Processing],
     ) -> Self {
-        use Processing::{ScaleMeanVariance, ScaleRange, Softmax, ZeroMeanUnitVariance};
-        let rests_on_whole = |step: &Processing| {
-            matches!(step, ScaleMeanVariance { .. } | ScaleRange { .. } | ZeroMeanUnitVariance { .. } | Softmax)
-        };
+        let rests_on_whole = |step: &Processing| step.needs_statistics() || matches!(step, Processing::Softmax);
         let fixed = postprocessing.iter().position(rests_on_whole).unwrap_or(postprocessing.len());
         let steps = postprocessing.get(..fixed).unwrap_or_default();
-        let chain = |channel| match fix(steps, channel, None, &mut Nothing) {
-            Ok(Ok(chain)) => chain,
-            Ok(Err(_)) => Vec::new(),
+        let chains = match fix(steps, &mut Nothing(volume.channels), Statistics::Current, &mut []) {
+            Ok(Ok(chains)) => chains,
+            Ok(Err(_)) => vec![Vec::new(); volume.channels],
         };
         sink.begin(volume);
-        Self { sink, softmax, chains: (0..volume.channels).map(chain).collect() }
+        Self { sink, softmax, chains }
     }
 
     pub(super) fn is_due(&self) -> bool {

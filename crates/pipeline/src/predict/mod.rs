@@ -19,7 +19,7 @@ use crate::error::naming;
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::job::check_threads;
 use crate::wire;
-use crate::{Context, Event, JobError, JobErrorKind, Model, provenance};
+use crate::{Context, Event, JobError, JobErrorKind, Model, Task, provenance};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::OpenOptions;
 use cytoscope_objects::SegmentOptions;
@@ -35,8 +35,10 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Output {
-    /// The network's output, 32-bit float: `NAME_raw.tif`.
-    Raw,
+    /// The network's output, 32-bit float: `NAME_probability.tif`, or `NAME_prediction.tif` for a stain. Jobs of earlier versions
+    /// call it `raw`.
+    #[serde(alias = "raw")]
+    Maps,
     /// The objects: `NAME_labels.tif`.
     Labels,
     /// Their measurements: `NAME_objects.csv`.
@@ -50,11 +52,12 @@ impl std::str::FromStr for Output {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "raw" => Ok(Self::Raw),
+            // `raw` is what earlier versions called it.
+            "maps" | "raw" => Ok(Self::Maps),
             "labels" => Ok(Self::Labels),
             "table" => Ok(Self::Table),
             "preview" => Ok(Self::Preview),
-            _ => Err(format!("\"{text}\" is no output: expected raw, labels, table or preview")),
+            _ => Err(format!("\"{text}\" is no output: expected maps, labels, table or preview")),
         }
     }
 }
@@ -184,6 +187,27 @@ const MAX_TILE_EDGE: usize = 1 << 20;
 /// Endings of files taken from folders.
 const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
 
+/// Endings of the maps a prediction writes; the last is that of earlier versions.
+const MAP_ENDINGS: [&str; 3] = ["_probability.tif", "_prediction.tif", "_raw.tif"];
+
+/// Ending of the maps that a model of a task writes.
+pub(crate) fn map_ending(task: Task) -> &'static str {
+    match task {
+        Task::Segmentation => MAP_ENDINGS[0],
+        Task::LabelFree => MAP_ENDINGS[1],
+    }
+}
+
+/// The stem of the results that a file belongs to if it is a prediction's map, by its name alone.
+pub fn map_stem(name: &str) -> Option<&str> {
+    MAP_ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))
+}
+
+/// The files that maps of a prediction with this stem may have, those written now first.
+pub fn map_files(stem: &str) -> [String; 3] {
+    MAP_ENDINGS.map(|ending| format!("{stem}{ending}"))
+}
+
 /// The files of inputs: files as they are, folders by their stacks, in order.
 ///
 /// # Errors
@@ -226,10 +250,9 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
 pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_result = |file: &Path| {
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        ["_raw.tif", "_labels.tif", "_labels.ome.tif"]
-            .iter()
-            .filter_map(|ending| name.strip_suffix(ending))
-            .any(|stem| file.with_file_name(format!("{stem}_provenance.json")).is_file())
+        let of_labels = ["_labels.tif", "_labels.ome.tif"].iter().filter_map(|ending| name.strip_suffix(ending));
+        of_labels.into_iter().any(|stem| file.with_file_name(format!("{stem}_provenance.json")).is_file())
+            || (map_stem(&name).is_some() && provenance::is_of_prediction(file))
     };
     let of_stacks: BTreeSet<(Option<PathBuf>, String)> = files
         .iter()
@@ -311,9 +334,9 @@ impl PredictJob {
             });
         }
         let stems = stems(&files);
-        self.refuse_inputs(&files, &stems)?;
         let model = Model::load(&self.model)?;
         diameter::check(self.diameter, &model)?;
+        self.refuse_inputs(&files, &stems, model.task)?;
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the results' record could not name it";
@@ -371,12 +394,12 @@ impl PredictJob {
     }
 
     /// Refuses a job whose results would overwrite its inputs.
-    fn refuse_inputs(&self, files: &[PathBuf], stems: &[String]) -> Result<(), JobError> {
+    fn refuse_inputs(&self, files: &[PathBuf], stems: &[String], task: Task) -> Result<(), JobError> {
         let Ok(out) = self.out.canonicalize() else { return Ok(()) };
         let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
         // Existing paths as the disk spells them: it may not tell upper case from lower.
         let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
-        match stems.iter().flat_map(|stem| files::Paths::new(&out, stem).all()).find(is_input) {
+        match stems.iter().flat_map(|stem| files::Paths::new(&out, stem, task).all()).find(is_input) {
             None => Ok(()),
             Some(path) => Err(StorageError::IsInput { path }.into()),
         }
@@ -446,7 +469,21 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn maps_are_known_by_the_name_of_earlier_versions() {
+        let read: BTreeSet<Output> = serde_json::from_str(r#"["raw", "labels", "maps"]"#).unwrap();
+        assert_eq!(read, [Output::Maps, Output::Labels].into());
+        assert_eq!(serde_json::to_string(&read).unwrap(), r#"["maps","labels"]"#);
+        assert_eq!("raw".parse(), Ok(Output::Maps));
+        assert_eq!("maps".parse(), Ok(Output::Maps));
+        for name in ["x_probability.tif", "x_prediction.tif", "x_raw.tif"] {
+            assert_eq!(map_stem(name), Some("x"));
+        }
+        assert_eq!(map_stem("x_labels.tif"), None);
+    }
 
     #[test]
     fn stems_drop_endings_and_never_collide() {

@@ -1,21 +1,21 @@
 //! One input from file to files.
 
-use super::files::{Paths, Writers, label_axes, label_writer, raw_writer, table_text, write_raw};
+use super::files::{Paths, Writers, label_axes, label_writer, map_writer, table_text, write_maps};
 use super::grid::{ModelView, model_shape};
 use super::infer::{Run, Seams};
 use super::label::{self, Labels};
 use super::live::{Live, LiveSink, LiveVolume};
 use super::plan::{Budget, Volume, plan};
-use super::prediction::{Prediction, RawChannel};
+use super::prediction::{Prediction, Unprocessed};
 use super::{InputReport, Output, PredictJob, preview};
 use crate::devices::{Chosen, ChosenEngine};
 use crate::diameter::{DiameterRequest, DiameterUnit, Estimator, Found, ObjectDiameter};
 use crate::model::Task;
-use crate::ops;
+use crate::ops::{self, Reference, Statistics};
 use crate::provenance::{InputRecord, Parts};
 use crate::results::{Publication, kept_aside};
 use crate::spool::Spool;
-use crate::stack::{ChannelStream, Extents, Stack};
+use crate::stack::{Extents, Stack, StackChannels};
 use crate::{Context, JobError, Model, provenance};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::ImageMeta;
@@ -73,10 +73,10 @@ pub(super) fn predict(
     };
     let wanted: BTreeSet<Output> = match (job.outputs.is_empty(), model.task) {
         (false, _) => job.outputs.clone(),
-        (true, Task::Segmentation) => [Output::Raw, Output::Labels, Output::Table].into(),
-        (true, Task::LabelFree) => [Output::Raw].into(),
+        (true, Task::Segmentation) => [Output::Maps, Output::Labels, Output::Table].into(),
+        (true, Task::LabelFree) => [Output::Maps].into(),
     };
-    let paths = Paths::new(&job.out, stem);
+    let paths = Paths::new(&job.out, stem, model.task);
     let files: Vec<PathBuf> = std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES).collect();
     let watched = |files: &[PathBuf]| files.iter().map(|file| InputRecord::of(file)).collect::<Vec<_>>();
     let read_from = watched(&files);
@@ -104,7 +104,7 @@ pub(super) fn predict(
         recorder: context.recorder.clone(),
         interrupt: context.interrupt(),
     };
-    let chains_of = |stack: &Stack| fixed_chains(context, model, &channels, stack);
+    let chains_of = |stack: &Stack| stack.preprocessing(context, model, &channels);
     let mut first_chains = None;
     let diameter = match model.object_diameter_um {
         None => None,
@@ -158,8 +158,8 @@ pub(super) fn predict(
     }
 
     let mut writers = Writers::default();
-    if wanted.contains(&Output::Raw) {
-        writers.raw = Some(raw_writer(&paths.raw, model, &meta, &extents.zyx, times.len())?);
+    if wanted.contains(&Output::Maps) {
+        writers.maps = Some(map_writer(&paths.maps, model, &meta, &extents.zyx, times.len())?);
     }
     let mut counts = Vec::new();
     let mut rows: Vec<(usize, Vec<ObjectRow>)> = Vec::new();
@@ -204,8 +204,8 @@ pub(super) fn predict(
         drop(view);
         context.recorder.mark_memory("predicted");
         postprocess(context, model, &channels, &stack, later, &mut prediction)?;
-        if let Some(writer) = &mut writers.raw {
-            write_raw(context, writer, &mut prediction, times.len() > 1)?;
+        if let Some(writer) = &mut writers.maps {
+            write_maps(context, writer, &mut prediction, times.len() > 1)?;
         }
         if preview && !objects && shown_prediction.is_none() {
             shown_prediction = Some(prediction.read(context, 0, shown..shown + 1)?);
@@ -260,7 +260,7 @@ pub(super) fn predict(
     }
     let span = context.recorder.span(Stage::Write, "finish");
     let mut publication = Publication::default();
-    if let Some(writer) = writers.raw.take() {
+    if let Some(writer) = writers.maps.take() {
         publication.add(writer.finish_unpublished()?);
     }
     if let Some(writer) = writers.labels.take() {
@@ -331,21 +331,6 @@ pub(super) fn predict(
     Ok(report)
 }
 
-/// The preprocessing of each channel of a stack, its statistics worked out.
-pub(crate) fn fixed_chains(
-    context: &Context,
-    model: &Model,
-    channels: &[usize],
-    stack: &Stack,
-) -> Result<Vec<Vec<ops::Elementwise>>, JobError> {
-    let fixed = channels.iter().enumerate().map(|(of_model, &channel)| {
-        let mut stream = ChannelStream { stack, context, channel };
-        ops::fix(&model.preprocessing, of_model, None, &mut stream)?
-            .map_err(|step| JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported")))
-    });
-    fixed.collect()
-}
-
 /// The diameter given, or an estimate.
 fn used_diameter(
     request: DiameterRequest,
@@ -408,7 +393,7 @@ pub(crate) fn object_diameter(
         options: &options,
         stack: &stack,
         channels: &channels,
-        chains: &fixed_chains(context, model, &channels, &stack)?,
+        chains: &stack.preprocessing(context, model, &channels)?,
         voxel_um: voxel.known,
     };
     used_diameter(job.diameter, nominal_um, &estimator)
@@ -546,23 +531,15 @@ fn postprocess(
     steps: &[Processing],
     prediction: &mut Prediction,
 ) -> Result<(), JobError> {
-    let reference = if steps.iter().any(|s| matches!(s, Processing::ScaleMeanVariance { .. })) {
-        let channel = channels.first().copied().unwrap_or(0);
-        let mut moments = cytoscope_volume::statistics::Moments::default();
-        ops::Stream::each(&mut ChannelStream { stack, context, channel }, &mut |s| moments.add(&s))?;
-        Some(moments)
-    } else {
-        None
-    };
-    for channel in 0..prediction.channels {
-        let chain = ops::fix(steps, channel, reference, &mut RawChannel { prediction, channel })?.map_err(|step| {
-            JobError::model(
-                model.name.clone(),
-                format!("postprocessing step {step} is supported as the first step only"),
-            )
-        })?;
-        prediction.chains[channel] = chain;
-    }
+    let mut input = StackChannels { stack, context, channels };
+    let mut references = [Reference { id: &model.input_id, volume: &mut input }];
+    let chains = ops::fix(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
+    prediction.chains = chains.map_err(|step| {
+        JobError::model(
+            model.name.clone(),
+            format!("postprocessing step {step} is not supported (softmax is, as the first step)"),
+        )
+    })?;
     Ok(())
 }
 

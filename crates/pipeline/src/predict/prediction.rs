@@ -1,7 +1,7 @@
 //! What the network made, kept in a spool on the model's grid and read back on the input's.
 
 use super::label::MapSource;
-use crate::ops::{Elementwise, Stream, apply};
+use crate::ops::{Elementwise, Volume, apply};
 use crate::spool::Spool;
 use crate::{Context, JobError};
 use cytoscope_profile::Stage;
@@ -76,19 +76,20 @@ impl MapSource for Prediction {
     }
 }
 
-/// One channel of a prediction before postprocessing, as a stream for statistics.
-pub(crate) struct RawChannel<'a> {
-    pub prediction: &'a mut Prediction,
-    pub channel: usize,
-}
+/// A prediction before postprocessing, for statistics.
+pub(crate) struct Unprocessed<'a>(pub &'a mut Prediction);
 
-impl Stream for RawChannel<'_> {
+impl Volume for Unprocessed<'_> {
     type Error = JobError;
 
-    fn each(&mut self, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
-        let p = &mut *self.prediction;
+    fn channels(&self) -> usize {
+        self.0.channels
+    }
+
+    fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
+        let p = &mut *self.0;
         for slice in 0..p.model_shape[0] {
-            let at = slice * p.channels + self.channel;
+            let at = slice * p.channels + channel;
             p.spool.read(at..at + 1, &mut p.buffer)?;
             f(Samples::F32(p.buffer.clone()));
         }

@@ -15,7 +15,9 @@ pub use search::{Candidate, FloatLayer};
 pub use speed::TileTime;
 pub use teach::{Lesson, Taught, TaughtReport, Teacher};
 
+use crate::package_test::{test_inputs, test_outputs};
 use crate::packages::{self, Quantized};
+use crate::tensors::preprocess;
 use crate::{Context, JobError, Model, Task, find_model};
 use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
@@ -275,7 +277,7 @@ impl QuantizeJob {
         }
         let path = &package.path;
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
-        let (inputs, from) = match (own, self.mode) {
+        let (raw, from) = match (own, self.mode) {
             (Some((inputs, _)), _) => {
                 notes.push(
                     "measured on the package's test tensor alone: give stacks like those it will see with --calibrate"
@@ -285,7 +287,7 @@ impl QuantizeJob {
             }
             (None, QuantizeMode::Dynamic) => {
                 notes.push("errors and times are those of a made-up tile: give stacks with --calibrate".to_owned());
-                (packages::test_or_made_up(package)?.0, "a made-up tile")
+                (test_inputs(package)?, "a made-up tile")
             }
             (None, QuantizeMode::Static | QuantizeMode::Qat) => {
                 return Err(JobError::Mismatch {
@@ -306,6 +308,8 @@ impl QuantizeJob {
             }
             Ok(Tile { values, from: from.clone() })
         };
+        let shown = path.display().to_string();
+        let inputs = preprocess(&shown, &package.inputs, package.declared_graph(), &raw)?;
         inputs.into_iter().take(1).map(tile).collect()
     }
 
@@ -352,11 +356,19 @@ impl QuantizeJob {
         graph: Graph,
         report: &mut QuantizeReport,
     ) -> Result<(), JobError> {
-        let bad = |e: &dyn std::fmt::Display| JobError::model(package.path.display().to_string(), e.to_string());
-        let (inputs, before) = packages::test_or_made_up(package)?;
+        let inputs = test_inputs(package)?;
         let mut meter = context.meter("write", 2, "steps");
-        // Other programs test the package with these: what the written network itself makes of the test inputs.
-        let after = packages::run_reference(&graph, inputs.clone()).map_err(|e| bad(&e))?;
+        // Other programs test the package with these: what the declared network makes of the test inputs.
+        let shown = package.path.display().to_string();
+        let outputs = |graph: &Graph| test_outputs(&shown, &package.inputs, &package.outputs, graph, &inputs);
+        let of_floats = outputs(&source)?;
+        let (test_outputs, tolerance) = if self.without_float {
+            let of_integers = outputs(&graph)?;
+            let tolerance = tolerance(&of_floats, &of_integers);
+            (of_integers, Some(tolerance))
+        } else {
+            (of_floats, None)
+        };
         meter.add(1)?;
         let record = serde_json::json!({
             "mode": report.mode,
@@ -372,26 +384,25 @@ impl QuantizeJob {
             "calibration_tiles": report.calibration_tiles,
             "held_out_tiles": report.held_out_tiles,
         });
-        let quantized = Quantized {
-            tolerance: tolerance(&before, &after),
-            graph,
-            float_graph: (!self.without_float).then_some(source),
-            test_outputs: after,
-            record,
-        };
+        let quantized =
+            Quantized { tolerance, graph, float_graph: (!self.without_float).then_some(source), test_outputs, record };
         packages::save_quantized(package, inputs, quantized, &self.out, self.overwrite)?;
         meter.add(1)
     }
 }
 
+/// Greatest absolute tolerance that may be declared, as a share of an output's greatest value, by the specification.
+const GREATEST_ABSOLUTE: f64 = 0.01;
+
 /// How far another program's result may be off: sums in another order move values to the next step of a quantized tensor, which
 /// together stays below what quantizing itself does to the outputs.
 fn tolerance(float: &[Tensor], quantized: &[Tensor]) -> Tolerance {
-    let usual = Tolerance::default();
     let pairs = float.iter().zip(quantized).filter_map(|(a, b)| Some((a.as_f32()?, b.as_f32()?)));
     let largest = pairs.flat_map(|(a, b)| a.iter().zip(b)).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
-    let absolute = if largest.is_finite() { usual.absolute.max(largest) } else { usual.absolute };
-    Tolerance { absolute, outside_ppm: 1000.0, ..usual }
+    let greatest = |t: &Tensor| t.to_f64_vec().into_iter().fold(0.0, f64::max);
+    let most = quantized.iter().map(|t| greatest(t) * GREATEST_ABSOLUTE).fold(f64::INFINITY, f64::min);
+    let absolute = largest.max(Tolerance::default().absolute).min(most);
+    Tolerance { absolute, relative: 1e-2, outside_ppm: 1000.0 }
 }
 
 /// `most` of some tiles, evenly.

@@ -67,7 +67,7 @@ const LABEL_FREE: Words = Words {
 };
 
 /// What programs write beside images and nobody trains on.
-const BY_PRODUCTS: [&str; 4] = ["_flows", "_cp_outlines", "_outlines", "_cp_output"];
+const BY_PRODUCTS: [&str; 6] = ["_flows", "_cp_outlines", "_outlines", "_cp_output", "_probability", "_prediction"];
 
 fn words(task: Task) -> &'static Words {
     match task {

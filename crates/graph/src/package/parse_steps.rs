@@ -1,0 +1,231 @@
+//! Pre- and postprocessing steps of a description.
+
+use super::parse::{DIVISORS, MAX_ITEMS, Reader, canonical_axis_id, shown};
+use super::{AxisKind, AxisSize, AxisSpec, PackageError, Processing, StatisticsAxes};
+use serde_json::Value;
+use std::ops::RangeInclusive;
+
+/// Values images and thresholds can have: engines compute in 32-bit floats.
+const VALUES: RangeInclusive<f64> = -(f32::MAX as f64)..=f32::MAX as f64;
+/// What is added to a divisor against zero; the specification recommends 1e-6, and an image's units may be large.
+const EPSILONS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=1e6;
+/// Percentiles.
+const PERCENTILES: RangeInclusive<f64> = 0.0..=100.0;
+/// Types a tensor can be cast to.
+const DTYPES: [&str; 11] =
+    ["float32", "float64", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "bool"];
+
+/// The tensor that steps belong to.
+pub(super) struct StepsOf<'a> {
+    /// Its id.
+    pub tensor: &'a str,
+    /// Its axes.
+    pub axes: &'a [AxisSpec],
+    /// Ids of its axes.
+    pub ids: &'a [String],
+    /// The key that names a step: `id`, or `name` in 0.4.
+    pub key: &'a str,
+}
+
+impl StepsOf<'_> {
+    fn kind(&self, id: &str) -> Option<AxisKind> {
+        let at = self.ids.iter().position(|own| own == id)?;
+        self.axes.get(at).map(|axis| axis.kind)
+    }
+
+    /// Channels of the tensor, where the description says them.
+    fn channels(&self) -> Option<usize> {
+        match self.axes.iter().find(|a| a.kind == AxisKind::Channel)?.size {
+            AxisSize::Fixed(n) => Some(n),
+            _ => None,
+        }
+    }
+}
+
+/// Parameters of one step.
+struct Parameters<'a> {
+    reader: &'a Reader<'a>,
+    of: &'a StepsOf<'a>,
+    kwargs: &'a Value,
+    /// What messages call the step.
+    part: String,
+}
+
+impl Parameters<'_> {
+    fn bad(&self, problem: impl Into<String>) -> PackageError {
+        self.reader.bad(&self.part, problem)
+    }
+
+    fn optional(&self, name: &str, range: &RangeInclusive<f64>) -> Result<Option<f64>, PackageError> {
+        self.reader.number(&self.part, self.kwargs, name, range)
+    }
+
+    fn number(&self, name: &str, default: Option<f64>, range: &RangeInclusive<f64>) -> Result<f64, PackageError> {
+        self.optional(name, range)?.or(default).ok_or_else(|| self.bad(format!("needs {name}")))
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.kwargs.get(name).and_then(Value::as_str)
+    }
+
+    /// One number, or one a channel.
+    fn per_channel(
+        &self,
+        name: &str,
+        default: Option<f64>,
+        range: &RangeInclusive<f64>,
+    ) -> Result<Vec<f64>, PackageError> {
+        let Some(Value::Array(list)) = self.kwargs.get(name) else {
+            return self.number(name, default, range).map(|v| vec![v]);
+        };
+        if list.is_empty() {
+            return Err(self.bad(format!("has no numbers in {name}")));
+        }
+        let along = self.text("axis").map(canonical_axis_id);
+        if let Some(axis) = along.filter(|axis| self.of.kind(axis) != Some(AxisKind::Channel)) {
+            return Err(self.bad(format!("has values along axis {axis}: only values along the channels are supported")));
+        }
+        let values: Vec<f64> =
+            list.iter().map(|v| self.reader.in_range(&self.part, name, v, range)).collect::<Result<_, _>>()?;
+        if let Some(channels) = self.of.channels().filter(|n| values.len() != 1 && values.len() != *n) {
+            return Err(self.bad(format!("has {} values in {name}, the tensor has {channels} channels", values.len())));
+        }
+        Ok(values)
+    }
+
+    /// The axes of a step's statistics: all of them where none are given.
+    fn statistics_axes(&self) -> Result<StatisticsAxes, PackageError> {
+        let listed: Vec<String> = match self.kwargs.get("axes") {
+            None | Some(Value::Null) => return Ok(StatisticsAxes { batch: true, channel: true }),
+            // 0.4 writes letters.
+            Some(Value::String(letters)) => letters.chars().map(|c| c.to_string()).collect(),
+            Some(Value::Array(ids)) => ids.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            Some(other) => return Err(self.bad(format!("has axes {}: expected a list of axis ids", shown(other)))),
+        };
+        let mut kinds = Vec::new();
+        for id in &listed {
+            let kind = self.of.kind(canonical_axis_id(id));
+            kinds.push(kind.ok_or_else(|| {
+                let own = self.of.ids.join(", ");
+                self.bad(format!("takes statistics over axis {}, the tensor has {own}", shown(&id.as_str().into())))
+            })?);
+        }
+        let own = |a: &&AxisSpec| !matches!(a.kind, AxisKind::Batch | AxisKind::Channel);
+        if let Some(left_out) = self.of.axes.iter().filter(own).find(|a| !kinds.contains(&a.kind)) {
+            return Err(self.bad(format!(
+                "takes statistics for each position along axis {} by itself: only statistics over all axes of space and time \
+                 are supported",
+                left_out.kind.id()
+            )));
+        }
+        Ok(StatisticsAxes { batch: kinds.contains(&AxisKind::Batch), channel: kinds.contains(&AxisKind::Channel) })
+    }
+
+    fn percentiles(&self) -> Result<(f64, f64), PackageError> {
+        let low = self.number("min_percentile", Some(0.0), &PERCENTILES)?;
+        let high = self.number("max_percentile", Some(100.0), &PERCENTILES)?;
+        if low >= high {
+            return Err(self.bad(format!("has percentiles {low} and {high}")));
+        }
+        Ok((low, high))
+    }
+
+    /// Limits given as values, as percentiles, or one as each.
+    fn clip(&self) -> Result<Vec<Processing>, PackageError> {
+        let (min, max) = (self.optional("min", &VALUES)?, self.optional("max", &VALUES)?);
+        if let (Some(low), Some(high)) = (min, max)
+            && low > high
+        {
+            return Err(self.bad(format!("has min {low} above max {high}")));
+        }
+        let min_percentile = self.optional("min_percentile", &PERCENTILES)?;
+        let max_percentile = self.optional("max_percentile", &PERCENTILES)?;
+        if min_percentile.is_none() && max_percentile.is_none() {
+            return Ok(vec![Processing::Clip { min, max }]);
+        }
+        if (min.is_some() && min_percentile.is_some()) || (max.is_some() && max_percentile.is_some()) {
+            return Err(self.bad("gives a limit as a value and as a percentile: expected one of them"));
+        }
+        self.percentiles()?;
+        let mut steps = Vec::new();
+        if min.is_some() || max.is_some() {
+            steps.push(Processing::Clip { min, max });
+        }
+        steps.push(Processing::ClipPercentiles { min_percentile, max_percentile, axes: self.statistics_axes()? });
+        Ok(steps)
+    }
+
+    fn fixed(&self) -> Result<Processing, PackageError> {
+        Ok(Processing::FixedZeroMeanUnitVariance {
+            mean: self.per_channel("mean", None, &VALUES)?,
+            std: self.per_channel("std", None, &DIVISORS)?,
+        })
+    }
+
+    fn ensure_dtype(&self) -> Result<Processing, PackageError> {
+        let dtype = self.reader.text(self.kwargs, "dtype")?;
+        if !DTYPES.contains(&dtype.as_str()) {
+            return Err(self.bad(format!("has dtype {}: expected one of {}", shown(&dtype.into()), DTYPES.join(", "))));
+        }
+        Ok(Processing::EnsureDtype { dtype })
+    }
+}
+
+impl Reader<'_> {
+    /// The steps of a tensor.
+    pub(super) fn processing(&self, of: &StepsOf<'_>, steps: Option<&Value>) -> Result<Vec<Processing>, PackageError> {
+        let Some(list) = steps.and_then(Value::as_array) else { return Ok(Vec::new()) };
+        if list.len() > MAX_ITEMS {
+            return Err(self.bad(of.tensor, "has too many processing steps"));
+        }
+        let steps = list.iter().map(|step| self.step(of, step)).collect::<Result<Vec<_>, _>>()?;
+        Ok(steps.into_iter().flatten().collect())
+    }
+
+    fn step(&self, of: &StepsOf<'_>, step: &Value) -> Result<Vec<Processing>, PackageError> {
+        let id = self.text(step, of.key)?;
+        let kwargs = step.get("kwargs").unwrap_or(&Value::Null);
+        let p = Parameters { reader: self, of, kwargs, part: format!("{}.{id}", of.tensor) };
+        let mode = p.text("mode");
+        if mode == Some("per_dataset") {
+            return Err(p.bad("asks for statistics over a data set: only those of one stack are supported"));
+        }
+        let eps = || p.number("eps", Some(1e-6), &EPSILONS);
+        Ok(vec![match id.as_str() {
+            "binarize" => Processing::Binarize { threshold: p.per_channel("threshold", None, &VALUES)? },
+            "clip" => return p.clip(),
+            "ensure_dtype" => p.ensure_dtype()?,
+            "scale_linear" => Processing::ScaleLinear {
+                gain: p.per_channel("gain", Some(1.0), &VALUES)?,
+                offset: p.per_channel("offset", Some(0.0), &VALUES)?,
+            },
+            "scale_range" => {
+                let (min_percentile, max_percentile) = p.percentiles()?;
+                let reference_tensor = p.text("reference_tensor").map(str::to_owned);
+                let axes = p.statistics_axes()?;
+                Processing::ScaleRange { min_percentile, max_percentile, eps: eps()?, axes, reference_tensor }
+            }
+            "fixed_zero_mean_unit_variance" => p.fixed()?,
+            "zero_mean_unit_variance" if mode == Some("fixed") => p.fixed()?,
+            "zero_mean_unit_variance" => Processing::ZeroMeanUnitVariance { eps: eps()?, axes: p.statistics_axes()? },
+            "scale_mean_variance" => Processing::ScaleMeanVariance {
+                eps: eps()?,
+                axes: p.statistics_axes()?,
+                reference_tensor: p.text("reference_tensor").map(str::to_owned).unwrap_or_default(),
+            },
+            "sigmoid" => Processing::Sigmoid,
+            "softmax" => {
+                match p.text("axis").map(canonical_axis_id).filter(|a| of.kind(a) != Some(AxisKind::Channel)) {
+                    None => Processing::Softmax,
+                    Some(axis) => return Err(p.bad(format!("runs along axis {axis}: only the channels are supported"))),
+                }
+            }
+            _ => {
+                return Err(p.bad(
+                    "is an unknown processing step: known are binarize, clip, ensure_dtype, scale_linear, scale_range, \
+                     zero_mean_unit_variance, fixed_zero_mean_unit_variance, scale_mean_variance, sigmoid, softmax",
+                ));
+            }
+        }])
+    }
+}

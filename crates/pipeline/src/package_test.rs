@@ -1,0 +1,190 @@
+//! A package's own test, as bioimage.io runs it: test inputs through preprocessing, network and postprocessing must give the
+//! test outputs.
+
+use crate::JobError;
+use crate::tensors::{postprocess, preprocess, run_reference};
+use crate::verify;
+use cytoscope_graph::package::{AxisKind, AxisSize, Package, TensorSpec, compare};
+use cytoscope_graph::{Dim, ElementType, Graph, GraphError, Tensor, ValueId};
+use std::fmt;
+
+/// Most values of a made-up test input: 256 MiB.
+const MAX_TEST_VALUES: usize = 1 << 26;
+/// Voxels along a free axis of made-up test inputs.
+const TEST_EDGE: usize = 16;
+
+/// How a package's own test went.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TestResult {
+    /// Its outputs are reproduced within its tolerance.
+    Reproduced,
+    /// They are reproduced only where its pre- and postprocessing are left out.
+    NetworkAlone,
+    /// They are not reproduced; how far they are off.
+    Differs(String),
+    /// It has no test tensors.
+    None,
+}
+
+impl fmt::Display for TestResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reproduced => f.write_str("its test outputs are reproduced"),
+            Self::NetworkAlone => f.write_str(
+                "its test outputs are NOT reproduced with its pre- and postprocessing, only by the network alone; test outputs made \
+                 with them are kept instead",
+            ),
+            Self::Differs(how) => write!(f, "its test outputs are NOT reproduced: {how}"),
+            Self::None => {
+                f.write_str("it has no test tensors; the network runs, and its results here are kept as the test")
+            }
+        }
+    }
+}
+
+/// A package's own test, run on the reference executor.
+pub(crate) struct TestRun {
+    pub result: TestResult,
+    /// Test inputs: the package's, or made-up ones.
+    pub inputs: Vec<Tensor>,
+    /// What the network is given for them.
+    pub network_inputs: Vec<Tensor>,
+    /// What the declared network makes of that.
+    pub network_outputs: Vec<Tensor>,
+    /// The test outputs to keep: the package's, or those made here where it has none that fit.
+    pub outputs: Vec<Tensor>,
+}
+
+/// Runs a package's own test on the reference executor.
+///
+/// # Errors
+/// [`JobError::Model`] if a test tensor is at fault, a step is not supported, or the network does not run.
+pub fn test(package: &Package) -> Result<TestResult, JobError> {
+    let stored = package.test_tensors().map_err(|e| model(package, &e))?;
+    if stored.is_none() { Ok(TestResult::None) } else { run(package).map(|run| run.result) }
+}
+
+/// What the network is given in a package's own test, and what the reference executor makes of that for its declared weights.
+///
+/// # Errors
+/// As [`test`].
+pub fn network_test(package: &Package) -> Result<(Vec<Tensor>, Vec<Tensor>), JobError> {
+    run(package).map(|run| (run.network_inputs, run.network_outputs))
+}
+
+/// Test outputs of a package that is about to be written: what its network makes of test inputs, with pre- and postprocessing.
+///
+/// # Errors
+/// As [`test`]; `name` names the package.
+pub fn test_outputs(
+    name: &str,
+    inputs: &[TensorSpec],
+    outputs: &[TensorSpec],
+    graph: &Graph,
+    test_inputs: &[Tensor],
+) -> Result<Vec<Tensor>, JobError> {
+    let given = preprocess(name, inputs, graph, test_inputs)?;
+    let made = run_reference(graph, given).map_err(|e| JobError::model(name, e))?;
+    postprocess(name, outputs, made, inputs, test_inputs)
+}
+
+fn model(package: &Package, error: &dyn fmt::Display) -> JobError {
+    JobError::model(package.path.display().to_string(), error.to_string())
+}
+
+pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
+    let bad = |e: &dyn fmt::Display| model(package, e);
+    let of = package.path.display().to_string();
+    let stored = package.test_tensors().map_err(|e| bad(&e))?;
+    let declared = package.declared_graph();
+    let (inputs, expected) = match stored {
+        Some((inputs, expected)) => (inputs, Some(expected)),
+        None => (made_up_inputs(package)?, None),
+    };
+    let network_inputs = preprocess(&of, &package.inputs, declared, &inputs)?;
+    let network_outputs = run_reference(declared, network_inputs.clone()).map_err(|e| bad(&e))?;
+    let made = postprocess(&of, &package.outputs, network_outputs.clone(), &package.inputs, &inputs)?;
+    let result = match &expected {
+        None => TestResult::None,
+        Some(expected) => match differs(package, expected, &made) {
+            None => TestResult::Reproduced,
+            Some(_) if is_of_network_alone(package, &inputs, expected) => TestResult::NetworkAlone,
+            Some(how) => TestResult::Differs(how),
+        },
+    };
+    let outputs = match (expected, &result, &package.float_graph) {
+        (Some(expected), TestResult::Differs(_), _) => expected,
+        // The float network becomes the declared one.
+        (_, _, Some(float)) if package.declares_quantized() => {
+            test_outputs(&of, &package.inputs, &package.outputs, float, &inputs)?
+        }
+        (Some(expected), TestResult::Reproduced, _) => expected,
+        _ => made,
+    };
+    Ok(TestRun { result, inputs, network_inputs, network_outputs, outputs })
+}
+
+/// How outputs differ from a package's test outputs; `None` within its tolerance.
+fn differs(package: &Package, expected: &[Tensor], got: &[Tensor]) -> Option<String> {
+    let pairs = package.outputs.iter().zip(expected).zip(got);
+    pairs.into_iter().find_map(|((spec, e), g)| compare(&spec.id, e, g, package.tolerance_of(&spec.id)).err())
+}
+
+/// Whether a package with pre- or postprocessing has test tensors of its network alone.
+fn is_of_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]) -> bool {
+    let processes = package.inputs.iter().chain(&package.outputs).any(|spec| !spec.processing.is_empty());
+    processes
+        && run_reference(package.declared_graph(), inputs.to_vec())
+            .is_ok_and(|made| differs(package, expected, &made).is_none())
+}
+
+/// A package's test inputs, or made-up ones where it has none.
+///
+/// # Errors
+/// [`JobError::Model`] if a test tensor is at fault or the inputs of the network would be too large.
+pub(crate) fn test_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
+    match package.test_tensors().map_err(|e| model(package, &e))? {
+        Some((inputs, _)) => Ok(inputs),
+        None => made_up_inputs(package),
+    }
+}
+
+fn made_up_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
+    let graph = package.declared_graph();
+    let one = |(spec, id): (&TensorSpec, &ValueId)| made_up(spec, graph, *id);
+    let made: Result<Vec<_>, _> = package.inputs.iter().zip(&graph.inputs).map(one).collect();
+    made.map_err(|e| model(package, &e))
+}
+
+/// A reproducible test input: a ramp with ripples; of integers where the tensor is described so.
+fn made_up(spec: &TensorSpec, graph: &Graph, id: ValueId) -> Result<Tensor, GraphError> {
+    let dims = graph.value(id).shape.clone().unwrap_or_default();
+    let shape: Vec<usize> = spec
+        .axes
+        .iter()
+        .enumerate()
+        .map(|(i, axis)| match (dims.get(i).and_then(Dim::fixed), &axis.size, axis.kind) {
+            (Some(n), ..) => n,
+            (None, AxisSize::Fixed(n), _) => *n,
+            (_, _, AxisKind::Batch | AxisKind::Channel) => 1,
+            (_, AxisSize::Step { min, step }, _) => {
+                let step = (*step).max(1);
+                min.saturating_add(TEST_EDGE.saturating_sub(*min).div_ceil(step).saturating_mul(step))
+            }
+            _ => TEST_EDGE,
+        })
+        .collect();
+    let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= MAX_TEST_VALUES);
+    let count = count.ok_or_else(|| GraphError::Unsupported {
+        what: format!("a test input of {shape:?} would have more than {MAX_TEST_VALUES} values"),
+    })?;
+    let values = verify::made_up_values(count);
+    let described = ElementType::ALL.into_iter().find(|t| t.name() == spec.dtype).filter(|t| !t.is_float());
+    match described {
+        // From 20 to about 110: in the range of every integer type.
+        Some(dtype) => {
+            Ok(Tensor::new(shape, values.iter().map(|v| v * 30.0 + 65.0).collect::<Vec<f32>>())?.cast(dtype))
+        }
+        None => Tensor::new(shape, values),
+    }
+}

@@ -1,0 +1,371 @@
+//! Pre- and postprocessing of whole tensors, as a package's own test has it: the chains that streams of slices go through.
+
+use crate::JobError;
+use crate::ops::{self, Reference, Statistics, Volume};
+use crate::predict::one::softmax_channels;
+use cytoscope_graph::package::{AxisKind, Processing, TensorSpec};
+use cytoscope_graph::{ElementType, Graph, GraphError, Tensor, reference};
+use cytoscope_volume::Samples;
+use std::convert::Infallible;
+use std::ops::Range;
+
+/// A tensor's values, and where the samples of its batch and their channels lie among them.
+struct Values {
+    values: Vec<f32>,
+    /// Length and stride of the batch axis.
+    batch: [usize; 2],
+    /// Length and stride of the channel axis.
+    channel: [usize; 2],
+}
+
+impl Values {
+    fn new(spec: &TensorSpec, tensor: &Tensor) -> Result<Self, String> {
+        let shape = tensor.shape();
+        if spec.axes.len() != shape.len() {
+            let axes: Vec<&str> = spec.axes.iter().map(|a| a.kind.id()).collect();
+            return Err(format!("tensor \"{}\" has shape {shape:?}, expected axes {}", spec.id, axes.join(", ")));
+        }
+        // An axis that is not there has one position.
+        let axis = |kind: AxisKind| {
+            let at = spec.axes.iter().position(|a| a.kind == kind);
+            at.and_then(|at| shape.get(at..)?.split_first()).map_or([1, 1], |(n, inner)| [*n, inner.iter().product()])
+        };
+        let values = match tensor.as_f32() {
+            Some(values) => values.to_vec(),
+            None => tensor.to_f64_vec().into_iter().map(|v| v as f32).collect(),
+        };
+        Ok(Self { values, batch: axis(AxisKind::Batch), channel: axis(AxisKind::Channel) })
+    }
+
+    /// The values of a channel of some samples, for reading.
+    fn of(&self, samples: &Range<usize>, channel: usize) -> impl Iterator<Item = usize> + use<> {
+        let ([batches, batch_stride], [channels, channel_stride]) = (self.batch, self.channel);
+        let samples = samples.clone();
+        (0..self.values.len()).filter(move |i| {
+            samples.contains(&(i / batch_stride.max(1) % batches.max(1)))
+                && i / channel_stride.max(1) % channels.max(1) == channel
+        })
+    }
+
+    fn read(&self, samples: &Range<usize>, channel: usize) -> Vec<f32> {
+        self.of(samples, channel).filter_map(|i| self.values.get(i).copied()).collect()
+    }
+
+    fn write(&mut self, samples: &Range<usize>, channel: usize, new: &[f32]) {
+        for (i, v) in self.of(samples, channel).zip(new) {
+            self.values.get_mut(i).into_iter().for_each(|old| *old = *v);
+        }
+    }
+
+    fn softmax(&mut self) {
+        let channels = self.channel[0];
+        for sample in 0..self.batch[0] {
+            let sample = sample..sample + 1;
+            let mut all: Vec<f32> = (0..channels).flat_map(|c| self.read(&sample, c)).collect();
+            softmax_channels(&mut all, channels);
+            let voxels = (all.len() / channels.max(1)).max(1);
+            for (c, values) in all.chunks_exact(voxels).enumerate() {
+                self.write(&sample, c, values);
+            }
+        }
+    }
+}
+
+/// Some samples of a batch.
+struct Part<'a> {
+    of: &'a Values,
+    samples: Range<usize>,
+}
+
+impl Volume for Part<'_> {
+    type Error = Infallible;
+
+    fn channels(&self) -> usize {
+        self.of.channel[0]
+    }
+
+    fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), Infallible> {
+        f(Samples::F32(self.of.read(&self.samples, channel)));
+        Ok(())
+    }
+}
+
+/// Applies steps to values; statistics are taken from `unprocessed` where it is given, else from what the steps before made.
+fn process(
+    steps: &[Processing],
+    values: &mut Values,
+    unprocessed: Option<&Values>,
+    references: &[(&str, Values)],
+) -> Result<(), String> {
+    for step in steps {
+        if *step == Processing::Softmax {
+            values.softmax();
+            continue;
+        }
+        let samples = values.batch[0];
+        let jointly = step.statistics_axes().is_some_and(|axes| axes.batch);
+        let groups: Vec<Range<usize>> =
+            if jointly { std::iter::once(0..samples).collect() } else { (0..samples).map(|i| i..i + 1).collect() };
+        for group in groups {
+            let mut parts: Vec<(&str, Part<'_>)> =
+                references.iter().map(|(id, of)| (*id, Part { of, samples: group.clone() })).collect();
+            let mut references: Vec<Reference<'_, Infallible>> =
+                parts.iter_mut().map(|(id, volume)| Reference { id, volume }).collect();
+            let mut volume = Part { of: unprocessed.unwrap_or(values), samples: group.clone() };
+            let fixed = ops::fix(std::slice::from_ref(step), &mut volume, Statistics::Current, &mut references);
+            let Ok(chains) = fixed;
+            for (channel, chain) in chains?.iter().enumerate() {
+                let mut part = values.read(&group, channel);
+                ops::apply(chain, &mut part);
+                values.write(&group, channel, &part);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Inputs before their preprocessing, by their ids.
+fn by_id<'a>(specs: &'a [TensorSpec], raw: &[Tensor]) -> Result<Vec<(&'a str, Values)>, String> {
+    specs.iter().zip(raw).map(|(spec, tensor)| Ok((spec.id.as_str(), Values::new(spec, tensor)?))).collect()
+}
+
+fn with_type(tensor: Tensor, dtype: ElementType) -> Tensor {
+    if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
+}
+
+/// What a network is given for the inputs of a package: preprocessed, and of the types it takes.
+///
+/// # Errors
+/// [`JobError::Model`] if a tensor has other axes than described, or a step is not supported. `of` names the package.
+pub(crate) fn preprocess(
+    of: &str,
+    specs: &[TensorSpec],
+    graph: &Graph,
+    raw: &[Tensor],
+) -> Result<Vec<Tensor>, JobError> {
+    let one = |spec: &TensorSpec, tensor: &Tensor, takes: Option<ElementType>| -> Result<Tensor, String> {
+        let made = if spec.processing.is_empty() {
+            tensor.clone()
+        } else {
+            let unprocessed = Values::new(spec, tensor)?;
+            let mut values = Values::new(spec, tensor)?;
+            process(&spec.processing, &mut values, Some(&unprocessed), &by_id(specs, raw)?)
+                .map_err(|step| format!("preprocessing step {step} of \"{}\" is not supported", spec.id))?;
+            Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?
+        };
+        Ok(takes.map_or(made.clone(), |dtype| with_type(made, dtype)))
+    };
+    let types = graph.inputs.iter().map(|id| graph.value(*id).dtype);
+    let made = specs.iter().zip(raw).zip(types).map(|((spec, tensor), takes)| one(spec, tensor, takes));
+    made.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
+}
+
+/// The outputs of a package made of those of its network; `raw` are its inputs before their preprocessing.
+///
+/// # Errors
+/// As [`preprocess`].
+pub(crate) fn postprocess(
+    of: &str,
+    specs: &[TensorSpec],
+    outputs: Vec<Tensor>,
+    input_specs: &[TensorSpec],
+    raw: &[Tensor],
+) -> Result<Vec<Tensor>, JobError> {
+    let one = |spec: &TensorSpec, tensor: Tensor| -> Result<Tensor, String> {
+        let steps = spec.postprocessing();
+        if steps.is_empty() {
+            return Ok(tensor);
+        }
+        let mut values = Values::new(spec, &tensor)?;
+        process(&steps, &mut values, None, &by_id(input_specs, raw)?)
+            .map_err(|step| format!("postprocessing step {step} of \"{}\" is not supported", spec.id))?;
+        let made = Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?;
+        let described = ElementType::ALL.into_iter().find(|t| t.name() == spec.dtype);
+        Ok(described.filter(|t| !t.is_float()).map_or(made.clone(), |t| with_type(made, t)))
+    };
+    let made = specs.iter().zip(outputs).map(|(spec, tensor)| one(spec, tensor));
+    made.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
+}
+
+/// What a network's reference execution makes of inputs in their order.
+pub(crate) fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, GraphError> {
+    let named: Vec<(String, Tensor)> =
+        graph.inputs.iter().zip(inputs).map(|(id, t)| (graph.value(*id).name.clone(), t)).collect();
+    reference::run(graph, &named)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_graph::package::{AxisSize, AxisSpec, StatisticsAxes};
+
+    fn spec(dtype: &str, processing: Vec<Processing>) -> TensorSpec {
+        let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };
+        let free = || AxisSize::Step { min: 1, step: 1 };
+        TensorSpec {
+            id: "raw".to_owned(),
+            description: String::new(),
+            dtype: dtype.to_owned(),
+            axes: vec![
+                axis(AxisKind::Batch, free()),
+                axis(AxisKind::Channel, AxisSize::Fixed(2)),
+                axis(AxisKind::Y, free()),
+                axis(AxisKind::X, free()),
+            ],
+            processing,
+            test_tensor: None,
+        }
+    }
+
+    const EACH: StatisticsAxes = StatisticsAxes { batch: false, channel: false };
+    const JOINT: StatisticsAxes = StatisticsAxes { batch: false, channel: true };
+    const ALL: StatisticsAxes = StatisticsAxes { batch: true, channel: true };
+
+    /// Two samples of two channels of 1 × 4 pixels.
+    const VALUES: [f32; 16] = [3.0, -1.0, 4.5, 0.5, 9.0, 2.0, -6.0, 5.0, 10.0, 30.0, 20.0, 41.0, 7.0, 8.0, 3.0, -1.5];
+
+    fn tensor() -> Tensor {
+        Tensor::new(vec![2, 2, 1, 4], VALUES.to_vec()).unwrap()
+    }
+
+    /// What a step as postprocessing makes of [`VALUES`]; the reference is five times as large.
+    fn after(dtype: &str, steps: Vec<Processing>) -> Vec<f64> {
+        let five = Tensor::new(vec![2, 2, 1, 4], VALUES.iter().map(|v| v * 5.0 + 1.0).collect::<Vec<f32>>()).unwrap();
+        let inputs = [spec("float32", Vec::new())];
+        let made = postprocess("a test", &[spec(dtype, steps)], vec![tensor()], &inputs, &[five]).unwrap();
+        made[0].to_f64_vec()
+    }
+
+    fn close(made: &[f64], expected: [f64; 16]) {
+        for (m, e) in made.iter().zip(expected) {
+            assert!((m - e).abs() <= 1e-5 + 1e-5 * e.abs(), "{made:?}");
+        }
+    }
+
+    // Expected values are those of NumPy 2.4 and SciPy for the same numbers.
+
+    #[test]
+    fn z_scores_follow_the_axes_of_the_step() {
+        let z = |axes| after("float32", vec![Processing::ZeroMeanUnitVariance { eps: 1e-6, axes }]);
+        close(
+            &z(EACH),
+            [
+                0.585205, -1.287452, 1.287452, -0.585205, 1.181818, -0.090909, -1.545454, 0.454545, -1.323899,
+                0.412362, -0.455768, 1.367305, 0.767093, 1.033908, -0.300167, -1.500834,
+            ],
+        );
+        close(
+            &z(JOINT),
+            [
+                0.208885, -0.746019, 0.566975, -0.387930, 1.641242, -0.029841, -1.939650, 0.686338, -0.344694,
+                1.125999, 0.390653, 1.934881, -0.565298, -0.491763, -0.859436, -1.190342,
+            ],
+        );
+        close(
+            &z(ALL),
+            [
+                -0.455783, -0.793009, -0.329323, -0.666549, 0.050057, -0.540089, -1.214542, -0.287169, 0.134364,
+                1.820496, 0.977430, 2.747869, -0.118556, -0.034250, -0.455783, -0.835162,
+            ],
+        );
+    }
+
+    #[test]
+    fn ranges_are_those_of_the_tensor_or_of_the_input_before_its_preprocessing() {
+        let range = |axes, reference: Option<&str>| {
+            let reference_tensor = reference.map(str::to_owned);
+            let step = Processing::ScaleRange {
+                min_percentile: 10.0,
+                max_percentile: 90.0,
+                eps: 1e-6,
+                axes,
+                reference_tensor,
+            };
+            after("float32", vec![step])
+        };
+        close(
+            &range(EACH, None),
+            [
+                0.771739, -0.097826, 1.097826, 0.228261, 1.105263, 0.491228, -0.210526, 0.754386, -0.121457, 0.688259,
+                0.283401, 1.133603, 0.910828, 1.038216, 0.401274, -0.171975,
+            ],
+        );
+        close(
+            &range(JOINT, Some("raw")),
+            [
+                0.333333, 0.241379, 0.367816, 0.275862, 0.471264, 0.310345, 0.126437, 0.379310, 0.004739, 0.131122,
+                0.067930, 0.200632, -0.014218, -0.007899, -0.039494, -0.067930,
+            ],
+        );
+    }
+
+    #[test]
+    fn mean_and_variance_become_those_of_the_input() {
+        let scale = |axes| {
+            let reference_tensor = "raw".to_owned();
+            after("float32", vec![Processing::ScaleMeanVariance { eps: 1e-6, axes, reference_tensor }])
+        };
+        // The input is five times the tensor plus one, whatever the axes.
+        for axes in [EACH, JOINT, ALL] {
+            close(&scale(axes), VALUES.map(|v| f64::from(v) * 5.0 + 1.0));
+        }
+        let other = vec![Processing::ScaleMeanVariance { eps: 1e-6, axes: ALL, reference_tensor: "other".to_owned() }];
+        let refused = postprocess("a test", &[spec("float32", other)], vec![tensor()], &[], &[]).unwrap_err();
+        assert!(refused.to_string().contains("scale_mean_variance") && refused.to_string().contains("other"));
+    }
+
+    #[test]
+    fn limits_at_percentiles_are_samples_unless_the_batch_is_included() {
+        let clip = |axes| {
+            let step = Processing::ClipPercentiles { min_percentile: Some(30.0), max_percentile: Some(80.0), axes };
+            after("float32", vec![step])
+        };
+        close(&clip(EACH), [3.0, 0.5, 4.5, 0.5, 9.0, 2.0, 2.0, 5.0, 20.0, 30.0, 20.0, 41.0, 7.0, 8.0, 3.0, 3.0]);
+        close(&clip(JOINT), [3.0, 0.5, 4.5, 0.5, 5.0, 2.0, 0.5, 5.0, 10.0, 30.0, 20.0, 30.0, 7.0, 8.0, 7.0, 7.0]);
+        close(&clip(ALL), [3.0, 2.5, 4.5, 2.5, 9.0, 2.5, 2.5, 5.0, 10.0, 10.0, 10.0, 10.0, 7.0, 8.0, 3.0, 2.5]);
+    }
+
+    #[test]
+    fn functions_of_single_values_and_chains_of_them() {
+        close(
+            &after("float32", vec![Processing::Softmax]),
+            [
+                0.002473, 0.047426, 0.999972, 0.010987, 0.997527, 0.952574, 0.000028, 0.989013, 0.952574, 1.0, 1.0,
+                1.0, 0.047426, 0.0, 0.0, 0.0,
+            ],
+        );
+        // Statistics of the current values, not of those before the sigmoid.
+        close(
+            &after("float32", vec![Processing::Sigmoid, Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: ALL }]),
+            [
+                0.454944, -1.620186, 0.565553, -0.547101, 0.598529, 0.237069, -2.429037, 0.578587, 0.598765, 0.598903,
+                0.598903, 0.598903, 0.596138, 0.597885, 0.454944, -1.882800,
+            ],
+        );
+        let by_channel = Processing::FixedZeroMeanUnitVariance { mean: vec![1.0, 2.0], std: vec![2.0, 4.0] };
+        close(
+            &after("float32", vec![by_channel]),
+            [1.0, -1.0, 1.75, -0.25, 1.75, 0.0, -2.0, 0.75, 4.5, 14.5, 9.5, 20.0, 1.25, 1.5, 0.25, -0.875],
+        );
+        let threshold = Processing::Binarize { threshold: vec![3.0, 5.0] };
+        close(
+            &after("float32", vec![threshold]),
+            [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0],
+        );
+        let scaled = Processing::ScaleLinear { gain: vec![10.0], offset: vec![0.5] };
+        // Described as bytes, the tensor is cast in the end.
+        close(
+            &after("uint8", vec![scaled]),
+            [30.0, 0.0, 45.0, 5.0, 90.0, 20.0, 0.0, 50.0, 100.0, 255.0, 200.0, 255.0, 70.0, 80.0, 30.0, 0.0],
+        );
+    }
+
+    #[test]
+    fn a_tensor_with_other_axes_than_described_is_refused() {
+        let flat = Tensor::new(vec![2, 2], vec![0.0f32; 4]).unwrap();
+        let refused = postprocess("a test", &[spec("float32", vec![Processing::Sigmoid])], vec![flat], &[], &[]);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("[2, 2]") && text.contains("batch, channel, y, x"), "{text}");
+    }
+}
