@@ -48,8 +48,18 @@ def voxel(path):
 
 
 def diameter(labels, size):
-    voxels = np.bincount(labels.ravel())[1:]
-    return float(np.median((6 / np.pi * voxels[voxels > 0] * size.prod()) ** (1 / 3)))
+    """The median diameter of the objects that no side of the stack cuts, of all where fewer than three are whole."""
+    labels = labels.astype(np.int64)
+    voxels = np.bincount(labels.ravel())
+    cut = np.zeros(len(voxels), bool)
+    for axis in range(3) if labels.shape[0] > 4 else (1, 2):
+        for side in (0, -1):
+            cut[np.unique(labels.take(side, axis))] = True
+    objects = voxels > 0
+    objects[0] = False
+    if (objects & ~cut).sum() >= 3:
+        objects &= ~cut
+    return float(np.median((6 / np.pi * voxels[objects] * size.prod()) ** (1 / 3)))
 
 
 def predict(model, files, out, extra):

@@ -3,7 +3,7 @@
 //! This room owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean distance
 //! transform ([`distance`]), the h-maxima watershed ([`watershed`]), the chain of them all ([`segment`]), joining
 //! labels of neighbouring slabs ([`stitch`]), the measurement table ([`measure`]) and the metrics ([`matching`],
-//! [`errors`], [`regression`]), and the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`;
+//! [`errors`], [`regression`]), the usual diameter of objects ([`diameter`]) and the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`;
 //! lengths are µm.
 //!
 //! It fails with [`ObjectsError`] when sizes do not fit or parameters leave their range.
@@ -25,6 +25,7 @@
 mod assignment;
 pub mod blobs;
 pub mod components;
+pub mod diameter;
 pub mod distance;
 mod error;
 pub mod errors;

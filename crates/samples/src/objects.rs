@@ -3,6 +3,7 @@
 use crate::error::{SamplesError, check_limit};
 use crate::limits::MAX_OBJECTS;
 use crate::reader::{Bounds, Convert, Reader};
+use cytoscope_objects::diameter;
 use cytoscope_volume::{DType, Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::{BinaryHeap, HashMap};
@@ -119,6 +120,8 @@ pub(crate) struct ObjectIndex {
     pub foreground: u64,
     pub ignored: u64,
     pub voxels: u64,
+    /// The first and last voxel along Z, Y, X that was seen.
+    seen: Option<[[usize; 3]; 2]>,
 }
 
 /// A well-mixed number (the finaliser of SplitMix64).
@@ -138,6 +141,7 @@ pub(crate) struct Indexer {
     foreground: u64,
     ignored: u64,
     voxels: u64,
+    seen: Option<[[usize; 3]; 2]>,
 }
 
 impl Indexer {
@@ -174,6 +178,14 @@ impl Indexer {
             }
             let Some(values) = values.get(first_x..end_x) else { continue };
             self.voxels += values.len() as u64;
+            if let Some(last) = values.len().checked_sub(1) {
+                let (low, high) = ([z, y, start[2] + first_x], [z, y, start[2] + first_x + last]);
+                let seen = self.seen.get_or_insert([low, high]);
+                for a in 0..3 {
+                    seen[0][a] = seen[0][a].min(low[a]);
+                    seen[1][a] = seen[1][a].max(high[a]);
+                }
+            }
             let mut rest = values.iter().enumerate().map(|(i, v)| (start[2] + first_x + i, code.one(*v))).peekable();
             while let Some((x, label)) = rest.next() {
                 let mut len = 1u64;
@@ -233,6 +245,7 @@ impl Indexer {
             foreground: self.foreground,
             ignored: self.ignored,
             voxels: self.voxels,
+            seen: self.seen,
         }
     }
 }
@@ -246,12 +259,14 @@ impl ObjectIndex {
         Ok(indexer.finish())
     }
 
-    /// Median diameter in µm of a ball of an object's volume; `None` without objects.
+    /// Median diameter in µm of the objects that no side of the stack cuts, of all where those are fewer than three; `None`
+    /// without objects.
     pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
-        let mut sizes: Vec<u64> = self.objects.iter().map(|o| o.voxels).collect();
-        sizes.sort_unstable();
-        let median = *sizes.get(sizes.len() / 2)? as f64 * voxel_um.iter().product::<f64>();
-        Some(2.0 * (median * 3.0 / (4.0 * std::f64::consts::PI)).cbrt())
+        let [first, last] = self.seen?;
+        let shape = std::array::from_fn(|a| last[a] - first[a] + 1);
+        let inside = |at: [u32; 3]| std::array::from_fn(|a| (at[a] as usize).saturating_sub(first[a]));
+        let sizes = self.objects.iter().map(|o| (o.voxels, diameter::is_cut(inside(o.low), inside(o.high), shape)));
+        diameter::median(sizes.collect(), voxel_um)
     }
 }
 

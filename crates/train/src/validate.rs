@@ -5,6 +5,7 @@ use crate::crop::{crop, part};
 use crate::error::io;
 use cytoscope_engine::Precision;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_objects::diameter;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::regression;
 use cytoscope_pipeline::devices::Devices;
@@ -269,7 +270,7 @@ impl Validator {
     /// Diameter of the objects of a case: the one given, else the median of its true labels.
     fn diameter(&self, truth: &Stack, voxel_um: Option<[f64; 3]>) -> Option<f64> {
         self.diameters.nominal_um?;
-        let measured = || median_diameter(&truth.0, self.ignored, voxel_um.unwrap_or(self.assumed_um));
+        let measured = || median_diameter(truth, self.ignored, voxel_um.unwrap_or(self.assumed_um));
         self.diameters.given_um.or_else(measured)
     }
 
@@ -461,16 +462,19 @@ impl Validator {
     }
 }
 
-/// Median diameter of the sphere with an object's volume, of labels given as floats.
-fn median_diameter(labels: &[f32], ignored: Option<f32>, voxel: [f64; 3]) -> Option<f64> {
-    let mut voxels: BTreeMap<u32, u64> = BTreeMap::new();
-    for label in labels.iter().filter(|l| **l >= 1.0 && Some(**l) != ignored) {
-        *voxels.entry(*label as u32).or_default() += 1;
+/// The median diameter of the objects of labels given as floats.
+fn median_diameter((labels, shape): &Stack, ignored: Option<f32>, voxel: [f64; 3]) -> Option<f64> {
+    let mut objects: BTreeMap<u32, (u64, [usize; 3], [usize; 3])> = BTreeMap::new();
+    let plane = (shape[1] * shape[2]).max(1);
+    for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l >= 1.0 && Some(**l) != ignored) {
+        let at = [i / plane, i / shape[2].max(1) % shape[1].max(1), i % shape[2].max(1)];
+        let (voxels, low, high) = objects.entry(*label as u32).or_insert((0, at, at));
+        *voxels += 1;
+        *low = std::array::from_fn(|a| low[a].min(at[a]));
+        *high = std::array::from_fn(|a| high[a].max(at[a]));
     }
-    let mut sizes: Vec<u64> = voxels.into_values().collect();
-    sizes.sort_unstable();
-    let volume = *sizes.get(sizes.len() / 2)? as f64 * voxel.iter().product::<f64>();
-    Some((6.0 / std::f64::consts::PI * volume).cbrt())
+    let sizes = objects.into_values().map(|(voxels, low, high)| (voxels, diameter::is_cut(low, high, *shape)));
+    diameter::median(sizes.collect(), voxel)
 }
 
 /// Labels against true ones, given as floats that hold whole numbers; what is below 1 is background.

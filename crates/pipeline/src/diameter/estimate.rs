@@ -14,6 +14,7 @@ use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_graph::package::Processing;
 use cytoscope_objects::blobs::{BlobSize, blob_size};
+use cytoscope_objects::diameter::{of_sphere, whole};
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
@@ -324,11 +325,10 @@ fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3
         }
     }
     let unit: f64 = voxel.iter().product();
-    let diameter = |o: &Moments| (6.0 / std::f64::consts::PI * o.voxels * unit).cbrt() / COARSE_GROWTH;
+    let diameter = |o: &Moments| of_sphere(o.voxels * unit) / COARSE_GROWTH;
     // Crumbs of a fifth of the diameter are no objects.
     let is_object = |o: &&Moments| o.voxels > 0.0 && diameter(o) > 0.2 * expected;
-    let whole: Vec<&Moments> = objects.iter().filter(is_object).filter(|o| !o.is_cut).collect();
-    let chosen = if whole.len() >= 3 { whole } else { objects.iter().filter(is_object).collect() };
+    let chosen = whole(objects.iter().filter(is_object).collect(), |o: &&Moments| o.is_cut);
     let mut diameters: Vec<f64> = chosen.iter().map(|o| diameter(o)).collect();
     diameters.sort_by(f64::total_cmp);
     let ratio = |o: &&Moments| {
