@@ -1,11 +1,11 @@
-"""How well models find objects: pooled F1 at IoU 0.5 and 0.7 on folders of NAME_raw.tif and NAME_labels.tif.
+"""Segmentation accuracy of models: pooled F1 at IoU 0.5 and 0.7 on folders of NAME_raw.tif and NAME_labels.tif.
 
     python bench/accuracy.py FOLDER... --model nuclei [--model nuclei-dog] [--diameter auto|UM|true] [--match Emb1[01]]
 
-Stacks are predicted by the program as a user would (`predict FILES --model M`), and scored here with numpy and scipy alone:
-objects are matched one to one by the greatest sum of IoU, and true objects under --ignore-below voxels (150), with predictions
-that lie mostly on them, count neither way; the score with all objects stands beside it. `--diameter true` gives the median
-diameter of the true labels. Needs numpy, scipy, tifffile and `cargo build --release`.
+Stacks are predicted as a user would (`predict FILES --model M`), and scored here with numpy and scipy only: objects are
+matched one to one by the maximum sum of IoU. True objects under --ignore-below voxels (150), and predicted objects that lie
+mostly on them, do not count; the score over all objects is printed as well. `--diameter true` passes the median diameter of
+the true labels. Needs numpy, scipy, tifffile and `cargo build --release`.
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" 
 
 
 def counts(truth, found, ignore_below, threshold):
-    """True positives, predicted and true objects that count."""
+    """Numbers of true positives, predicted objects and true objects, without the ignored ones."""
     truth_ids, t = np.unique(truth, return_inverse=True)
     found_ids, f = np.unique(found, return_inverse=True)
     table = np.zeros((len(truth_ids), len(found_ids)), np.int64)
@@ -48,7 +48,7 @@ def voxel(path):
 
 
 def diameter(labels, size):
-    """The median diameter of the objects that no side of the stack cuts, of all where fewer than three are whole."""
+    """Median diameter of the objects that touch no side of the stack; of all objects if fewer than three remain."""
     labels = labels.astype(np.int64)
     voxels = np.bincount(labels.ravel())
     cut = np.zeros(len(voxels), bool)

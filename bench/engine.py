@@ -1,11 +1,11 @@
-"""One network on one processor: our CPU engine beside OpenVINO, interleaved in one run, CPU time.
+"""CPU time of one network: our CPU engine compared with OpenVINO, interleaved in one run.
 
     python bench/engine.py MODEL.onnx --shape 64,64,64 [--precision int8|f32] [--rounds 5] [--repeat 5] [--threads 1]
                            [--quantized OURS.onnx] [--isa NAME] [--accuracy]
 
-int8: OpenVINO's model is made by NNCF (mixed preset, 8 volumes), ours by `cytoscope quantize` from the same volumes, unless one
-is given. --accuracy compares both with f32 on a volume held out, instead of timing. Needs numpy, scipy, openvino, nncf and
-target/release/cytoscope. --isa limits both sides' instruction sets (avx512-vnni: no matrix unit).
+int8: OpenVINO's model is quantized by NNCF (mixed preset, 8 volumes), ours by `cytoscope quantize` with the same volumes,
+unless one is given. --accuracy compares both with f32 on a held-out volume instead of timing them. --isa limits the
+instruction set of both (avx512-vnni: no matrix unit). Needs numpy, scipy, openvino, nncf and target/release/cytoscope.
 """
 import argparse
 import json
@@ -60,7 +60,7 @@ def nuclei(shape, rng):
 
 
 def quantize(model, volumes, folder, ours, budget):
-    """Both quantized models: NNCF's as OpenVINO IR, ours as ONNX."""
+    """Returns both quantized models: NNCF's as OpenVINO IR, ours as ONNX."""
     import nncf
     import openvino as ov
 
@@ -106,7 +106,7 @@ def main():
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--quantized")
-    p.add_argument("--budget", type=float, default=0.05, help="accuracy budget of ours (random weights need a wide one)")
+    p.add_argument("--budget", type=float, default=0.05, help="accuracy budget of our quantization (random weights need a large one)")
     p.add_argument("--isa")
     p.add_argument("--accuracy", action="store_true")
     a = p.parse_args()

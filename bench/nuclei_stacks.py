@@ -1,11 +1,10 @@
-"""Stacks of nuclei with truth from a generator that shares nothing with `cytoscope simulate`: numpy and scipy alone.
+"""Stacks of nuclei with ground truth from a generator independent of `cytoscope simulate` (numpy and scipy only).
 
     python bench/nuclei_stacks.py OUT [--count 40] [--seed 1]
 
-Each stack draws a nuclear diameter of 4 to 30 µm, a voxel size of 0.1 to 5 µm (at least 7 pixels and 3 slices to a
-diameter), and a scene: Gaussian-process blobs (a threshold of a random radial function), packed by relaxation of random
-points, lit unevenly, blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The truth is the body
-before blur. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
+For each stack a nuclear diameter of 4 to 30 µm, a voxel size of 0.1 to 5 µm (at least 7 pixels and 3 slices per diameter)
+and a scene are drawn: blobs with random radial functions, packed by relaxation of random points, unevenly illuminated,
+blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The ground truth is the object before blur. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
 """
 import argparse
 from pathlib import Path
@@ -17,7 +16,7 @@ from scipy.spatial import cKDTree
 
 
 def centres(rng, extent, spacing, wanted):
-    """Points at least about `spacing` apart: random ones pushed from one another."""
+    """Random points pushed apart until they are at least about `spacing` from each other."""
     points = rng.random((wanted, 3)) * extent
     for _ in range(60):
         pairs = cKDTree(points).query_pairs(spacing, output_type="ndarray")
@@ -29,7 +28,7 @@ def centres(rng, extent, spacing, wanted):
         np.add.at(points, pairs[:, 0], push)
         np.add.at(points, pairs[:, 1], -push)
         points = np.clip(points, 0, extent)
-    # Those that are still too near to an earlier one are left out.
+    # Points that are still too close to an earlier one are dropped.
     kept = []
     tree = cKDTree(points)
     gone = set()
@@ -41,7 +40,7 @@ def centres(rng, extent, spacing, wanted):
 
 
 def body(rng, radius):
-    """A radial function of the direction: an ellipsoid times the exponential of a few random cosines."""
+    """Returns an inside test and the reach of a body: an ellipsoid times the exponential of a few random cosines."""
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
     axes = radius * np.exp(rng.normal(0, 0.13, 3))
     waves = rng.normal(size=(6, 3)) * rng.uniform(1.0, 3.0, (6, 1))

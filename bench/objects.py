@@ -1,5 +1,5 @@
-"""Objects of a probability map: `cytoscope segment` beside scikit-image and SciPy doing the same chain, interleaved, CPU time of the
-whole process (reading and writing included for both).
+"""Segmentation of a probability map: `cytoscope segment` compared with the same steps in scikit-image and SciPy,
+interleaved; CPU time of the whole process, reading and writing included for both.
 
     python bench/objects.py [--rounds 3]
 
@@ -33,7 +33,7 @@ tifffile.imwrite(sys.argv[2], labels.astype(np.uint16))
 table = measure.regionprops_table(labels, p, properties=('label', 'area', 'centroid', 'bbox', 'mean_intensity', 'max_intensity'))
 print(len(table['label']))
 """
-# h_maxima of a whole stack takes minutes; local maxima are the usual short cut.
+# h_maxima of a whole stack takes minutes; local maxima are the usual shortcut.
 QUICK = RIVAL.replace(
     "seeds = measure.label(morphology.h_maxima(distance, 0.5))",
     "from skimage.feature import peak_local_max\n"

@@ -1,4 +1,4 @@
-"""One network, one thread: our CPU engine beside ONNX Runtime, interleaved in one run, CPU time.
+"""CPU time of one network: our CPU engine compared with ONNX Runtime, interleaved in one run.
 
     python bench/onnx_cpu.py MODEL.onnx [--shape 64,64,64] [--rounds 5] [--threads 1]
 

@@ -1,10 +1,10 @@
-"""Reads the same TIFF files with tifffile and with cytoscope-formats, in turn, one core each; prints CPU times and ratios.
+"""Reads the same TIFF files alternately with tifffile and cytoscope-formats, on one core; prints CPU times and ratios.
 
     cargo build --release -p cytoscope-formats --example read_bench
     python bench/tiff_read.py [--rounds 7] [--folder DIR] [--binary target/release/examples/read_bench]
 
-Needs tifffile, imagecodecs and numpy. A ratio above 1 means that cytoscope-formats takes less CPU time. Medians are
-over rounds; files are in the page cache (each is read once before).
+Needs tifffile, imagecodecs and numpy. A ratio above 1 means that cytoscope-formats uses less CPU time. Medians are
+over rounds; files are in the page cache (each is read once beforehand).
 """
 
 import argparse
@@ -24,7 +24,7 @@ CODECS = {"raw": None, "lzw": "lzw", "deflate": "adobe_deflate", "zstd": "zstd"}
 
 
 def make(folder: Path) -> None:
-    """128 MiB of uint16 as a camera gives them: smooth structures under photon noise."""
+    """Writes 128 MiB of camera-like uint16 data: smooth structures with photon noise."""
     if all((folder / f"{name}.tif").exists() for name in TARGETS):
         return
     rng = numpy.random.default_rng(1)

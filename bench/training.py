@@ -1,11 +1,11 @@
-"""A training step on a processor: ours beside torch, interleaved in one run.
+"""CPU time and memory of a training step: ours compared with PyTorch, interleaved in one run.
 
     python bench/training.py [--shape 2,64,64,64] [--rounds 3] [--steps 5]
 
 CytoDL's network (MONAI DynUNet 16, 32, 64, residual encoder, instance norm, 342 k parameters), AdamW, two threads, float32. Ours is
-the example `step_rate` of the processor engine (loss: Dice and cross entropy); torch runs eagerly and compiled with channels
-last and large pages of the allocator kept (loss: cross entropy). Needs torch, monai and
-`cargo build --release -p cytoscope-engine-cpu --example step_rate`. Figures are the least processor time of a step in each
+the example `step_rate` of the CPU engine (loss: Dice and cross entropy). PyTorch runs eagerly, and compiled with channels
+last and an allocator that keeps its memory (loss: cross entropy). Needs torch, monai and
+`cargo build --release -p cytoscope-engine-cpu --example step_rate`. Figures are the minimum CPU time of a step in each
 round, and the peak memory of the process.
 """
 import argparse
@@ -55,7 +55,7 @@ def ours(shape, steps):
     _, status, usage = os.wait4(child.pid, 0)
     if status:
         sys.exit(text)
-    wall, cpu = re.search(r"best: (\d+) ms on the clock, (\d+) ms", text).groups()
+    wall, cpu = re.search(r"best: (\d+) ms wall time, (\d+) ms", text).groups()
     return {"cpu_ms": float(cpu), "wall_ms": float(wall), "peak_mib": usage.ru_maxrss / 1024}
 
 

@@ -1,10 +1,10 @@
-"""Times how long the window takes to be there with a stack: from starting the program to its title naming the file.
+"""Measures the start-up time of the window with a stack: from starting the program until its title names the file.
 
     cargo build --release
     python bench/window_start.py [FILE] [--rounds 7]
 
-Needs xvfb and xdotool. The title is set with the first frame after the stack has opened; the first start warms the page cache and
-is left out.
+Needs xvfb and xdotool. The title is set with the first frame after the stack has opened. The first start warms the page
+cache and is not counted.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> None:
                     if Path(args.file).name in title:
                         break
                 if now > 60:
-                    raise SystemExit("the window did not come")
+                    raise SystemExit("the window did not appear within 60 s")
             windows.append(shown)
             stacks.append(time.perf_counter() - began)
             window.terminate()

@@ -7,12 +7,12 @@
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use egui_kittest::Harness;
+use null_renderer::NullRenderer;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use undrawn::Undrawn;
 
-#[path = "../tests/window/undrawn.rs"]
-mod undrawn;
+#[path = "../tests/window/null_renderer.rs"]
+mod null_renderer;
 
 /// Slices, rows, columns of 16-bit voxels: 10.07 GB.
 const SHAPE: [u64; 3] = [1200, 2048, 2048];
@@ -35,7 +35,7 @@ fn main() {
     for _ in 0..5 {
         let mut window: Harness<'_, Workbench> = Harness::builder()
             .with_size([1360.0, 860.0])
-            .renderer(Undrawn)
+            .renderer(NullRenderer)
             .build_eframe(|cc| Workbench::new(&cc.egui_ctx, WorkbenchOptions::default()));
         window.run_steps(3);
         let began = Instant::now();

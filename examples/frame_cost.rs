@@ -7,11 +7,11 @@ use cpu_time::ThreadTime;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use eframe::egui::Key;
 use egui_kittest::Harness;
+use null_renderer::NullRenderer;
 use std::time::Duration;
-use undrawn::Undrawn;
 
-#[path = "../tests/window/undrawn.rs"]
-mod undrawn;
+#[path = "../tests/window/null_renderer.rs"]
+mod null_renderer;
 
 fn main() {
     let folder = tempfile::tempdir().unwrap();
@@ -26,7 +26,7 @@ fn main() {
     let options = WorkbenchOptions { files: vec![path], ..WorkbenchOptions::default() };
     let mut window: Harness<'_, Workbench> = Harness::builder()
         .with_size([1360.0, 860.0])
-        .renderer(Undrawn)
+        .renderer(NullRenderer)
         .build_eframe(move |cc| Workbench::new(&cc.egui_ctx, options));
     while window.state().document().is_none() || !window.state().is_settled() {
         window.step();

@@ -1,4 +1,4 @@
-//! Tauri's part of the build, where the shell itself is built.
+//! Runs Tauri's build script when the `desktop` feature is enabled.
 
 fn main() {
     #[cfg(feature = "desktop")]

@@ -1,4 +1,4 @@
-//! Cytoscope: cells, and stains never applied, from 3-D microscopy stacks.
+//! Cytoscope: segments cells and predicts stains in 3-D microscopy stacks.
 #![forbid(unsafe_code)]
 
 mod cli;

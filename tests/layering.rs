@@ -1,12 +1,12 @@
-//! No lower room knows a higher one: every crate's own dependencies against the house's plan.
+//! Checks the layering: the dependencies between our crates, unsafe code, and calls that replace or remove files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Each room and the rooms it may stand on.
-const ROOMS: [(&str, &[&str]); 18] = [
-    // The installed shell knows the window only as a program.
+/// Each crate and the crates that it may depend on, lower crates first; the application is the empty name.
+const CRATES: [(&str, &[&str]); 18] = [
+    // The installed shell uses the window only as a program.
     ("src-tauri", &[]),
     ("storage", &[]),
     ("volume", &[]),
@@ -59,36 +59,36 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folders of all rooms; the application itself is the empty name.
-fn rooms() -> BTreeMap<String, PathBuf> {
-    let mut rooms = BTreeMap::from([(String::new(), root())]);
+/// The folders of all crates by name; the application is the empty name.
+fn crates() -> BTreeMap<String, PathBuf> {
+    let mut crates = BTreeMap::from([(String::new(), root())]);
     for entry in std::fs::read_dir(root().join("crates")).unwrap() {
         let path = entry.unwrap().path();
         if path.join("Cargo.toml").is_file() {
-            rooms.insert(path.file_name().unwrap().to_string_lossy().into_owned(), path);
+            crates.insert(path.file_name().unwrap().to_string_lossy().into_owned(), path);
         }
     }
-    for room in ["ui", "src-tauri"] {
-        rooms.insert(room.to_owned(), root().join(room));
+    for name in ["ui", "src-tauri"] {
+        crates.insert(name.to_owned(), root().join(name));
     }
-    rooms
+    crates
 }
 
-/// Our own crates among the dependencies a manifest builds with (tests may use what they like).
+/// Our own crates among the build and normal dependencies of a manifest; dev-dependencies are not restricted.
 fn own_dependencies(manifest: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let mut counts = false;
+    let mut in_dependencies = false;
     for line in manifest.lines().map(str::trim) {
         if let Some(header) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
             let last = header.rsplit('.').next().unwrap_or(header);
             let builds = |name: &str| name == "dependencies" || name == "build-dependencies";
-            counts = builds(last) && !header.starts_with("workspace");
+            in_dependencies = builds(last) && !header.starts_with("workspace");
             // [dependencies.cytoscope-graph]
             let table = header.rsplit_once('.').filter(|(front, _)| builds(front.rsplit('.').next().unwrap_or(front)));
             if let Some(name) = table.and_then(|(_, name)| name.strip_prefix("cytoscope-")) {
                 found.insert(name.to_owned());
             }
-        } else if counts && let Some(rest) = line.strip_prefix("cytoscope-") {
+        } else if in_dependencies && let Some(rest) = line.strip_prefix("cytoscope-") {
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(rest.len());
             found.insert(rest[..end].to_owned());
         }
@@ -97,36 +97,36 @@ fn own_dependencies(manifest: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn rooms_stand_on_lower_rooms_only() {
-    let plan: BTreeMap<&str, &[&str]> = ROOMS.into_iter().collect();
-    let mut faults = Vec::new();
-    for (room, path) in rooms() {
-        let shown = if room.is_empty() { "the application" } else { room.as_str() };
-        let Some(allowed) = plan.get(room.as_str()) else {
-            faults.push(format!("{shown} is a new room: say in ROOMS what it may stand on"));
+fn crates_depend_on_lower_crates_only() {
+    let plan: BTreeMap<&str, &[&str]> = CRATES.into_iter().collect();
+    let mut violations = Vec::new();
+    for (name, path) in crates() {
+        let shown = if name.is_empty() { "the application" } else { name.as_str() };
+        let Some(allowed) = plan.get(name.as_str()) else {
+            violations.push(format!("{shown} is a new crate: add its allowed dependencies to CRATES"));
             continue;
         };
         let manifest = std::fs::read_to_string(path.join("Cargo.toml")).unwrap();
         for dependency in own_dependencies(&manifest) {
             if !allowed.contains(&dependency.as_str()) {
-                faults.push(format!("{shown} stands on {dependency}; it may stand on {allowed:?}"));
+                violations.push(format!("{shown} depends on {dependency}; allowed are {allowed:?}"));
             }
         }
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
 #[test]
-fn the_plan_has_no_circle() {
+fn allowed_dependencies_are_acyclic() {
     let mut placed: BTreeSet<&str> = BTreeSet::new();
-    for (room, below) in ROOMS {
-        assert!(below.iter().all(|b| placed.contains(b)), "{room} stands on a room listed after it");
-        placed.insert(room);
+    for (name, allowed) in CRATES {
+        assert!(allowed.iter().all(|b| placed.contains(b)), "{name} depends on a crate listed after it");
+        placed.insert(name);
     }
 }
 
 #[test]
-fn manifests_are_read_right() {
+fn manifests_are_parsed_correctly() {
     let text = "[package]\nname = \"cytoscope-x\"\n[dependencies]\ncytoscope-graph.workspace = true\nserde = \"1\"\n\
                 [target.'cfg(unix)'.dependencies]\ncytoscope-volume = { path = \"..\" }\n[dev-dependencies]\n\
                 cytoscope-pipeline.workspace = true\n[dependencies.cytoscope-engine]\nworkspace = true\n";
@@ -134,34 +134,35 @@ fn manifests_are_read_right() {
     assert_eq!(own_dependencies(text), BTreeSet::from(expected));
 }
 
-/// The first source file of a room.
-fn front(path: &Path) -> PathBuf {
+/// The root source file of a crate.
+fn root_source(path: &Path) -> PathBuf {
     let lib = path.join("src/lib.rs");
     if lib.is_file() { lib } else { path.join("src/main.rs") }
 }
 
 #[test]
-fn every_room_says_what_it_is_and_forbids_unsafe() {
-    for (room, path) in rooms() {
-        let text = std::fs::read_to_string(front(&path)).unwrap();
-        assert!(text.starts_with("//! "), "{room}: its first file does not begin with what it is for");
+fn every_crate_is_documented_and_forbids_unsafe() {
+    for (name, path) in crates() {
+        let text = std::fs::read_to_string(root_source(&path)).unwrap();
+        assert!(text.starts_with("//! "), "{name}: its root file has no documentation");
         let manifest = std::fs::read_to_string(path.join("Cargo.toml")).unwrap();
         let allows = manifest.contains("unsafe_code = \"allow\"");
-        assert_eq!(allows, room == "kernels", "{room}: unsafe code belongs into kernels alone");
-        match room.as_str() {
+        assert_eq!(allows, name == "kernels", "{name}: unsafe code is allowed in kernels only");
+        match name.as_str() {
             "kernels" => {}
             "formats" => {
-                assert!(text.contains("#![deny(unsafe_code)]"), "formats denies unsafe code but for one place")
+                assert!(text.contains("#![deny(unsafe_code)]"), "formats must deny unsafe code, except in one place")
             }
             _ => {
                 let inherits = manifest.contains("[lints]\nworkspace = true");
-                assert!(inherits, "{room} does not take the workspace's lints");
-                assert!(text.contains("#![forbid(unsafe_code)]"), "{room} does not forbid unsafe code");
+                assert!(inherits, "{name} does not inherit the workspace's lints");
+                assert!(text.contains("#![forbid(unsafe_code)]"), "{name} does not forbid unsafe code");
             }
         }
     }
 }
 
+/// Collects the Rust files below a folder.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -174,7 +175,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn formats_has_one_unsafe_place_and_it_says_why() {
+fn formats_has_one_explained_unsafe_block() {
     let mut files = Vec::new();
     sources(&root().join("crates/formats/src"), &mut files);
     let with: Vec<PathBuf> =
@@ -184,32 +185,33 @@ fn formats_has_one_unsafe_place_and_it_says_why() {
     assert!(std::fs::read_to_string(&with[0]).unwrap().contains("SAFETY:"), "the exception is not explained");
 }
 
-/// Calls that can destroy a file or folder, outside of `storage`: the file, the call, how often, and why each is safe.
+/// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
+/// safe.
 const DESTRUCTIVE: [(&str, &str, usize, &str); 10] = [
     (
         "crates/annotate/src/export.rs",
         "remove_file",
         3,
-        "files that it has created new itself, when a pair is not finished",
+        "files that it has newly created itself, if a pair is not finished",
     ),
-    ("crates/engine-burn/src/tuning.rs", "remove_file", 1, "an empty file that it has created new itself"),
+    ("crates/engine-burn/src/tuning.rs", "remove_file", 1, "an empty file that it has newly created itself"),
     (
         "crates/pipeline/src/segment.rs",
         "remove_file",
         2,
-        "a file in the worker's private folder, created new by itself",
+        "a file in the worker's private folder, newly created by itself",
     ),
     (
         "crates/pipeline/src/worker/folder.rs",
         "remove_dir_all",
         2,
-        "private folders: its own, and dead workers' by marker and lock",
+        "private folders: its own, and those of dead workers, recognized by marker and lock",
     ),
     (
         "crates/pipeline/src/worker/live.rs",
         "remove_file",
         1,
-        "a file in the worker's private folder, created new by itself",
+        "a file in the worker's private folder, newly created by itself",
     ),
     ("crates/pipeline/src/worker/serve.rs", "remove_file", 1, "a file in the worker's private folder"),
     (
@@ -218,19 +220,19 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 10] = [
         1,
         "the tensors that a newer checkpoint replaced, in a marked folder",
     ),
-    ("ui/src/correct/places.rs", "hard_link", 1, "fails where something lies"),
-    ("ui/src/correct/places.rs", "fs::rename", 1, "corrections set aside under a name that is free"),
-    ("ui/src/queue.rs", "remove_file", 2, "queue files of this and of ended windows, locked by it"),
+    ("ui/src/correct/places.rs", "hard_link", 1, "fails if the target exists"),
+    ("ui/src/correct/places.rs", "fs::rename", 1, "corrections moved aside to an unused name"),
+    ("ui/src/queue.rs", "remove_file", 2, "queue files of this window and of ended ones, which it has locked"),
 ];
 
-/// The part of a source file before its tests.
+/// The part of a source file before its unit tests.
 fn without_tests(text: &str) -> &str {
     let tests = text.find("#[cfg(test)]\nmod tests").or_else(|| text.find("#[cfg(test)]\n#[allow"));
     tests.map_or(text, |at| &text[..at])
 }
 
 #[test]
-fn files_and_folders_are_replaced_and_removed_in_one_crate() {
+fn only_storage_replaces_and_removes_files() {
     let calls = [
         "remove_dir_all",
         "remove_file",
@@ -248,7 +250,7 @@ fn files_and_folders_are_replaced_and_removed_in_one_crate() {
     for folder in ["src", "ui/src", "src-tauri/src", "xtask/src", "crates"] {
         sources(&root().join(folder), &mut files);
     }
-    let mut faults = Vec::new();
+    let mut violations = Vec::new();
     for file in files {
         let name = file.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
         let is_source =
@@ -262,22 +264,23 @@ fn files_and_folders_are_replaced_and_removed_in_one_crate() {
             let known = DESTRUCTIVE.iter().find(|(path, of, ..)| *path == name && *of == call);
             let allowed = known.map_or(0, |(_, _, count, _)| *count);
             if found != allowed {
-                faults.push(format!("{name} calls {call} {found} times, {allowed} are known: use cytoscope-storage"));
+                violations
+                    .push(format!("{name} calls {call} {found} times, {allowed} are allowed: use cytoscope-storage"));
             }
         }
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
 #[test]
-fn the_tests_that_the_robustness_page_names_exist() {
+fn tests_named_in_robustness_md_exist() {
     let page = std::fs::read_to_string(root().join("docs/robustness.md")).unwrap();
     let mut files = Vec::new();
     for folder in ["tests", "crates", "ui/src", "src"] {
         sources(&root().join(folder), &mut files);
     }
     let code: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
-    // In rows of tables, what stands between backticks and ends in a name of several words is a test.
+    // In table rows, quoted text that ends in a name with at least three underscores is a test.
     let rows = page.lines().filter(|line| line.starts_with("| "));
     let quoted = rows.flat_map(|line| line.split('`').skip(1).step_by(2));
     let names = quoted.filter_map(|text| text.rsplit([':', ' ']).next()).filter(|name| name.matches('_').count() >= 3);

@@ -1,15 +1,15 @@
-//! A stack far larger than what may be held: alone in its process, whose memory is what is measured.
+//! Memory while scrolling through a huge stack. The test has a process of its own, because its memory is measured.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, reason = "a test")]
 
-#[path = "window/desk.rs"]
-mod desk;
+#[path = "window/fixture.rs"]
+mod fixture;
 
-use desk::Desk;
+use fixture::Fixture;
 
 #[test]
-fn eight_gigabytes_are_scrolled_through_in_little_memory() {
-    // Sparse: it takes no disk.
-    let mut desk = Desk::with(|folder| {
+fn scrolling_through_eight_gigabytes_uses_little_memory() {
+    // A sparse file, which takes no disk space.
+    let mut fixture = Fixture::with(|folder| {
         let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
         header.extend(b"{'descr': '<u2', 'fortran_order': False, 'shape': (1024, 2048, 2048), }");
         header.resize(127, b' ');
@@ -19,14 +19,14 @@ fn eight_gigabytes_are_scrolled_through_in_little_memory() {
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(128 + (8 << 30)).unwrap();
         vec![path]
     });
-    desk.settle();
+    fixture.settle();
     let before = cytoscope_profile::resident_bytes().unwrap_or(0);
     for _ in 0..60 {
-        desk.window.key_press(eframe::egui::Key::PageUp);
-        desk.window.run_steps(2);
-        desk.settle();
+        fixture.window.key_press(eframe::egui::Key::PageUp);
+        fixture.window.run_steps(2);
+        fixture.settle();
     }
-    assert_eq!(desk.window.state().document().unwrap().cursor[0], 512 + 60);
+    assert_eq!(fixture.window.state().document().unwrap().cursor[0], 512 + 60);
     let grown = cytoscope_profile::resident_bytes().unwrap_or(0).saturating_sub(before);
     assert!(grown < 1 << 30, "scrolling took {grown} bytes");
 }

@@ -1,4 +1,4 @@
-//! OME-XML and ImageJ descriptions in front of four pages of 4×4 voxels: no panic, no run-away memory.
+//! OME-XML and ImageJ descriptions in a TIFF with four pages of 4×4 voxels. No panic, bounded memory.
 #![no_main]
 use cytoscope_formats::{Limits, OpenOptions, open_bytes};
 use cytoscope_volume::Region;
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 const PAGES: u32 = 4;
 
-/// A little-endian TIFF whose first page has the description.
+/// Returns a little-endian TIFF whose first page has the description.
 fn tiff(description: &[u8]) -> Vec<u8> {
     let mut bytes = b"II*\0\0\0\0\0".to_vec();
     bytes.extend(description);
@@ -20,7 +20,7 @@ fn tiff(description: &[u8]) -> Vec<u8> {
         bytes[link..link + 4].copy_from_slice(&at.to_le_bytes());
         let mut entries =
             vec![(256u16, 4u16, 1u32, 4u32), (257, 4, 1, 4), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)];
-        // A value of up to four bytes lies in the entry itself.
+        // Values of up to four bytes are stored in the entry itself.
         if page == 0 && description.len() >= 4 {
             entries.push((270, 2, description.len() as u32 + 1, 8));
         }

@@ -1,5 +1,5 @@
-//! Reads bytes as an ONNX file, compiles what comes of it for small inputs, runs it, and compares with the reference executor
-//! where the network is smooth, so that rounding stays rounding.
+//! Reads bytes as an ONNX file, compiles and runs the network for small inputs, and compares it with the reference
+//! executor if it is smooth, so that rounding errors stay small.
 //!
 //! `cargo fuzz run onnx_run -- -rss_limit_mb=2048 -timeout=20`; small models make good seeds (`fuzz/corpus/onnx_run`).
 #![no_main]
@@ -14,11 +14,11 @@ use cytoscope_graph::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Work and bytes of a run that a fuzzer has time for.
+/// Maximum work and bytes of one run, so that fuzzing stays fast.
 const WORK: u64 = 4_000_000;
 const BYTES: u64 = 64 << 20;
 
-/// Whether a small change of what it reads changes what it makes little.
+/// Whether a small change of the inputs changes the output only a little.
 fn is_smooth(op: &Op) -> bool {
     match op {
         Op::Conv(_)
@@ -50,21 +50,21 @@ fn is_smooth(op: &Op) -> bool {
     }
 }
 
-/// Whether rounding stays rounding: smooth operators and constants of an ordinary size. What is no number or infinite gives
-/// different results by whether zeros of a border are multiplied or left out.
-fn is_tame(graph: &Graph) -> bool {
-    let ordinary = |t: &Tensor| t.to_f64_vec().iter().all(|v| v.abs() <= 1e6);
+/// Whether rounding errors stay small: smooth operators and constants of moderate size. With NaN or infinite constants,
+/// results differ depending on whether zero padding is multiplied or skipped.
+fn is_well_conditioned(graph: &Graph) -> bool {
+    let moderate = |t: &Tensor| t.to_f64_vec().iter().all(|v| v.abs() <= 1e6);
     graph.nodes.iter().all(|n| is_smooth(&n.op))
-        && graph.initializers.values().all(|t| !t.dtype().is_float() || ordinary(t))
+        && graph.initializers.values().all(|t| !t.dtype().is_float() || moderate(t))
 }
 
-/// Values for inputs, floats around 0 and small counts of every other type.
-fn inputs(graph: &Graph, turn: f32) -> Option<Vec<Tensor>> {
+/// Returns values for the inputs: floats around 0 and small integers for other types.
+fn inputs(graph: &Graph, amplitude: f32) -> Option<Vec<Tensor>> {
     let one = |id: &_| {
         let value = graph.value(*id);
         let shape = value.fixed_shape()?;
         let count: usize = shape.iter().product();
-        let values: Vec<f32> = (0..count).map(|i| (i as f32 * 0.7).sin() * turn).collect();
+        let values: Vec<f32> = (0..count).map(|i| (i as f32 * 0.7).sin() * amplitude).collect();
         let values = Tensor::new(shape, values).ok()?;
         Some(if value.dtype? == ElementType::F32 { values } else { values.cast(value.dtype?) })
     };
@@ -100,12 +100,12 @@ fuzz_target!(|data: &[u8]| {
     match (run, want, nearby) {
         (Err(EngineError::Internal { place, reason }), ..) => panic!("{place}: {reason}"),
         (Err(e), Ok(_), _) if !matches!(e, EngineError::OutOfMemory { .. } | EngineError::Graph(_)) => {
-            panic!("the engine refuses: {e}")
+            panic!("the engine returned an error: {e}")
         }
-        (Ok(got), Ok(want), Ok(nearby)) if is_tame(&graph) => {
+        (Ok(got), Ok(want), Ok(nearby)) if is_well_conditioned(&graph) => {
             assert_eq!(got.len(), want.len());
             for ((got, want), nearby) in got.iter().zip(&want).zip(&nearby) {
-                // What is infinite or no number somewhere spreads by rules of its own.
+                // Engines may propagate NaN and infinity differently.
                 if want.to_f64_vec().iter().any(|v| !v.is_finite() || v.abs() > 1e30) {
                     continue;
                 }

@@ -1,11 +1,11 @@
-//! Descriptions of packages, and whole packages as zips: no panic, no run-away memory or time.
+//! Package descriptions, and whole packages as zips. No panic, bounded memory and time.
 #![no_main]
 use cytoscope_graph::package::Package;
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// A folder of this process, with a description to be written and a file that is no model.
+/// Returns a folder for this process, for a description and a file that is not a model.
 fn folder() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

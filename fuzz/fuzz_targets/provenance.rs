@@ -1,5 +1,5 @@
-//! Records of predictions, as `predict --rerun` and the check of who wrote a file read them; no panic, and no job that is begun with
-//! numbers that cannot be.
+//! Provenance records, as `predict --rerun` and the check of a file's origin read them. No panic, and no job starts
+//! with invalid numbers.
 #![no_main]
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, provenance};
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     for output in &record.outputs {
         let _ = output.matches(&folder().join("nothing"));
     }
-    // Nothing is predicted: the inputs are not there.
+    // Nothing is predicted, because the inputs do not exist.
     let mut job = record.job;
     job.inputs = vec![folder().join("no such stack.tif")];
     job.out = folder().join("out");

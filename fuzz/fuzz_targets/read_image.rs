@@ -1,4 +1,4 @@
-//! Opens bytes as an image and reads all of it, each level's corner, and a region in the middle.
+//! Opens bytes as an image and reads all of it, the corner of each level, and a region in the middle.
 //!
 //! `cargo +nightly fuzz run read_image -- -rss_limit_mb=1024 -timeout=5`; real files make good seeds
 //! (`fuzz/corpus/read_image`).
@@ -31,10 +31,11 @@ fuzz_target!(|data: &[u8]| {
     }
     for (level, shape) in meta.levels.iter().map(|l| &l.shape_full).enumerate() {
         let half: Vec<usize> = shape.iter().map(|n| n / 2).collect();
-        let part = Region { start: half.clone(), size: shape.iter().zip(&half).map(|(n, h)| (n - h).min(64)).collect() };
+        let part =
+            Region { start: half.clone(), size: shape.iter().zip(&half).map(|(n, h)| (n - h).min(64)).collect() };
         let read = image.read(level, &part);
         if let (0, Ok(part), Ok(whole)) = (level, read, &whole) {
-            // A part is the part of the whole.
+            // A region read separately equals the region of the whole image.
             let kept: Vec<usize> = (0..6).filter(|i| shape[*i] != 1).collect();
             let start = kept.iter().map(|i| half[*i]).collect();
             let size = kept.iter().map(|i| part.shape()[*i]).collect();

@@ -1,13 +1,15 @@
-//! The installed entry point's supervisor: it starts the window, hands it the files people open, and starts it again after a crash.
+//! Supervisor of the installed application: it starts the window, passes on the files that users open, and restarts the
+//! window after a crash.
 //!
-//! This room owns the line to the window (docs/shell-protocol.md) and the rule for restarts. It knows nothing of Tauri, which is
-//! in `main.rs` alone. It fails by ending: with the window's own exit code, or with a sentence on standard error where there is no window.
+//! The crate owns the connection to the window (docs/shell-protocol.md) and the restart policy. It is independent of
+//! Tauri, which only `main.rs` uses. If the window cannot be kept running, the process exits with the window's exit
+//! code or prints a message on stderr.
 #![forbid(unsafe_code)]
 
 mod line;
 mod restart;
 mod supervisor;
 
-pub use line::Opening;
-pub use restart::{Crashes, Ended, Next};
+pub use line::OpenRequest;
+pub use restart::{CrashCounter, RestartDecision, WindowExit};
 pub use supervisor::{Supervisor, Window};

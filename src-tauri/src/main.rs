@@ -1,42 +1,43 @@
-//! The installed entry point: Tauri for what a desktop asks of an application, and the supervisor for the window.
+//! The installed entry point: Tauri integrates with the desktop, the supervisor runs the window.
 #![forbid(unsafe_code)]
 #![cfg_attr(windows, windows_subsystem = "windows")]
 
-use cytoscope_shell::{Opening, Supervisor, Window};
+use cytoscope_shell::{OpenRequest, Supervisor, Window};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use tauri::{AppHandle, RunEvent};
 
-/// The window's program, beside this one.
+/// Executable of the window, in the same folder as this one.
 const WINDOW: &str = if cfg!(windows) { "cytoscope.exe" } else { "cytoscope" };
 
 fn main() -> ExitCode {
-    let say = |text: &str| {
+    let print_error = |text: &str| {
         let _ = writeln!(std::io::stderr(), "cytoscope-desktop: {text}");
     };
     let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
-    // GTK ends the process without a display.
+    // Without a display GTK aborts the process.
     if cfg!(target_os = "linux") && !["DISPLAY", "WAYLAND_DISPLAY"].into_iter().any(set) {
-        say(
-            "there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); every job runs without one, see cytoscope --help",
+        print_error(
+            "there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); every job runs without one, see \
+             cytoscope --help",
         );
         return ExitCode::FAILURE;
     }
     let Some(program) = std::env::current_exe().ok().and_then(|p| p.parent().map(|f| f.join(WINDOW))) else {
-        say("where this program is cannot be found out");
+        print_error("cannot determine the path of this program; install Cytoscope again");
         return ExitCode::FAILURE;
     };
     let folder = std::env::current_dir().unwrap_or_default();
-    let first = Opening::of_arguments(std::env::args_os().skip(1), &folder);
+    let first = OpenRequest::of_arguments(std::env::args_os().skip(1), &folder);
     let supervisor = Supervisor::default();
     let for_launches = supervisor.clone();
     #[cfg(target_os = "macos")]
     let for_events = supervisor.clone();
     let forwarded = move |_: &AppHandle, arguments: Vec<String>, folder: String| {
         let arguments = arguments.into_iter().skip(1).map(OsString::from);
-        for_launches.open(&Opening::of_arguments(arguments, Path::new(&folder)));
+        for_launches.open(&OpenRequest::of_arguments(arguments, Path::new(&folder)));
     };
     let built = tauri::Builder::default()
         .plugin(tauri_plugin_single_instance::init(forwarded))
@@ -52,19 +53,19 @@ fn main() -> ExitCode {
     let app = match built {
         Ok(app) => app,
         Err(error) => {
-            say(&format!("the desktop cannot be reached: {error}"));
+            print_error(&format!("cannot connect to the desktop: {error}"));
             return ExitCode::FAILURE;
         }
     };
     app.run(move |_, event| match event {
-        // No window of this process is ever open; only the supervisor ends it.
+        // This process never opens a window itself; only the supervisor ends it.
         RunEvent::ExitRequested { code: None, api, .. } => api.prevent_exit(),
         #[cfg(target_os = "macos")]
         RunEvent::Opened { urls } => {
-            for_events.open(&Opening::of_paths(urls.iter().filter_map(|u| u.to_file_path().ok())));
+            for_events.open(&OpenRequest::of_paths(urls.iter().filter_map(|u| u.to_file_path().ok())));
         }
         #[cfg(target_os = "macos")]
-        RunEvent::Reopen { .. } => for_events.open(&Opening::default()),
+        RunEvent::Reopen { .. } => for_events.open(&OpenRequest::default()),
         _ => {}
     });
     ExitCode::SUCCESS

@@ -1,33 +1,33 @@
-//! When a window that ended is started again.
+//! Restart policy for a window that has ended.
 
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// A window that lived this long begins a new row of crashes.
-const STEADY: Duration = Duration::from_secs(60);
+/// A window that ran at least this long resets the count of consecutive crashes.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Most restarts in a row.
+/// Maximum number of consecutive restarts.
 const MAX_RESTARTS: u32 = 3;
 
-/// How a window ended.
+/// How the window process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
-    /// By itself, or because it was asked to: with this code.
+pub enum WindowExit {
+    /// It exited normally or was asked to exit, with this exit code.
     Closed(i32),
-    /// It crashed or was killed: in words.
+    /// It crashed or was killed; a description for the user.
     Crashed(String),
 }
 
-/// Exit codes from this one on are crashes: a panic's, and those of signals.
+/// Exit codes from this one on count as crashes: 101 is a panic, 128 and above are signals.
 const FIRST_CRASH_CODE: i32 = 101;
 
-impl From<ExitStatus> for Ended {
+impl From<ExitStatus> for WindowExit {
     fn from(status: ExitStatus) -> Self {
         #[cfg(unix)]
         {
             use std::os::unix::process::ExitStatusExt;
             match status.signal() {
-                // Hung up, interrupted, asked to end: the desktop closes, or a person does.
+                // SIGHUP, SIGINT, SIGTERM: the desktop or the user closes the window.
                 Some(signal @ (1 | 2 | 15)) => return Self::Closed(128 + signal),
                 Some(signal) => return Self::Crashed(format!("signal {signal}")),
                 None => {}
@@ -41,40 +41,40 @@ impl From<ExitStatus> for Ended {
     }
 }
 
-/// What to do now.
+/// What the supervisor does after the window has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
-    /// End with this code.
+pub enum RestartDecision {
+    /// Exit with this code.
     End(i32),
     /// Start the window again.
     Restart {
-        /// Whether to open the files that were open.
+        /// Whether to reopen the files that were open.
         with_files: bool,
     },
-    /// It crashes again and again.
+    /// Stop restarting: the limit of consecutive crashes is reached.
     GiveUp,
 }
 
-/// The crashes in a row.
+/// Counter of consecutive crashes.
 #[derive(Debug, Default)]
-pub struct Crashes {
-    in_row: u32,
+pub struct CrashCounter {
+    consecutive: u32,
 }
 
-impl Crashes {
-    /// What follows when a window has ended after some time.
-    pub fn next(&mut self, ended: &Ended, lived: Duration) -> Next {
-        if let Ended::Closed(code) = ended {
-            return Next::End(*code);
+impl CrashCounter {
+    /// Decides what happens after a window ended that ran for `lived`.
+    pub fn decide(&mut self, exit: &WindowExit, uptime: Duration) -> RestartDecision {
+        if let WindowExit::Closed(code) = exit {
+            return RestartDecision::End(*code);
         }
-        if lived >= STEADY {
-            self.in_row = 0;
+        if uptime >= STABLE_AFTER {
+            self.consecutive = 0;
         }
-        self.in_row += 1;
-        match self.in_row {
-            // It may be a file that brings it down: the second time these stay closed.
-            1..=MAX_RESTARTS => Next::Restart { with_files: self.in_row == 1 },
-            _ => Next::GiveUp,
+        self.consecutive += 1;
+        match self.consecutive {
+            // One of the files may cause the crash, so the second restart opens none.
+            1..=MAX_RESTARTS => RestartDecision::Restart { with_files: self.consecutive == 1 },
+            _ => RestartDecision::GiveUp,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The window as a child process.
+//! Runs the window as a child process.
 
-use crate::line::{FromWindow, Opening, Recovery};
-use crate::restart::{Crashes, Ended, Next};
+use crate::line::{OpenRequest, Recovery, WindowMessage};
+use crate::restart::{CrashCounter, RestartDecision, WindowExit};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,74 +10,80 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A file handed over this short a time before a crash may not be open yet, and is handed over again.
-const MAY_BE_LOST: Duration = Duration::from_secs(10);
+/// A file sent to the window less than this before a crash may not be open yet and is sent again.
+const RESEND_WITHIN: Duration = Duration::from_secs(10);
 
-/// Longest line taken from the window.
+/// Maximum length of a line read from the window.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// The program that is the window.
+/// How the window process is started.
 #[derive(Debug, Clone)]
 pub struct Window {
-    /// Its path.
+    /// Path of the executable.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Command-line arguments.
     pub arguments: Vec<OsString>,
-    /// What is added to its environment.
+    /// Variables added to the environment.
     pub environment: Vec<(OsString, OsString)>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// To the window that runs.
+    /// Stdin of the running window.
     input: Option<ChildStdin>,
-    /// The files it has open, as it told.
+    /// Open files as last reported by the window.
     files: Vec<PathBuf>,
-    /// Files handed over, and when.
-    asked: Vec<(PathBuf, Instant)>,
+    /// Files sent to the window and the time of sending.
+    recently_sent: Vec<(PathBuf, Instant)>,
 }
 
-/// Keeps one window open.
+/// Keeps one window running; clones share its state.
 #[derive(Debug, Clone, Default)]
 pub struct Supervisor {
     state: Arc<Mutex<State>>,
 }
 
 impl Supervisor {
-    /// Starts the window with these files on a thread of its own, and calls `end` with an exit code when it is closed for good.
+    /// Starts the window with these files on its own thread and calls `end` with an exit code when the window is closed
+    /// for good.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(&self, window: Window, first: Opening, end: impl FnOnce(i32) + Send + 'static) -> std::io::Result<()> {
+    pub fn start(
+        &self,
+        window: Window,
+        first: OpenRequest,
+        end: impl FnOnce(i32) + Send + 'static,
+    ) -> std::io::Result<()> {
         let supervisor = self.clone();
         let watch = move || end(supervisor.watch(&window, &first));
         std::thread::Builder::new().name("supervisor".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Hands files to the window; none brings it to the front.
-    pub fn open(&self, opening: &Opening) {
+    /// Sends files to the window. An empty list brings the window to the front.
+    pub fn open(&self, opening: &OpenRequest) {
         let mut state = self.state();
-        state.asked.retain(|(_, at)| at.elapsed() < MAY_BE_LOST);
-        state.asked.extend(opening.open.iter().map(|path| (path.clone(), Instant::now())));
-        tell(&mut state, opening);
+        state.recently_sent.retain(|(_, at)| at.elapsed() < RESEND_WITHIN);
+        state.recently_sent.extend(opening.open.iter().map(|path| (path.clone(), Instant::now())));
+        send(&mut state, opening);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, window: &Window, first: &Opening) -> i32 {
-        let mut crashes = Crashes::default();
+    fn watch(&self, window: &Window, first: &OpenRequest) -> i32 {
+        let mut crashes = CrashCounter::default();
         let mut recovery: Option<(String, bool)> = None;
         loop {
-            let began = Instant::now();
+            let started_at = Instant::now();
             let (mut child, output) = match spawn(window) {
                 Ok((child, input, output)) => {
                     self.begin(input, first, recovery.as_ref());
                     (child, output)
                 }
                 Err(error) => {
-                    complain(&format!(
+                    log_error(&format!(
                         "{} cannot be started ({error}); install Cytoscope again",
                         window.program.display()
                     ));
@@ -85,17 +91,17 @@ impl Supervisor {
                 }
             };
             self.listen(output);
-            let ended = child.wait().map_or_else(|e| Ended::Crashed(e.to_string()), Ended::from);
+            let exit = child.wait().map_or_else(|e| WindowExit::Crashed(e.to_string()), WindowExit::from);
             self.state().input = None;
-            match (crashes.next(&ended, began.elapsed()), ended) {
-                (Next::End(code), _) => return code,
-                (Next::Restart { with_files }, Ended::Crashed(why)) => {
-                    complain(&format!("the window ended ({why}) and is started again"));
+            match (crashes.decide(&exit, started_at.elapsed()), exit) {
+                (RestartDecision::End(code), _) => return code,
+                (RestartDecision::Restart { with_files }, WindowExit::Crashed(why)) => {
+                    log_error(&format!("the window crashed ({why}) and is being restarted"));
                     recovery = Some((why, with_files));
                 }
-                (_, ended) => {
-                    complain(&format!(
-                        "the window crashes again and again ({ended:?}); cytoscope --help works without one"
+                (_, exit) => {
+                    log_error(&format!(
+                        "the window keeps crashing ({exit:?}); use the command line instead, see cytoscope --help"
                     ));
                     return 1;
                 }
@@ -103,36 +109,36 @@ impl Supervisor {
         }
     }
 
-    /// Tells a new window what to open.
-    fn begin(&self, input: ChildStdin, first: &Opening, recovery: Option<&(String, bool)>) {
+    /// Connects to a new window and sends the files to open.
+    fn begin(&self, input: ChildStdin, first: &OpenRequest, recovery: Option<&(String, bool)>) {
         let mut state = self.state();
         state.input = Some(input);
         let Some((why, with_files)) = recovery else {
-            // What another launch handed over in the meantime.
-            let early: Vec<PathBuf> = state.asked.iter().map(|(path, _)| path.clone()).collect();
-            state.asked.extend(first.open.iter().map(|path| (path.clone(), Instant::now())));
-            tell(&mut state, first);
+            // Files that another launch sent before the window was running.
+            let early: Vec<PathBuf> = state.recently_sent.iter().map(|(path, _)| path.clone()).collect();
+            state.recently_sent.extend(first.open.iter().map(|path| (path.clone(), Instant::now())));
+            send(&mut state, first);
             if !early.is_empty() {
-                tell(&mut state, &Opening::of_paths(early));
+                send(&mut state, &OpenRequest::of_paths(early));
             }
             return;
         };
         let mut files = std::mem::take(&mut state.files);
-        let asked = std::mem::take(&mut state.asked);
-        for (path, at) in asked {
-            if at.elapsed() < MAY_BE_LOST && !files.contains(&path) {
+        let recently_sent = std::mem::take(&mut state.recently_sent);
+        for (path, at) in recently_sent {
+            if at.elapsed() < RESEND_WITHIN && !files.contains(&path) {
                 files.push(path);
             }
         }
         let (open, left_closed): (&[PathBuf], &[PathBuf]) = if *with_files { (&files, &[]) } else { (&[], &files) };
-        tell(&mut state, &Recovery { open, recovered: why, left_closed });
+        send(&mut state, &Recovery { open, recovered: why, left_closed });
         if *with_files {
-            // Until the window tells; it may crash before.
+            // Valid until the window reports its files; it may crash before that.
             state.files = files;
         }
     }
 
-    /// Takes the window's lines until it has ended.
+    /// Reads the window's messages until it closes its stdout.
     fn listen(&self, output: ChildStdout) {
         let mut output = BufReader::new(output);
         loop {
@@ -141,8 +147,8 @@ impl Supervisor {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
-            // Anything else that is printed is not for the shell.
-            if let Ok(FromWindow { files: Some(files) }) = serde_json::from_slice(&line) {
+            // Other output is not part of the protocol.
+            if let Ok(WindowMessage { files: Some(files) }) = serde_json::from_slice(&line) {
                 self.state().files = files;
             }
         }
@@ -162,12 +168,12 @@ fn spawn(window: &Window) -> std::io::Result<(Child, ChildStdin, ChildStdout)> {
     let mut child = command.spawn()?;
     match (child.stdin.take(), child.stdout.take()) {
         (Some(input), Some(output)) => Ok((child, input, output)),
-        _ => Err(std::io::Error::other("its input and output were not connected")),
+        _ => Err(std::io::Error::other("stdin and stdout of the window are not connected")),
     }
 }
 
-/// Writes a line; a window that is gone is noticed by who waits for it.
-fn tell(state: &mut State, message: &impl Serialize) {
+/// Sends a message. Errors are ignored: the thread that waits for the process notices when it is gone.
+fn send(state: &mut State, message: &impl Serialize) {
     let Some(input) = &mut state.input else { return };
     if let Ok(mut line) = serde_json::to_vec(message) {
         line.push(b'\n');
@@ -175,7 +181,7 @@ fn tell(state: &mut State, message: &impl Serialize) {
     }
 }
 
-/// Says something on standard error, if anyone listens.
-pub(crate) fn complain(text: &str) {
+/// Prints a message to stderr and ignores write errors.
+pub(crate) fn log_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "cytoscope-desktop: {text}");
 }

@@ -1,34 +1,35 @@
-//! The supervisor with a real child process: what it hands over, what it starts again, and what it leaves behind.
+//! The supervisor with a real child process: what it sends, when it restarts the window and what it leaves behind.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-use cytoscope_shell::{Opening, Supervisor, Window};
+use cytoscope_shell::{OpenRequest, Supervisor, Window};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A window that is a shell script: it writes its number into `pids` and what it is told into `told`.
-struct Desk {
+/// A shell script in place of the window: it appends its process id to `pids` and every received line to `received`.
+struct Fixture {
     folder: tempfile::TempDir,
     supervisor: Supervisor,
     ended: Receiver<i32>,
 }
 
-impl Desk {
-    /// `then` is what the script does when it was started; each line it is told is in `$line`.
+impl Fixture {
+    /// `then` is the shell command that the script runs at start.
     fn new(first: &[&str], then: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let script = format!(
-            "cd '{}'; echo $$ >> pids; {then}; while IFS= read -r line; do printf '%s\\n' \"$line\" >> told; done; echo closed >> told",
+            "cd '{}'; echo $$ >> pids; {then}; while IFS= read -r line; do printf '%s\\n' \"$line\" >> received; done; \
+             echo closed >> received",
             folder.path().display()
         );
         let window =
             Window { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()], environment: vec![] };
         let (sender, ended) = channel();
         let supervisor = Supervisor::default();
-        let opening = Opening::of_paths(first.iter().map(PathBuf::from));
+        let opening = OpenRequest::of_paths(first.iter().map(PathBuf::from));
         supervisor.start(window, opening, move |code| sender.send(code).unwrap()).unwrap();
         Self { folder, supervisor, ended }
     }
@@ -37,8 +38,8 @@ impl Desk {
         lines(&self.folder.path().join(name))
     }
 
-    fn until(&self, what: &str, name: &str, count: usize) -> Vec<String> {
-        let end = Instant::now() + PATIENCE;
+    fn wait_for_lines(&self, what: &str, name: &str, count: usize) -> Vec<String> {
+        let end = Instant::now() + TIMEOUT;
         loop {
             let lines = self.lines(name);
             if lines.len() >= count {
@@ -50,7 +51,7 @@ impl Desk {
     }
 
     fn kill(&self, nth: usize, signal: &str) {
-        let pid = self.until("the window", "pids", nth)[nth - 1].clone();
+        let pid = self.wait_for_lines("the window", "pids", nth)[nth - 1].clone();
         let killed = std::process::Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap();
         assert!(killed.success());
     }
@@ -61,67 +62,68 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn files_are_handed_over_and_later_ones_reach_the_same_window() {
-    let desk = Desk::new(&["/my cells/α.tif"], ":");
-    desk.until("the first file", "told", 1);
-    desk.supervisor.open(&Opening::of_paths(["/b.tif".into()]));
-    desk.supervisor.open(&Opening::default());
-    let told = desk.until("the second file", "told", 3);
-    assert_eq!(told, [r#"{"open":["/my cells/α.tif"]}"#, r#"{"open":["/b.tif"]}"#, r#"{"open":[]}"#]);
-    assert_eq!(desk.lines("pids").len(), 1);
+fn files_are_sent_and_later_ones_reach_the_same_window() {
+    let fixture = Fixture::new(&["/my cells/α.tif"], ":");
+    fixture.wait_for_lines("the first file", "received", 1);
+    fixture.supervisor.open(&OpenRequest::of_paths(["/b.tif".into()]));
+    fixture.supervisor.open(&OpenRequest::default());
+    let received = fixture.wait_for_lines("the second file", "received", 3);
+    assert_eq!(received, [r#"{"open":["/my cells/α.tif"]}"#, r#"{"open":["/b.tif"]}"#, r#"{"open":[]}"#]);
+    assert_eq!(fixture.lines("pids").len(), 1);
 }
 
 #[test]
-fn a_killed_window_comes_back_with_its_files() {
-    // The window tells that it opened another file since, and prints something that is no line of the protocol.
-    let desk = Desk::new(&["/a.tif"], r#"echo '{"ready":1}'; echo noise; echo '{"files":["/a.tif","/c d.tif"]}'"#);
-    desk.until("the first file", "told", 1);
-    // The line about the files is read before the window ends: it is in the pipe.
-    desk.kill(1, "KILL");
-    let told = desk.until("the files again", "told", 2);
-    assert_eq!(told[1], r#"{"open":["/a.tif","/c d.tif"],"recovered":"signal 9","left_closed":[]}"#);
-    desk.kill(2, "KILL");
-    let told = desk.until("a start without them", "told", 3);
-    assert_eq!(told[2], r#"{"open":[],"recovered":"signal 9","left_closed":["/a.tif","/c d.tif"]}"#);
+fn a_killed_window_is_restarted_with_its_files() {
+    // The window reports another open file and prints a line that is not part of the protocol.
+    let fixture =
+        Fixture::new(&["/a.tif"], r#"echo '{"ready":1}'; echo noise; echo '{"files":["/a.tif","/c d.tif"]}'"#);
+    fixture.wait_for_lines("the first file", "received", 1);
+    // The report is already in the pipe, so it is read before the window ends.
+    fixture.kill(1, "KILL");
+    let received = fixture.wait_for_lines("the files again", "received", 2);
+    assert_eq!(received[1], r#"{"open":["/a.tif","/c d.tif"],"recovered":"signal 9","left_closed":[]}"#);
+    fixture.kill(2, "KILL");
+    let received = fixture.wait_for_lines("a start without them", "received", 3);
+    assert_eq!(received[2], r#"{"open":[],"recovered":"signal 9","left_closed":["/a.tif","/c d.tif"]}"#);
 }
 
 #[test]
-fn a_file_handed_over_just_before_a_crash_is_handed_over_again() {
-    let desk = Desk::new(&[], "echo '{\"files\":[]}'");
-    desk.until("the first line", "told", 1);
-    desk.supervisor.open(&Opening::of_paths(["/late.tif".into()]));
-    desk.until("the file", "told", 2);
-    desk.kill(1, "SEGV");
-    let told = desk.until("the file again", "told", 3);
-    assert_eq!(told[2], r#"{"open":["/late.tif"],"recovered":"signal 11","left_closed":[]}"#);
+fn a_file_sent_just_before_a_crash_is_sent_again() {
+    let fixture = Fixture::new(&[], "echo '{\"files\":[]}'");
+    fixture.wait_for_lines("the first line", "received", 1);
+    fixture.supervisor.open(&OpenRequest::of_paths(["/late.tif".into()]));
+    fixture.wait_for_lines("the file", "received", 2);
+    fixture.kill(1, "SEGV");
+    let received = fixture.wait_for_lines("the file again", "received", 3);
+    assert_eq!(received[2], r#"{"open":["/late.tif"],"recovered":"signal 11","left_closed":[]}"#);
 }
 
 #[test]
-fn a_window_that_crashes_at_once_is_given_up_after_three_restarts() {
-    let desk = Desk::new(&["/a.tif"], "exit 101");
-    assert_eq!(desk.ended.recv_timeout(PATIENCE), Ok(1));
-    assert_eq!(desk.lines("pids").len(), 4);
+fn an_immediately_crashing_window_is_restarted_three_times() {
+    let fixture = Fixture::new(&["/a.tif"], "exit 101");
+    assert_eq!(fixture.ended.recv_timeout(TIMEOUT), Ok(1));
+    assert_eq!(fixture.lines("pids").len(), 4);
 }
 
 #[test]
-fn a_window_that_is_closed_ends_the_shell_with_its_code() {
+fn closing_the_window_exits_with_its_code() {
     for (then, code) in [("exit 0", 0), ("exit 1", 1), ("kill -TERM $$", 143)] {
-        let desk = Desk::new(&[], then);
-        assert_eq!(desk.ended.recv_timeout(PATIENCE), Ok(code), "{then}");
-        assert_eq!(desk.lines("pids").len(), 1, "{then}");
+        let fixture = Fixture::new(&[], then);
+        assert_eq!(fixture.ended.recv_timeout(TIMEOUT), Ok(code), "{then}");
+        assert_eq!(fixture.lines("pids").len(), 1, "{then}");
     }
     let nothing = Window { program: "/no/such/window".into(), arguments: vec![], environment: vec![] };
     let (sender, ended) = channel();
-    Supervisor::default().start(nothing, Opening::default(), move |code| sender.send(code).unwrap()).unwrap();
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(1));
+    Supervisor::default().start(nothing, OpenRequest::default(), move |code| sender.send(code).unwrap()).unwrap();
+    assert_eq!(ended.recv_timeout(TIMEOUT), Ok(1));
 }
 
 #[test]
-fn a_window_that_no_longer_reads_is_no_panic() {
-    let desk = Desk::new(&[], "exec 0<&-; sleep 1; exit 7");
-    desk.until("the window", "pids", 1);
+fn a_window_that_stops_reading_causes_no_panic() {
+    let fixture = Fixture::new(&[], "exec 0<&-; sleep 1; exit 7");
+    fixture.wait_for_lines("the window", "pids", 1);
     for _ in 0..100 {
-        desk.supervisor.open(&Opening::of_paths([PathBuf::from("/x".repeat(3000))]));
+        fixture.supervisor.open(&OpenRequest::of_paths([PathBuf::from("/x".repeat(3000))]));
     }
-    assert_eq!(desk.ended.recv_timeout(PATIENCE), Ok(7));
+    assert_eq!(fixture.ended.recv_timeout(TIMEOUT), Ok(7));
 }

@@ -1,4 +1,4 @@
-//! `cytoscope convert`: slab by slab, pixels untouched.
+//! `cytoscope convert`: rewrites an image in another file format, slab by slab, with unchanged pixel values.
 
 use super::failure::Outcome;
 use super::progress;
@@ -13,29 +13,29 @@ use std::path::PathBuf;
 /// Options of `convert`.
 #[derive(Args)]
 pub(crate) struct Convert {
-    /// The image.
+    /// Image to convert.
     input: PathBuf,
-    /// Where to write; its ending picks the format: .npy, .tif (ImageJ), .ome.tif.
+    /// Output file; its extension selects the format: .npy, .tif (ImageJ) or .ome.tif.
     output: PathBuf,
-    /// Series of a file with several, from 0.
+    /// Series to read from a multi-series file, counted from 0.
     #[arg(long, default_value_t = 0)]
     series: usize,
-    /// Axes of the file where its own are wrong, such as ZYX or TCYX.
+    /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
     axes: Option<Axes>,
-    /// Take one channel only, from 0.
+    /// Convert one channel only, counted from 0.
     #[arg(long)]
     channel: Option<usize>,
-    /// Take one time point only, from 0.
+    /// Convert one time point only, counted from 0.
     #[arg(long)]
     time: Option<usize>,
-    /// Compression of an OME-TIFF.
+    /// Compression of an OME-TIFF output.
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
-    /// Replace files that exist already; an input is never replaced.
+    /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Tell progress as JSON lines on stderr.
+    /// Report progress as JSON lines on stderr.
     #[arg(long)]
     json_progress: bool,
 }

@@ -1,4 +1,4 @@
-//! `cytoscope devices`, and the probe it runs in child processes.
+//! `cytoscope devices`, and the hidden GPU probe that it runs in child processes.
 
 use super::failure::Outcome;
 use super::{print, print_json};
@@ -9,19 +9,19 @@ use cytoscope_profile::bytes_text;
 /// Options of `devices`.
 #[derive(Args)]
 pub(crate) struct DevicesCommand {
-    /// Print one JSON array.
+    /// Print the devices as a JSON array.
     #[arg(long)]
     json: bool,
 }
 
-/// Options of the hidden probe.
+/// Options of the hidden `probe-device`.
 #[derive(Args)]
 pub(crate) struct ProbeDevice {
-    /// `cuda` or `wgpu`.
+    /// Kind of device to probe: `cuda` or `wgpu`.
     kind: String,
 }
 
-/// Every device of this machine; GPUs are looked for in child processes.
+/// Returns every device of this machine. GPUs are probed in child processes, because a faulty driver may crash.
 pub(crate) fn discover() -> Devices {
     match std::env::current_exe() {
         Ok(program) => Devices::discover(&program),
@@ -55,12 +55,12 @@ impl ProbeDevice {
     }
 }
 
-/// The devices a request needs: none but the processor are looked for where it is asked for by name.
+/// Returns the devices to choose from for `--device`; GPUs are not probed if the CPU is asked for by name.
 pub(crate) fn for_request(device: &str) -> Devices {
     if device == "cpu" { Devices::cpu_only() } else { discover() }
 }
 
-/// The devices a training needs: of itself it takes the processor, so that no GPU is looked for.
+/// Returns the devices to choose from for training. `auto` means the CPU there, so GPUs are not probed.
 pub(crate) fn for_training(device: &str) -> Devices {
     if device == "auto" { Devices::cpu_only() } else { for_request(device) }
 }

@@ -1,4 +1,4 @@
-//! `cytoscope diameter`.
+//! `cytoscope diameter`: estimates the median object diameter of stacks.
 
 use super::failure::Outcome;
 use super::{devices, parse_threads, print, print_json, progress};
@@ -13,34 +13,34 @@ use std::path::PathBuf;
 /// Options of `diameter`.
 #[derive(Args)]
 pub(crate) struct Diameter {
-    /// Stacks, or folders of them.
+    /// Stacks, or folders of stacks.
     #[arg(required = true)]
     inputs: Vec<PathBuf>,
-    /// A package (folder, zip, .onnx) or the name of an installed model, which must state an object diameter.
+    /// Model package (folder, .zip or .onnx) or name of an installed model. It must declare an object diameter.
     #[arg(long, default_value = "nuclei")]
     model: String,
-    /// auto (the fastest, measured), cpu, cuda[:i] or wgpu[:i].
+    /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Channel the model sees, from 0.
+    /// Channel to use as the model's input, counted from 0.
     #[arg(long)]
     channel: Option<usize>,
-    /// Time point, from 0.
+    /// Time point to use, counted from 0.
     #[arg(long)]
     time: Option<usize>,
-    /// Series of files with several, from 0.
+    /// Series to read from multi-series files, counted from 0.
     #[arg(long, default_value_t = 0)]
     series: usize,
-    /// Axes of the files where their own are wrong, such as ZYX or TCYX.
+    /// Axis order, such as ZYX or TCYX, to use instead of the files' own.
     #[arg(long)]
     axes: Option<Axes>,
-    /// Voxel size in µm, Z,Y,X, where the files' own is wrong or missing.
+    /// Voxel size Z,Y,X in µm, to use instead of the files' own.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Threads; 0 takes all cores.
+    /// Number of threads; 0 uses all cores.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
-    /// Print one JSON object with the estimate of every stack.
+    /// Print the estimates of all stacks as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `cytoscope evaluate`.
+//! `cytoscope evaluate`: scores predictions against ground truth.
 
 use super::failure::Outcome;
 use super::{print, print_json, progress};
@@ -11,16 +11,17 @@ use std::path::PathBuf;
 /// Options of `evaluate`.
 #[derive(Args)]
 pub(crate) struct Evaluate {
-    /// Predictions: a file, or a folder.
+    /// Predictions: a file or a folder.
     #[arg(long)]
     pred: PathBuf,
-    /// Truth: a file, or a folder of files of matching names.
+    /// Ground truth: a file, or a folder of files with matching names.
     #[arg(long)]
     truth: PathBuf,
-    /// Ignore true objects of fewer voxels, and predictions that mostly lie on them: they count neither as hits nor as errors.
+    /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
+    /// neither as hits nor as errors.
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
     ignore_below: u64,
-    /// Print one JSON object.
+    /// Print the scores as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -36,7 +37,8 @@ impl Evaluate {
         print(&format!("{} pairs", report.pairs.len()));
         for m in &report.instances {
             print(&format!(
-                "  IoU ≥ {:.2}: F1 {:.4}  precision {:.4}  recall {:.4}  AP {:.4}  PQ {:.4}  mean matched IoU {:.4}  ({} of {} objects)",
+                "  IoU ≥ {:.2}: F1 {:.4}  precision {:.4}  recall {:.4}  AP {:.4}  PQ {:.4}  mean matched IoU {:.4}  \
+                 ({} of {} objects)",
                 m.threshold,
                 m.f1,
                 m.precision,
@@ -50,7 +52,7 @@ impl Evaluate {
         }
         if let Some(ignored) = report.ignored.filter(|i| i.below_voxels > 0) {
             print(&format!(
-                "  ignored: {} true objects below {} voxels, {} predictions on them",
+                "    ignored: {} true objects below {} voxels, {} predicted objects that overlap them",
                 ignored.true_objects, ignored.below_voxels, ignored.predictions
             ));
         }
@@ -68,13 +70,13 @@ impl Evaluate {
             ));
         }
         for name in &report.unpaired {
-            print(&format!("  without a partner: {}", name.display()));
+            print(&format!("    no matching file: {}", name.display()));
         }
         Ok(())
     }
 }
 
-/// The counts of errors, and a table of them by object size.
+/// Returns the lines that report the error counts, and a table of them by object size.
 fn error_lines(errors: &ErrorSummary) -> Vec<String> {
     let mut lines = vec![format!(
         "  {} merges, {} splits, {} misses, {} inexact outlines, {} false objects",

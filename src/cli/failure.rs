@@ -1,19 +1,19 @@
-//! Why a command failed, and the exit code that says so.
+//! The error of a failed command, with its exit code.
 
 use cytoscope_engine::EngineError;
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_graph::package::PackageError;
-use cytoscope_pipeline::{JobError, JobErrorKind, model_sentence};
+use cytoscope_pipeline::{JobError, JobErrorKind, model_error_message};
 use cytoscope_simulate::SimulateError;
 use cytoscope_storage::StorageError;
 use cytoscope_storage::read::refusal;
 use std::io::ErrorKind;
 
-/// What a command gives.
+/// Result of a command.
 pub(crate) type Outcome = Result<(), Failure>;
 
-/// A sentence and an exit code.
+/// An error message and the kind of error, which decides the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     kind: JobErrorKind,
@@ -91,7 +91,7 @@ impl From<GraphError> for Failure {
             GraphError::Io { source, .. } if refusal(source).is_none() => JobErrorKind::Other,
             _ => JobErrorKind::BadInput,
         };
-        Self::new(kind, model_sentence(&error))
+        Self::new(kind, model_error_message(&error))
     }
 }
 
@@ -100,7 +100,7 @@ impl From<PackageError> for Failure {
         if let PackageError::Storage(error) = error {
             return error.into();
         }
-        let sentence = model_sentence(&error);
+        let sentence = model_error_message(&error);
         Self::new(JobError::model("", error).kind(), sentence)
     }
 }

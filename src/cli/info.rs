@@ -1,4 +1,4 @@
-//! `cytoscope info`.
+//! `cytoscope info`: describes an image file.
 
 use super::failure::Outcome;
 use super::{print, print_json};
@@ -10,15 +10,15 @@ use std::path::PathBuf;
 /// Options of `info`.
 #[derive(Args)]
 pub(crate) struct Info {
-    /// The file.
+    /// Image file to describe.
     file: PathBuf,
-    /// Series of a file with several, from 0.
+    /// Series to read from a multi-series file, counted from 0.
     #[arg(long, default_value_t = 0)]
     series: usize,
-    /// Axes of the file where its own are wrong, such as ZYX or TCYX.
+    /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
     axes: Option<Axes>,
-    /// Print one JSON object.
+    /// Print the metadata as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -57,7 +57,7 @@ impl Info {
             print(&format!("  level       {} {:?}", level.name, level.shape_full));
         }
         if meta.series_count > 1 {
-            print(&format!("  series      {} of {} (--series picks another)", meta.series, meta.series_count));
+            print(&format!("  series      {} of {} (--series selects another)", meta.series, meta.series_count));
         }
         if meta.missing_planes > 0 {
             print(&format!("  missing     {} planes are not in the file and read as zeros", meta.missing_planes));

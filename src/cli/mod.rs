@@ -1,4 +1,5 @@
-//! The command line: options are parsed here, resolved once, and run by the rooms below. Results go to stdout, all else to stderr.
+//! The command line. Options are parsed here, resolved once into jobs, and run by the library crates. Results are
+//! printed to stdout, everything else to stderr.
 
 mod convert;
 mod devices;
@@ -28,15 +29,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-/// Cells, and stains never applied, from 3-D microscopy stacks. Without a command the window opens.
+/// Segment cells and predict stains in 3-D microscopy stacks. Without a command, the window opens.
 ///
-/// Exit codes: 0 done; 2 wrong use; 3 bad input; 4 out of memory or disk; 5 cancelled; 1 anything else.
+/// Exit codes: 0 success; 2 invalid usage; 3 invalid input; 4 out of memory or disk space; 5 cancelled; 1 any other
+/// error.
 #[derive(Parser)]
 #[command(name = "cytoscope", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 struct Arguments {
     /// Stacks to open in the window.
     files: Vec<PathBuf>,
-    /// The window belongs to the installed shell, which speaks on standard input.
+    /// The window was started by the installed desktop shell, which talks to it on standard input.
     #[arg(long, hide = true)]
     shell: bool,
     #[command(subcommand)]
@@ -45,40 +47,40 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say what is in an image file: axes, voxel size, channels, compression
+    /// Describe an image file: axes, voxel size, channels, compression
     Info(info::Info),
-    /// Write an image in another format, pixels untouched
+    /// Convert an image to another format without changing its pixel values
     Convert(convert::Convert),
-    /// List what this machine can compute on, and why not where it cannot
+    /// List the compute devices of this machine, and why any of them cannot be used
     Devices(devices::DevicesCommand),
     /// Segment stacks or predict a stain: labels, maps and measurements
     Predict(Box<predict::Predict>),
     /// Estimate the median diameter of the objects in stacks
     Diameter(diameter::Diameter),
-    /// Run an ONNX model on arrays and time it
+    /// Run an ONNX model on arrays and measure its speed
     Run(run::Run),
-    /// Make objects of a probability map
+    /// Turn a probability map into labels
     Segment(segment::Segment),
-    /// Score predictions against truth: F1, AP, PQ; Pearson, PSNR, SSIM
+    /// Score predictions against ground truth: F1, AP, PQ; Pearson, PSNR, SSIM
     Evaluate(evaluate::Evaluate),
-    /// Make a model package of a bioimage.io folder or zip, or an ONNX file
+    /// Import a model as a package: from a bioimage.io folder or zip, or an ONNX file
     Import(models::Import),
-    /// Write a package as ONNX, bioimage.io zip or safetensors
+    /// Export a package as ONNX, bioimage.io zip or safetensors
     Export(models::Export),
-    /// Make a smaller, faster package of a model: 8-bit integers where that costs no accuracy
+    /// Quantize a model to 8-bit integers where accuracy allows: a smaller, faster package
     Quantize(quantize::Quantize),
-    /// Teach a network your samples: from images and labels to a model package
+    /// Train a network on your images and labels, and write a model package
     Train(Box<train::Train>),
-    /// Make stacks with truth, for trying things out
+    /// Simulate stacks with ground truth
     Simulate(simulate::Simulate),
-    /// The engine process behind the workbench: jobs in, events out, as JSON lines
+    /// Run the engine process behind the window: jobs in, events out, as JSON lines
     Worker(worker::Worker),
-    /// Looks for GPUs; run in a process of its own, which a driver may crash
+    /// Probes for a GPU; runs in its own process, because a faulty driver may crash it
     #[command(hide = true)]
     ProbeDevice(devices::ProbeDevice),
 }
 
-/// Parses, runs, and turns failures into a sentence and an exit code.
+/// Parses the arguments, runs the command, and reports a failure as a message on stderr and an exit code.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -94,7 +96,7 @@ pub fn main() -> ExitCode {
     match outcome.and_then(|()| check_stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            say(&format!("error: {failure}"));
+            eprint_line(&format!("error: {failure}"));
             ExitCode::from(failure.exit_code())
         }
     }
@@ -122,32 +124,32 @@ impl Command {
     }
 }
 
-/// A line on stderr; a closed one is no reason to stop. Control characters, which names in files may hold, are escaped.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", shown(line));
+/// Prints a line on stderr, ignoring a closed stderr. Control characters, which file names may contain, are escaped.
+fn eprint_line(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", escape_controls(line));
 }
 
-/// Text with its control characters escaped, but for the ends of lines.
-fn shown(text: &str) -> String {
+/// Returns the text with its control characters escaped, except line breaks.
+fn escape_controls(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// A line of JSON on stderr.
-fn say_json(value: &impl serde::Serialize) {
+/// Prints a value on stderr as one line of JSON.
+fn eprint_json(value: &impl serde::Serialize) {
     if let Ok(line) = serde_json::to_string(value) {
         let _ = writeln!(std::io::stderr(), "{}", ascii_controls(&line));
     }
 }
 
-/// What went wrong when writing to stdout, if anything did.
+/// First error of writing to stdout, if any.
 static STDOUT: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
-/// A line on stdout, with control characters escaped.
+/// Prints a line on stdout, with control characters escaped.
 fn print(line: &str) {
-    write_stdout(&shown(line));
+    write_stdout(&escape_controls(line));
 }
 
-/// One JSON value on stdout.
+/// Prints a value on stdout as indented JSON.
 fn print_json(value: &impl serde::Serialize) -> Outcome {
     let text = serde_json::to_string_pretty(value).map_err(|e| Failure::other(e.to_string()))?;
     write_stdout(&ascii_controls(&text));
@@ -161,7 +163,7 @@ fn write_stdout(text: &str) {
     }
 }
 
-/// A failure if something printed did not reach stdout. A reader that has gone (`| head`) is none.
+/// Fails if something could not be written to stdout. A closed pipe (`| head`) is not a failure.
 fn check_stdout() -> Outcome {
     match STDOUT.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -172,7 +174,7 @@ fn check_stdout() -> Outcome {
     }
 }
 
-/// Control characters that JSON leaves as they are, as JSON escapes: terminals take some of them for commands.
+/// Escapes the control characters that JSON allows unescaped (DEL and C1): terminals interpret some as commands.
 fn ascii_controls(json: &str) -> String {
     let escaped = |c: char| c == '\u{7f}' || ('\u{80}'..='\u{9f}').contains(&c);
     if !json.contains(escaped) {
@@ -181,20 +183,22 @@ fn ascii_controls(json: &str) -> String {
     json.chars().map(|c| if escaped(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() }).collect()
 }
 
-/// Refuses arguments that are not Unicode: reports and records could not name them, which would show only after the work.
+/// Refuses arguments that are not valid Unicode. Reports and provenance records are JSON and could not name them;
+/// without this check, the error would appear only after the work was done.
 fn refuse_other_encodings() -> Outcome {
     let folder = std::env::current_dir().map(std::path::PathBuf::into_os_string).ok();
     match std::env::args_os().chain(folder).find(|argument| argument.to_str().is_none()) {
         None => Ok(()),
         Some(argument) => Err(Failure::wrong_use(format!(
-            "{}: the name is not valid Unicode (UTF-8), so reports could not name it; rename the file or folder",
+            "{}: the name is not valid Unicode (UTF-8), so reports cannot name it; rename the file or folder",
             argument.display()
         ))),
     }
 }
 
-/// A size such as `2G`, `512MiB` or a number of bytes.
+/// Parses a memory size such as `2G`, `512MiB` or a number of bytes; units are powers of 1024.
 fn parse_bytes(text: &str) -> Result<u64, String> {
+    let invalid = || format!("invalid size \"{text}\": expected a number with an optional unit, such as 2G or 512M");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor: u64 = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -203,36 +207,37 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         "m" => 1 << 20,
         "g" => 1 << 30,
         "t" => 1 << 40,
-        _ => return Err(format!("\"{text}\" is no size: expected such as 2G, 512M or a number of bytes")),
+        _ => return Err(invalid()),
     };
-    let value: f64 =
-        number.parse().map_err(|_| format!("\"{text}\" is no size: expected such as 2G, 512M or a number of bytes"))?;
+    let value: f64 = number.parse().map_err(|_| invalid())?;
     Ok((value * factor as f64) as u64)
 }
 
-/// A number of threads; 0 stands for all cores.
+/// Parses a number of threads; 0 stands for all cores.
 fn parse_threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if n <= MAX_THREADS => Ok(n),
-        _ => Err(format!("\"{text}\" is no number of threads: expected 0 (all cores) to {MAX_THREADS}")),
+        _ => Err(format!("invalid number of threads \"{text}\": expected 0 (all cores) to {MAX_THREADS}")),
     }
 }
 
-/// `Z,Y,X` as three lengths.
+/// Parses `Z,Y,X` as three positive lengths in voxels.
 fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
     let parts: Result<Vec<usize>, _> = text.split(',').map(|p| p.trim().parse()).collect();
     match parts.as_deref() {
         Ok([z, y, x]) if *z > 0 && *y > 0 && *x > 0 => Ok([*z, *y, *x]),
-        _ => Err(format!("\"{text}\" is not Z,Y,X: expected three positive lengths such as 64,256,256")),
+        _ => Err(format!("invalid shape \"{text}\": expected three positive lengths Z,Y,X, such as 64,256,256")),
     }
 }
 
-/// `Z,Y,X` as three sizes in µm.
+/// Parses `Z,Y,X` as three positive sizes in µm.
 fn parse_um(text: &str) -> Result<[f64; 3], String> {
     let parts: Result<Vec<f64>, _> = text.split(',').map(|p| p.trim().parse()).collect();
     match parts.as_deref() {
         Ok([z, y, x]) if [z, y, x].iter().all(|v| v.is_finite() && **v > 0.0) => Ok([*z, *y, *x]),
-        _ => Err(format!("\"{text}\" is not Z,Y,X in µm: expected three positive sizes such as 1.0,0.3,0.3")),
+        _ => Err(format!(
+            "invalid voxel size \"{text}\": expected three positive sizes Z,Y,X in µm, such as 1.0,0.3,0.3"
+        )),
     }
 }
 
@@ -241,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_with_and_without_units_are_parsed() {
         assert_eq!(parse_bytes("2G"), Ok(2 << 30));
         assert_eq!(parse_bytes("1.5MiB"), Ok(3 << 19));
         assert_eq!(parse_bytes("123"), Ok(123));

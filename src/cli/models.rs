@@ -16,15 +16,15 @@ use std::path::PathBuf;
 /// Options of `import`.
 #[derive(Args)]
 pub(crate) struct Import {
-    /// A bioimage.io folder or zip with ONNX weights, or an .onnx file.
+    /// Model to import: a bioimage.io folder or zip with ONNX weights, or an .onnx file.
     file: PathBuf,
-    /// The package to write: a folder, or a .zip.
+    /// Package to write: a folder or a .zip.
     #[arg(long)]
     out: PathBuf,
-    /// Replace what is there already: a file is replaced, a folder moved aside; an input is never replaced.
+    /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -32,26 +32,27 @@ pub(crate) struct Import {
 /// Options of `export`.
 #[derive(Args)]
 pub(crate) struct Export {
-    /// A package by path or name.
+    /// Package to export: a path or the name of an installed model.
     package: String,
-    /// What to write.
+    /// Format to write.
     #[arg(long, value_enum)]
     format: Format,
-    /// Where to write it.
+    /// Output file or folder.
     #[arg(long)]
     out: PathBuf,
-    /// Replace what is there already: a file is replaced, a folder moved aside; the package itself is never replaced.
+    /// Replace an existing output: a file is overwritten, a folder is moved aside; the package itself is never
+    /// replaced.
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// The network as it is run; an int8 one with quantize and dequantize nodes.
+    /// The network as it is run; an int8 network with QuantizeLinear and DequantizeLinear nodes.
     Onnx,
     /// The whole package as a zip.
     Bioimageio,
-    /// The weights by name.
+    /// The weights, by tensor name.
     Safetensors,
 }
 
@@ -65,14 +66,17 @@ impl Import {
             return print_json(&report);
         }
         print(&format!("wrote {}: {}", self.out.display(), report.name));
-        print(&format!("  its test: {}", report.test));
+        print(&format!("  self-test: {}", report.test));
         for e in &report.engines {
-            let how =
-                if e.agrees { "as the reference executor".to_owned() } else { format!("NOT usable: {}", e.detail) };
+            let how = if e.agrees {
+                "matches the reference executor".to_owned()
+            } else {
+                format!("NOT usable: {}", e.detail)
+            };
             print(&format!("  on {} ({}): {how}", e.device, e.precision));
         }
         report.left_out.iter().for_each(|file| print(&format!("  left out: {file}")));
-        report.moved_to.iter().for_each(|aside| print(&format!("  what was there was moved to {}", aside.display())));
+        report.moved_to.iter().for_each(|aside| print(&format!("  moved the previous package to {}", aside.display())));
         Ok(())
     }
 }
@@ -88,7 +92,7 @@ impl Export {
         let inside = resolved(&self.out).starts_with(resolved(&path)) && path.is_dir();
         if inside {
             return Err(Failure::wrong_use(format!(
-                "{}: an export into the package itself would change it; write to another folder",
+                "{}: the output is inside the package and would change it; write to another folder",
                 self.out.display()
             )));
         }
@@ -98,11 +102,12 @@ impl Export {
             Format::Onnx => package.graph.save(&self.out)?,
             Format::Bioimageio => {
                 if let Replaced::MovedTo(aside) = packages::save(&package, &self.out, overwrite)? {
-                    print(&format!("what was there was moved to {}", aside.display()));
+                    print(&format!("moved the previous package to {}", aside.display()));
                 }
             }
             Format::Safetensors => {
-                // Of a quantized package the float network's weights, or its bytes and scales where it has no other.
+                // For a quantized package, the float network's weights; the int8 weights and scales if it has no float
+                // network.
                 let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
                 let named = graph.initializers.iter().filter_map(|(id, tensor)| {
                     let (dtype, bytes): (_, Vec<u8>) = match tensor.data() {

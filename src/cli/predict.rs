@@ -1,7 +1,7 @@
-//! `cytoscope predict`.
+//! `cytoscope predict`: segments stacks or predicts a stain.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, parse_bytes, parse_threads, parse_zyx, print, print_json, progress, say};
+use super::{devices, eprint_line, parse_bytes, parse_threads, parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs};
@@ -18,75 +18,75 @@ use std::path::{Path, PathBuf};
 /// Options of `predict`.
 #[derive(Args)]
 pub(crate) struct Predict {
-    /// Stacks, or folders of them.
+    /// Stacks, or folders of stacks.
     #[arg(required_unless_present = "rerun")]
     inputs: Vec<PathBuf>,
-    /// A package (folder, zip, .onnx) or the name of an installed model.
+    /// Model package (folder, .zip or .onnx) or name of an installed model.
     #[arg(long, default_value = "nuclei")]
     model: String,
-    /// Folder of the results; made if it is not there.
+    /// Folder for the results; created if it does not exist.
     #[arg(long, required_unless_present = "rerun")]
     out: Option<PathBuf>,
-    /// auto (the fastest, measured), cpu, cuda[:i] or wgpu[:i].
+    /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: String,
-    /// auto, f32, tf32, f16, bf16 or int8.
+    /// Arithmetic of the network: auto, f32, tf32, f16, bf16 or int8.
     #[arg(long, default_value = "auto")]
     precision: String,
-    /// Tile in voxels, Z,Y,X; by default what wastes least inside the budget.
+    /// Tile size Z,Y,X in voxels; by default the size that fits the memory budget with the least wasted work.
     #[arg(long, value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
-    /// Share of a tile that overlaps the next, for Gaussian blending.
+    /// Fraction of a tile that overlaps its neighbour, for Gaussian blending.
     #[arg(long)]
     overlap: Option<f64>,
-    /// crop (exactly the untiled result; static networks) or gaussian.
+    /// How tiles are joined: crop (identical to the untiled result, if the network allows it) or gaussian.
     #[arg(long)]
     blend: Option<Blend>,
-    /// What to write: maps, labels, table, preview (a PNG of the middle slice); by default the first three, or those of them
-    /// that the model has.
+    /// Results to write: maps, labels, table, preview (a PNG of the middle slice); by default all that the model
+    /// provides except the preview.
     #[arg(long, value_delimiter = ',')]
     outputs: Vec<Output>,
-    /// Channel the model sees, from 0.
+    /// Channel to use as the model's input, counted from 0.
     #[arg(long)]
     channel: Option<usize>,
-    /// One time point only, from 0.
+    /// Predict one time point only, counted from 0.
     #[arg(long)]
     time: Option<usize>,
-    /// Series of files with several, from 0.
+    /// Series to read from multi-series files, counted from 0.
     #[arg(long, default_value_t = 0)]
     series: usize,
-    /// Axes of the files where their own are wrong, such as ZYX or TCYX.
+    /// Axis order, such as ZYX or TCYX, to use instead of the files' own.
     #[arg(long)]
     axes: Option<Axes>,
-    /// Voxel size in µm, Z,Y,X, where the files' own is wrong or missing.
+    /// Voxel size Z,Y,X in µm, to use instead of the files' own.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Median diameter of the objects in µm (in voxels where the voxel size is unknown), or auto to estimate it from each
-    /// stack: objects are brought to the size that the model was trained on.
+    /// Median diameter of the objects in µm (in voxels if the voxel size is unknown), or auto to estimate it from each
+    /// stack. Stacks are rescaled so that objects have the size the model was trained on.
     #[arg(long, value_name = "UM|auto", default_value = "auto")]
     diameter: DiameterRequest,
-    /// Most memory to use, such as 2G; by default three quarters of what is free.
+    /// Memory budget, such as 2G; by default three quarters of the free memory.
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
-    /// Threads; 0 takes all cores.
+    /// Number of threads; 0 uses all cores.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
-    /// Keep results that the same job made before.
+    /// Skip inputs whose results from the same job already exist.
     #[arg(long)]
     resume: bool,
-    /// Run the job of a _provenance.json again (other options but --out are ignored).
+    /// Rerun the job recorded in a _provenance.json file (of the other options, only --out and --force apply).
     #[arg(long, value_name = "FILE.json")]
     rerun: Option<PathBuf>,
-    /// Write every span as a Chrome trace, which ui.perfetto.dev opens.
+    /// Write a Chrome trace of the run, to open in ui.perfetto.dev.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Replace files that exist already; an input is never replaced.
+    /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object with the report of every input.
+    /// Print the reports of all inputs as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Tell progress as JSON lines on stderr.
+    /// Report progress as JSON lines on stderr.
     #[arg(long)]
     json_progress: bool,
 }
@@ -111,12 +111,12 @@ impl Predict {
         if self.json {
             print_json(&report(&outcome))?;
         } else {
-            outcome.done.iter().for_each(tell);
+            outcome.done.iter().for_each(print_report);
         }
         finish(&outcome)
     }
 
-    /// The job, and for one that was run before what is not as it was then.
+    /// Returns the job; for `--rerun` also what differs from the recorded run, one sentence each.
     fn job(&self) -> Result<(PredictJob, Vec<String>), Failure> {
         if let Some(path) = &self.rerun {
             let record = provenance::read(path)?;
@@ -169,7 +169,7 @@ fn report(outcome: &PredictOutcome) -> serde_json::Value {
     json!({"inputs": outcome.done, "failed": failed})
 }
 
-fn tell(report: &InputReport) {
+fn print_report(report: &InputReport) {
     if report.resumed {
         return;
     }
@@ -187,14 +187,15 @@ fn tell(report: &InputReport) {
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.display())));
 }
 
-/// Failed inputs make the whole command fail, with the first one's code; the rest was done all the same.
+/// Fails if any input failed, with the exit code of running out of memory or disk if one did, else of the first
+/// failure. The other inputs are done all the same.
 fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
         return Err(Failure::new(first.kind, first.sentence.clone()));
     }
     for failure in &outcome.failed {
-        say(&format!("failed: {}", failure.sentence));
+        eprint_line(&format!("failed: {}", failure.sentence));
     }
     let kind = if outcome.failed.iter().any(|f| f.kind == JobErrorKind::OutOfResources) {
         JobErrorKind::OutOfResources

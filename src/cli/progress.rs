@@ -1,60 +1,64 @@
-//! A job's events on a terminal, or as JSON lines on stderr.
+//! Shows a job's events on a terminal, or as JSON lines on stderr.
 
-use super::{say, say_json, signals};
-use cytoscope_pipeline::{CancelToken, Context, Event, naming};
+use super::{eprint_json, eprint_line, signals};
+use cytoscope_pipeline::{CancelToken, Context, Event, with_name};
 use cytoscope_profile::Recorder;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A context whose events are shown, and which Ctrl-C, SIGTERM and SIGHUP cancel.
+/// Returns a context whose events are shown, and which Ctrl-C, SIGTERM and SIGHUP cancel.
 pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Context {
     let cancel = CancelToken::default();
     let token = cancel.clone();
     let handler = signals::handle(move |request| {
-        // The system may ask more than once; only a person who asks twice will not wait.
+        // The system may send SIGTERM repeatedly; only a second Ctrl-C ends the program at once.
         if token.is_cancelled() && request == signals::Request::Terminate {
             return;
         }
         if token.is_cancelled() {
-            // Asked twice: the job is not waited for, so its unfinished files are removed here.
+            // The job is not waited for, so its unfinished files are removed here.
             cytoscope_storage::write::remove_unfinished();
             std::process::exit(5);
         }
         token.cancel();
-        say("cancelling: what is under way is finished first (Ctrl-C again stops at once)");
+        eprint_line("cancelling: finishing the current tile or step first (press Ctrl-C again to stop at once)");
     });
     if let Err(error) = handler {
-        say(&format!("note: Ctrl-C will stop without cleaning up ({error})"));
+        eprint_line(&format!("note: Ctrl-C will stop the program without removing unfinished files ({error})"));
     }
     let sink: Arc<dyn Fn(&Event) + Send + Sync> = if json_lines {
-        Arc::new(say_json)
+        Arc::new(eprint_json)
     } else if quiet {
         Arc::new(|_| {})
     } else if std::io::stderr().is_terminal() {
         let bar: Mutex<Option<(String, ProgressBar)>> = Mutex::new(None);
         Arc::new(move |event| show(event, &mut bar.lock().unwrap_or_else(PoisonError::into_inner)))
     } else {
-        Arc::new(tell)
+        Arc::new(print_event)
     };
     Context { cancel, sink, recorder }
 }
 
-/// Events that are worth a line without a terminal.
-fn tell(event: &Event) {
+/// Prints the events that are worth a line on stderr; progress needs a terminal.
+fn print_event(event: &Event) {
     match event {
-        Event::Started { input, index, count } => say(&format!("[{}/{count}] {}", index + 1, input.display())),
-        Event::Note { message } => say(&format!("note: {message}")),
-        Event::Failed { input, reason } => say(&format!("failed: {}", naming(&input.display().to_string(), reason))),
+        Event::Started { input, index, count } => eprint_line(&format!("[{}/{count}] {}", index + 1, input.display())),
+        Event::Note { message } => eprint_line(&format!("note: {message}")),
+        Event::Failed { input, reason } => {
+            eprint_line(&format!("failed: {}", with_name(&input.display().to_string(), reason)))
+        }
         Event::Validated { step, score, scores, best } => {
             let all: Vec<String> = scores.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
-            let mark = if *best { ", the best so far" } else { "" };
-            say(&format!("step {step}: score {score:.4} ({}){mark}", all.join(", ")));
+            let mark = if *best { ", best so far" } else { "" };
+            eprint_line(&format!("step {step}: validation score {score:.4} ({}){mark}", all.join(", ")));
         }
-        Event::Learned { step, steps, loss, rate, step_secs, .. } => {
-            say(&format!("step {step} of {steps}: loss {loss:.4}, rate {rate:.1e}, {step_secs:.2} s a step"));
+        Event::TrainingSteps { step, steps, loss, rate, step_secs, .. } => {
+            eprint_line(&format!(
+                "step {step} of {steps}: loss {loss:.4}, learning rate {rate:.1e}, {step_secs:.2} s/step"
+            ));
         }
-        Event::Device { .. } | Event::Finished { .. } | Event::Pictured { .. } | Event::Progress { .. } => {}
+        Event::Device { .. } | Event::Finished { .. } | Event::ValidationPreview { .. } | Event::Progress { .. } => {}
     }
 }
 
@@ -63,7 +67,7 @@ fn show(event: &Event, bar: &mut Option<(String, ProgressBar)>) {
         if let Some((_, bar)) = bar.take() {
             bar.finish_and_clear();
         }
-        return tell(event);
+        return print_event(event);
     };
     if bar.as_ref().is_none_or(|(current, _)| current != stage) {
         if let Some((_, old)) = bar.take() {

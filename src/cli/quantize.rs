@@ -1,4 +1,4 @@
-//! `cytoscope quantize`.
+//! `cytoscope quantize`: converts a model to 8-bit integers.
 
 use super::failure::{Failure, Outcome};
 use super::{print, print_json, progress};
@@ -7,56 +7,57 @@ use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, Quan
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_parent;
-use cytoscope_train::QuantizedTeacher;
+use cytoscope_train::QatTrainer;
 use std::path::PathBuf;
 
 /// Options of `quantize`.
 #[derive(Args)]
 pub(crate) struct Quantize {
-    /// A package (folder, zip, .onnx) or the name of an installed model.
+    /// Model package (folder, .zip or .onnx) or name of an installed model.
     package: String,
-    /// When the ranges of activations are found: once from calibration data, or each time the model runs.
+    /// How activation ranges are determined: while the model runs, or once from calibration data.
     #[arg(long, value_enum)]
     mode: Mode,
-    /// Stacks like those the model will see, or folders of them; by default the package's test tensor.
+    /// Calibration data: stacks like those the model will be used on, or folders of them; by default the package's test
+    /// tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
-    /// The package to write: a folder, or a .zip.
+    /// Package to write: a folder or a .zip.
     #[arg(long)]
     out: PathBuf,
-    /// Greatest relative L2 error of an output; layers stay in floats until it is met.
+    /// Maximum relative L2 error of an output; layers are kept in floats until it is met.
     #[arg(long, default_value_t = ACCURACY_BUDGET)]
     accuracy_budget: f64,
-    /// Most minutes of teaching (--mode qat).
+    /// Maximum minutes of quantization-aware training (--mode qat).
     #[arg(long)]
     minutes: Option<f64>,
-    /// Most steps of teaching, a tile each (--mode qat).
+    /// Maximum steps of quantization-aware training, one tile per step (--mode qat).
     #[arg(long)]
     steps: Option<u64>,
-    /// Layers to keep in floats, by name.
+    /// Names of layers to keep in floats.
     #[arg(long, value_delimiter = ',', value_name = "LAYER")]
     keep_float: Vec<String>,
-    /// Leave the float network out of the package: smaller, but graphics cards have nothing to run.
+    /// Leave the float network out of the package: smaller, but it cannot run on GPUs.
     #[arg(long)]
     without_float: bool,
-    /// Replace what exists already: a file is replaced, a folder moved aside; an input is never replaced.
+    /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Tell progress as JSON lines on stderr.
+    /// Report progress as JSON lines on stderr.
     #[arg(long)]
     json_progress: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Mode {
-    /// Ranges are found while the model runs.
+    /// Ranges are determined each time the model runs.
     Dynamic,
-    /// Ranges are found from calibration data.
+    /// Ranges are determined once, from calibration data.
     Static,
-    /// As static; where that costs more than the accuracy budget, the weights are taught with the rounding in the network.
+    /// Static; if that exceeds the accuracy budget, quantization-aware training adapts the weights to the rounding.
     Qat,
 }
 
@@ -71,10 +72,12 @@ impl Quantize {
             return Err(Failure::wrong_use("--minutes must be a number above 0"));
         }
         if (self.minutes.is_some() || self.steps.is_some()) && mode != QuantizeMode::Qat {
-            return Err(Failure::wrong_use("--minutes and --steps are for --mode qat: the other modes teach nothing"));
+            return Err(Failure::wrong_use(
+                "--minutes and --steps apply to --mode qat only: the other modes do not train",
+            ));
         }
-        let mut teacher = QuantizedTeacher { minutes: self.minutes, ..QuantizedTeacher::default() };
-        teacher.steps = self.steps.unwrap_or(teacher.steps).max(1);
+        let mut trainer = QatTrainer { minutes: self.minutes, ..QatTrainer::default() };
+        trainer.steps = self.steps.unwrap_or(trainer.steps).max(1);
         check_parent(&self.out)?;
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let job = QuantizeJob {
@@ -87,45 +90,46 @@ impl Quantize {
             without_float: self.without_float,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report = job.run_with(&context, Some(&teacher))?;
+        let report = job.run_with(&context, Some(&trainer))?;
         if self.json {
             return print_json(&report);
         }
-        tell(&report);
+        print_report(&report);
         Ok(())
     }
 }
 
-fn tell(report: &QuantizeReport) {
+fn print_report(report: &QuantizeReport) {
     print(&format!("wrote {}: {}", report.out.display(), report.name));
     let share = 100.0 * report.int8_bytes as f64 / report.float_bytes.max(1) as f64;
     let (before, after) = (bytes_text(report.float_bytes), bytes_text(report.int8_bytes));
-    print(&format!("  network: {before} in floats, {after} in int8 ({share:.0} %)"));
+    print(&format!("  network: {before} as float, {after} as int8 ({share:.0} %)"));
     for t in &report.tile_times {
         let threads = if t.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", t.threads) };
         print(&format!(
-            "  a tile of {:?}, {threads}: {:.1} ms of processor time in floats, {:.1} ms in int8 ({:.1} and {:.1} ms on the clock)",
+            "  tile {:?}, {threads}: CPU time {:.1} ms as float, {:.1} ms as int8 (wall time {:.1} and {:.1} ms)",
             report.tile_shape, t.f32_cpu_ms, t.int8_cpu_ms, t.f32_wall_ms, t.int8_wall_ms
         ));
     }
     let metric = if report.agreement_metric == "dice" { "Dice" } else { "Pearson" };
     for o in &report.outputs {
         print(&format!(
-            "  {}: relative L2 error {:.5}, largest error {:.4}, {metric} 1 before, {:.5} after ({} held-out tiles)",
+            "  {}: relative L2 error {:.5}, maximum error {:.4}, {metric} {:.5} against the float network ({} \
+             held-out tiles)",
             o.name, o.error.relative_l2, o.error.max_abs, o.error.agreement, report.held_out_tiles
         ));
     }
     let chosen = Candidate { method: report.method, equalized: report.equalized, relative_l2: 0.0 };
     for c in &report.candidates {
-        let mark = if (c.method, c.equalized) == (chosen.method, chosen.equalized) { " <- taken" } else { "" };
-        let method = c.method.map_or_else(|| "while running".to_owned(), |m| m.to_string());
-        let alike = c.equalized.map_or_else(|| "channels as they are".to_owned(), |s| format!("channels alike, {s}"));
-        print(&format!("    {method:18} {alike:22} {:.5}{mark}", c.relative_l2));
+        let mark = if (c.method, c.equalized) == (chosen.method, chosen.equalized) { " <- chosen" } else { "" };
+        let method = c.method.map_or_else(|| "at run time".to_owned(), |m| m.to_string());
+        let equalized = c.equalized.map_or_else(|| "not equalized".to_owned(), |s| format!("equalized, {s}"));
+        print(&format!("    {method:18} {equalized:22} {:.5}{mark}", c.relative_l2));
     }
-    if let Some(t) = &report.taught {
-        let kept = if t.kept { "" } else { "; layers stayed in floats instead" };
+    if let Some(t) = &report.qat {
+        let kept = if t.kept { "" } else { "; discarded, layers were kept in floats instead" };
         print(&format!(
-            "  taught with the rounding in it, {} steps in {:.0} s: relative L2 error {:.5} before, {:.5} after{kept}",
+            "  quantization-aware training, {} steps in {:.0} s: relative L2 error {:.5} before, {:.5} after{kept}",
             t.steps, t.seconds, t.before, t.after
         ));
     }
@@ -133,7 +137,7 @@ fn tell(report: &QuantizeReport) {
         print(&format!("  bias corrected: {}", report.bias_corrected.join(", ")));
     }
     let all = report.quantized_layers;
-    print(&format!("  {all} layers in int8, {:.1} % of the work in floats", 100.0 * report.float_share_of_work));
+    print(&format!("  {all} layers in int8, {:.1} % of the operations in floats", 100.0 * report.float_share_of_work));
     for l in &report.left_float {
         print(&format!("    {} in floats: {}", l.name, l.why));
     }

@@ -1,4 +1,4 @@
-//! `cytoscope run`: one model, arrays in and out, timed.
+//! `cytoscope run`: runs an ONNX model on arrays and measures its speed.
 
 use super::failure::{Failure, Outcome};
 use super::{devices, parse_threads, print, print_json, progress};
@@ -7,7 +7,7 @@ use cpu_time::ProcessTime;
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
-use cytoscope_pipeline::naming;
+use cytoscope_pipeline::with_name;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
@@ -21,33 +21,33 @@ use std::time::Instant;
 /// Options of `run`.
 #[derive(Args)]
 pub(crate) struct Run {
-    /// The model.
+    /// ONNX model to run.
     model: PathBuf,
-    /// An input array, in the model's order or by name: [NAME=]FILE.npy.
+    /// Input array: [NAME=]FILE.npy; without names, in the model's order.
     #[arg(long = "input", value_name = "[NAME=]FILE.npy", required = true)]
     inputs: Vec<String>,
-    /// Where an output goes, in the model's order or by name: [NAME=]FILE.npy.
+    /// File for an output: [NAME=]FILE.npy; without names, in the model's order.
     #[arg(long = "output", value_name = "[NAME=]FILE.npy")]
     outputs: Vec<String>,
-    /// What computes.
+    /// Engine to run the model on.
     #[arg(long, value_enum, default_value = "cpu")]
     engine: EngineName,
-    /// f32, tf32, f16, bf16 or int8.
+    /// Arithmetic of the network: f32, tf32, f16, bf16 or int8.
     #[arg(long, default_value = "f32")]
     precision: Precision,
-    /// Timed runs after one warm-up.
+    /// Number of timed runs, after one warm-up run.
     #[arg(long, default_value_t = 1)]
     repeat: usize,
-    /// Threads; 0 takes all cores.
+    /// Number of threads; 0 uses all cores.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
-    /// Write every operator's span as a Chrome trace.
+    /// Write a Chrome trace with the time of every operator, to open in ui.perfetto.dev.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Replace files that exist already; an input is never replaced.
+    /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object.
+    /// Print the timings as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -60,16 +60,16 @@ enum EngineName {
     Wgpu,
 }
 
-/// Most timed runs.
+/// Upper limit of `--repeat`.
 const MAX_REPEAT: usize = 1_000_000;
 
 impl Run {
     pub(crate) fn run(self) -> Outcome {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
-            return Err(Failure::wrong_use(format!("--repeat takes 1 to {MAX_REPEAT}")));
+            return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
         }
         let graph = Graph::load(&self.model, &GraphLimits::default()).map_err(|e| {
-            let sentence = naming(&self.model.display().to_string(), &e.to_string());
+            let sentence = with_name(&self.model.display().to_string(), &e.to_string());
             match &e {
                 GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
                     Failure::other(sentence)
@@ -86,7 +86,10 @@ impl Run {
         for path in outputs_to.iter().flatten().chain(&self.trace) {
             check_file(path, &read, overwrite)?;
             if !written.insert(resolved(path)) {
-                return Err(Failure::wrong_use(format!("{}: two outputs cannot be one file", path.display())));
+                return Err(Failure::wrong_use(format!(
+                    "{}: two outputs have the same file; give each its own",
+                    path.display()
+                )));
             }
         }
         let inputs = self.read_inputs(&graph)?;
@@ -163,14 +166,14 @@ impl Run {
         }
         print(&format!("{} on {} ({}), {threads} threads", engine.name(), engine.device().name, report.backend));
         print(&format!(
-            "  {:.2} ms a run (median of {}; {:.2} to {:.2}), CPU {:.2} ms",
+            "    {:.2} ms per run (median of {}; {:.2} to {:.2}), CPU time {:.2} ms",
             wall.median, self.repeat, wall.min, wall.max, cpu.median
         ));
         if report.macs > 0 {
             print(&format!("  {:.1} GFLOP/s", 2.0 * report.macs as f64 / wall.median / 1e6));
         }
         for f in &report.fallbacks {
-            print(&format!("  {} × {} by the reference executor", f.count, f.op));
+            print(&format!("  {} × {} run by the reference executor", f.count, f.op));
         }
         for (id, t) in graph.outputs.iter().zip(&outputs) {
             print(&format!("  {} {:?} {}", graph.value(*id).name, t.shape(), t.dtype().name()));
@@ -178,7 +181,7 @@ impl Run {
         Ok(())
     }
 
-    /// One tensor a graph input.
+    /// Reads one tensor for each graph input.
     fn read_inputs(&self, graph: &Graph) -> Result<Vec<Tensor>, Failure> {
         let assigned = assign(graph, &graph.inputs, &self.inputs, "input")?;
         graph
@@ -187,8 +190,11 @@ impl Run {
             .zip(assigned)
             .map(|(id, path)| {
                 let name = &graph.value(*id).name;
-                let path =
-                    path.ok_or_else(|| Failure::wrong_use(format!("the model's input \"{name}\" got no --input")))?;
+                let path = path.ok_or_else(|| {
+                    Failure::wrong_use(format!(
+                        "no --input was given for the model's input \"{name}\"; add --input {name}=FILE.npy"
+                    ))
+                })?;
                 let bytes = std::fs::read(&path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
                 npy::read(&bytes).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))
             })
@@ -196,7 +202,7 @@ impl Run {
     }
 }
 
-/// The file of each value: those with a name by name, the others in order.
+/// Returns the file for each graph value in `ids`: named files by name, the others in order.
 fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Result<Vec<Option<PathBuf>>, Failure> {
     let mut files: Vec<Option<PathBuf>> = vec![None; ids.len()];
     let names: Vec<&str> = ids.iter().map(|id| graph.value(*id).name.as_str()).collect();
@@ -206,7 +212,7 @@ fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Resul
             Some((at, file)) => (Some(at), file),
             None if text.contains('=') && !Path::new(text).exists() => {
                 return Err(Failure::wrong_use(format!(
-                    "--{what} {text}: the model's {what}s are {}",
+                    "--{what} {text}: the model has no {what} of that name; its {what}s are {}",
                     names.join(", ")
                 )));
             }
@@ -216,7 +222,7 @@ fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Resul
             Some(slot) => *slot = Some(PathBuf::from(file)),
             None => {
                 return Err(Failure::wrong_use(format!(
-                    "--{what} {text} is one too many: the model has {} ({})",
+                    "--{what} {text}: too many {what}s were given; the model has {} ({})",
                     ids.len(),
                     names.join(", ")
                 )));

@@ -1,4 +1,4 @@
-//! `cytoscope segment`.
+//! `cytoscope segment`: turns a probability map into labels.
 
 use super::failure::{Failure, Outcome};
 use super::{print, print_json, progress};
@@ -12,54 +12,54 @@ use std::path::PathBuf;
 /// Options of `segment`.
 #[derive(Args)]
 pub(crate) struct Segment {
-    /// A stack of probabilities (or any map that is high inside objects).
+    /// Probability map, or any stack with high values inside objects.
     map: PathBuf,
-    /// Where the labels go (.tif).
+    /// Label image to write (.tif).
     #[arg(long)]
     out: PathBuf,
-    /// Where the measurements go (.csv).
+    /// Table of measurements to write (.csv).
     #[arg(long)]
     table: Option<PathBuf>,
-    /// watershed splits touching objects; components keeps connected ones whole.
+    /// watershed separates touching objects; components labels each connected region as one object.
     #[arg(long, value_enum, default_value = "watershed")]
     method: Method,
-    /// What watershed floods: the distance to the background, the map, or their product.
+    /// Height that the watershed floods: the distance to the background, the map, or their product.
     #[arg(long, value_enum, default_value = "distance")]
     height: HeightName,
-    /// Foreground is above this value, or above Otsu's threshold.
+    /// Foreground threshold: a number, or otsu.
     #[arg(long, default_value = "otsu")]
     threshold: String,
-    /// Gaussian smoothing of the map, sigma in µm.
+    /// Sigma in µm of the Gaussian that smooths the map.
     #[arg(long, default_value_t = 0.0)]
     smooth_um: f64,
-    /// A seed rises at least so far above its surroundings (µm for distances).
+    /// Minimum height of a seed above its surroundings (in µm for distances).
     #[arg(long)]
     seed_height: Option<f64>,
-    /// Smaller objects are dropped.
+    /// Drop objects smaller than this volume in µm³.
     #[arg(long)]
     min_volume_um3: Option<f64>,
-    /// Drop objects that touch the border.
+    /// Drop objects that touch the border of the stack.
     #[arg(long)]
     drop_border: bool,
-    /// Channel of the map, from 0.
+    /// Channel of the map, counted from 0.
     #[arg(long, default_value_t = 0)]
     channel: usize,
-    /// Time point of the map, from 0.
+    /// Time point of the map, counted from 0.
     #[arg(long, default_value_t = 0)]
     time: usize,
-    /// Voxel size in µm, Z,Y,X, where the map's own is wrong or missing.
+    /// Voxel size Z,Y,X in µm, to use instead of the map's own.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// The stack whose channels are measured for the table; by default the map itself.
+    /// Stack whose intensities are measured for the table; by default the map itself.
     #[arg(long, value_name = "FILE")]
     intensities: Option<PathBuf>,
-    /// Replace files that exist already; an input is never replaced.
+    /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Tell progress as JSON lines on stderr.
+    /// Report progress as JSON lines on stderr.
     #[arg(long)]
     json_progress: bool,
 }
@@ -80,25 +80,24 @@ enum HeightName {
 impl Segment {
     pub(crate) fn run(self) -> Outcome {
         let name = self.out.to_string_lossy().to_lowercase();
-        if ![".tif", ".tiff"].iter().any(|ending| name.ends_with(ending)) {
+        if ![".tif", ".tiff"].iter().any(|extension| name.ends_with(extension)) {
             return Err(Failure::wrong_use(format!(
-                "--out {}: labels are written as TIFF; end the name in .tif",
+                "--out {}: labels are written as TIFF; give a name that ends in .tif",
                 self.out.display()
             )));
         }
         let threshold = match self.threshold.as_str() {
             "otsu" => Threshold::Otsu,
-            text => Threshold::Fixed(
-                text.parse()
-                    .map_err(|_| Failure::wrong_use(format!("--threshold {text}: expected otsu or a number")))?,
-            ),
+            text => Threshold::Fixed(text.parse().map_err(|_| {
+                Failure::wrong_use(format!("invalid --threshold \"{text}\": expected otsu or a number"))
+            })?),
         };
         let height = match self.height {
             HeightName::Distance => Height::Distance,
             HeightName::Map => Height::Map,
             HeightName::Product => Height::DistanceTimesMap,
         };
-        let usual = SegmentOptions::default();
+        let defaults = SegmentOptions::default();
         let job = SegmentJob {
             map: self.map,
             labels: Some(self.out.clone()),
@@ -112,11 +111,11 @@ impl Segment {
                 smooth_um: self.smooth_um,
                 threshold,
                 height: (self.method == Method::Watershed).then_some(height),
-                seed_height: self.seed_height.unwrap_or(usual.seed_height),
-                min_volume_um3: self.min_volume_um3.unwrap_or(usual.min_volume_um3),
-                min_peak: usual.min_peak,
+                seed_height: self.seed_height.unwrap_or(defaults.seed_height),
+                min_volume_um3: self.min_volume_um3.unwrap_or(defaults.min_volume_um3),
+                min_peak: defaults.min_peak,
                 drop_border: self.drop_border,
-                ..usual
+                ..defaults
             },
             overwrite: Overwrite::from_force(self.force),
         };

@@ -1,27 +1,27 @@
-//! Requests of the system to end: Ctrl-C, and on Unix SIGTERM (a scheduler, a shutdown) and SIGHUP (a closed terminal).
+//! Termination signals: Ctrl-C, and on Unix SIGTERM (from a scheduler or a shutdown) and SIGHUP (a closed terminal).
 
 use std::io;
 
-/// Who asked the program to end.
+/// Source of a request to terminate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// A person at the terminal.
+    /// The user at the terminal (Ctrl-C).
     Interrupt,
-    /// The system.
+    /// The system (SIGTERM, SIGHUP).
     #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix distinguishes it"))]
     Terminate,
 }
 
-/// Runs `action` on a thread of its own for every request to end. A signal that the program was started to ignore (`nohup`) stays
-/// ignored.
+/// Runs `action` on its own thread for every request to terminate. A signal that the program was started to ignore
+/// (`nohup`) stays ignored.
 ///
 /// # Errors
-/// What the system says when a handler cannot be installed.
+/// The system's error if a handler cannot be installed.
 #[cfg(unix)]
 pub(crate) fn handle(action: impl Fn(Request) + Send + 'static) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let ignored = ignored();
-    // Elsewhere it cannot be seen whether SIGHUP is to be ignored, and then the system's own way stays.
+    // Only Linux reports whether SIGHUP is ignored; elsewhere its default action stays in place.
     let hang_up = cfg!(target_os = "linux").then_some(SIGHUP);
     let wanted = [SIGINT, SIGTERM].into_iter().chain(hang_up).filter(|s| ignored & (1 << (s - 1)) == 0);
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
@@ -33,7 +33,7 @@ pub(crate) fn handle(action: impl Fn(Request) + Send + 'static) -> io::Result<()
     Ok(())
 }
 
-/// The mask of ignored signals, bit `n - 1` for signal `n`, where the system tells it.
+/// Returns the mask of ignored signals, bit `n - 1` for signal `n`; 0 where the system does not report it.
 #[cfg(unix)]
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -41,10 +41,10 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// As on Unix, for Ctrl-C and Ctrl-Break.
+/// Runs `action` on its own thread for every Ctrl-C and Ctrl-Break.
 ///
 /// # Errors
-/// As on Unix.
+/// The system's error if the handler cannot be installed.
 #[cfg(not(unix))]
 pub(crate) fn handle(action: impl Fn(Request) + Send + 'static) -> io::Result<()> {
     ctrlc::set_handler(move || action(Request::Interrupt)).map_err(io::Error::other)

@@ -1,4 +1,4 @@
-//! `cytoscope simulate`.
+//! `cytoscope simulate`: writes simulated stacks with ground truth.
 
 use super::failure::{Failure, Outcome};
 use super::{parse_zyx, print, print_json, progress};
@@ -17,51 +17,52 @@ use std::sync::{Mutex, PoisonError};
 /// Options of `simulate`.
 #[derive(Args)]
 pub(crate) struct Simulate {
-    /// nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence).
+    /// Kind of stack: nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence).
     #[arg(long)]
     kind: Kind,
-    /// Voxels Z,Y,X.
+    /// Size of the stack Z,Y,X in voxels.
     #[arg(long, value_parser = parse_zyx, default_value = "32,256,256")]
     shape: [usize; 3],
-    /// The same seed makes the same stack.
+    /// Random seed; the same seed gives the same stack.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Stacks to make, with this seed and the next ones.
+    /// Number of stacks, with consecutive seeds.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000), conflicts_with = "settings")]
     count: u64,
-    /// Draw voxel size, objects, optics and camera over wide ranges, each stack its own: to teach networks with.
+    /// Draw voxel size, objects, optics and camera of each stack from wide ranges, for training networks.
     #[arg(long, conflicts_with = "settings")]
     varied: bool,
-    /// Folder to write to; made if it is not there.
+    /// Output folder; created if it does not exist.
     #[arg(long)]
     out: PathBuf,
-    /// Settings as a JSON file, as the card of an earlier simulation holds them (other options are ignored).
+    /// Settings as a JSON file, such as the .json of an earlier simulation (--kind, --shape and --seed are ignored).
     #[arg(long, value_name = "FILE.json")]
     settings: Option<PathBuf>,
-    /// Replace files that exist already; an input is never replaced.
+    /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Tell progress as JSON lines on stderr.
+    /// Report progress as JSON lines on stderr.
     #[arg(long)]
     json_progress: bool,
 }
 
-fn made(settings: &Settings, context: &Context) -> Result<Simulation, Failure> {
+/// Simulates one stack and reports progress in voxels.
+fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, Failure> {
     let voxels = settings.shape_zyx.iter().map(|n| *n as u64).fold(1, u64::saturating_mul);
     let meter = Mutex::new((context.meter("simulate", voxels, "voxels"), 0));
     Ok(simulate(settings, |fraction| {
-        let mut held = meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = meter.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (fraction * voxels as f64) as u64;
-        let more = now.saturating_sub(held.1);
-        held.1 += more;
-        held.0.add(more).is_ok()
+        let more = now.saturating_sub(guard.1);
+        guard.1 += more;
+        guard.0.add(more).is_ok()
     })?)
 }
 
-/// Simulates one stack and writes its parts and its card; gives the number of objects.
+/// Simulates one stack and writes its images and its settings (`.json`). Returns the number of objects.
 fn write(
     settings: &Settings,
     out: &Path,
@@ -73,10 +74,13 @@ fn write(
         check_file(&out.join(format!("{}_{}{name}", settings.kind, settings.seed)), &[], overwrite)?;
     }
     let card = out.join(format!("{}_{}.json", settings.kind, settings.seed));
-    let made = made(settings, context)?;
+    let simulation = simulate_stack(settings, context)?;
     let stem = format!("{}_{}", settings.kind, settings.seed);
-    let parts: [(&str, Option<&Array>); 3] =
-        [("raw", Some(&made.raw)), ("labels", made.labels.as_ref()), ("target", made.target.as_ref())];
+    let parts: [(&str, Option<&Array>); 3] = [
+        ("raw", Some(&simulation.raw)),
+        ("labels", simulation.labels.as_ref()),
+        ("target", simulation.target.as_ref()),
+    ];
     for (part, array) in parts {
         let Some(array) = array else { continue };
         context.check()?;
@@ -84,20 +88,20 @@ fn write(
         let container = if wide { Container::OmeTiff } else { Container::ImageJ };
         let path = out.join(format!("{stem}_{part}.{}", if wide { "ome.tif" } else { "tif" }));
         let mut spec = WriteSpec::of(array, container);
-        spec.voxel_size_um = made.voxel_size_um;
+        spec.voxel_size_um = simulation.voxel_size_um;
         spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
         check_file(&path, &[], overwrite)?;
         write_array(&path, array, &spec)?;
         written.push(path);
     }
-    let text = serde_json::to_string_pretty(&made.settings).map_err(|e| Failure::other(e.to_string()))?;
+    let text = serde_json::to_string_pretty(&simulation.settings).map_err(|e| Failure::other(e.to_string()))?;
     cytoscope_storage::write::atomic_write(&card, text.as_bytes())?;
     written.push(card);
-    Ok(made.object_count)
+    Ok(simulation.object_count)
 }
 
 impl Simulate {
-    /// The settings of every stack asked for.
+    /// Returns the settings of every requested stack.
     fn settings(&self) -> Result<Vec<Settings>, Failure> {
         if let Some(path) = &self.settings {
             let text = std::fs::read(path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;

@@ -1,4 +1,4 @@
-//! `cytoscope train`.
+//! `cytoscope train`: trains a network and writes a model package.
 
 use super::failure::{Failure, Outcome};
 use super::{devices, parse_threads, parse_zyx, print, print_json, progress};
@@ -7,87 +7,87 @@ use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_samples::Task;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{TrainConfig, TrainJob, TrainReport, Verdict};
+use cytoscope_train::{ChosenNetwork, TrainConfig, TrainJob, TrainReport};
 use std::path::PathBuf;
 
 /// Options of `train`.
 #[derive(Args)]
 #[command(
-    after_help = "Ctrl-C keeps what was learnt for --resume. An empty file named \"finish\" in the folder OUT.training ends the \
-                        training early, with the best network so far."
+    after_help = "Ctrl-C saves a checkpoint; --resume continues from it. To end a training run early with the best network so \
+                  far, create an empty file named \"finish\" in the folder OUT.training."
 )]
 pub(crate) struct Train {
-    /// What is to be learnt.
+    /// What to train the network for.
     #[arg(long, value_enum)]
     task: TaskName,
-    /// A folder of images and labels (or stains), or a table of them.
+    /// Training data: a folder of images and labels (or stains), or a CSV table that lists them.
     #[arg(long, value_name = "DIR|CSV")]
     data: PathBuf,
-    /// What to start from: a package, the name of an installed model, an ONNX file, or scratch.
+    /// Model to start from: a package, the name of an installed model, an ONNX file, or scratch.
     #[arg(long, default_value = "scratch", value_name = "PKG|NAME|scratch")]
     from: String,
-    /// The package to write: a folder, or a .zip.
+    /// Package to write: a folder or a .zip.
     #[arg(long)]
     out: PathBuf,
-    /// Settings: a TOML file; the options here go before it.
+    /// Training settings as a TOML file; options on the command line take precedence.
     #[arg(long, value_name = "TOML")]
     config: Option<PathBuf>,
-    /// Times that the data are gone through.
+    /// Budget: number of epochs (passes over the training data).
     #[arg(long)]
     epochs: Option<usize>,
-    /// Minutes on the clock, everything included.
+    /// Budget: minutes of wall time, including validation and writing the package.
     #[arg(long)]
     minutes: Option<f64>,
-    /// Steps.
+    /// Budget: number of steps (optimizer updates).
     #[arg(long)]
     steps: Option<usize>,
-    /// Voxels of a patch, Z,Y,X.
+    /// Patch size Z,Y,X in voxels.
     #[arg(long, value_parser = parse_zyx)]
     patch: Option<[usize; 3]>,
-    /// Median diameter of the objects in µm (in voxels where files state no voxel size), or auto to measure it on the labels of
-    /// each pair: objects are brought to the model's nominal diameter.
+    /// Median diameter of the objects in µm (in voxels if the files give no voxel size), or auto to measure it on the
+    /// labels of each pair. Images are rescaled so that objects have the model's nominal diameter.
     #[arg(long, value_name = "UM|auto")]
     diameter: Option<DiameterRequest>,
-    /// Patches in a step.
+    /// Batch size: patches per step.
     #[arg(long)]
     batch: Option<usize>,
-    /// Where steps are computed: auto (the processor), cpu, cuda[:i] or wgpu[:i].
+    /// Device to train on: auto (the CPU), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: String,
-    /// auto or f32.
+    /// Precision to train in: auto or f32.
     #[arg(long, default_value = "auto")]
     precision: String,
-    /// Go on with what an earlier run of the same training left.
+    /// Continue an unfinished training run from its checkpoint.
     #[arg(long)]
     resume: bool,
-    /// Throw away what an earlier run of a training with the same --out left, and begin anew.
-    #[arg(long, conflicts_with = "resume")]
-    anew: bool,
-    /// Seed of all that is drawn.
+    /// Discard the unfinished training run with the same --out, and start over.
+    #[arg(long, alias = "anew", conflicts_with = "resume")]
+    restart: bool,
+    /// Random seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Threads; 0 takes all cores.
+    /// Number of threads; 0 uses all cores.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
     /// Leave the quantized network out of the package.
     #[arg(long)]
     without_int8: bool,
-    /// Replace what exists already: a file is replaced, a folder moved aside; an input is never replaced.
+    /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object with the report.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Tell progress as JSON lines on stderr.
+    /// Report progress as JSON lines on stderr.
     #[arg(long)]
     json_progress: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum TaskName {
-    /// Objects from an image.
+    /// Segmentation of objects.
     Segmentation,
-    /// A stain from an image without it.
+    /// Prediction of a stain from images without it.
     Labelfree,
 }
 
@@ -95,7 +95,7 @@ impl Train {
     pub(crate) fn run(self) -> Outcome {
         if !matches!(self.precision.as_str(), "auto" | "f32") {
             return Err(Failure::wrong_use(format!(
-                "training in \"{}\" is not available: give --precision f32, or leave it out",
+                "training in precision \"{}\" is not supported: give --precision f32, or leave the option out",
                 self.precision
             )));
         }
@@ -125,7 +125,7 @@ impl Train {
             out: self.out,
             config,
             resume: self.resume,
-            anew: self.anew,
+            anew: self.restart,
             seed: self.seed,
             threads: self.threads,
             without_int8: self.without_int8,
@@ -136,21 +136,22 @@ impl Train {
         if self.json {
             return print_json(&report);
         }
-        tell(&report);
+        print_report(&report);
         Ok(())
     }
 }
 
-fn tell(report: &TrainReport) {
+fn print_report(report: &TrainReport) {
     print(&format!("wrote {}", report.out.display()));
-    if report.verdict == Verdict::Start {
-        print("  nothing that was learnt scored better than what training started from: that is kept");
-        if report.only_objects_are_better() {
-            print("  how objects are made of what it gives suits the data better now");
+    if report.verdict == ChosenNetwork::Start {
+        print("    no checkpoint scored better than the start model: the package contains the start model's weights");
+        if report.only_segmentation_improved() {
+            print("    its segmentation settings were adapted to the data and score better");
         }
     }
     print(&format!(
-        "  {} values taught in {} steps of {} patches ({:?} voxels), {:.0} s in all, {:.2} s a step ({:.2} s of it waiting for data)",
+        "  {} trainable parameters, {} steps of {} patches ({:?} voxels), {:.0} s in total, {:.2} s/step ({:.2} s of \
+         it waiting for data)",
         report.parameters,
         report.steps,
         report.batch,
@@ -170,11 +171,11 @@ fn tell(report: &TrainReport) {
     }
     if let Some(q) = &report.quantized {
         let (floats, int8) = (bytes_text(q.float_bytes), bytes_text(q.int8_bytes));
-        print(&format!("  network: {floats} in floats, {int8} in int8"));
+        print(&format!("  network: {floats} as float, {int8} as int8"));
         for t in &q.tile_times {
             let threads = if t.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", t.threads) };
             print(&format!(
-                "  a tile of {:?}, {threads}: {:.1} ms in floats, {:.1} ms in int8",
+                "  tile {:?}, {threads}: {:.1} ms as float, {:.1} ms as int8",
                 q.tile_shape, t.f32_wall_ms, t.int8_wall_ms
             ));
         }

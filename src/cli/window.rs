@@ -1,4 +1,4 @@
-//! `cytoscope [FILES…]`: the workbench.
+//! `cytoscope [FILES…]`: opens the window.
 
 use super::failure::{Failure, Outcome};
 use super::worker::own_stdout;
@@ -8,17 +8,18 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The stack a first look is offered.
+/// File name of the sample stack that the start screen offers.
 const SAMPLE: &str = "nuclei_raw.tif";
 
-/// How long a window has to close when its shell has gone.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Time that the window has to close after its shell has ended.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// Opens the window with these files; one of the installed shell speaks with it as docs/shell-protocol.md describes.
+/// Opens the window with these files. Started by the installed shell, it talks to it as docs/shell-protocol.md
+/// describes.
 pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
     if let Some(missing) = files.iter().find(|f| !f.exists()) {
         return Err(Failure::wrong_use(format!(
-            "{}: there is no such file, and no such command (cytoscope --help lists them)",
+            "{}: there is no such file or command; run cytoscope --help for the commands",
             missing.display()
         )));
     }
@@ -31,17 +32,21 @@ pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
     };
     let pipes = if shell { Some(pipes()?) } else { None };
     cytoscope_ui::run(options, pipes).map_err(|e| {
-        Failure::other(format!("the window cannot be opened ({e}); every job runs without one, see cytoscope --help"))
+        Failure::other(format!(
+            "the window cannot be opened ({e}); every job also runs from the command line, see cytoscope --help"
+        ))
     })
 }
 
-/// Standard input and output for the shell alone.
+/// Returns standard input and output, reserved for the shell.
 fn pipes() -> Result<ShellPipes, Failure> {
-    let output = own_stdout().map_err(|e| Failure::other(format!("standard output cannot be set apart: {e}")))?;
+    let output =
+        own_stdout().map_err(|e| Failure::other(format!("standard output cannot be reserved for the shell: {e}")))?;
     Ok((Box::new(ShellInput(io::stdin())), Box::new(output)))
 }
 
-/// Standard input. When it ends and the window does not (a graphics driver may hang), the process does: it is never left behind.
+/// Standard input. If the window is still open some time after its end (a graphics driver may hang), the process exits,
+/// so that none is left behind.
 struct ShellInput(io::Stdin);
 
 impl Read for ShellInput {
@@ -49,7 +54,7 @@ impl Read for ShellInput {
         let read = self.0.read(bytes);
         if matches!(read, Ok(0)) {
             std::thread::spawn(|| {
-                std::thread::sleep(LAST_WORDS);
+                std::thread::sleep(SHUTDOWN_GRACE);
                 std::process::exit(1);
             });
         }
@@ -57,7 +62,8 @@ impl Read for ShellInput {
     }
 }
 
-/// The bundled sample: named by the environment, beside the program, or above it in a source tree.
+/// Finds the bundled sample: in the folder that `CYTOSCOPE_SAMPLES` names, beside the program, or above it in a source
+/// tree.
 fn sample() -> Option<PathBuf> {
     let named = std::env::var_os("CYTOSCOPE_SAMPLES").map(PathBuf::from);
     let program = std::env::current_exe().and_then(|p| p.canonicalize()).ok();

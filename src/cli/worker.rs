@@ -1,9 +1,9 @@
-//! `cytoscope worker`.
+//! `cytoscope worker`: the engine process behind the window.
 
 use super::failure::{Failure, Outcome};
 use super::{devices, signals};
 use clap::Args;
-use cytoscope_pipeline::worker::{Setup, no_further, serve};
+use cytoscope_pipeline::worker::{Setup, refuse_external_job, serve};
 use cytoscope_pipeline::{Context, DiameterJob, JobError};
 use cytoscope_train::{CheckJob, EstimateJob, TrainJob};
 use serde::Serialize;
@@ -12,36 +12,41 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufReader};
 
-/// Takes jobs as JSON lines on standard input and tells events on standard output, as docs/worker-protocol.md describes; ends when
-/// standard input closes.
+/// Reads jobs as JSON lines from standard input and writes events to standard output, as docs/worker-protocol.md
+/// describes. Ends when standard input closes.
 #[derive(Args)]
 pub(crate) struct Worker {}
 
 impl Worker {
     pub(crate) fn run(self) -> Outcome {
-        // Ctrl-C in a terminal reaches the window and its worker alike; the worker ends when the window closes its input.
+        // Ctrl-C in a terminal reaches both the window and its worker; the worker ends when the window closes its
+        // input.
         let _ = signals::handle(|request| {
             if request == signals::Request::Terminate {
                 cytoscope_storage::write::remove_unfinished();
                 std::process::exit(5);
             }
         });
-        let output = own_stdout().map_err(|e| Failure::other(format!("standard output cannot be set apart: {e}")))?;
+        let output =
+            own_stdout().map_err(|e| Failure::other(format!("standard output cannot be reserved for replies: {e}")))?;
         let setup = Setup {
             discover: Box::new(devices::discover),
             temporary: std::env::temp_dir(),
-            further: Box::new(further),
+            external_jobs: Box::new(run_external_job),
         };
         let input = BufReader::with_capacity(1 << 16, io::stdin());
         serve(input, output, setup).map_err(|e| {
             let folder = std::env::temp_dir();
-            Failure::other(format!("no private folder can be made in {}: {e}", folder.display()))
+            Failure::other(format!(
+                "no private folder can be created in {}: {e}; check the free space and permissions there",
+                folder.display()
+            ))
         })
     }
 }
 
-/// The jobs of rooms above the worker's own.
-fn further(kind: &str, job: Value, context: &Context) -> Result<Value, JobError> {
+/// Runs the jobs of crates above `cytoscope-pipeline`: training, its estimates and checks, and object diameters.
+fn run_external_job(kind: &str, job: Value, context: &Context) -> Result<Value, JobError> {
     match kind {
         TrainJob::KIND => {
             let job = read::<TrainJob>(kind, job)?;
@@ -56,19 +61,19 @@ fn further(kind: &str, job: Value, context: &Context) -> Result<Value, JobError>
             written(&job.run(context, &devices::for_request(&job.prediction.device))?)
         }
         CheckJob::KIND => written(&read::<CheckJob>(kind, job)?.run(context)?),
-        _ => no_further(kind, job, context),
+        _ => refuse_external_job(kind, job, context),
     }
 }
 
 fn read<T: DeserializeOwned>(kind: &str, job: Value) -> Result<T, JobError> {
-    serde_json::from_value(job).map_err(|e| JobError::WrongUse(format!("this is no job \"{kind}\": {e}")))
+    serde_json::from_value(job).map_err(|e| JobError::WrongUse(format!("invalid job \"{kind}\": {e}")))
 }
 
 fn written(report: &impl Serialize) -> Result<Value, JobError> {
-    serde_json::to_value(report).map_err(|e| JobError::WrongUse(format!("the report cannot be written down: {e}")))
+    serde_json::to_value(report).map_err(|e| JobError::WrongUse(format!("the report cannot be written as JSON: {e}")))
 }
 
-/// Standard output for replies alone: what drivers print to it goes to standard error.
+/// Returns standard output, reserved for replies: what drivers print to it goes to standard error instead.
 #[cfg(unix)]
 pub(super) fn own_stdout() -> io::Result<File> {
     use std::os::fd::AsFd;
@@ -77,7 +82,7 @@ pub(super) fn own_stdout() -> io::Result<File> {
     Ok(File::from(own))
 }
 
-/// Standard output.
+/// Returns standard output.
 #[cfg(not(unix))]
 pub(super) fn own_stdout() -> io::Result<io::Stdout> {
     Ok(io::stdout())

@@ -1,6 +1,6 @@
-//! Packages before the field's own judge: what `bioimageio test` of bioimageio.core runs.
+//! Packages under `bioimageio test` of bioimageio.core.
 
-use crate::common::{Desk, npy_f32, python, shared_data, uniform};
+use crate::common::{Fixture, npy_f32, python, shared_data, uniform};
 use crate::train;
 use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 const MODULES: &str = "bioimageio.core, onnxruntime";
 
-/// Prints, for each package, `true` or what its test found.
+/// Prints, for each package, `true` or the errors that its test found.
 const TEST: &str = r#"
 import json, sys, warnings
 warnings.filterwarnings("ignore")
@@ -23,19 +23,19 @@ for path in sys.argv[1:]:
 print(json.dumps(found))
 "#;
 
-/// Runs `bioimageio test` on packages; `false`, said aloud, where there is no Python that has it.
-fn pass(packages: &[PathBuf]) -> bool {
+/// Asserts that packages pass `bioimageio test`; prints a note and returns `false` if bioimageio.core is missing.
+fn assert_pass(packages: &[PathBuf]) -> bool {
     let paths: Vec<&Path> = packages.iter().map(PathBuf::as_path).collect();
-    let Some(said) = python(MODULES, TEST, &paths) else { return false };
-    let found: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
-    assert_eq!(found.as_object().map(serde_json::Map::len), Some(packages.len()), "{said}");
+    let Some(printed) = python(MODULES, TEST, &paths) else { return false };
+    let found: Value = serde_json::from_str(&printed).unwrap_or_else(|e| panic!("{e}: {printed}"));
+    assert_eq!(found.as_object().map(serde_json::Map::len), Some(packages.len()), "{printed}");
     for (path, result) in found.as_object().unwrap() {
         assert_eq!(result, &Value::Bool(true), "{path}");
     }
     true
 }
 
-/// Fills the test outputs of packages in with what bioimageio.core predicts for their test inputs.
+/// Replaces the test outputs of packages by the predictions of bioimageio.core for their test inputs.
 const COMPLETE: &str = r#"
 import sys, warnings
 warnings.filterwarnings("ignore")
@@ -55,9 +55,10 @@ for path in map(Path, sys.argv[1:]):
     numpy.save(path / "out.npy", output.data.to_numpy().astype("float32"))
 "#;
 
-/// A network of two channels in and out as `name/net.onnx`, beside a card and a test input with its own mean in each channel.
-fn foreign(desk: &Desk, name: &str) -> PathBuf {
-    let folder = desk.path(name);
+/// Writes a network with two input and output channels as `name/net.onnx`, a card, and a test input whose channels have
+/// different means.
+fn foreign_package(fixture: &Fixture, name: &str) -> PathBuf {
+    let folder = fixture.path(name);
     std::fs::create_dir(&folder).unwrap();
     let config = UNet3d {
         in_channels: 2,
@@ -77,18 +78,19 @@ fn foreign(desk: &Desk, name: &str) -> PathBuf {
         .map(|(i, v)| if i < voxels { v * 40.0 + 100.0 } else { v * 900.0 - 20.0 })
         .collect();
     std::fs::write(folder.join("in.npy"), npy_f32(&[1, 2, 4, 8, 12], &values)).unwrap();
-    // Some values, until the true ones are filled in.
+    // Placeholder values until the true ones are computed.
     std::fs::write(folder.join("out.npy"), npy_f32(&[1, 2, 4, 8, 12], &values)).unwrap();
     folder
 }
 
-/// Names on GitHub are looked up unless bioimageio.spec knows them, as it does this one.
-const PEOPLE: &str = "authors: [{name: Ada Author, affiliation: An Institute, orcid: 0000-0001-2345-6789}]\n\
+/// Authors, licence and identifiers of a description. bioimageio.spec looks up GitHub names online unless it knows
+/// them; it knows this one.
+const METADATA: &str = "authors: [{name: Ada Author, affiliation: An Institute, orcid: 0000-0001-2345-6789}]\n\
     maintainers: [{github_user: constantinpape, name: A Maintainer}]\n\
     cite: [{text: A work, doi: 10.1007/978-3-319-24574-4_28}]\nlicense: BSD-3-Clause\ntags: [nuclei, 3d]\n\
     id: able-animal\nversion: 0.2.7\ntimestamp: '2024-02-03T04:05:06'\n";
 
-/// A description of 0.5 with steps before and after the network. The last axis has no id, which makes it X.
+/// A description of format 0.5 with pre- and postprocessing steps. The last axis has no id, so it is X.
 fn rdf_05(pre: &str, post: &str) -> String {
     let axes = |size: &dyn Fn(&str) -> String, names: &str, halo: &str| {
         format!(
@@ -103,7 +105,7 @@ fn rdf_05(pre: &str, post: &str) -> String {
     let of_input = |axis: &str| if axis == "z" { "4".to_owned() } else { "{min: 8, step: 4}".to_owned() };
     let of_output = |axis: &str| format!("{{tensor_id: raw, axis_id: {axis}}}");
     format!(
-        "format_version: 0.5.4\ntype: model\nname: a foreign model\ndescription: made by a test\n{PEOPLE}\
+        "format_version: 0.5.4\ntype: model\nname: a foreign model\ndescription: made by a test\n{METADATA}\
          documentation: card.md\nattachments: [{{source: notes.txt}}]\n\
          config: {{bioimageio: {{modality: fluorescence}}, other_program: {{setting: 3}}}}\n\
          inputs:\n- id: raw\n  axes:\n{}  preprocessing: [{pre}]\n  test_tensor: {{source: in.npy}}\n\
@@ -114,10 +116,10 @@ fn rdf_05(pre: &str, post: &str) -> String {
     )
 }
 
-/// A description of 0.4.
+/// A description of format 0.4.
 fn rdf_04(pre: &str, post: &str) -> String {
     format!(
-        "format_version: 0.4.10\ntype: model\nname: an older model\ndescription: made by a test\n{PEOPLE}\
+        "format_version: 0.4.10\ntype: model\nname: an older model\ndescription: made by a test\n{METADATA}\
          documentation: card.md\nattachments: {{files: [notes.txt]}}\ntest_inputs: [in.npy]\ntest_outputs: [out.npy]\n\
          config: {{other_program: {{setting: 3}}}}\n\
          inputs:\n- name: raw\n  axes: bczyx\n  data_type: float32\n  \
@@ -128,7 +130,7 @@ fn rdf_04(pre: &str, post: &str) -> String {
     )
 }
 
-/// Steps before and after the network of foreign packages of 0.5.
+/// Pre- and postprocessing steps of foreign packages of format 0.5.
 const STEPS: [(&str, &str); 6] = [
     ("{id: zero_mean_unit_variance, kwargs: {axes: [channel, z, y, x]}}", "{id: sigmoid}"),
     (
@@ -154,7 +156,7 @@ const STEPS: [(&str, &str); 6] = [
 
 #[test]
 fn bundled_packages_and_their_exports_pass() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let mut packages = Vec::new();
     for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("models")).unwrap() {
         let path = entry.unwrap().path();
@@ -163,53 +165,53 @@ fn bundled_packages_and_their_exports_pass() {
         }
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let zip = format!("{name}.zip");
-        desk.run(&["export", &name, "--format", "bioimageio", "--out", &zip]).ok();
-        packages.extend([path, desk.path(&zip)]);
+        fixture.run(&["export", &name, "--format", "bioimageio", "--out", &zip]).ok();
+        packages.extend([path, fixture.path(&zip)]);
     }
     assert!(packages.len() >= 6, "{packages:?}");
-    pass(&packages);
+    assert_pass(&packages);
 }
 
 #[test]
 fn trained_and_quantized_packages_pass() {
-    let desk = Desk::new();
-    train::pairs(&desk, 3);
-    train::settings(&desk, "");
-    desk.run(&[&train::SMALL[..], &["--steps", "6", "--without-int8", "--out", "floats"]].concat()).ok();
+    let fixture = Fixture::new();
+    train::simulate_pairs(&fixture, 3);
+    train::write_settings(&fixture, "");
+    fixture.run(&[&train::SMALL[..], &["--steps", "6", "--without-int8", "--out", "floats"]].concat()).ok();
     let quantize = |mode: &str, out: &str, more: &[&str]| {
         let arguments = ["quantize", "floats", "--mode", mode, "--accuracy-budget", "1", "--out", out];
-        desk.run(&[&arguments[..], more].concat()).ok();
+        fixture.run(&[&arguments[..], more].concat()).ok();
     };
     quantize("static", "static", &["--calibrate", "sim/nuclei_1_raw.tif"]);
     quantize("dynamic", "dynamic", &[]);
     quantize("static", "integers", &["--calibrate", "sim/nuclei_1_raw.tif", "--without-float"]);
-    // A stain is scaled back to its intensities after the network.
-    std::fs::create_dir(desk.path("stain")).unwrap();
+    // Stain prediction scales outputs back to intensities in postprocessing.
+    std::fs::create_dir(fixture.path("stain")).unwrap();
     for seed in 1..=2 {
         for (from, to) in [("raw", "raw"), ("labels", "target")] {
             std::fs::copy(
-                desk.path(&format!("sim/nuclei_{seed}_{from}.tif")),
-                desk.path(&format!("stain/{seed}_{to}.tif")),
+                fixture.path(&format!("sim/nuclei_{seed}_{from}.tif")),
+                fixture.path(&format!("stain/{seed}_{to}.tif")),
             )
             .unwrap();
         }
     }
     let arguments = ["train", "--task", "labelfree", "--data", "stain", "--config", "t.toml", "--from", "scratch"];
-    desk.run(&[&arguments[..], &["--steps", "4", "--without-int8", "--out", "labelfree"]].concat()).ok();
+    fixture.run(&[&arguments[..], &["--steps", "4", "--without-int8", "--out", "labelfree"]].concat()).ok();
     let all = ["floats", "static", "dynamic", "integers", "labelfree"];
-    pass(&all.map(|name| desk.path(name)));
+    assert_pass(&all.map(|name| fixture.path(name)));
     for name in all {
-        let report = desk.run(&["import", name, "--out", &format!("{name}-again"), "--json"]).json();
-        assert_eq!(report["test"], "its test outputs are reproduced", "{name}");
+        let report = fixture.run(&["import", name, "--out", &format!("{name}-again"), "--json"]).json();
+        assert_eq!(report["test"], "the test outputs are reproduced", "{name}");
     }
 }
 
 #[test]
-fn foreign_packages_pass_on_their_way_in_and_out() {
-    let desk = Desk::new();
+fn foreign_packages_pass_after_import_and_export() {
+    let fixture = Fixture::new();
     let mut folders = Vec::new();
     for (i, (pre, post)) in STEPS.into_iter().enumerate() {
-        let folder = foreign(&desk, &format!("new{i}"));
+        let folder = foreign_package(&fixture, &format!("new{i}"));
         std::fs::write(folder.join("rdf.yaml"), rdf_05(pre, post)).unwrap();
         folders.push(folder);
     }
@@ -224,7 +226,7 @@ fn foreign_packages_pass_on_their_way_in_and_out() {
     .into_iter()
     .enumerate()
     {
-        let folder = foreign(&desk, &format!("old{i}"));
+        let folder = foreign_package(&fixture, &format!("old{i}"));
         std::fs::write(folder.join("rdf.yaml"), rdf_04(pre, post)).unwrap();
         folders.push(folder);
     }
@@ -234,17 +236,17 @@ fn foreign_packages_pass_on_their_way_in_and_out() {
     for folder in &folders {
         let name = folder.file_name().unwrap().to_str().unwrap();
         let (taken, given) = (format!("{name}-in"), format!("{name}-out.zip"));
-        let report = desk.run(&["import", name, "--out", &taken, "--json"]).json();
+        let report = fixture.run(&["import", name, "--out", &taken, "--json"]).json();
         if are_complete {
-            assert_eq!(report["test"], "its test outputs are reproduced", "{name}");
+            assert_eq!(report["test"], "the test outputs are reproduced", "{name}");
         } else {
             assert!(report["test"].as_str().unwrap().contains("NOT reproduced"), "{report}");
         }
         assert!(report.get("left_out").is_none(), "{report}");
-        desk.run(&["export", &taken, "--format", "bioimageio", "--out", &given]).ok();
-        written.extend([desk.path(&taken), desk.path(&given)]);
-        // What a package says about people and its other files stays with it.
-        let rdf = String::from_utf8(desk.bytes(&format!("{taken}/rdf.yaml"))).unwrap();
+        fixture.run(&["export", &taken, "--format", "bioimageio", "--out", &given]).ok();
+        written.extend([fixture.path(&taken), fixture.path(&given)]);
+        // Metadata about authors and other files are preserved.
+        let rdf = String::from_utf8(fixture.bytes(&format!("{taken}/rdf.yaml"))).unwrap();
         for part in [
             "An Institute",
             "0000-0001-2345-6789",
@@ -256,52 +258,52 @@ fn foreign_packages_pass_on_their_way_in_and_out() {
         ] {
             assert!(rdf.contains(part), "{name}: no {part} in {rdf}");
         }
-        assert_eq!(desk.bytes(&format!("{taken}/notes.txt")), b"an attached file");
+        assert_eq!(fixture.bytes(&format!("{taken}/notes.txt")), b"an attached file");
         assert!(rdf.contains("notes.txt"), "{rdf}");
     }
     if are_complete {
-        pass(&written);
+        assert_pass(&written);
     }
 }
 
 #[test]
 fn a_bare_network_becomes_a_package_that_passes() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let config = UNet3d { filters: vec![4, 8], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    unet3d(&config, &Weights::Random { seed: 5 }).unwrap().save(&desk.path("net.onnx")).unwrap();
-    desk.run(&["import", "net.onnx", "--out", "made"]).ok();
-    pass(&[desk.path("made")]);
+    unet3d(&config, &Weights::Random { seed: 5 }).unwrap().save(&fixture.path("net.onnx")).unwrap();
+    fixture.run(&["import", "net.onnx", "--out", "made"]).ok();
+    assert_pass(&[fixture.path("made")]);
 }
 
 #[test]
-fn a_real_network_passes_in_a_package_of_the_older_form() {
+fn real_network_passes_in_a_package_of_format_0_4() {
     let Some(data) = shared_data() else { return };
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let real = data.join("packages/tiktorch_unet2d");
-    std::fs::create_dir(desk.path("real")).unwrap();
+    std::fs::create_dir(fixture.path("real")).unwrap();
     for (from, to) in [("unet2d_onnx/weights.onnx", "net.onnx"), ("unet2d/test_input.npy", "in.npy")] {
-        std::fs::copy(real.join(from), desk.path("real").join(to)).unwrap();
+        std::fs::copy(real.join(from), fixture.path("real").join(to)).unwrap();
     }
-    std::fs::copy(real.join("unet2d/test_output.npy"), desk.path("real/out.npy")).unwrap();
-    std::fs::write(desk.path("real/card.md"), "# A real network\n\n## Validation\n").unwrap();
-    std::fs::write(desk.path("real/notes.txt"), "an attached file").unwrap();
+    std::fs::copy(real.join("unet2d/test_output.npy"), fixture.path("real/out.npy")).unwrap();
+    std::fs::write(fixture.path("real/card.md"), "# A real network\n\n## Validation\n").unwrap();
+    std::fs::write(fixture.path("real/notes.txt"), "an attached file").unwrap();
     let rdf = format!(
-        "format_version: 0.4.10\ntype: model\nname: a real network\ndescription: made by a test\n{PEOPLE}documentation: card.md\n\
+        "format_version: 0.4.10\ntype: model\nname: a real network\ndescription: made by a test\n{METADATA}documentation: card.md\n\
          attachments: {{files: [notes.txt]}}\ntest_inputs: [in.npy]\ntest_outputs: [out.npy]\n\
          inputs:\n- {{name: raw, axes: bcyx, data_type: uint16, shape: [1, 1, 512, 512], preprocessing: [\
          {{name: zero_mean_unit_variance, kwargs: {{mode: per_sample, axes: cyx}}}}]}}\n\
          outputs:\n- {{name: probability, axes: bcyx, data_type: float32, shape: [1, 1, 512, 512], halo: [0, 0, 32, 32]}}\n\
          weights: {{onnx: {{source: net.onnx, opset_version: 9}}}}\n"
     );
-    std::fs::write(desk.path("real/rdf.yaml"), rdf).unwrap();
-    let is_there = python(MODULES, COMPLETE, &[&desk.path("real")]).is_some();
-    let report = desk.run(&["import", "real", "--out", "in", "--json"]).json();
+    std::fs::write(fixture.path("real/rdf.yaml"), rdf).unwrap();
+    let is_there = python(MODULES, COMPLETE, &[&fixture.path("real")]).is_some();
+    let report = fixture.run(&["import", "real", "--out", "in", "--json"]).json();
     if !is_there {
-        // The stored output was made otherwise.
+        // The stored output has no pre- and postprocessing.
         assert!(report["test"].as_str().unwrap().contains("NOT reproduced"), "{report}");
         return;
     }
-    assert_eq!(report["test"], "its test outputs are reproduced");
-    desk.run(&["export", "in", "--format", "bioimageio", "--out", "out.zip"]).ok();
-    pass(&["real", "in", "out.zip"].map(|name| desk.path(name)));
+    assert_eq!(report["test"], "the test outputs are reproduced");
+    fixture.run(&["export", "in", "--format", "bioimageio", "--out", "out.zip"]).ok();
+    assert_pass(&["real", "in", "out.zip"].map(|name| fixture.path(name)));
 }

@@ -1,4 +1,4 @@
-//! A desk to work at: a temporary folder, the built program, and what it said.
+//! The test fixture: a temporary folder, the built program, and the results of its commands.
 
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, container_for_path, open, write_array};
 use cytoscope_volume::{Array, Samples};
@@ -6,35 +6,35 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a command came to.
-pub struct Ran {
-    pub shown: String,
+/// Exit code and output of a command.
+pub struct CommandResult {
+    pub command_line: String,
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Ran {
-    /// Asserts that it went well.
+impl CommandResult {
+    /// Asserts that the command succeeded.
     pub fn ok(self) -> Self {
-        assert_eq!(self.code, Some(0), "{}\nstdout: {}\nstderr: {}", self.shown, self.stdout, self.stderr);
+        assert_eq!(self.code, Some(0), "{}\nstdout: {}\nstderr: {}", self.command_line, self.stdout, self.stderr);
         self
     }
 
-    /// The one JSON value on stdout of a command that went well.
+    /// Asserts success and returns the JSON value on standard output.
     pub fn json(self) -> Value {
         let ran = self.ok();
-        serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{}: {e}\n{}", ran.shown, ran.stdout))
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{}: {e}\n{}", ran.command_line, ran.stdout))
     }
 }
 
 /// A temporary folder in which commands run.
-pub struct Desk {
+pub struct Fixture {
     folder: tempfile::TempDir,
     home: tempfile::TempDir,
 }
 
-impl Desk {
+impl Fixture {
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), home: tempfile::tempdir().unwrap() }
     }
@@ -50,43 +50,43 @@ impl Desk {
             .current_dir(self.folder.path())
             .env("HOME", self.home.path())
             .env("XDG_DATA_HOME", self.home.path())
-            // Networks are checked once for all tests.
+            // Shared, so that networks are verified only once for all tests.
             .env("CYTOSCOPE_CACHE", env!("CARGO_TARGET_TMPDIR"))
             .env("CYTOSCOPE_MODELS", Path::new(env!("CARGO_MANIFEST_DIR")).join("models"))
             .env_remove("DISPLAY")
             .env_remove("WAYLAND_DISPLAY")
             .env_remove("WAYLAND_SOCKET")
-            // A GPU in software would only be slow; the tests that want it say so.
+            // A software GPU is slow; tests that need one set the variable.
             .env_remove("CYTOSCOPE_SOFTWARE_GPU")
             .stdin(Stdio::null());
         command
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Ran {
+    pub fn run(&self, arguments: &[&str]) -> CommandResult {
         let out = self.command(arguments).output().unwrap();
-        let ran = Ran {
-            shown: format!("cytoscope {}", arguments.join(" ")),
+        let ran = CommandResult {
+            command_line: format!("cytoscope {}", arguments.join(" ")),
             code: out.status.code(),
             stdout: String::from_utf8(out.stdout).unwrap(),
             stderr: String::from_utf8(out.stderr).unwrap(),
         };
-        assert!(!ran.stderr.contains("panicked"), "{}: {}", ran.shown, ran.stderr);
+        assert!(!ran.stderr.contains("panicked"), "{}: {}", ran.command_line, ran.stderr);
         ran
     }
 
-    /// Asserts that a command fails with this code, tells these words on stderr, and leaves nothing half-done.
-    pub fn fails(&self, code: i32, arguments: &[&str], words: &[&str]) -> Ran {
+    /// Asserts that a command fails with this exit code, prints these words on stderr, and leaves no partial files.
+    pub fn fails(&self, code: i32, arguments: &[&str], words: &[&str]) -> CommandResult {
         let before = self.leftovers();
         let ran = self.run(arguments);
-        assert_eq!(ran.code, Some(code), "{}\nstdout: {}\nstderr: {}", ran.shown, ran.stdout, ran.stderr);
+        assert_eq!(ran.code, Some(code), "{}\nstdout: {}\nstderr: {}", ran.command_line, ran.stdout, ran.stderr);
         for word in words {
-            assert!(ran.stderr.contains(word), "{}: no \"{word}\" in: {}", ran.shown, ran.stderr);
+            assert!(ran.stderr.contains(word), "{}: no \"{word}\" in: {}", ran.command_line, ran.stderr);
         }
-        assert_eq!(self.leftovers(), before, "{} left something behind", ran.shown);
+        assert_eq!(self.leftovers(), before, "{} left something behind", ran.command_line);
         ran
     }
 
-    /// Files that no user should ever meet: hidden or half-written ones.
+    /// Hidden and partial files, which must never remain.
     pub fn leftovers(&self) -> Vec<PathBuf> {
         fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
             for entry in std::fs::read_dir(folder).unwrap() {
@@ -108,7 +108,7 @@ impl Desk {
         found
     }
 
-    /// The names in a folder, in order; none where it is not there.
+    /// Sorted names of the entries of a folder; empty if it does not exist.
     pub fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(folder)).into_iter().flatten();
         let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
@@ -116,7 +116,7 @@ impl Desk {
         names
     }
 
-    /// Simulated nuclei in `sim/`: the raw stack's name.
+    /// Simulates nuclei in `sim/` and returns the path of the raw stack.
     pub fn nuclei(&self, shape: &str, seed: u64) -> String {
         self.run(&[
             "simulate",
@@ -134,8 +134,8 @@ impl Desk {
         format!("sim/nuclei_{seed}_raw.tif")
     }
 
-    /// A stack that takes a processor many seconds in small tiles.
-    pub fn large(&self) -> String {
+    /// Writes a stack whose prediction in small tiles takes many seconds on a CPU, and returns its name.
+    pub fn large_stack(&self) -> String {
         let name = "large.tif";
         if !self.path(name).exists() {
             let small = self.image(&self.nuclei("16,64,64", 1));
@@ -152,7 +152,7 @@ impl Desk {
         name.to_owned()
     }
 
-    /// Writes an image; its name tells the format.
+    /// Writes an image in the format given by the extension (ImageJ TIFF by default), and returns its name.
     pub fn write(&self, name: &str, axes: &str, shape: &[usize], samples: impl Into<Samples>) -> String {
         let array = Array::new(axes.parse().unwrap(), shape.to_vec(), samples).unwrap();
         let path = self.path(name);
@@ -169,14 +169,14 @@ impl Desk {
         std::fs::read(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// The lines of a table, each as its cells.
+    /// The rows of a CSV table as cells, header included.
     pub fn table(&self, name: &str) -> Vec<Vec<String>> {
         let text = String::from_utf8(self.bytes(name)).unwrap();
         text.lines().map(|l| l.split(',').map(str::to_owned).collect()).collect()
     }
 }
 
-/// A C-order little-endian NPY file read by its own published format: type, shape, bytes.
+/// Parses a C-order little-endian NPY file by its published format: type, shape, bytes.
 pub fn parse_npy(bytes: &[u8]) -> (String, Vec<usize>, Vec<u8>) {
     assert_eq!(&bytes[..6], b"\x93NUMPY");
     let (start, len) = match bytes[6] {
@@ -207,12 +207,12 @@ pub fn npy_f32(shape: &[usize], values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes as 32-bit floats.
+/// Little-endian bytes as 32-bit floats.
 pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-/// Reproducible numbers in 0..1.
+/// `n` reproducible pseudo-random numbers in 0..1.
 pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -224,7 +224,7 @@ pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Runs a Python script that needs these modules; `None`, said aloud, where they are not there.
+/// Runs a Python script that needs these modules; prints a note and returns `None` if they are missing.
 pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String> {
     let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
     let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
@@ -240,7 +240,8 @@ pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String
     Some(String::from_utf8(out.stdout).unwrap())
 }
 
-/// A folder that is not part of the repository, or `None`, said aloud.
+/// The folder of shared test data, which is not part of the repository; prints a note and returns `None` if it is
+/// missing.
 pub fn shared_data() -> Option<PathBuf> {
     let path = std::env::var_os("CYTOSCOPE_SHARED_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
@@ -254,13 +255,13 @@ pub fn shared_data() -> Option<PathBuf> {
     None
 }
 
-/// The keys of a JSON object that are not there.
+/// The keys that a JSON object lacks.
 pub fn missing<'a>(value: &Value, keys: &[&'a str]) -> Vec<&'a str> {
     keys.iter().copied().filter(|k| value.get(k).is_none()).collect()
 }
 
-/// Says past the test runner, which keeps what a passing test prints, that something was not tested.
-pub fn say_skipped(what: &str) {
+/// Prints directly to stderr that something was not tested; the test runner hides the captured output of passing tests.
+pub fn report_skipped(what: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }

@@ -1,19 +1,19 @@
-//! Object size: `--diameter`, its estimate, and what the record says of it.
+//! Object size: `--diameter`, its estimate, and the provenance record.
 
-use crate::common::{Desk, shared_data};
+use crate::common::{Fixture, shared_data};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_volume::{Array, VoxelSize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Labels of an image as whole numbers.
-fn labels(desk: &Desk, name: &str) -> Vec<u32> {
-    desk.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
+/// Labels of an image as integers.
+fn labels(fixture: &Fixture, name: &str) -> Vec<u32> {
+    fixture.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
 }
 
-/// The median diameter of the sphere with an object's volume, of the objects that no side of the stack cuts (all, if there are
-/// fewer than three such).
+/// Median sphere-equivalent diameter of the objects that touch no side of the stack (of all, if fewer than three
+/// remain).
 fn median_diameter(labels: &[u32], [nz, ny, nx]: [usize; 3], voxel: [f64; 3]) -> f64 {
     let mut voxels: BTreeMap<u32, (f64, bool)> = BTreeMap::new();
     for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l > 0) {
@@ -29,86 +29,90 @@ fn median_diameter(labels: &[u32], [nz, ny, nx]: [usize; 3], voxel: [f64; 3]) ->
     (6.0 / std::f64::consts::PI * volumes[volumes.len() / 2]).cbrt()
 }
 
-/// The same voxels with another voxel size, or none.
-fn rewritten(desk: &Desk, from: &str, to: &str, voxel_um: Option<[f64; 3]>) -> String {
-    let array: Array = desk.image(from);
+/// Writes the same voxels with another voxel size, or none, and returns the name.
+fn rewritten(fixture: &Fixture, from: &str, to: &str, voxel_um: Option<[f64; 3]>) -> String {
+    let array: Array = fixture.image(from);
     let mut spec = WriteSpec::of(&array, Container::ImageJ);
     spec.voxel_size_um = voxel_um.map_or_else(VoxelSize::default, |[z, y, x]| VoxelSize::new_um(z, y, x));
-    write_array(&desk.path(to), &array, &spec).unwrap();
+    write_array(&fixture.path(to), &array, &spec).unwrap();
     to.to_owned()
 }
 
-fn predict(desk: &Desk, stack: &str, out: &str, more: &[&str]) -> Value {
+fn predict(fixture: &Fixture, stack: &str, out: &str, more: &[&str]) -> Value {
     let mut arguments = vec!["predict", stack, "--model", "nuclei", "--device", "cpu", "--out", out, "--json"];
     arguments.extend(["--outputs", "labels"]);
     arguments.extend(more);
-    desk.run(&arguments).json()["inputs"][0].clone()
+    fixture.run(&arguments).json()["inputs"][0].clone()
 }
 
 #[test]
-fn only_the_ratio_of_diameter_and_voxel_size_counts() {
-    let desk = Desk::new();
-    let small = desk.nuclei("24,72,72", 3);
-    // The same voxels, said to be four times as large.
-    let large = rewritten(&desk, &small, "large.tif", Some([4.0, 1.6, 1.6]));
-    let counted = rewritten(&desk, &small, "counted.tif", None);
-    predict(&desk, &small, "a", &["--diameter", "8"]);
-    predict(&desk, &large, "b", &["--diameter", "32"]);
-    let found = labels(&desk, "a/nuclei_3_raw_labels.tif");
+fn only_the_ratio_of_diameter_and_voxel_size_matters() {
+    let fixture = Fixture::new();
+    let small = fixture.nuclei("24,72,72", 3);
+    // The same voxels, declared four times as large.
+    let large = rewritten(&fixture, &small, "large.tif", Some([4.0, 1.6, 1.6]));
+    let counted = rewritten(&fixture, &small, "counted.tif", None);
+    predict(&fixture, &small, "a", &["--diameter", "8"]);
+    predict(&fixture, &large, "b", &["--diameter", "32"]);
+    let found = labels(&fixture, "a/nuclei_3_raw_labels.tif");
     assert!(found.iter().max() > Some(&3));
-    assert_eq!(found, labels(&desk, "b/large_labels.tif"));
-    // Without a voxel size lengths count in voxels along X, and the distance of slices (2.5 of them) is estimated.
-    let report = predict(&desk, &counted, "c", &["--diameter", "21"]);
+    assert_eq!(found, labels(&fixture, "b/large_labels.tif"));
+    // Without a voxel size, lengths are in voxels along X, and the slice spacing (here 2.5 voxels) is estimated.
+    let report = predict(&fixture, &counted, "c", &["--diameter", "21"]);
     assert_eq!(report["diameter"]["unit"], "voxels");
     let slices = report["diameter"]["voxel"][0].as_f64().unwrap();
     assert!((1.6..4.0).contains(&slices), "{slices}");
-    predict(&desk, &counted, "d", &["--diameter", "21", "--voxel-size", &format!("{slices},1,1")]);
-    assert_eq!(labels(&desk, "c/counted_labels.tif"), labels(&desk, "d/counted_labels.tif"));
+    predict(&fixture, &counted, "d", &["--diameter", "21", "--voxel-size", &format!("{slices},1,1")]);
+    assert_eq!(labels(&fixture, "c/counted_labels.tif"), labels(&fixture, "d/counted_labels.tif"));
 }
 
 #[test]
-fn the_record_holds_the_diameter_and_a_rerun_uses_it() {
-    let desk = Desk::new();
-    let stack = desk.nuclei("24,72,72", 4);
-    let given = predict(&desk, &stack, "a", &["--diameter", "9.5"]);
+fn provenance_records_the_diameter_and_a_rerun_uses_it() {
+    let fixture = Fixture::new();
+    let stack = fixture.nuclei("24,72,72", 4);
+    let given = predict(&fixture, &stack, "a", &["--diameter", "9.5"]);
     assert_eq!(given["diameter"]["diameter"], 9.5);
     assert!(given["diameter"]["estimate"].is_null());
-    let estimated = predict(&desk, &stack, "b", &[]);
+    let estimated = predict(&fixture, &stack, "b", &[]);
     let record = |out: &str| -> Value {
-        serde_json::from_slice(&desk.bytes(&format!("{out}/nuclei_4_raw_provenance.json"))).unwrap()
+        serde_json::from_slice(&fixture.bytes(&format!("{out}/nuclei_4_raw_provenance.json"))).unwrap()
     };
     assert_eq!(record("a")["job"]["diameter"], 9.5);
     assert_eq!(record("b")["job"]["diameter"], "auto");
     assert_eq!(record("b")["diameter"]["diameter"], estimated["diameter"]["diameter"]);
-    desk.run(&["predict", "--rerun", "a/nuclei_4_raw_provenance.json", "--out", "again"]).ok();
-    assert_eq!(desk.bytes("a/nuclei_4_raw_labels.tif"), desk.bytes("again/nuclei_4_raw_labels.tif"));
-    // Records of versions without the option.
+    fixture.run(&["predict", "--rerun", "a/nuclei_4_raw_provenance.json", "--out", "again"]).ok();
+    assert_eq!(fixture.bytes("a/nuclei_4_raw_labels.tif"), fixture.bytes("again/nuclei_4_raw_labels.tif"));
+    // Records of earlier versions, without the option.
     let mut old = record("a");
     old["job"].as_object_mut().unwrap().remove("diameter");
     old.as_object_mut().unwrap().remove("diameter");
-    std::fs::write(desk.path("old.json"), old.to_string()).unwrap();
-    desk.run(&["predict", "--rerun", "old.json", "--out", "old"]).ok();
+    std::fs::write(fixture.path("old.json"), old.to_string()).unwrap();
+    fixture.run(&["predict", "--rerun", "old.json", "--out", "old"]).ok();
 }
 
 #[test]
 fn wrong_diameters_are_refused() {
-    let desk = Desk::new();
-    let stack = desk.nuclei("8,32,32", 1);
+    let fixture = Fixture::new();
+    let stack = fixture.nuclei("8,32,32", 1);
     for wrong in ["0", "-4", "big", "1e9"] {
-        desk.fails(2, &["predict", &stack, "--out", "o", &format!("--diameter={wrong}")], &["diameter"]);
+        fixture.fails(2, &["predict", &stack, "--out", "o", &format!("--diameter={wrong}")], &["diameter"]);
     }
     let model = ["--model", "labelfree-nuclei"];
-    desk.fails(2, &[&["predict", &stack, "--out", "o", "--diameter", "9"], &model[..]].concat(), &["states no object"]);
-    desk.fails(2, &[&["diameter", &stack], &model[..]].concat(), &["states no object diameter"]);
+    fixture.fails(
+        2,
+        &[&["predict", &stack, "--out", "o", "--diameter", "9"], &model[..]].concat(),
+        &["declares no object"],
+    );
+    fixture.fails(2, &[&["diameter", &stack], &model[..]].concat(), &["declares no object diameter"]);
 }
 
 /// Simulated stacks of one size each: diameters of 3 to 30 µm, voxels of 0.1 to 1 µm, slices 1 to 6 times as thick.
 #[test]
-fn estimates_are_near_the_median_of_the_truth() {
-    let desk = Desk::new();
+fn estimates_are_close_to_the_true_median() {
+    let fixture = Fixture::new();
     let card: Value = {
-        desk.run(&["simulate", "--kind", "nuclei", "--shape", "8,32,32", "--out", "card"]).ok();
-        serde_json::from_slice(&desk.bytes("card/nuclei_0.json")).unwrap()
+        fixture.run(&["simulate", "--kind", "nuclei", "--shape", "8,32,32", "--out", "card"]).ok();
+        serde_json::from_slice(&fixture.bytes("card/nuclei_0.json")).unwrap()
     };
     let cases: [(f64, f64, f64); 10] = [
         (3.0, 0.1, 3.0),
@@ -132,15 +136,15 @@ fn estimates_are_near_the_median_of_the_truth() {
         settings["shape_zyx"] = json!(shape);
         settings["voxel_size_um"] = json!({"z": voxel[0], "y": voxel[1], "x": voxel[2]});
         settings["objects"]["diameter_um"] = json!(diameter_um);
-        // The blur of an objective, in shares of the diameter.
+        // The blur of the objective, relative to the diameter.
         settings["optics"]["psf_sigma_um"] = json!([0.1 * diameter_um, 0.03 * diameter_um, 0.03 * diameter_um]);
-        std::fs::write(desk.path("settings.json"), settings.to_string()).unwrap();
+        std::fs::write(fixture.path("settings.json"), settings.to_string()).unwrap();
         let simulate = ["simulate", "--kind", "nuclei", "--settings", "settings.json", "--out", "many", "--force"];
-        desk.run(&simulate).ok();
+        fixture.run(&simulate).ok();
         let name = |part: &str| format!("many/nuclei_{}_{part}.tif", seed + 20);
-        let found = desk.run(&["diameter", &name("raw"), "--device", "cpu", "--json"]).json();
+        let found = fixture.run(&["diameter", &name("raw"), "--device", "cpu", "--json"]).json();
         let found = found["inputs"][0]["object_diameter"]["diameter"].as_f64().unwrap();
-        let truth = median_diameter(&labels(&desk, &name("labels")), shape, voxel);
+        let truth = median_diameter(&labels(&fixture, &name("labels")), shape, voxel);
         near += usize::from((found / truth).ln().abs() < 1.15f64.ln());
         shown.push(format!("{diameter_um} µm: {found:.1} for {truth:.1}"));
     }
@@ -148,9 +152,9 @@ fn estimates_are_near_the_median_of_the_truth() {
 }
 
 #[test]
-fn estimates_are_near_the_truth_of_real_stacks() {
+fn estimates_are_close_to_the_truth_on_real_stacks() {
     let Some(data) = shared_data() else { return };
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let folder = data.join("nuclei_and_cells/bbbc050/train");
     let (mut near, mut all) = (0, 0);
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -158,7 +162,7 @@ fn estimates_are_near_the_truth_of_real_stacks() {
         let Some(stem) = raw.to_str().and_then(|p| p.strip_suffix("_raw.tif")).map(str::to_owned) else { continue };
         let voxel = ["--voxel-size", "1.75,0.8,0.8"];
         let found = [&["diameter", raw.to_str().unwrap(), "--device", "cpu", "--json"], &voxel[..]].concat();
-        let found = desk.run(&found).json();
+        let found = fixture.run(&found).json();
         let found = found["inputs"][0]["object_diameter"]["diameter"].as_f64().unwrap();
         let image = cytoscope_formats::open(Path::new(&format!("{stem}_labels.tif")), &Default::default()).unwrap();
         let truth = image.read_all().unwrap();

@@ -1,6 +1,6 @@
-//! `evaluate` against formulas written anew.
+//! `evaluate`, compared with independent implementations of the formulas.
 
-use crate::common::{Desk, python, uniform};
+use crate::common::{Fixture, python, uniform};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_volume::{Array, VoxelSize};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 const SHAPE: [usize; 3] = [12, 40, 48];
 
-/// Boxes on a grid, each moved and cut differently, some left out: overlaps of every size.
+/// Labels of boxes on a grid. `wobble` from 0 to 1 shifts, crops and drops them at random, for IoUs of all sizes.
 fn boxes(seed: u64, wobble: f32) -> Vec<u16> {
     let mut image = vec![0u16; SHAPE.iter().product()];
     let r = uniform(seed, 1000);
@@ -34,7 +34,7 @@ fn boxes(seed: u64, wobble: f32) -> Vec<u16> {
     image
 }
 
-/// IoU of every pair, counted voxel by voxel.
+/// IoU of every overlapping pair, and the numbers of true and predicted objects.
 fn ious(truth: &[u16], prediction: &[u16]) -> (BTreeMap<(u16, u16), f64>, usize, usize) {
     let count = |image: &[u16]| {
         let mut sizes: BTreeMap<u16, f64> = BTreeMap::new();
@@ -49,24 +49,24 @@ fn ious(truth: &[u16], prediction: &[u16]) -> (BTreeMap<(u16, u16), f64>, usize,
     (both.into_iter().map(|((a, b), n)| ((a, b), n / (t[&a] + p[&b] - n))).collect(), t.len(), p.len())
 }
 
-fn close(told: &Value, wanted: f64, what: &str) {
-    let told = told.as_f64().unwrap_or(f64::NAN);
-    assert!((told - wanted).abs() < 1e-9, "{what}: {told}, expected {wanted}");
+fn close(actual: &Value, expected: f64, what: &str) {
+    let actual = actual.as_f64().unwrap_or(f64::NAN);
+    assert!((actual - expected).abs() < 1e-9, "{what}: {actual}, expected {expected}");
 }
 
 #[test]
-fn object_scores_are_those_of_the_formulas() {
-    let desk = Desk::new();
+fn object_scores_match_their_formulas() {
+    let fixture = Fixture::new();
     let (truth, prediction) = (boxes(1, 0.0), boxes(9, 1.0));
-    desk.write("truth.tif", "ZYX", &SHAPE, truth.clone());
-    desk.write("pred.tif", "ZYX", &SHAPE, prediction.clone());
-    let report = desk.run(&["evaluate", "--pred", "pred.tif", "--truth", "truth.tif", "--json"]).json();
+    fixture.write("truth.tif", "ZYX", &SHAPE, truth.clone());
+    fixture.write("pred.tif", "ZYX", &SHAPE, prediction.clone());
+    let report = fixture.run(&["evaluate", "--pred", "pred.tif", "--truth", "truth.tif", "--json"]).json();
     let scores = report["instances"].as_array().unwrap();
     let (pairs, n_true, n_pred) = ious(&truth, &prediction);
     assert_eq!(scores.iter().map(|s| s["threshold"].as_f64().unwrap()).collect::<Vec<_>>(), [0.5, 0.7, 0.75, 0.9]);
     let mut counts = Vec::new();
     for s in scores {
-        // Above one half an object can match only one other, so that counting pairs is enough.
+        // Above 0.5 an object can match only one other, so counting pairs is enough.
         let t = s["threshold"].as_f64().unwrap();
         assert!(pairs.values().all(|iou| (iou - 0.5).abs() > 1e-9), "the test must not sit on the edge");
         let matched: Vec<f64> = pairs.values().copied().filter(|iou| *iou >= t).collect();
@@ -102,13 +102,14 @@ for thr in (0.5, 0.7, 0.75, 0.9):
     out.append([tp, fp, fn, s / (tp + fp / 2 + fn / 2), tp / (tp + fp + fn)])
 print(json.dumps(out))
 ";
-    let Some(said) = python("numpy, tifffile, scipy", script, &[&desk.path("truth.tif"), &desk.path("pred.tif")])
+    let Some(printed) =
+        python("numpy, tifffile, scipy", script, &[&fixture.path("truth.tif"), &fixture.path("pred.tif")])
     else {
         return;
     };
-    let theirs: Vec<Vec<f64>> = serde_json::from_str(&said).unwrap();
-    for (s, wanted) in scores.iter().zip(theirs) {
-        for (key, w) in ["tp", "fp", "fn", "panoptic_quality", "accuracy"].iter().zip(wanted) {
+    let theirs: Vec<Vec<f64>> = serde_json::from_str(&printed).unwrap();
+    for (s, expected) in scores.iter().zip(theirs) {
+        for (key, w) in ["tp", "fp", "fn", "panoptic_quality", "accuracy"].iter().zip(expected) {
             close(&s[*key], w, key);
         }
     }
@@ -116,37 +117,37 @@ print(json.dumps(out))
 
 #[test]
 fn extremes_score_as_expected() {
-    let desk = Desk::new();
-    desk.write("t.tif", "ZYX", &SHAPE, boxes(1, 0.0));
-    desk.write("none.tif", "ZYX", &SHAPE, vec![0u16; SHAPE.iter().product()]);
+    let fixture = Fixture::new();
+    fixture.write("t.tif", "ZYX", &SHAPE, boxes(1, 0.0));
+    fixture.write("none.tif", "ZYX", &SHAPE, vec![0u16; SHAPE.iter().product()]);
     let f1 = |pred: &str, truth: &str| -> Vec<f64> {
-        let report = desk.run(&["evaluate", "--pred", pred, "--truth", truth, "--json"]).json();
+        let report = fixture.run(&["evaluate", "--pred", pred, "--truth", truth, "--json"]).json();
         report["instances"].as_array().unwrap().iter().map(|s| s["f1"].as_f64().unwrap()).collect()
     };
     assert_eq!(f1("t.tif", "t.tif"), [1.0; 4]);
     assert_eq!(f1("none.tif", "t.tif"), [0.0; 4]);
     assert_eq!(f1("t.tif", "none.tif"), [0.0; 4]);
-    // Numbers do not matter, only objects.
+    // Label numbers do not matter.
     let renamed: Vec<u16> = boxes(1, 0.0).iter().map(|l| if *l == 0 { 0 } else { 60_000 - 7 * l }).collect();
-    desk.write("renamed.tif", "ZYX", &SHAPE, renamed);
+    fixture.write("renamed.tif", "ZYX", &SHAPE, renamed);
     assert_eq!(f1("renamed.tif", "t.tif"), [1.0; 4]);
 }
 
 #[test]
 fn folders_are_paired_by_name_and_pooled() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     for folder in ["p", "t"] {
-        std::fs::create_dir(desk.path(folder)).unwrap();
+        std::fs::create_dir(fixture.path(folder)).unwrap();
     }
     let sizes = SHAPE;
     let images = [(boxes(1, 0.0), boxes(5, 1.0)), (boxes(2, 0.5), boxes(6, 1.0))];
     for (i, (t, p)) in images.iter().enumerate() {
-        desk.write(&format!("t/cell{i}_labels.tif"), "ZYX", &sizes, t.clone());
-        desk.write(&format!("p/cell{i}_raw_labels.tif"), "ZYX", &sizes, p.clone());
-        desk.write(&format!("p/cell{i}_raw_probability.tif"), "ZYX", &sizes, vec![0.5f32; p.len()]);
+        fixture.write(&format!("t/cell{i}_labels.tif"), "ZYX", &sizes, t.clone());
+        fixture.write(&format!("p/cell{i}_raw_labels.tif"), "ZYX", &sizes, p.clone());
+        fixture.write(&format!("p/cell{i}_raw_probability.tif"), "ZYX", &sizes, vec![0.5f32; p.len()]);
     }
-    desk.write("p/lonely_labels.tif", "ZYX", &sizes, images[0].0.clone());
-    let report = desk.run(&["evaluate", "--pred", "p", "--truth", "t", "--json"]).json();
+    fixture.write("p/lonely_labels.tif", "ZYX", &sizes, images[0].0.clone());
+    let report = fixture.run(&["evaluate", "--pred", "p", "--truth", "t", "--json"]).json();
     assert_eq!(report["pairs"].as_array().unwrap().len(), 2);
     assert_eq!(report["unpaired"], serde_json::json!(["p/lonely_labels.tif"]));
     let matched: usize = images.iter().map(|(t, p)| ious(t, p).0.values().filter(|v| **v >= 0.7).count()).sum();
@@ -154,22 +155,22 @@ fn folders_are_paired_by_name_and_pooled() {
     let at = &report["instances"][1];
     close(&at["tp"], matched as f64, "tp");
     close(&at["f1"], 2.0 * matched as f64 / (n_true + n_pred) as f64, "f1");
-    desk.fails(3, &["evaluate", "--pred", "p/lonely_labels.tif", "--truth", "t"], &["lonely"]);
-    desk.write("small.tif", "ZYX", &[2, 2, 2], vec![1u16; 8]);
-    desk.fails(3, &["evaluate", "--pred", "small.tif", "--truth", "t/cell0_labels.tif"], &["small.tif", "shape"]);
+    fixture.fails(3, &["evaluate", "--pred", "p/lonely_labels.tif", "--truth", "t"], &["lonely"]);
+    fixture.write("small.tif", "ZYX", &[2, 2, 2], vec![1u16; 8]);
+    fixture.fails(3, &["evaluate", "--pred", "small.tif", "--truth", "t/cell0_labels.tif"], &["small.tif", "shape"]);
 }
 
 #[test]
-fn intensity_scores_are_those_of_the_formulas() {
-    let desk = Desk::new();
-    // As a camera gives it: a large offset, a small signal.
+fn intensity_scores_match_their_formulas() {
+    let fixture = Fixture::new();
+    // Camera-like values: a large offset and a small signal.
     let n: usize = SHAPE.iter().product();
     let (a, b) = (uniform(3, n), uniform(4, n));
     let truth: Vec<f32> = (0..n).map(|i| 30_000.0 + 20.0 * a[i] + ((i % 48) as f32 / 5.0).sin() * 15.0).collect();
     let prediction: Vec<f32> = (0..n).map(|i| truth[i] + 8.0 * (b[i] - 0.5) + 2.0).collect();
-    desk.write("t.tif", "ZYX", &SHAPE, truth.clone());
-    desk.write("p.tif", "ZYX", &SHAPE, prediction.clone());
-    let report = desk.run(&["evaluate", "--pred", "p.tif", "--truth", "t.tif", "--json"]).json();
+    fixture.write("t.tif", "ZYX", &SHAPE, truth.clone());
+    fixture.write("p.tif", "ZYX", &SHAPE, prediction.clone());
+    let report = fixture.run(&["evaluate", "--pred", "p.tif", "--truth", "t.tif", "--json"]).json();
     let scores = &report["regression"];
     let wide = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
     let (t, p) = (wide(&truth), wide(&prediction));
@@ -195,28 +196,28 @@ va, vb, c = f(t * t) - a * a, f(p * p) - b * b, f(t * p) - a * b
 s = (2 * a * b + (.01 * r) ** 2) * (2 * c + (.03 * r) ** 2) / ((a * a + b * b + (.01 * r) ** 2) * (va + vb + (.03 * r) ** 2))
 print(s.mean())
 ";
-    if let Some(said) = python("numpy, tifffile, scipy", script, &[&desk.path("t.tif"), &desk.path("p.tif")]) {
-        let wanted: f64 = said.trim().parse().unwrap();
-        let told = scores["ssim"].as_f64().unwrap();
-        assert!((told - wanted).abs() < 2e-3, "SSIM {told}, scipy says {wanted}");
-        assert!(wanted < 0.98, "an SSIM near one proves little");
+    if let Some(printed) = python("numpy, tifffile, scipy", script, &[&fixture.path("t.tif"), &fixture.path("p.tif")]) {
+        let expected: f64 = printed.trim().parse().unwrap();
+        let actual = scores["ssim"].as_f64().unwrap();
+        assert!((actual - expected).abs() < 2e-3, "SSIM {actual}, scipy says {expected}");
+        assert!(expected < 0.98, "an SSIM near one proves little");
     }
 }
 
-/// Rows of (length, true label, predicted label), 20 voxels each, in two slices that are alike.
+/// Rows of runs (length, true label, predicted label), 20 voxels per row, in two identical slices.
 const SCENE: [&[(usize, u16, u16)]; 8] = [
-    // 20 voxels found: IoU 18 / 22.
+    // An object of 20 voxels, found: IoU 18 / 22.
     &[(9, 1, 11), (1, 1, 0), (1, 0, 11), (9, 0, 0)],
-    // 16 and 14 voxels under one prediction of 40.
+    // Objects of 16 and 14 voxels, merged in one prediction of 40.
     &[(8, 2, 12), (7, 3, 12), (5, 0, 12)],
-    // 24 voxels in three pieces, the largest of 10.
+    // An object of 24 voxels, split in three, the largest part of 10.
     &[(5, 4, 13), (4, 4, 14), (3, 4, 15), (8, 0, 0)],
-    // 12 voxels under a prediction of 40.
+    // An object of 12 voxels in a prediction of 40: inexact.
     &[(6, 5, 16), (14, 0, 16)],
-    // 8 voxels that nothing is predicted for, and a prediction of 6 voxels where there is nothing.
+    // A missed object of 8 voxels, and a false object of 6 voxels.
     &[(4, 8, 0), (16, 0, 0)],
     &[(3, 0, 19), (17, 0, 0)],
-    // 2 and 4 voxels, found: IoU 1 and 4 / 6.
+    // Objects of 2 and 4 voxels, found: IoU 1 and 4 / 6.
     &[(1, 9, 20), (19, 0, 0)],
     &[(2, 10, 21), (1, 0, 21), (17, 0, 0)],
 ];
@@ -228,16 +229,16 @@ fn scene(label: fn(&(usize, u16, u16)) -> u16) -> Vec<u16> {
 }
 
 #[test]
-fn errors_are_told_by_kind_and_size_and_small_objects_can_be_ignored() {
-    let desk = Desk::new();
+fn errors_are_counted_by_kind_and_size_and_small_objects_can_be_ignored() {
+    let fixture = Fixture::new();
     let shape = [2, SCENE.len(), 20];
     let truth = Array::new("ZYX".parse().unwrap(), shape.to_vec(), scene(|r| r.1)).unwrap();
     let mut spec = WriteSpec::of(&truth, Container::ImageJ);
     spec.voxel_size_um = VoxelSize::new_um(2.0, 0.5, 0.5);
-    write_array(&desk.path("truth.tif"), &truth, &spec).unwrap();
-    desk.write("plain.npy", "ZYX", &shape, scene(|r| r.1));
-    desk.write("pred.npy", "ZYX", &shape, scene(|r| r.2));
-    let all = desk.run(&["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--json"]).json();
+    write_array(&fixture.path("truth.tif"), &truth, &spec).unwrap();
+    fixture.write("plain.npy", "ZYX", &shape, scene(|r| r.1));
+    fixture.write("pred.npy", "ZYX", &shape, scene(|r| r.2));
+    let all = fixture.run(&["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--json"]).json();
     let counts = |report: &Value| ["tp", "fp", "fn"].map(|key| report["instances"][0][key].as_u64().unwrap());
     assert_eq!(counts(&all), [3, 6, 5]);
     assert_eq!(all["ignored"], json!({"below_voxels": 0, "true_objects": 0, "predictions": 0}));
@@ -250,7 +251,8 @@ fn errors_are_told_by_kind_and_size_and_small_objects_can_be_ignored() {
         json!({"merges": 1, "splits": 1, "inexact": 1, "misses": 1, "false_objects": 1, "size_unit": unit,
             "sizes": sizes})
     };
-    // A voxel has 0.5 µm³. In the scene's order: 2.67, 2.48 and 2.37, 2.84, 2.25, 1.97, 1.79, 1.24 and 1.56 µm.
+    // A voxel has 0.5 µm³. Diameters in the scene's order: 2.67, 2.48 and 2.37, 2.84, 2.25, 1.97, 1.79, 1.24 and 1.56
+    // µm.
     let large =
         [bin(1.6, 2.0, [0, 0, 0, 0, 1, 1]), bin(2.0, 2.5, [0, 2, 0, 1, 0, 0]), bin(2.5, 3.15, [1, 0, 1, 0, 0, 0])];
     let small = [bin(1.0, 1.25, [1, 0, 0, 0, 0, 0]), bin(1.25, 1.6, [1, 0, 0, 0, 0, 0])];
@@ -258,21 +260,22 @@ fn errors_are_told_by_kind_and_size_and_small_objects_can_be_ignored() {
     assert_eq!(all["pairs"][0]["errors"], all["errors"]);
 
     let command = ["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--ignore-below", "5"];
-    let without = desk.run(&[&command[..], &["--json"]].concat()).json();
+    let without = fixture.run(&[&command[..], &["--json"]].concat()).json();
     assert_eq!(counts(&without), [1, 6, 5]);
     close(&without["instances"][0]["f1"], 2.0 / 13.0, "f1");
     assert_eq!(without["ignored"], json!({"below_voxels": 5, "true_objects": 2, "predictions": 2}));
     assert_eq!(without["errors"], errors(&[], "µm", large));
-    let text = desk.run(&command).ok().stdout;
+    let text = fixture.run(&command).ok().stdout;
     for line in
-        ["2 true objects below 5 voxels, 2 predictions", "1 merges, 1 splits, 1 misses, 1 inexact", "2.5 to 3.15"]
+        ["2 true objects below 5 voxels, 2 predicted objects", "1 merges, 1 splits, 1 misses, 1 inexact", "2.5 to 3.15"]
     {
         assert!(text.contains(line), "{line}\n{text}");
     }
 
-    // Without a voxel size: 20, 16, 14, 24, 12, 8 and 6 voxels are 3.37, 3.13, 2.99, 3.58, 2.84, 2.48 and 2.25 voxels across.
+    // Without a voxel size, 20, 16, 14, 24, 12, 8 and 6 voxels have diameters of 3.37, 3.13, 2.99, 3.58, 2.84, 2.48 and
+    // 2.25.
     let plain = ["evaluate", "--pred", "pred.npy", "--truth", "plain.npy", "--ignore-below", "5", "--json"];
     let sizes =
         [bin(2.0, 2.5, [0, 0, 0, 0, 1, 1]), bin(2.5, 3.15, [0, 2, 0, 1, 0, 0]), bin(3.15, 4.0, [1, 0, 1, 0, 0, 0])];
-    assert_eq!(desk.run(&plain).json()["errors"], errors(&[], "voxel", sizes));
+    assert_eq!(fixture.run(&plain).json()["errors"], errors(&[], "voxel", sizes));
 }

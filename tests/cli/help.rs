@@ -1,14 +1,14 @@
-//! Help that reads well, and wrong use.
+//! Help texts, and wrong usage.
 
-use crate::common::Desk;
+use crate::common::Fixture;
 
 const COMMANDS: [&str; 11] =
     ["info", "convert", "devices", "predict", "run", "segment", "evaluate", "import", "export", "simulate", "worker"];
 
-/// Options of a help text without a word on what they do.
+/// Options and arguments of a help text that have no description.
 fn without_description(help: &str) -> Vec<String> {
     let lines: Vec<&str> = help.lines().collect();
-    // Names stand at the left; what stands further right is a description that goes on.
+    // Names are at the left; lines indented further are continued descriptions.
     let is_option = |line: &str| {
         let name = line.trim_start();
         line.len() - name.len() <= 8 && name.starts_with(['-', '<', '['])
@@ -27,15 +27,16 @@ fn without_description(help: &str) -> Vec<String> {
 
 #[test]
 fn every_command_explains_itself() {
-    let desk = Desk::new();
-    let overview = desk.run(&["--help"]).ok().stdout;
+    let fixture = Fixture::new();
+    let overview = fixture.run(&["--help"]).ok().stdout;
     assert!(overview.contains("Usage: cytoscope") && overview.contains("Exit codes"), "{overview}");
-    assert!(!overview.contains("probe-device"), "the probe is nothing for people");
+    assert!(!overview.contains("probe-device"), "the device probe is internal");
     for command in COMMANDS {
-        let told = overview.lines().any(|l| l.trim_start().strip_prefix(command).is_some_and(|r| r.trim().len() > 10));
-        assert!(told, "{command} is not explained in the overview");
+        let is_explained =
+            overview.lines().any(|l| l.trim_start().strip_prefix(command).is_some_and(|r| r.trim().len() > 10));
+        assert!(is_explained, "{command} is not explained in the overview");
         for form in ["--help", "-h"] {
-            let help = desk.run(&[command, form]).ok();
+            let help = fixture.run(&[command, form]).ok();
             assert!(help.stderr.is_empty());
             assert!(help.stdout.contains(&format!("Usage: cytoscope {command}")), "{}", help.stdout);
             assert!(help.stdout.contains("Options:"), "{}", help.stdout);
@@ -44,59 +45,60 @@ fn every_command_explains_itself() {
             assert!(help.stdout.lines().all(|l| l.chars().count() <= 120), "{command}: lines too long to read");
         }
     }
-    assert_eq!(desk.run(&["--version"]).ok().stdout.trim(), format!("cytoscope {}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(fixture.run(&["--version"]).ok().stdout.trim(), format!("cytoscope {}", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn options_without_a_word_are_found() {
-    let help = "Usage: x\n\nOptions:\n      --told <A>  What it is\n      --bare <B>\n  -h, --help      Print help\n";
+fn undescribed_options_are_detected() {
+    let help =
+        "Usage: x\n\nOptions:\n      --described <A>  What it is\n      --bare <B>\n  -h, --help      Print help\n";
     assert_eq!(without_description(help), ["      --bare <B>"]);
 }
 
 #[test]
-fn wrong_use_is_told_with_code_2() {
-    let desk = Desk::new();
-    desk.write("a.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
-    // Without a command the window would open, but there is no display here.
-    desk.fails(1, &[], &["no display", "--help"]);
-    desk.fails(1, &["a.tif"], &["no display", "--help"]);
-    desk.fails(2, &["paint"], &["paint", "--help"]);
-    desk.fails(2, &["info"], &["FILE", "Usage"]);
-    desk.fails(2, &["info", "a.tif", "--frobnicate"], &["--frobnicate"]);
-    desk.fails(2, &["predict", "a.tif"], &["--out"]);
-    desk.fails(2, &["predict", "--out", "o"], &["INPUTS"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "3,4"], &["Z,Y,X"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "0,4,4"], &["positive"]);
-    desk.fails(
+fn wrong_usage_exits_with_code_2() {
+    let fixture = Fixture::new();
+    fixture.write("a.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    // Without a command the window would open, but there is no display.
+    fixture.fails(1, &[], &["no display", "--help"]);
+    fixture.fails(1, &["a.tif"], &["no display", "--help"]);
+    fixture.fails(2, &["paint"], &["paint", "--help"]);
+    fixture.fails(2, &["info"], &["FILE", "Usage"]);
+    fixture.fails(2, &["info", "a.tif", "--frobnicate"], &["--frobnicate"]);
+    fixture.fails(2, &["predict", "a.tif"], &["--out"]);
+    fixture.fails(2, &["predict", "--out", "o"], &["INPUTS"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "3,4"], &["Z,Y,X"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "0,4,4"], &["positive"]);
+    fixture.fails(
         2,
         &["predict", "a.tif", "--model", "nuclei-dog", "--out", "o", "--tile", "1,5,5"],
         &["--tile", "too small"],
     );
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", "1.5"], &["--overlap"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["crop or gaussian"]);
-    desk.fails(
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", "1.5"], &["--overlap"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["crop or gaussian"]);
+    fixture.fails(
         2,
         &["predict", "a.tif", "--out", "o", "--outputs", "maps,gold"],
         &["gold", "maps, labels, table or preview"],
     );
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "lots"], &["2G"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--device", "gpu"], &["gpu", "auto, cpu, cuda"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--precision", "f17"], &["f17", "int8"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--threads", "100000"], &["threads"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--axes", "ABC"], &["ABC"]);
-    desk.fails(2, &["predict", "a.tif", "--out", "o", "--voxel-size", "1,0,1"], &["µm"]);
-    let ran = desk.fails(2, &["predict", "a.tif", "--out", "o", "--model", "nosuch"], &["nosuch"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "lots"], &["2G"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--device", "gpu"], &["gpu", "auto, cpu, cuda"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--precision", "f17"], &["f17", "int8"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--threads", "100000"], &["threads"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--axes", "ABC"], &["ABC"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--voxel-size", "1,0,1"], &["µm"]);
+    let ran = fixture.fails(2, &["predict", "a.tif", "--out", "o", "--model", "nosuch"], &["nosuch"]);
     assert!(ran.stderr.contains("nuclei"), "the models there are must be named: {}", ran.stderr);
-    desk.fails(2, &["convert", "a.tif", "b.jpg"], &["b.jpg", ".ome.tif"]);
-    desk.fails(2, &["convert", "a.tif", "b.npy", "--compression", "zstd"], &[".ome.tif"]);
-    desk.fails(2, &["info", "a.tif", "--series", "3"], &["a.tif", "series 3"]);
-    desk.fails(2, &["segment", "a.tif", "--out", "l.png"], &["l.png", ".tif"]);
-    desk.fails(2, &["segment", "a.tif", "--out", "l.tif", "--threshold", "high"], &["otsu"]);
-    desk.fails(2, &["simulate", "--kind", "worms", "--out", "s"], &["nuclei, cells or labelfree"]);
-    desk.fails(2, &["simulate", "--kind", "nuclei", "--shape", "99999,99999,99999", "--out", "s"], &["too large"]);
-    desk.fails(2, &["export", "nuclei", "--format", "gif", "--out", "x"], &["safetensors"]);
-    // Nothing was begun: the folders named were not filled.
+    fixture.fails(2, &["convert", "a.tif", "b.jpg"], &["b.jpg", ".ome.tif"]);
+    fixture.fails(2, &["convert", "a.tif", "b.npy", "--compression", "zstd"], &[".ome.tif"]);
+    fixture.fails(2, &["info", "a.tif", "--series", "3"], &["a.tif", "series 3"]);
+    fixture.fails(2, &["segment", "a.tif", "--out", "l.png"], &["l.png", ".tif"]);
+    fixture.fails(2, &["segment", "a.tif", "--out", "l.tif", "--threshold", "high"], &["otsu"]);
+    fixture.fails(2, &["simulate", "--kind", "worms", "--out", "s"], &["nuclei, cells or labelfree"]);
+    fixture.fails(2, &["simulate", "--kind", "nuclei", "--shape", "99999,99999,99999", "--out", "s"], &["too large"]);
+    fixture.fails(2, &["export", "nuclei", "--format", "gif", "--out", "x"], &["safetensors"]);
+    // Nothing was started: the output folders are empty.
     for folder in ["o", "s"] {
-        assert!(desk.names(folder).is_empty(), "{folder}: {:?}", desk.names(folder));
+        assert!(fixture.names(folder).is_empty(), "{folder}: {:?}", fixture.names(folder));
     }
 }

@@ -1,14 +1,14 @@
 //! `info`, `convert` and `simulate`.
 
-use crate::common::{Desk, missing, parse_npy, python};
+use crate::common::{Fixture, missing, parse_npy, python};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_volume::{Array, Samples, VoxelSize};
 
 #[test]
-fn info_tells_what_the_contract_promises() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,20,24", 3);
-    let info = desk.run(&["info", &raw, "--json"]).json();
+fn info_reports_all_documented_fields() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,20,24", 3);
+    let info = fixture.run(&["info", &raw, "--json"]).json();
     let promised = [
         "path",
         "format",
@@ -28,37 +28,44 @@ fn info_tells_what_the_contract_promises() {
     assert_eq!(info["axes_full"], "TZCYXS");
     assert_eq!(info["shape"], serde_json::json!([6, 20, 24]));
     assert_eq!(info["dtype"], "uint16");
-    let settings: serde_json::Value = serde_json::from_slice(&desk.bytes("sim/nuclei_3.json")).unwrap();
+    let settings: serde_json::Value = serde_json::from_slice(&fixture.bytes("sim/nuclei_3.json")).unwrap();
     for axis in ["z", "y", "x"] {
-        let told = info["voxel_size_um"][axis].as_f64().unwrap();
-        assert!(told > 0.0 && settings.to_string().contains(&told.to_string()), "{axis}: {told} is not in the card");
+        let written = info["voxel_size_um"][axis].as_f64().unwrap();
+        assert!(
+            written > 0.0 && settings.to_string().contains(&written.to_string()),
+            "{axis}: {written} is not in the card"
+        );
     }
-    let text = desk.run(&["info", &raw]).ok().stdout;
+    let text = fixture.run(&["info", &raw]).ok().stdout;
     assert!(text.contains("Z 6, Y 20, X 24") && text.contains("µm") && text.contains("uint16"), "{text}");
 }
 
 #[test]
-fn conversions_round_trip_to_the_last_bit() {
-    let desk = Desk::new();
+fn conversions_round_trip_exactly() {
+    let fixture = Fixture::new();
     for kind in ["nuclei", "cells", "labelfree"] {
-        desk.run(&["simulate", "--kind", kind, "--shape", "7,33,29", "--seed", "5", "--out", "sim"]).ok();
+        fixture.run(&["simulate", "--kind", kind, "--shape", "7,33,29", "--seed", "5", "--out", "sim"]).ok();
         let raw = format!("sim/{kind}_5_raw.tif");
-        let info = desk.run(&["info", &raw, "--json"]).json();
-        desk.run(&["convert", "--force", &raw, "a.npy"]).ok();
-        desk.run(&["convert", "--force", "a.npy", "b.tif", "--axes", "ZYX"]).ok();
-        desk.run(&["convert", "--force", "b.tif", "c.ome.tif", "--compression", "deflate"]).ok();
-        desk.run(&["convert", "--force", "c.ome.tif", "d.ome.tif", "--compression", "zstd"]).ok();
-        desk.run(&["convert", "--force", "d.ome.tif", "e.npy"]).ok();
-        assert_eq!(desk.bytes("a.npy"), desk.bytes("e.npy"), "{kind}");
-        let (dtype, shape, data) = parse_npy(&desk.bytes("a.npy"));
+        let info = fixture.run(&["info", &raw, "--json"]).json();
+        fixture.run(&["convert", "--force", &raw, "a.npy"]).ok();
+        fixture.run(&["convert", "--force", "a.npy", "b.tif", "--axes", "ZYX"]).ok();
+        fixture.run(&["convert", "--force", "b.tif", "c.ome.tif", "--compression", "deflate"]).ok();
+        fixture.run(&["convert", "--force", "c.ome.tif", "d.ome.tif", "--compression", "zstd"]).ok();
+        fixture.run(&["convert", "--force", "d.ome.tif", "e.npy"]).ok();
+        assert_eq!(fixture.bytes("a.npy"), fixture.bytes("e.npy"), "{kind}");
+        let (dtype, shape, data) = parse_npy(&fixture.bytes("a.npy"));
         assert_eq!((dtype.as_str(), shape.as_slice()), ("<u2", &[7, 33, 29][..]), "{kind}");
-        let Samples::U16(values) = desk.image(&raw).into_samples() else { panic!("{kind} is not uint16") };
+        let Samples::U16(values) = fixture.image(&raw).into_samples() else { panic!("{kind} is not uint16") };
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         assert!(bytes == data, "{kind}: the array is not the image");
         assert!(values.iter().max() > values.iter().min(), "{kind} is blank");
-        // Sizes survive where the format holds them.
-        desk.run(&["convert", "--force", &raw, "f.ome.tif"]).ok();
-        assert_eq!(desk.run(&["info", "f.ome.tif", "--json"]).json()["voxel_size_um"], info["voxel_size_um"], "{kind}");
+        // Voxel sizes survive if the format stores them.
+        fixture.run(&["convert", "--force", &raw, "f.ome.tif"]).ok();
+        assert_eq!(
+            fixture.run(&["info", "f.ome.tif", "--json"]).json()["voxel_size_um"],
+            info["voxel_size_um"],
+            "{kind}"
+        );
     }
     let script = "
 import sys, numpy, tifffile
@@ -70,17 +77,17 @@ for f in sys.argv[2:]:
     assert s.axes == 'ZYX', (f, s.axes)
 print('same')
 ";
-    let files = ["a.npy", "b.tif", "c.ome.tif", "f.ome.tif"].map(|n| desk.path(n));
+    let files = ["a.npy", "b.tif", "c.ome.tif", "f.ome.tif"].map(|n| fixture.path(n));
     let files: Vec<_> = files.iter().map(std::path::PathBuf::as_path).collect();
-    if let Some(said) = python("numpy, tifffile", script, &files) {
-        assert_eq!(said.trim(), "same");
+    if let Some(printed) = python("numpy, tifffile", script, &files) {
+        assert_eq!(printed.trim(), "same");
     }
-    assert!(desk.leftovers().is_empty());
+    assert!(fixture.leftovers().is_empty());
 }
 
 #[test]
-fn one_channel_and_one_time_are_taken_out() {
-    let desk = Desk::new();
+fn convert_extracts_one_channel_and_time_point() {
+    let fixture = Fixture::new();
     let shape = [2usize, 3, 4, 5, 6];
     let value =
         |t: usize, z: usize, c: usize, y: usize, x: usize| (10_000 * t + 1000 * z + 100 * c + 10 * y + x) as u16;
@@ -97,9 +104,9 @@ fn one_channel_and_one_time_are_taken_out() {
     let array = Array::new("TZCYX".parse().unwrap(), shape.to_vec(), values).unwrap();
     let mut spec = WriteSpec::of(&array, Container::OmeTiff);
     spec.voxel_size_um = VoxelSize::new_um(1.5, 0.25, 0.25);
-    write_array(&desk.path("all.ome.tif"), &array, &spec).unwrap();
-    desk.run(&["convert", "all.ome.tif", "one.npy", "--channel", "2", "--time", "1"]).ok();
-    let (_, shape, data) = parse_npy(&desk.bytes("one.npy"));
+    write_array(&fixture.path("all.ome.tif"), &array, &spec).unwrap();
+    fixture.run(&["convert", "all.ome.tif", "one.npy", "--channel", "2", "--time", "1"]).ok();
+    let (_, shape, data) = parse_npy(&fixture.bytes("one.npy"));
     assert_eq!(shape, [3, 5, 6]);
     let mut expected = Vec::new();
     for z in 0..3 {
@@ -108,35 +115,38 @@ fn one_channel_and_one_time_are_taken_out() {
         }
     }
     assert_eq!(data, expected);
-    desk.run(&["convert", "all.ome.tif", "all.npy"]).ok();
-    assert_eq!(parse_npy(&desk.bytes("all.npy")).1, [2, 3, 4, 5, 6]);
-    desk.run(&["convert", "all.ome.tif", "one.tif", "--channel", "2", "--time", "1"]).ok();
-    let info = desk.run(&["info", "one.tif", "--json"]).json();
+    fixture.run(&["convert", "all.ome.tif", "all.npy"]).ok();
+    assert_eq!(parse_npy(&fixture.bytes("all.npy")).1, [2, 3, 4, 5, 6]);
+    fixture.run(&["convert", "all.ome.tif", "one.tif", "--channel", "2", "--time", "1"]).ok();
+    let info = fixture.run(&["info", "one.tif", "--json"]).json();
     assert_eq!((info["axes"].as_str(), info["voxel_size_um"]["z"].as_f64()), (Some("ZYX"), Some(1.5)));
-    desk.fails(3, &["convert", "all.ome.tif", "x.npy", "--channel", "4"], &["all.ome.tif", "channel 4", "4"]);
-    desk.fails(3, &["convert", "all.ome.tif", "x.npy", "--time", "2"], &["all.ome.tif", "time point 2"]);
+    fixture.fails(3, &["convert", "all.ome.tif", "x.npy", "--channel", "4"], &["all.ome.tif", "channel 4", "4"]);
+    fixture.fails(3, &["convert", "all.ome.tif", "x.npy", "--time", "2"], &["all.ome.tif", "time point 2"]);
 }
 
 #[test]
-fn varied_simulations_come_by_the_dozen_each_with_its_voxel_size_and_card() {
-    let desk = Desk::new();
+fn varied_simulations_each_have_a_voxel_size_and_a_card() {
+    let fixture = Fixture::new();
     let many = ["simulate", "--kind", "nuclei", "--varied", "--count", "3", "--shape", "10,40,44", "--seed", "5"];
-    let made = desk.run(&[&many[..], &["--out", "v", "--json"]].concat()).json();
+    let made = fixture.run(&[&many[..], &["--out", "v", "--json"]].concat()).json();
     assert_eq!(made["outputs"].as_array().unwrap().len(), 9);
     let mut sizes = Vec::new();
     for seed in 5..8 {
-        let told = desk.run(&["info", &format!("v/nuclei_{seed}_raw.tif"), "--json"]).json()["voxel_size_um"].clone();
-        let card: serde_json::Value = serde_json::from_slice(&desk.bytes(&format!("v/nuclei_{seed}.json"))).unwrap();
+        let written =
+            fixture.run(&["info", &format!("v/nuclei_{seed}_raw.tif"), "--json"]).json()["voxel_size_um"].clone();
+        let card: serde_json::Value = serde_json::from_slice(&fixture.bytes(&format!("v/nuclei_{seed}.json"))).unwrap();
         assert_eq!(card["seed"], seed);
         for axis in ["z", "y", "x"] {
-            let (told, meant) = (told[axis].as_f64().unwrap(), card["voxel_size_um"][axis].as_f64().unwrap());
-            assert!((told / meant - 1.0).abs() < 1e-4, "{axis}: {told} in the file, {meant} on the card");
+            let (written, expected) = (written[axis].as_f64().unwrap(), card["voxel_size_um"][axis].as_f64().unwrap());
+            assert!((written / expected - 1.0).abs() < 1e-4, "{axis}: {written} in the file, {expected} in the card");
         }
-        sizes.push(told.to_string());
-        desk.run(&["simulate", "--kind", "nuclei", "--settings", &format!("v/nuclei_{seed}.json"), "--out", "w"]).ok();
+        sizes.push(written.to_string());
+        fixture
+            .run(&["simulate", "--kind", "nuclei", "--settings", &format!("v/nuclei_{seed}.json"), "--out", "w"])
+            .ok();
         for part in ["raw", "labels"] {
             let name = |folder: &str| format!("{folder}/nuclei_{seed}_{part}.tif");
-            assert_eq!(desk.bytes(&name("v")), desk.bytes(&name("w")), "{seed} {part}");
+            assert_eq!(fixture.bytes(&name("v")), fixture.bytes(&name("w")), "{seed} {part}");
         }
     }
     sizes.dedup();
@@ -145,32 +155,36 @@ fn varied_simulations_come_by_the_dozen_each_with_its_voxel_size_and_card() {
 
 #[test]
 fn simulations_are_reproducible_and_differ_by_seed() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     for kind in ["nuclei", "cells", "labelfree"] {
         for (seed, out) in [("1", "a"), ("1", "b"), ("2", "c")] {
-            let made = desk
+            let made = fixture
                 .run(&["simulate", "--kind", kind, "--shape", "10,40,44", "--seed", seed, "--out", out, "--json"])
                 .json();
             for output in made["outputs"].as_array().unwrap() {
-                assert!(desk.path(output.as_str().unwrap()).is_file(), "{output}");
+                assert!(fixture.path(output.as_str().unwrap()).is_file(), "{output}");
             }
         }
         let truth = if kind == "labelfree" { "target" } else { "labels" };
         for part in ["raw", truth] {
             let name = |folder: &str, seed: u32| format!("{folder}/{kind}_{seed}_{part}.tif");
-            assert_eq!(desk.bytes(&name("a", 1)), desk.bytes(&name("b", 1)), "{kind} {part}");
-            assert_ne!(desk.image(&name("a", 1)), desk.image(&name("c", 2)), "{kind} {part}: the seed changes nothing");
+            assert_eq!(fixture.bytes(&name("a", 1)), fixture.bytes(&name("b", 1)), "{kind} {part}");
+            assert_ne!(
+                fixture.image(&name("a", 1)),
+                fixture.image(&name("c", 2)),
+                "{kind} {part}: the seed has no effect"
+            );
         }
-        // The card makes the stack again.
-        desk.run(&["simulate", "--kind", kind, "--settings", &format!("a/{kind}_1.json"), "--out", "again"]).ok();
-        assert_eq!(desk.bytes(&format!("a/{kind}_1_raw.tif")), desk.bytes(&format!("again/{kind}_1_raw.tif")));
+        // The card reproduces the stack.
+        fixture.run(&["simulate", "--kind", kind, "--settings", &format!("a/{kind}_1.json"), "--out", "again"]).ok();
+        assert_eq!(fixture.bytes(&format!("a/{kind}_1_raw.tif")), fixture.bytes(&format!("again/{kind}_1_raw.tif")));
     }
-    let made = desk.run(&["simulate", "--kind", "nuclei", "--shape", "12,64,64", "--out", "n", "--json"]).json();
+    let made = fixture.run(&["simulate", "--kind", "nuclei", "--shape", "12,64,64", "--out", "n", "--json"]).json();
     let mut labels: Vec<u32> =
-        desk.image("n/nuclei_0_labels.tif").samples().to_f32().iter().map(|v| *v as u32).collect();
+        fixture.image("n/nuclei_0_labels.tif").samples().to_f32().iter().map(|v| *v as u32).collect();
     labels.sort_unstable();
     labels.dedup();
     let objects = labels.iter().filter(|l| **l > 0).count() as u64;
-    assert_eq!(made["objects"].as_u64(), Some(objects), "what is told is what is in the image");
+    assert_eq!(made["objects"].as_u64(), Some(objects), "the reported count matches the image");
     assert!(objects > 0);
 }

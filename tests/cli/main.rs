@@ -1,4 +1,4 @@
-//! The built program, command by command, as its users run it.
+//! Tests of the built program, command by command, as users run it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod bioimageio;

@@ -1,31 +1,31 @@
 //! `run`, `import`, `export` and `devices`.
 
-use crate::common::{Desk, floats, missing, npy_f32, parse_npy, python, shared_data, uniform};
+use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, shared_data, uniform};
 use serde_json::Value;
 
 const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];
 
-/// A bundled network that takes any lengths as `m.onnx` and an input as `x.npy`.
-fn network(desk: &Desk) -> Vec<f32> {
-    desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+/// Writes a bundled network with free spatial dimensions as `m.onnx` and an input as `x.npy`, and returns the input.
+fn network(fixture: &Fixture) -> Vec<f32> {
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
     let x = uniform(7, SHAPE.iter().product());
-    std::fs::write(desk.path("x.npy"), npy_f32(&SHAPE, &x)).unwrap();
+    std::fs::write(fixture.path("x.npy"), npy_f32(&SHAPE, &x)).unwrap();
     x
 }
 
-fn worst(a: &[f32], b: &[f32]) -> f32 {
+fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
 }
 
 #[test]
-fn engines_of_run_agree_and_report_what_the_contract_promises() {
-    let desk = Desk::new();
-    network(&desk);
+fn engines_of_run_agree_and_report_all_documented_fields() {
+    let fixture = Fixture::new();
+    network(&fixture);
     let mut results = Vec::new();
     for engine in ["reference", "cpu"] {
         let out = format!("{engine}.npy");
-        let report = desk
+        let report = fixture
             .run(&[
                 "run", "m.onnx", "--input", "x.npy", "--output", &out, "--engine", engine, "--repeat", "3", "--json",
             ])
@@ -42,44 +42,46 @@ fn engines_of_run_agree_and_report_what_the_contract_promises() {
         let output = &report["outputs"][0];
         assert_eq!(output["shape"], serde_json::json!([1, 2, 9, 21, 26]));
         assert_eq!(output["dtype"], "float32");
-        let (dtype, shape, data) = parse_npy(&desk.bytes(&out));
+        let (dtype, shape, data) = parse_npy(&fixture.bytes(&out));
         assert_eq!((dtype.as_str(), shape.as_slice()), ("<f4", &[1, 2, 9, 21, 26][..]));
         results.push(floats(&data));
     }
-    assert!(worst(&results[0], &results[1]) < 1e-5, "{}", worst(&results[0], &results[1]));
+    assert!(max_difference(&results[0], &results[1]) < 1e-5, "{}", max_difference(&results[0], &results[1]));
     assert!(results[0].iter().any(|v| (v - results[0][0]).abs() > 0.05), "a constant agrees with everything");
 }
 
 #[test]
-fn run_takes_names_and_refuses_what_does_not_fit() {
-    let desk = Desk::new();
-    network(&desk);
-    let report = desk.run(&["run", "m.onnx", "--input", "x.npy", "--json"]).json();
+fn run_accepts_tensor_names_and_refuses_mismatches() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    let report = fixture.run(&["run", "m.onnx", "--input", "x.npy", "--json"]).json();
     let name = report["outputs"][0]["name"].as_str().unwrap().to_owned();
-    desk.run(&["run", "m.onnx", "--input", "x=x.npy", "--output", &format!("{name}=named.npy"), "--threads", "1"]).ok();
-    desk.run(&["run", "m.onnx", "--input", "x.npy", "--output", "plain.npy"]).ok();
-    assert_eq!(desk.bytes("named.npy"), desk.bytes("plain.npy"));
-    desk.run(&["run", "m.onnx", "--input", "x.npy", "--trace", "t.json"]).ok();
-    let trace: Value = serde_json::from_slice(&desk.bytes("t.json")).unwrap();
+    fixture
+        .run(&["run", "m.onnx", "--input", "x=x.npy", "--output", &format!("{name}=named.npy"), "--threads", "1"])
+        .ok();
+    fixture.run(&["run", "m.onnx", "--input", "x.npy", "--output", "plain.npy"]).ok();
+    assert_eq!(fixture.bytes("named.npy"), fixture.bytes("plain.npy"));
+    fixture.run(&["run", "m.onnx", "--input", "x.npy", "--trace", "t.json"]).ok();
+    let trace: Value = serde_json::from_slice(&fixture.bytes("t.json")).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().iter().any(|e| e["cat"] == "op"));
-    desk.fails(2, &["run", "m.onnx", "--input", "nosuch=x.npy"], &["nosuch", "x"]);
-    desk.fails(2, &["run", "m.onnx", "--input", "x.npy", "--input", "x.npy"], &["one too many"]);
-    desk.fails(2, &["run", "m.onnx", "--input", "x.npy", "--output", "a.npy", "--output", "b.npy"], &["one too many"]);
-    assert!(!desk.path("a.npy").exists(), "a wrong call is refused before anything is written");
-    desk.fails(2, &["run", "m.onnx", "--input", "x.npy", "--repeat", "0"], &["--repeat"]);
-    desk.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "f8"], &["f8"]);
-    desk.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "bf16"], &["bf16", "f32"]);
-    desk.fails(3, &["run", "m.onnx", "--input", "nothere.npy"], &["nothere.npy"]);
-    desk.fails(3, &["run", "m.onnx", "--input", "m.onnx"], &["m.onnx"]);
-    std::fs::write(desk.path("flat.npy"), npy_f32(&[4, 4], &[0.0; 16])).unwrap();
-    desk.fails(3, &["run", "m.onnx", "--input", "flat.npy"], &[]);
+    fixture.fails(2, &["run", "m.onnx", "--input", "nosuch=x.npy"], &["nosuch", "x"]);
+    fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--input", "x.npy"], &["too many"]);
+    fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--output", "a.npy", "--output", "b.npy"], &["too many"]);
+    assert!(!fixture.path("a.npy").exists(), "a wrong call is refused before anything is written");
+    fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--repeat", "0"], &["--repeat"]);
+    fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "f8"], &["f8"]);
+    fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "bf16"], &["bf16", "f32"]);
+    fixture.fails(3, &["run", "m.onnx", "--input", "nothere.npy"], &["nothere.npy"]);
+    fixture.fails(3, &["run", "m.onnx", "--input", "m.onnx"], &["m.onnx"]);
+    std::fs::write(fixture.path("flat.npy"), npy_f32(&[4, 4], &[0.0; 16])).unwrap();
+    fixture.fails(3, &["run", "m.onnx", "--input", "flat.npy"], &[]);
 }
 
 #[test]
 fn exported_networks_run_in_onnx_runtime() {
-    let desk = Desk::new();
-    network(&desk);
-    desk.run(&["run", "m.onnx", "--input", "x.npy", "--output", "y.npy"]).ok();
+    let fixture = Fixture::new();
+    network(&fixture);
+    fixture.run(&["run", "m.onnx", "--input", "x.npy", "--output", "y.npy"]).ok();
     let script = "
 import sys, numpy as np, onnx, onnxruntime
 onnx.checker.check_model(sys.argv[1])
@@ -87,68 +89,68 @@ s = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider']
 y = s.run(None, {s.get_inputs()[0].name: np.load(sys.argv[2])})[0]
 print(float(np.abs(y - np.load(sys.argv[3])).max()))
 ";
-    let files = ["m.onnx", "x.npy", "y.npy"].map(|n| desk.path(n));
-    if let Some(said) = python("numpy, onnx, onnxruntime", script, &[&files[0], &files[1], &files[2]]) {
-        let distance: f64 = said.trim().parse().unwrap();
+    let files = ["m.onnx", "x.npy", "y.npy"].map(|n| fixture.path(n));
+    if let Some(printed) = python("numpy, onnx, onnxruntime", script, &[&files[0], &files[1], &files[2]]) {
+        let distance: f64 = printed.trim().parse().unwrap();
         assert!(distance < 1e-5, "ONNX Runtime differs by {distance}");
     }
 }
 
 #[test]
 fn a_package_survives_export_and_import() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    desk.run(&["export", "nuclei", "--format", "bioimageio", "--out", "p.zip"]).ok();
-    let report = desk.run(&["import", "p.zip", "--out", "pkg", "--json"]).json();
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.run(&["export", "nuclei", "--format", "bioimageio", "--out", "p.zip"]).ok();
+    let report = fixture.run(&["import", "p.zip", "--out", "pkg", "--json"]).json();
     assert_eq!(missing(&report, &["name", "test"]), Vec::<&str>::new());
-    assert_eq!(report["test"], "its test outputs are reproduced");
-    desk.run(&["import", "pkg", "--out", "again.zip"]).ok();
+    assert_eq!(report["test"], "the test outputs are reproduced");
+    fixture.run(&["import", "pkg", "--out", "again.zip"]).ok();
     let mut results = Vec::new();
     for model in ["nuclei", "p.zip", "pkg", "again.zip"] {
         let out = format!("o-{model}");
-        desk.run(&["predict", &raw, "--model", model, "--out", &out]).ok();
+        fixture.run(&["predict", &raw, "--model", model, "--out", &out]).ok();
         results.push(
-            ["probability.tif", "labels.tif", "objects.csv"].map(|p| desk.bytes(&format!("{out}/nuclei_1_raw_{p}"))),
+            ["probability.tif", "labels.tif", "objects.csv"].map(|p| fixture.bytes(&format!("{out}/nuclei_1_raw_{p}"))),
         );
     }
     assert!(results.iter().skip(1).all(|r| r[1..] == results[0][1..]), "a package changed on its way");
-    let rdf = String::from_utf8(desk.bytes("pkg/rdf.yaml")).unwrap();
+    let rdf = String::from_utf8(fixture.bytes("pkg/rdf.yaml")).unwrap();
     for word in ["format_version: 0.5", "type: model", "license: MIT", "cite:", "scale_range", "voxel", "onnx:"] {
         assert!(rdf.contains(word) || word == "voxel", "no {word} in {rdf}");
     }
-    // A file changed after it was described is not run.
-    let mut model = desk.bytes("pkg/model.onnx");
+    // A network that does not match its checksum is not run.
+    let mut model = fixture.bytes("pkg/model.onnx");
     let at = model.len() / 2;
     model[at] ^= 1;
-    std::fs::write(desk.path("pkg/model.onnx"), model).unwrap();
-    desk.fails(3, &["predict", &raw, "--model", "pkg", "--out", "x"], &["pkg", "checksum"]);
-    std::fs::remove_file(desk.path("pkg/model.onnx")).unwrap();
-    desk.fails(3, &["import", "pkg", "--out", "q"], &["pkg", "model.onnx"]);
-    assert!(!desk.path("q").exists() && !desk.path("x").exists());
+    std::fs::write(fixture.path("pkg/model.onnx"), model).unwrap();
+    fixture.fails(3, &["predict", &raw, "--model", "pkg", "--out", "x"], &["pkg", "checksum"]);
+    std::fs::remove_file(fixture.path("pkg/model.onnx")).unwrap();
+    fixture.fails(3, &["import", "pkg", "--out", "q"], &["pkg", "model.onnx"]);
+    assert!(!fixture.path("q").exists() && !fixture.path("x").exists());
 }
 
 #[test]
 fn a_bare_network_becomes_a_package() {
-    let desk = Desk::new();
-    network(&desk);
-    let raw = desk.nuclei("8,48,48", 1);
-    let report = desk.run(&["import", "m.onnx", "--out", "mine", "--json"]).json();
+    let fixture = Fixture::new();
+    network(&fixture);
+    let raw = fixture.nuclei("8,48,48", 1);
+    let report = fixture.run(&["import", "m.onnx", "--out", "mine", "--json"]).json();
     assert!(report["nodes"].as_u64().unwrap() > 5 && report["weight_bytes"].as_u64().unwrap() > 0);
-    assert!(["rdf.yaml", "model.onnx", "README.md"].iter().all(|f| desk.path("mine").join(f).is_file()));
-    desk.run(&["predict", &raw, "--model", "m.onnx", "--out", "a"]).ok();
-    desk.run(&["predict", &raw, "--model", "mine", "--out", "b"]).ok();
+    assert!(["rdf.yaml", "model.onnx", "README.md"].iter().all(|f| fixture.path("mine").join(f).is_file()));
+    fixture.run(&["predict", &raw, "--model", "m.onnx", "--out", "a"]).ok();
+    fixture.run(&["predict", &raw, "--model", "mine", "--out", "b"]).ok();
     assert_eq!(
-        desk.image("a/nuclei_1_raw_probability.tif").samples(),
-        desk.image("b/nuclei_1_raw_probability.tif").samples()
+        fixture.image("a/nuclei_1_raw_probability.tif").samples(),
+        fixture.image("b/nuclei_1_raw_probability.tif").samples()
     );
 }
 
 #[test]
-fn packages_of_the_older_form_are_taken() {
-    let desk = Desk::new();
-    let x = network(&desk);
-    std::fs::create_dir(desk.path("old")).unwrap();
-    std::fs::copy(desk.path("m.onnx"), desk.path("old/weights.onnx")).unwrap();
+fn packages_of_format_0_4_are_imported() {
+    let fixture = Fixture::new();
+    let x = network(&fixture);
+    std::fs::create_dir(fixture.path("old")).unwrap();
+    std::fs::copy(fixture.path("m.onnx"), fixture.path("old/weights.onnx")).unwrap();
     let rdf = "format_version: 0.4.9\ntype: model\nname: older form\ndescription: a test\n\
         authors: [{name: A Test}]\ncite: [{text: none, url: 'https://example.org'}]\nlicense: MIT\n\
         documentation: README.md\ntimestamp: '2023-01-01T00:00:00'\ntags: []\ncovers: []\n\
@@ -158,61 +160,62 @@ fn packages_of_the_older_form_are_taken() {
         outputs:\n- name: y\n  axes: bczyx\n  data_type: float32\n  \
         shape: {reference_tensor: x, scale: [1.0, 2.0, 1.0, 1.0, 1.0], offset: [0.0, 0.0, 0.0, 0.0, 0.0]}\n\
         weights:\n  onnx: {source: weights.onnx, opset_version: 21}\n";
-    std::fs::write(desk.path("old/rdf.yaml"), rdf).unwrap();
-    std::fs::write(desk.path("old/README.md"), "# Older\n").unwrap();
-    // The test goes through the preprocessing: its output is that of the network for the input's z-scores.
+    std::fs::write(fixture.path("old/rdf.yaml"), rdf).unwrap();
+    std::fs::write(fixture.path("old/README.md"), "# Older\n").unwrap();
+    // The package test includes preprocessing: its output is that of the network for the z-scored input.
     let values: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let deviation = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt();
     let scaled: Vec<f32> = values.iter().map(|v| ((v - mean) / (deviation + 1e-6)) as f32).collect();
-    std::fs::write(desk.path("z.npy"), npy_f32(&SHAPE, &scaled)).unwrap();
-    desk.run(&["run", "m.onnx", "--engine", "reference", "--input", "z.npy", "--output", "old/out.npy"]).ok();
-    std::fs::copy(desk.path("x.npy"), desk.path("old/in.npy")).unwrap();
-    let report = desk.run(&["import", "old", "--out", "new", "--json"]).json();
-    assert_eq!(report["test"], "its test outputs are reproduced");
-    assert_eq!(desk.bytes("new/test_output_0.npy"), desk.bytes("old/out.npy"), "test tensors that pass are kept");
-    let rdf = String::from_utf8(desk.bytes("new/rdf.yaml")).unwrap();
+    std::fs::write(fixture.path("z.npy"), npy_f32(&SHAPE, &scaled)).unwrap();
+    fixture.run(&["run", "m.onnx", "--engine", "reference", "--input", "z.npy", "--output", "old/out.npy"]).ok();
+    std::fs::copy(fixture.path("x.npy"), fixture.path("old/in.npy")).unwrap();
+    let report = fixture.run(&["import", "old", "--out", "new", "--json"]).json();
+    assert_eq!(report["test"], "the test outputs are reproduced");
+    assert_eq!(fixture.bytes("new/test_output_0.npy"), fixture.bytes("old/out.npy"), "test tensors that pass are kept");
+    let rdf = String::from_utf8(fixture.bytes("new/rdf.yaml")).unwrap();
     assert!(rdf.contains("format_version: 0.5") && rdf.contains("zero_mean_unit_variance"), "{rdf}");
-    // Test tensors of the network alone do not pass bioimage.io's test: others are made in their place, which do.
-    let (_, shape, right) = parse_npy(&desk.bytes("old/out.npy"));
-    desk.run(&["run", "m.onnx", "--engine", "reference", "--input", "x.npy", "--output", "old/out.npy", "--force"])
+    // Test tensors of the bare network fail the bioimage.io test and are replaced by new ones, which pass.
+    let (_, shape, right) = parse_npy(&fixture.bytes("old/out.npy"));
+    fixture
+        .run(&["run", "m.onnx", "--engine", "reference", "--input", "x.npy", "--output", "old/out.npy", "--force"])
         .ok();
-    let report = desk.run(&["import", "old", "--out", "alone", "--json"]).json();
-    let said = report["test"].as_str().unwrap();
-    assert!(said.contains("NOT reproduced") && said.contains("network alone"), "{said}");
-    let kept = floats(&parse_npy(&desk.bytes("alone/test_output_0.npy")).2);
-    assert!(worst(&kept, &floats(&right)) < 1e-5);
+    let report = fixture.run(&["import", "old", "--out", "alone", "--json"]).json();
+    let printed = report["test"].as_str().unwrap();
+    assert!(printed.contains("NOT reproduced") && printed.contains("network alone"), "{printed}");
+    let kept = floats(&parse_npy(&fixture.bytes("alone/test_output_0.npy")).2);
+    assert!(max_difference(&kept, &floats(&right)) < 1e-5);
     assert_eq!(
-        desk.run(&["import", "alone", "--out", "b", "--json"]).json()["test"],
-        "its test outputs are reproduced"
+        fixture.run(&["import", "alone", "--out", "b", "--json"]).json()["test"],
+        "the test outputs are reproduced"
     );
-    // An output that is not reproduced is told.
+    // An output that is not reproduced is reported.
     let data = right;
     let moved: Vec<f32> = floats(&data).iter().map(|v| v + 0.1).collect();
-    std::fs::write(desk.path("old/out.npy"), npy_f32(&shape, &moved)).unwrap();
-    let report = desk.run(&["import", "old", "--out", "new2", "--json"]).json();
+    std::fs::write(fixture.path("old/out.npy"), npy_f32(&shape, &moved)).unwrap();
+    let report = fixture.run(&["import", "old", "--out", "new2", "--json"]).json();
     assert!(report["test"].as_str().unwrap().contains("NOT reproduced"), "{}", report["test"]);
 }
 
 #[test]
-fn weights_of_another_kind_are_refused_by_name() {
+fn packages_without_onnx_weights_are_refused() {
     let Some(data) = shared_data() else { return };
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     for name in ["unet2d_fixed_shape", "upsample_test_model"] {
         let package = data.join("packages").join(name);
         let package = package.to_str().unwrap();
-        desk.fails(3, &["import", package, "--out", "p"], &[name, "pytorch_state_dict", "ONNX", "export"]);
-        assert!(!desk.path("p").exists());
+        fixture.fails(3, &["import", package, "--out", "p"], &[name, "pytorch_state_dict", "ONNX", "export"]);
+        assert!(!fixture.path("p").exists());
     }
 }
 
 #[test]
 fn safetensors_hold_every_weight() {
-    let desk = Desk::new();
-    network(&desk);
-    desk.run(&["export", "nuclei-dog", "--format", "safetensors", "--out", "w.safetensors"]).ok();
-    let bytes = desk.bytes("w.safetensors");
-    // Eight bytes of length, a JSON header, then the values.
+    let fixture = Fixture::new();
+    network(&fixture);
+    fixture.run(&["export", "nuclei-dog", "--format", "safetensors", "--out", "w.safetensors"]).ok();
+    let bytes = fixture.bytes("w.safetensors");
+    // Eight bytes with the header's length, a JSON header, then the values.
     let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
     let mut end = 0;
@@ -235,9 +238,9 @@ fn safetensors_hold_every_weight() {
 }
 
 #[test]
-fn the_processor_is_always_there() {
-    let desk = Desk::new();
-    let devices = desk.run(&["devices", "--json"]).json();
+fn cpu_is_always_listed() {
+    let fixture = Fixture::new();
+    let devices = fixture.run(&["devices", "--json"]).json();
     let all = devices.as_array().unwrap();
     for device in all {
         let promised = ["id", "name", "memory_bytes", "usable", "reason", "precisions"];
@@ -247,6 +250,6 @@ fn the_processor_is_always_there() {
     let cpu = all.iter().find(|d| d["id"] == "cpu").unwrap();
     assert_eq!(cpu["usable"], true);
     assert!(cpu["precisions"].as_array().unwrap().contains(&"f32".into()));
-    let text = desk.run(&["devices"]).ok().stdout;
+    let text = fixture.run(&["devices"]).ok().stdout;
     assert!(text.contains("cpu") && text.contains("usable") && text.contains("f32"), "{text}");
 }

@@ -1,6 +1,6 @@
-//! Pictures that are not the stack the manual shows: each gives a result, or a sentence that helps.
+//! Unusual inputs: each gives a result or a helpful error message.
 
-use crate::common::{Desk, shared_data};
+use crate::common::{Fixture, shared_data};
 use serde_json::Value;
 
 fn notes(report: &Value) -> String {
@@ -9,108 +9,108 @@ fn notes(report: &Value) -> String {
 
 #[test]
 fn flat_tiny_and_blank_images_are_predicted() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,48,48", 1);
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,48,48", 1);
     let slice: Vec<u16> =
-        desk.image(&raw).samples().to_f32()[3 * 48 * 48..4 * 48 * 48].iter().map(|v| *v as u16).collect();
-    desk.write("flat.tif", "YX", &[48, 48], slice);
-    desk.write("one.tif", "ZYX", &[1, 1, 1], vec![7u16]);
-    desk.write("row.tif", "YX", &[1, 40], (0..40).collect::<Vec<u16>>());
-    desk.write("column.npy", "ZYX", &[30, 1, 1], (0..30).collect::<Vec<u8>>());
-    desk.write("blank.tif", "ZYX", &[4, 20, 20], vec![0u16; 1600]);
+        fixture.image(&raw).samples().to_f32()[3 * 48 * 48..4 * 48 * 48].iter().map(|v| *v as u16).collect();
+    fixture.write("flat.tif", "YX", &[48, 48], slice);
+    fixture.write("one.tif", "ZYX", &[1, 1, 1], vec![7u16]);
+    fixture.write("row.tif", "YX", &[1, 40], (0..40).collect::<Vec<u16>>());
+    fixture.write("column.npy", "ZYX", &[30, 1, 1], (0..30).collect::<Vec<u8>>());
+    fixture.write("blank.tif", "ZYX", &[4, 20, 20], vec![0u16; 1600]);
     for name in ["flat.tif", "one.tif", "row.tif", "column.npy", "blank.tif"] {
-        let report = desk.run(&["predict", name, "--out", "o", "--json"]).json();
+        let report = fixture.run(&["predict", name, "--out", "o", "--json"]).json();
         let stem = name.split('.').next().unwrap();
-        let shape = desk.image(name).squeeze();
-        assert_eq!(desk.image(&format!("o/{stem}_labels.tif")).squeeze().shape(), shape.shape(), "{name}");
-        assert!(notes(&report).contains("voxel size"), "{name}: a size that is missing must be told");
-        let values = desk.image(&format!("o/{stem}_probability.tif")).samples().to_f32();
+        let shape = fixture.image(name).squeeze();
+        assert_eq!(fixture.image(&format!("o/{stem}_labels.tif")).squeeze().shape(), shape.shape(), "{name}");
+        assert!(notes(&report).contains("voxel size"), "{name}: a missing voxel size must be noted");
+        let values = fixture.image(&format!("o/{stem}_probability.tif")).samples().to_f32();
         assert!(values.iter().all(|v| v.is_finite()), "{name}");
     }
-    let report = desk.run(&["predict", "blank.tif", "--out", "o", "--json"]).json();
+    let report = fixture.run(&["predict", "blank.tif", "--out", "o", "--json"]).json();
     assert_eq!(report["inputs"][0]["objects"], serde_json::json!([0]));
-    assert_eq!(desk.table("o/blank_objects.csv").len(), 1, "a table without objects keeps its header");
+    assert_eq!(fixture.table("o/blank_objects.csv").len(), 1, "a table without objects keeps its header");
 }
 
 #[test]
 fn an_rgb_picture_asks_for_a_channel() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let pixels: Vec<u8> = (0..32 * 32 * 3).map(|i| (i * 7 % 251) as u8).collect();
-    desk.write("rgb.tif", "YXS", &[32, 32, 3], pixels);
-    desk.fails(3, &["predict", "rgb.tif", "--out", "o"], &["rgb.tif", "RGB", "--channel 0 (red)"]);
-    assert!(desk.names("o").is_empty());
-    desk.run(&["predict", "rgb.tif", "--channel", "1", "--out", "o"]).ok();
-    desk.fails(3, &["predict", "rgb.tif", "--channel", "3", "--out", "o"], &["rgb.tif", "--channel 0 to 2"]);
+    fixture.write("rgb.tif", "YXS", &[32, 32, 3], pixels);
+    fixture.fails(3, &["predict", "rgb.tif", "--out", "o"], &["rgb.tif", "RGB", "--channel 0 (red)"]);
+    assert!(fixture.names("o").is_empty());
+    fixture.run(&["predict", "rgb.tif", "--channel", "1", "--out", "o"]).ok();
+    fixture.fails(3, &["predict", "rgb.tif", "--channel", "3", "--out", "o"], &["rgb.tif", "--channel 0 to 2"]);
 }
 
 #[test]
-fn a_stack_with_holes_is_predicted_around_them_and_says_so() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,64,64", 1);
-    let mut values = desk.image(&raw).samples().to_f32();
+fn nan_voxels_are_ignored_and_reported() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,64,64", 1);
+    let mut values = fixture.image(&raw).samples().to_f32();
     for y in 0..6 {
         values[(3 * 64 + y) * 64..][..6].fill(f32::NAN);
     }
     values[0] = f32::INFINITY;
-    desk.write("holes.tif", "ZYX", &[8, 64, 64], values);
-    desk.write("nothing.tif", "ZYX", &[3, 9, 9], vec![f32::NAN; 243]);
+    fixture.write("holes.tif", "ZYX", &[8, 64, 64], values);
+    fixture.write("nothing.tif", "ZYX", &[3, 9, 9], vec![f32::NAN; 243]);
     let base = ["--voxel-size", "1.75,0.8,0.8", "--out", "o", "--json"];
-    let report = desk.run(&[&["predict", "holes.tif"], &base[..]].concat()).json();
+    let report = fixture.run(&[&["predict", "holes.tif"], &base[..]].concat()).json();
     assert!(notes(&report).contains("NaN"), "{}", notes(&report));
-    // What is missing spreads nowhere; away from it the result is that of the stack without holes, but for the percentiles'
-    // last digits.
-    desk.run(&[&["predict", &raw], &base[..]].concat()).ok();
-    let (a, b) = (desk.image("o/holes_probability.tif"), desk.image("o/nuclei_1_raw_probability.tif"));
+    // Missing voxels do not spread; away from them the result equals that of the stack without holes, except for small
+    // changes of the percentiles.
+    fixture.run(&[&["predict", &raw], &base[..]].concat()).ok();
+    let (a, b) = (fixture.image("o/holes_probability.tif"), fixture.image("o/nuclei_1_raw_probability.tif"));
     let (a, b) = (a.samples().to_f32(), b.samples().to_f32());
     assert!(a.iter().all(|v| v.is_finite()));
     let far = |v: &[f32]| v[(2 * 64 + 60) * 64 + 60];
     assert!((far(&a) - far(&b)).abs() < 0.01, "{} for {}", far(&a), far(&b));
     assert!(report["inputs"][0]["objects"][0].as_u64().unwrap() > 0);
-    let report = desk.run(&[&["predict", "nothing.tif"], &base[..]].concat()).json();
+    let report = fixture.run(&[&["predict", "nothing.tif"], &base[..]].concat()).json();
     assert!(notes(&report).contains("NaN"));
     assert_eq!(report["inputs"][0]["objects"], serde_json::json!([0]));
-    desk.run(&[&["predict", &raw], &base[..]].concat()).ok();
+    fixture.run(&[&["predict", &raw], &base[..]].concat()).ok();
 }
 
 #[test]
-fn slices_saved_as_channels_are_suspected() {
-    let desk = Desk::new();
-    desk.write("odd.tif", "CYX", &[9, 20, 20], vec![3u16; 3600]);
-    let report = desk.run(&["predict", "odd.tif", "--out", "o", "--json"]).json();
+fn slices_saved_as_channels_are_detected() {
+    let fixture = Fixture::new();
+    fixture.write("odd.tif", "CYX", &[9, 20, 20], vec![3u16; 3600]);
+    let report = fixture.run(&["predict", "odd.tif", "--out", "o", "--json"]).json();
     assert!(notes(&report).contains("--axes ZYX"), "{}", notes(&report));
-    let report = desk.run(&["predict", "odd.tif", "--axes", "ZYX", "--out", "o", "--json"]).json();
+    let report = fixture.run(&["predict", "odd.tif", "--axes", "ZYX", "--out", "o", "--json"]).json();
     assert_eq!(report["inputs"][0]["shape_zyx"], serde_json::json!([9, 20, 20]));
 }
 
 #[test]
-fn names_may_have_spaces_and_any_letters() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,40,40", 1);
+fn file_names_may_contain_spaces_and_any_letters() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
     let name = "my cells é 細胞 (1).v2.tif";
-    std::fs::copy(desk.path(&raw), desk.path(name)).unwrap();
-    let report = desk.run(&["predict", name, "--out", "out put/ö", "--json"]).json();
+    std::fs::copy(fixture.path(&raw), fixture.path(name)).unwrap();
+    let report = fixture.run(&["predict", name, "--out", "out put/ö", "--json"]).json();
     assert_eq!(report["inputs"][0]["input"], name);
-    assert!(desk.path("out put/ö/my cells é 細胞 (1).v2_labels.tif").is_file(), "{:?}", desk.names("out put/ö"));
-    desk.run(&["convert", name, "ü.npy"]).ok();
-    desk.fails(3, &["info", "nicht da ß.tif"], &["nicht da ß.tif"]);
+    assert!(fixture.path("out put/ö/my cells é 細胞 (1).v2_labels.tif").is_file(), "{:?}", fixture.names("out put/ö"));
+    fixture.run(&["convert", name, "ü.npy"]).ok();
+    fixture.fails(3, &["info", "nicht da ß.tif"], &["nicht da ß.tif"]);
 }
 
 #[test]
-fn every_sample_type_is_predicted_alike() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,40,40", 3);
-    let values: Vec<u16> = desk.image(&raw).samples().to_f32().iter().map(|v| *v as u16).collect();
+fn all_sample_types_give_the_same_prediction() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 3);
+    let values: Vec<u16> = fixture.image(&raw).samples().to_f32().iter().map(|v| *v as u16).collect();
     let shape = [6, 40, 40];
-    desk.write("a.tif", "ZYX", &shape, values.clone());
-    desk.write("b.npy", "ZYX", &shape, values.iter().map(|v| i64::from(*v) - 300).collect::<Vec<_>>());
-    desk.write("c.npy", "ZYX", &shape, values.iter().map(|v| f64::from(*v) * 1e-3).collect::<Vec<_>>());
-    desk.write("d.ome.tif", "ZYX", &shape, values.iter().map(|v| i32::from(*v)).collect::<Vec<_>>());
+    fixture.write("a.tif", "ZYX", &shape, values.clone());
+    fixture.write("b.npy", "ZYX", &shape, values.iter().map(|v| i64::from(*v) - 300).collect::<Vec<_>>());
+    fixture.write("c.npy", "ZYX", &shape, values.iter().map(|v| f64::from(*v) * 1e-3).collect::<Vec<_>>());
+    fixture.write("d.ome.tif", "ZYX", &shape, values.iter().map(|v| i32::from(*v)).collect::<Vec<_>>());
     let diameter = ["--diameter", "20", "--voxel-size", "2.5,1,1"];
-    desk.run(&[&["predict", "a.tif", "b.npy", "c.npy", "d.ome.tif", "--out", "o"], &diameter[..]].concat()).ok();
-    let expected = desk.image("o/a_probability.tif").samples().to_f32();
-    // Percentile scaling takes out offset and gain.
+    fixture.run(&[&["predict", "a.tif", "b.npy", "c.npy", "d.ome.tif", "--out", "o"], &diameter[..]].concat()).ok();
+    let expected = fixture.image("o/a_probability.tif").samples().to_f32();
+    // Percentile scaling removes offset and gain.
     for stem in ["b", "c", "d"] {
-        let got = desk.image(&format!("o/{stem}_probability.tif")).samples().to_f32();
+        let got = fixture.image(&format!("o/{stem}_probability.tif")).samples().to_f32();
         let worst = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-3, "{stem}: {worst}");
     }
@@ -119,7 +119,7 @@ fn every_sample_type_is_predicted_alike() {
 #[test]
 fn real_stacks_give_results() {
     let Some(data) = shared_data() else { return };
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let mut seen = 0;
     for group in ["nuclei_and_cells", "label_free"] {
         let mut files = Vec::new();
@@ -130,7 +130,7 @@ fn real_stacks_give_results() {
             folders.extend(here.iter().filter(|p| p.is_dir()).cloned());
             let stack = |p: &std::path::PathBuf| {
                 let name = p.file_name().unwrap().to_string_lossy().to_lowercase();
-                // Some truths are masks of spots and bodies, without saying so.
+                // The names of some ground-truth masks do not say so.
                 let is_truth = ["label", "mask", "_ndn.", "_nsn."].iter().any(|part| name.contains(part));
                 name.ends_with(".tif") && !is_truth
             };
@@ -138,7 +138,7 @@ fn real_stacks_give_results() {
             files.extend(here.into_iter().filter(stack).take(2));
         }
         for file in files {
-            let report = desk.run(&["predict", file.to_str().unwrap(), "--out", group, "--json"]).json();
+            let report = fixture.run(&["predict", file.to_str().unwrap(), "--out", group, "--json"]).json();
             let one = &report["inputs"][0];
             let objects: u64 = one["objects"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
             eprintln!("{}: {} {objects} objects", file.display(), one["shape_zyx"]);
@@ -147,5 +147,5 @@ fn real_stacks_give_results() {
         }
     }
     assert!(seen >= 8, "only {seen} real stacks");
-    assert!(desk.leftovers().is_empty());
+    assert!(fixture.leftovers().is_empty());
 }

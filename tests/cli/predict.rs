@@ -1,21 +1,21 @@
-//! `predict` and `segment`: results, reports, and doing it again.
+//! `predict` and `segment`: results, reports, resuming and rerunning.
 
-use crate::common::{Desk, missing, say_skipped};
+use crate::common::{Fixture, missing, report_skipped};
 use cytoscope_formats::{OpenOptions, open};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A voxel size at which the simulated nuclei are the size the model was made for.
+/// A voxel size at which the simulated nuclei have the size that the model was trained on.
 const VOXEL: &str = "1.75,0.8,0.8";
 
-fn labels(desk: &Desk, name: &str) -> Vec<u32> {
-    desk.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
+fn labels(fixture: &Fixture, name: &str) -> Vec<u32> {
+    fixture.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
 }
 
 #[test]
-fn bundled_networks_run_on_kernels_alone() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("14,80,96", 1);
+fn bundled_networks_run_without_fallbacks() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("14,80,96", 1);
     for model in ["nuclei-dog", "nuclei", "labelfree-nuclei"] {
         for precision in ["f32", "int8"] {
             if (model, precision) == ("nuclei-dog", "int8") {
@@ -23,7 +23,7 @@ fn bundled_networks_run_on_kernels_alone() {
             }
             let arguments =
                 ["predict", &raw, "--model", model, "--precision", precision, "--outputs", "maps", "--out", "o"];
-            let report = desk.run(&[&arguments[..], &["--voxel-size", VOXEL, "--json"]].concat()).json();
+            let report = fixture.run(&[&arguments[..], &["--voxel-size", VOXEL, "--json"]].concat()).json();
             let one = &report["inputs"][0];
             assert_eq!(one["fallbacks"], serde_json::json!([]), "{model} in {precision}: {one:#}");
         }
@@ -32,10 +32,10 @@ fn bundled_networks_run_on_kernels_alone() {
 
 #[test]
 fn a_prediction_writes_what_it_reports() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("14,80,96", 1);
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("14,80,96", 1);
     let report =
-        desk.run(&["predict", &raw, "--model", "nuclei", "--out", "o", "--voxel-size", VOXEL, "--json"]).json();
+        fixture.run(&["predict", &raw, "--model", "nuclei", "--out", "o", "--voxel-size", VOXEL, "--json"]).json();
     assert_eq!(report["failed"], serde_json::json!([]));
     let one = &report["inputs"][0];
     let promised = [
@@ -72,20 +72,20 @@ fn a_prediction_writes_what_it_reports() {
     assert!(actual.unwrap() <= stated.unwrap(), "{actual:?} held, {stated:?} stated");
 
     let outputs: Vec<&str> = one["outputs"].as_array().unwrap().iter().map(|o| o.as_str().unwrap()).collect();
-    assert_eq!(desk.names("o").len(), outputs.len(), "no other file: {:?}", desk.names("o"));
-    assert!(outputs.iter().all(|o| desk.path(o).is_file()), "{outputs:?}");
-    // The map is a probability on the stack's grid.
-    let map = desk.image("o/nuclei_1_raw_probability.tif");
+    assert_eq!(fixture.names("o").len(), outputs.len(), "no other file: {:?}", fixture.names("o"));
+    assert!(outputs.iter().all(|o| fixture.path(o).is_file()), "{outputs:?}");
+    // The map holds probabilities on the stack's grid.
+    let map = fixture.image("o/nuclei_1_raw_probability.tif");
     assert_eq!((map.axes().to_string().as_str(), map.shape()), ("ZCYX", &[14, 2, 80, 96][..]));
     assert!(map.samples().to_f32().iter().all(|v| (0.0..=1.0).contains(v)));
-    // Labels run from 1 to the number of objects, and the table has a row for each that counts its voxels.
-    let found = labels(&desk, "o/nuclei_1_raw_labels.tif");
+    // Labels run from 1 to the number of objects, and the table has a row with the voxel count of each.
+    let found = labels(&fixture, "o/nuclei_1_raw_labels.tif");
     let mut voxels: BTreeMap<u32, u64> = BTreeMap::new();
     found.iter().filter(|l| **l > 0).for_each(|l| *voxels.entry(*l).or_default() += 1);
     let objects = one["objects"][0].as_u64().unwrap();
     assert!(objects > 3, "only {objects} objects");
     assert_eq!(voxels.keys().copied().collect::<Vec<_>>(), (1..=objects as u32).collect::<Vec<_>>());
-    let table = desk.table("o/nuclei_1_raw_objects.csv");
+    let table = fixture.table("o/nuclei_1_raw_objects.csv");
     assert_eq!(table.len() as u64, objects + 1);
     let column =
         |name: &str| table[0].iter().position(|c| c == name).unwrap_or_else(|| panic!("{name}: {:?}", table[0]));
@@ -96,37 +96,37 @@ fn a_prediction_writes_what_it_reports() {
         let volume: f64 = row[column("volume_um3")].parse().unwrap();
         assert!((volume / (n as f64 * 1.75 * 0.8 * 0.8) - 1.0).abs() < 1e-4, "label {label}: {volume} µm³");
     }
-    let meta = open(&desk.path("o/nuclei_1_raw_labels.tif"), &OpenOptions::default()).unwrap();
+    let meta = open(&fixture.path("o/nuclei_1_raw_labels.tif"), &OpenOptions::default()).unwrap();
     let v = meta.meta().voxel_size_um;
     assert!((v.z.unwrap() - 1.75).abs() < 1e-6 && (v.x.unwrap() - 0.8).abs() < 1e-6, "{v:?}");
-    assert!(desk.leftovers().is_empty());
+    assert!(fixture.leftovers().is_empty());
 }
 
 #[test]
-fn means_in_the_table_are_those_of_the_stack() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("12,64,64", 4);
-    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels,table"]).ok();
-    let light = desk.image(&raw).samples().to_f32();
-    let found = labels(&desk, "o/nuclei_4_raw_labels.tif");
-    let table = desk.table("o/nuclei_4_raw_objects.csv");
+fn table_means_match_the_stack() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,64,64", 4);
+    fixture.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels,table"]).ok();
+    let light = fixture.image(&raw).samples().to_f32();
+    let found = labels(&fixture, "o/nuclei_4_raw_labels.tif");
+    let table = fixture.table("o/nuclei_4_raw_objects.csv");
     let mean = table[0].iter().position(|c| c.starts_with("mean_")).unwrap();
     assert!(table.len() > 2);
     for row in &table[1..] {
         let label: u32 = row[0].parse().unwrap();
         let inside: Vec<f64> =
             found.iter().zip(&light).filter(|(l, _)| **l == label).map(|(_, v)| f64::from(*v)).collect();
-        let wanted = inside.iter().sum::<f64>() / inside.len() as f64;
-        let told: f64 = row[mean].parse().unwrap();
-        assert!((told / wanted - 1.0).abs() < 1e-4, "label {label}: {told} for {wanted}");
+        let expected = inside.iter().sum::<f64>() / inside.len() as f64;
+        let written: f64 = row[mean].parse().unwrap();
+        assert!((written / expected - 1.0).abs() < 1e-4, "label {label}: {written} for {expected}");
     }
 }
 
 #[test]
-fn a_provenance_record_makes_the_same_bytes_again() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("10,64,64", 2);
-    let first = desk
+fn rerun_of_a_provenance_record_gives_the_same_bytes() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("10,64,64", 2);
+    let first = fixture
         .run(&[
             "predict",
             &raw,
@@ -143,65 +143,65 @@ fn a_provenance_record_makes_the_same_bytes_again() {
             "--json",
         ])
         .json();
-    let record: Value = serde_json::from_slice(&desk.bytes("o/nuclei_2_raw_provenance.json")).unwrap();
+    let record: Value = serde_json::from_slice(&fixture.bytes("o/nuclei_2_raw_provenance.json")).unwrap();
     assert_eq!(
         missing(&record, &["program", "job", "model", "input", "outputs", "device", "plan"]),
         Vec::<&str>::new()
     );
     assert_eq!(record["objects"], first["inputs"][0]["objects"]);
-    // From another folder: the record does not depend on where it is run.
-    std::fs::create_dir(desk.path("elsewhere")).unwrap();
-    let out = desk
+    // From another folder: the record does not depend on the working directory.
+    std::fs::create_dir(fixture.path("elsewhere")).unwrap();
+    let out = fixture
         .command(&["predict", "--rerun", "../o/nuclei_2_raw_provenance.json", "--out", "again"])
-        .current_dir(desk.path("elsewhere"))
+        .current_dir(fixture.path("elsewhere"))
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     for part in ["probability.tif", "labels.tif", "objects.csv"] {
         let name = format!("nuclei_2_raw_{part}");
-        let same = desk.bytes(&format!("o/{name}")) == desk.bytes(&format!("elsewhere/again/{name}"));
-        assert!(same, "{name} differs when made again");
+        let same = fixture.bytes(&format!("o/{name}")) == fixture.bytes(&format!("elsewhere/again/{name}"));
+        assert!(same, "{name} differs after the rerun");
     }
-    desk.fails(3, &["predict", "--rerun", &raw, "--out", "x"], &[&raw, "_provenance.json"]);
-    desk.fails(3, &["predict", "--rerun", "nothere.json", "--out", "x"], &["nothere.json"]);
+    fixture.fails(3, &["predict", "--rerun", &raw, "--out", "x"], &[&raw, "_provenance.json"]);
+    fixture.fails(3, &["predict", "--rerun", "nothere.json", "--out", "x"], &["nothere.json"]);
 }
 
 #[test]
-fn resume_keeps_what_the_same_job_made_and_nothing_else() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    let second = desk.nuclei("8,48,48", 2);
+fn resume_keeps_only_results_of_the_same_job() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let second = fixture.nuclei("8,48,48", 2);
     let common = ["--out", "o", "--voxel-size", VOXEL, "--json", "--resume"];
     let run = |inputs: &[&str], more: &[&str]| -> Vec<bool> {
         let arguments = [&["predict"], inputs, &common, more].concat();
-        let report = desk.run(&arguments).json();
+        let report = fixture.run(&arguments).json();
         report["inputs"].as_array().unwrap().iter().map(|i| i["resumed"].as_bool().unwrap()).collect()
     };
     assert_eq!(run(&[&raw], &[]), [false]);
-    let before = desk.bytes("o/nuclei_1_raw_labels.tif");
-    let map = || std::fs::File::options().write(true).open(desk.path("o/nuclei_1_raw_probability.tif")).unwrap();
+    let before = fixture.bytes("o/nuclei_1_raw_labels.tif");
+    let map = || std::fs::File::options().write(true).open(fixture.path("o/nuclei_1_raw_probability.tif")).unwrap();
     map().set_modified(std::time::UNIX_EPOCH).unwrap();
     assert_eq!(run(&[&raw, &second], &[]), [true, false]);
     assert_eq!(map().metadata().unwrap().modified().unwrap(), std::time::UNIX_EPOCH, "kept means not written");
-    // Another job, another stack, or a result that is gone: it is made anew.
+    // Another job, a changed stack, or a missing result is computed again.
     assert_eq!(run(&[&raw], &["--blend", "gaussian"]), [false]);
     assert_eq!(run(&[&raw], &[]), [false]);
-    assert_eq!(desk.bytes("o/nuclei_1_raw_labels.tif"), before);
-    std::fs::remove_file(desk.path("o/nuclei_1_raw_labels.tif")).unwrap();
+    assert_eq!(fixture.bytes("o/nuclei_1_raw_labels.tif"), before);
+    std::fs::remove_file(fixture.path("o/nuclei_1_raw_labels.tif")).unwrap();
     assert_eq!(run(&[&raw], &[]), [false]);
-    let shape = desk.image(&raw);
+    let shape = fixture.image(&raw);
     let dim = shape.samples().to_f32().iter().map(|v| (*v / 2.0) as u16).collect::<Vec<_>>();
-    desk.write(&raw, "ZYX", &[8, 48, 48], dim);
-    std::fs::File::open(desk.path(&raw)).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    fixture.write(&raw, "ZYX", &[8, 48, 48], dim);
+    std::fs::File::open(fixture.path(&raw)).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     assert_eq!(run(&[&raw], &[]), [false], "the stack has changed");
 }
 
 #[test]
 fn a_trace_shows_where_the_time_went() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--trace", "trace.json"]).ok();
-    let trace: Value = serde_json::from_slice(&desk.bytes("trace.json")).unwrap();
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--trace", "trace.json"]).ok();
+    let trace: Value = serde_json::from_slice(&fixture.bytes("trace.json")).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let spans: Vec<&Value> = events.iter().filter(|e| e["ph"] == "X").collect();
     let kinds: BTreeSet<&str> = spans.iter().map(|e| e["cat"].as_str().unwrap()).collect();
@@ -212,7 +212,7 @@ fn a_trace_shows_where_the_time_went() {
         assert!(span["ts"].as_f64().unwrap() >= 0.0 && span["dur"].as_f64().unwrap() >= 0.0, "{span}");
         assert!(span["name"].is_string() && span["pid"].is_number() && span["tid"].is_number(), "{span}");
     }
-    // Operators lie inside the tiles they belong to.
+    // Operator spans lie inside the spans of their tiles.
     let inside = |op: &Value| {
         let (start, end) = (op["ts"].as_f64().unwrap(), op["ts"].as_f64().unwrap() + op["dur"].as_f64().unwrap());
         spans.iter().filter(|s| s["cat"] == "compute").any(|s| {
@@ -225,88 +225,90 @@ fn a_trace_shows_where_the_time_went() {
 }
 
 #[test]
-fn outputs_channels_and_times_are_as_asked() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    let stack = desk.image(&raw).samples().to_f32();
-    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--diameter", "15", "--outputs", "labels"]).ok();
-    assert_eq!(desk.names("o"), ["nuclei_1_raw_labels.tif", "nuclei_1_raw_provenance.json"]);
-    desk.run(&["predict", &raw, "--out", "t", "--voxel-size", VOXEL, "--outputs", "table,raw"]).ok();
+fn chosen_outputs_channels_and_times_are_written() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let stack = fixture.image(&raw).samples().to_f32();
+    fixture
+        .run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--diameter", "15", "--outputs", "labels"])
+        .ok();
+    assert_eq!(fixture.names("o"), ["nuclei_1_raw_labels.tif", "nuclei_1_raw_provenance.json"]);
+    fixture.run(&["predict", &raw, "--out", "t", "--voxel-size", VOXEL, "--outputs", "table,raw"]).ok();
     assert_eq!(
-        desk.names("t"),
+        fixture.names("t"),
         ["nuclei_1_raw_objects.csv", "nuclei_1_raw_probability.tif", "nuclei_1_raw_provenance.json"]
     );
-    // Channel 1 and time 1 hold the nuclei; everything else is flat.
+    // Channel 1 and time point 1 hold the nuclei; everything else is constant.
     let plane = 48 * 48;
     let bits: Vec<u16> = stack.iter().map(|v| *v as u16).collect();
     let two: Vec<u16> = bits.chunks(plane).flat_map(|z| [vec![7u16; plane], z.to_vec()].concat()).collect();
-    desk.write("channels.tif", "ZCYX", &[8, 2, 48, 48], two);
-    desk.write("times.tif", "TZYX", &[2, 8, 48, 48], [vec![7u16; bits.len()], bits].concat());
-    let expected = labels(&desk, "o/nuclei_1_raw_labels.tif");
+    fixture.write("channels.tif", "ZCYX", &[8, 2, 48, 48], two);
+    fixture.write("times.tif", "TZYX", &[2, 8, 48, 48], [vec![7u16; bits.len()], bits].concat());
+    let expected = labels(&fixture, "o/nuclei_1_raw_labels.tif");
     assert!(expected.iter().any(|l| *l > 0));
     let base = ["--out", "c", "--voxel-size", VOXEL, "--diameter", "15", "--json"];
-    let report = desk.run(&[&["predict", "channels.tif", "--channel", "1"], &base[..]].concat()).json();
-    assert_eq!(labels(&desk, "c/channels_labels.tif"), expected);
+    let report = fixture.run(&[&["predict", "channels.tif", "--channel", "1"], &base[..]].concat()).json();
+    assert_eq!(labels(&fixture, "c/channels_labels.tif"), expected);
     assert_eq!(report["inputs"][0]["notes"], serde_json::json!([]));
-    let report = desk.run(&[&["predict", "channels.tif"], &base[..]].concat()).json();
-    assert!(report["inputs"][0]["notes"].to_string().contains("--channel"), "the choice of a channel must be told");
-    assert!(labels(&desk, "c/channels_labels.tif").iter().all(|l| *l == 0));
-    desk.run(&[&["predict", "times.tif", "--time", "1"], &base[..]].concat()).ok();
-    assert_eq!(labels(&desk, "c/times_labels.tif"), expected);
-    let report = desk.run(&[&["predict", "times.tif"], &base[..]].concat()).json();
+    let report = fixture.run(&[&["predict", "channels.tif"], &base[..]].concat()).json();
+    assert!(report["inputs"][0]["notes"].to_string().contains("--channel"), "the choice of a channel must be noted");
+    assert!(labels(&fixture, "c/channels_labels.tif").iter().all(|l| *l == 0));
+    fixture.run(&[&["predict", "times.tif", "--time", "1"], &base[..]].concat()).ok();
+    assert_eq!(labels(&fixture, "c/times_labels.tif"), expected);
+    let report = fixture.run(&[&["predict", "times.tif"], &base[..]].concat()).json();
     assert_eq!(report["inputs"][0]["times"], 2);
-    let both = labels(&desk, "c/times_labels.tif");
-    assert_eq!(desk.image("c/times_labels.tif").shape(), [2, 8, 48, 48]);
+    let both = labels(&fixture, "c/times_labels.tif");
+    assert_eq!(fixture.image("c/times_labels.tif").shape(), [2, 8, 48, 48]);
     assert!(both[..expected.len()].iter().all(|l| *l == 0) && both[expected.len()..] == expected[..]);
-    let table = desk.table("c/times_objects.csv");
+    let table = fixture.table("c/times_objects.csv");
     assert_eq!(table[0][0], "time");
     assert!(table.len() > 1 && table[1..].iter().all(|row| row[0] == "1"), "{table:?}");
 }
 
 #[test]
-fn a_batch_goes_on_past_a_bad_file() {
-    let desk = Desk::new();
-    let first = desk.nuclei("6,40,40", 1);
-    let second = desk.nuclei("6,40,40", 2);
-    std::fs::write(desk.path("bad.tif"), "this is a letter, not a picture").unwrap();
+fn batch_continues_after_a_bad_file() {
+    let fixture = Fixture::new();
+    let first = fixture.nuclei("6,40,40", 1);
+    let second = fixture.nuclei("6,40,40", 2);
+    std::fs::write(fixture.path("bad.tif"), "this is a letter, not a picture").unwrap();
     let arguments = ["predict", &first, "bad.tif", &second, "--out", "o", "--json"];
-    let ran = desk.fails(3, &arguments, &["bad.tif", "no TIFF", "1 of 3"]);
+    let ran = fixture.fails(3, &arguments, &["bad.tif", "not a TIFF", "1 of 3"]);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["inputs"].as_array().unwrap().len(), 2);
     assert_eq!(report["failed"][0]["input"], "bad.tif");
     assert_eq!(report["failed"][0]["exit_code"], 3);
     for seed in [1, 2] {
-        assert!(desk.path(&format!("o/nuclei_{seed}_raw_labels.tif")).is_file());
+        assert!(fixture.path(&format!("o/nuclei_{seed}_raw_labels.tif")).is_file());
     }
-    assert!(desk.names("o").iter().all(|n| !n.contains("bad")), "{:?}", desk.names("o"));
-    // Errors that know no file are told with the file they happened to.
+    assert!(fixture.names("o").iter().all(|n| !n.contains("bad")), "{:?}", fixture.names("o"));
+    // Errors without a file are reported with the input that they occurred for.
     let small = ["predict", &first, &second, "--out", "o2", "--memory-budget", "1M"];
-    desk.fails(4, &small, &[&format!("failed: {first}: "), &format!("failed: {second}: "), "--memory-budget"]);
+    fixture.fails(4, &small, &[&format!("failed: {first}: "), &format!("failed: {second}: "), "--memory-budget"]);
 }
 
 #[test]
-fn a_folder_means_its_stacks() {
-    let desk = Desk::new();
-    desk.nuclei("6,40,40", 1);
-    desk.nuclei("6,40,40", 2);
+fn folder_input_expands_to_its_stacks() {
+    let fixture = Fixture::new();
+    fixture.nuclei("6,40,40", 1);
+    fixture.nuclei("6,40,40", 2);
     let inputs = |out: &str| -> Vec<String> {
-        let report = desk.run(&["predict", "sim", "--out", out, "--json"]).json();
+        let report = fixture.run(&["predict", "sim", "--out", out, "--json"]).json();
         report["inputs"].as_array().unwrap().iter().map(|i| i["input"].as_str().unwrap().to_owned()).collect()
     };
-    // The truth beside a stack is no stack, nor are results of the last run in the same folder.
+    // Ground truth beside a stack is not an input, nor are results of the last run in the same folder.
     assert_eq!(inputs("o"), ["sim/nuclei_1_raw.tif", "sim/nuclei_2_raw.tif"]);
     assert_eq!(inputs("sim"), ["sim/nuclei_1_raw.tif", "sim/nuclei_2_raw.tif"]);
     assert_eq!(inputs("sim"), ["sim/nuclei_1_raw.tif", "sim/nuclei_2_raw.tif"]);
-    // Named, a label image is what the user asked for.
-    desk.run(&["predict", "sim/nuclei_1_labels.tif", "--out", "o"]).ok();
-    assert!(desk.names("o").contains(&"nuclei_1_labels_probability.tif".to_owned()));
+    // A label image given by name is predicted.
+    fixture.run(&["predict", "sim/nuclei_1_labels.tif", "--out", "o"]).ok();
+    assert!(fixture.names("o").contains(&"nuclei_1_labels_probability.tif".to_owned()));
 }
 
-/// Turns results of `sim/NAME.tif` in a folder into what earlier versions wrote: the maps called `raw`, in the job as well.
-fn as_earlier_versions_wrote(desk: &Desk, folder: &str, stem: &str) {
+/// Converts the results of a stack into the form of earlier versions: maps are named `raw`, also in the recorded job.
+fn as_earlier_versions_wrote(fixture: &Fixture, folder: &str, stem: &str) {
     let [new, old] = ["probability", "raw"].map(|part| format!("{stem}_{part}.tif"));
-    std::fs::rename(desk.path(&format!("{folder}/{new}")), desk.path(&format!("{folder}/{old}"))).unwrap();
-    let path = desk.path(&format!("{folder}/{stem}_provenance.json"));
+    std::fs::rename(fixture.path(&format!("{folder}/{new}")), fixture.path(&format!("{folder}/{old}"))).unwrap();
+    let path = fixture.path(&format!("{folder}/{stem}_provenance.json"));
     let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let maps =
         record["outputs"].as_array_mut().unwrap().iter_mut().find(|o| o["path"].to_string().contains(&new)).unwrap();
@@ -316,71 +318,71 @@ fn as_earlier_versions_wrote(desk: &Desk, folder: &str, stem: &str) {
 }
 
 #[test]
-fn records_of_earlier_versions_run_again_and_their_results_are_kept() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,40,40", 1);
-    desk.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o", "--outputs", "maps,labels,table"]).ok();
+fn records_of_earlier_versions_can_be_rerun_and_keep_their_results() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    fixture.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o", "--outputs", "maps,labels,table"]).ok();
     let files = ["probability.tif", "labels.tif", "objects.csv"];
-    let new = files.map(|f| desk.bytes(&format!("o/nuclei_1_raw_{f}")));
-    as_earlier_versions_wrote(&desk, "o", "nuclei_1_raw");
+    let new = files.map(|f| fixture.bytes(&format!("o/nuclei_1_raw_{f}")));
+    as_earlier_versions_wrote(&fixture, "o", "nuclei_1_raw");
     let record = "o/nuclei_1_raw_provenance.json";
-    desk.run(&["predict", "--rerun", record, "--out", "again"]).ok();
-    assert!(files.map(|f| desk.bytes(&format!("again/nuclei_1_raw_{f}"))) == new, "another result");
-    assert!(!desk.path("again/nuclei_1_raw_raw.tif").exists());
-    // In the same folder the earlier map stays, and is still known as a result.
-    desk.run(&["predict", "--rerun", record, "--out", "o"]).ok();
-    assert_eq!(desk.bytes("o/nuclei_1_raw_raw.tif"), new[0]);
-    assert_eq!(desk.bytes("o/nuclei_1_raw_probability.tif"), new[0]);
-    let record: Value = serde_json::from_slice(&desk.bytes(record)).unwrap();
+    fixture.run(&["predict", "--rerun", record, "--out", "again"]).ok();
+    assert!(files.map(|f| fixture.bytes(&format!("again/nuclei_1_raw_{f}"))) == new, "the results differ");
+    assert!(!fixture.path("again/nuclei_1_raw_raw.tif").exists());
+    // In the same folder, the earlier map stays and is still known as a result.
+    fixture.run(&["predict", "--rerun", record, "--out", "o"]).ok();
+    assert_eq!(fixture.bytes("o/nuclei_1_raw_raw.tif"), new[0]);
+    assert_eq!(fixture.bytes("o/nuclei_1_raw_probability.tif"), new[0]);
+    let record: Value = serde_json::from_slice(&fixture.bytes(record)).unwrap();
     assert!(record["replaced"][0]["path"].as_str().unwrap().ends_with("nuclei_1_raw_raw.tif"), "{record:#}");
     assert_eq!(record["job"]["outputs"], serde_json::json!(["maps", "labels", "table"]));
-    // Objects are made of either.
+    // Both maps can be segmented.
     for (map, out) in [("raw", "a.tif"), ("probability", "b.tif")] {
-        desk.run(&["segment", &format!("o/nuclei_1_raw_{map}.tif"), "--out", out]).ok();
+        fixture.run(&["segment", &format!("o/nuclei_1_raw_{map}.tif"), "--out", out]).ok();
     }
-    assert_eq!(desk.bytes("a.tif"), desk.bytes("b.tif"));
+    assert_eq!(fixture.bytes("a.tif"), fixture.bytes("b.tif"));
 }
 
 #[test]
-fn maps_under_old_and_new_names_are_told_from_stacks() {
-    let desk = Desk::new();
-    let first = desk.nuclei("6,40,40", 1);
-    let second = desk.nuclei("6,40,40", 2);
-    std::fs::create_dir(desk.path("day")).unwrap();
-    // Two stacks of whose names one looks like a map of the other, and maps that are no results of ours.
+fn maps_under_old_and_new_names_are_distinguished_from_stacks() {
+    let fixture = Fixture::new();
+    let first = fixture.nuclei("6,40,40", 1);
+    let second = fixture.nuclei("6,40,40", 2);
+    std::fs::create_dir(fixture.path("day")).unwrap();
+    // Two stacks, the name of one looking like a map of the other, and a stack named like a map.
     for (from, to) in [(&first, "a.tif"), (&second, "a_raw.tif"), (&first, "b.tif"), (&second, "c_probability.tif")] {
-        std::fs::copy(desk.path(from), desk.path("day").join(to)).unwrap();
+        std::fs::copy(fixture.path(from), fixture.path("day").join(to)).unwrap();
     }
     let predict =
-        |name: &str| desk.run(&["predict", &format!("day/{name}"), "--model", "nuclei-dog", "--out", "day"]).ok();
+        |name: &str| fixture.run(&["predict", &format!("day/{name}"), "--model", "nuclei-dog", "--out", "day"]).ok();
     let _ = ["a.tif", "b.tif"].map(predict);
-    as_earlier_versions_wrote(&desk, "day", "b");
-    let report = desk.run(&["predict", "day", "--model", "nuclei-dog", "--out", "o", "--json"]).json();
+    as_earlier_versions_wrote(&fixture, "day", "b");
+    let report = fixture.run(&["predict", "day", "--model", "nuclei-dog", "--out", "o", "--json"]).json();
     let inputs: Vec<&str> = report["inputs"].as_array().unwrap().iter().map(|i| i["input"].as_str().unwrap()).collect();
     assert_eq!(inputs, ["day/a.tif", "day/a_raw.tif", "day/b.tif", "day/c_probability.tif"]);
 }
 
 #[test]
 fn a_result_never_overwrites_an_input() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,40,40", 1);
-    std::fs::create_dir(desk.path("mine")).unwrap();
-    std::fs::copy(desk.path(&raw), desk.path("mine/a.tif")).unwrap();
-    std::fs::copy(desk.path(&raw), desk.path("mine/a_probability.tif")).unwrap();
-    let before = desk.bytes("mine/a_probability.tif");
-    desk.fails(
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    std::fs::create_dir(fixture.path("mine")).unwrap();
+    std::fs::copy(fixture.path(&raw), fixture.path("mine/a.tif")).unwrap();
+    std::fs::copy(fixture.path(&raw), fixture.path("mine/a_probability.tif")).unwrap();
+    let before = fixture.bytes("mine/a_probability.tif");
+    fixture.fails(
         2,
         &["predict", "mine/a.tif", "mine/a_probability.tif", "--out", "mine"],
         &["a_probability.tif", "is an input"],
     );
-    assert_eq!(desk.bytes("mine/a_probability.tif"), before);
-    assert_eq!(desk.names("mine"), ["a.tif", "a_probability.tif"]);
+    assert_eq!(fixture.bytes("mine/a_probability.tif"), before);
+    assert_eq!(fixture.names("mine"), ["a.tif", "a_probability.tif"]);
 }
 
 #[test]
-fn segment_makes_objects_of_a_map() {
-    let desk = Desk::new();
-    // Two blocks apart and a speck.
+fn segment_finds_the_objects_of_a_map() {
+    let fixture = Fixture::new();
+    // Two separate blocks and a single voxel.
     let at = |z: usize, y: usize, x: usize| (z * 20 + y) * 30 + x;
     let mut map = vec![0.05f32; 10 * 20 * 30];
     for z in 2..8 {
@@ -389,40 +391,40 @@ fn segment_makes_objects_of_a_map() {
         }
     }
     map[at(0, 0, 29)] = 0.9;
-    desk.write("map.tif", "ZYX", &[10, 20, 30], map.clone());
+    fixture.write("map.tif", "ZYX", &[10, 20, 30], map.clone());
     let common = ["segment", "--force", "map.tif", "--threshold", "0.5", "--method", "components", "--json"];
     let report =
-        desk.run(&[&common[..], &["--out", "l.tif", "--table", "t.csv", "--min-volume-um3", "10"]].concat()).json();
+        fixture.run(&[&common[..], &["--out", "l.tif", "--table", "t.csv", "--min-volume-um3", "10"]].concat()).json();
     assert_eq!(report["objects"], 2);
-    let found = labels(&desk, "l.tif");
+    let found = labels(&fixture, "l.tif");
     let expected: Vec<bool> = map.iter().enumerate().map(|(i, v)| *v > 0.5 && i != at(0, 0, 29)).collect();
     assert!(found.iter().zip(&expected).all(|(l, e)| (*l > 0) == *e));
     assert_ne!(found[at(4, 8, 5)], found[at(4, 8, 20)]);
-    let sizes: BTreeSet<String> = desk.table("t.csv")[1..].iter().map(|r| r[1].clone()).collect();
+    let sizes: BTreeSet<String> = fixture.table("t.csv")[1..].iter().map(|r| r[1].clone()).collect();
     assert_eq!(sizes, BTreeSet::from([(6 * 12 * 9).to_string(), (6 * 12 * 10).to_string()]));
-    let report = desk.run(&[&common[..], &["--out", "l.tif", "--min-volume-um3", "0"]].concat()).json();
+    let report = fixture.run(&[&common[..], &["--out", "l.tif", "--min-volume-um3", "0"]].concat()).json();
     assert_eq!(report["objects"], 3);
     let report =
-        desk.run(&[&common[..], &["--out", "l.tif", "--min-volume-um3", "0", "--drop-border"]].concat()).json();
+        fixture.run(&[&common[..], &["--out", "l.tif", "--min-volume-um3", "0", "--drop-border"]].concat()).json();
     assert_eq!(report["objects"], 2);
-    desk.fails(3, &["segment", "map.tif", "--out", "x.tif", "--channel", "2"], &["map.tif", "channel 2"]);
-    desk.fails(3, &["segment", "nothere.tif", "--out", "x.tif"], &["nothere.tif"]);
-    assert!(!desk.path("x.tif").exists());
+    fixture.fails(3, &["segment", "map.tif", "--out", "x.tif", "--channel", "2"], &["map.tif", "channel 2"]);
+    fixture.fails(3, &["segment", "nothere.tif", "--out", "x.tif"], &["nothere.tif"]);
+    assert!(!fixture.path("x.tif").exists());
 }
 
 #[test]
 fn a_preview_is_a_picture_of_the_middle_slice() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("9,60,70", 2);
-    desk.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels,preview"]).ok();
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("9,60,70", 2);
+    fixture.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels,preview"]).ok();
     assert_eq!(
-        desk.names("o"),
+        fixture.names("o"),
         ["nuclei_2_raw_labels.tif", "nuclei_2_raw_preview.png", "nuclei_2_raw_provenance.json"]
     );
-    let picture = image::load_from_memory(&desk.bytes("o/nuclei_2_raw_preview.png")).unwrap().to_rgb8();
+    let picture = image::load_from_memory(&fixture.bytes("o/nuclei_2_raw_preview.png")).unwrap().to_rgb8();
     assert_eq!(picture.dimensions(), (70, 60));
-    // Coloured where an object ends, grey elsewhere.
-    let slice: Vec<u32> = labels(&desk, "o/nuclei_2_raw_labels.tif")[4 * 60 * 70..5 * 60 * 70].to_vec();
+    // Coloured at object borders, grey elsewhere.
+    let slice: Vec<u32> = labels(&fixture, "o/nuclei_2_raw_labels.tif")[4 * 60 * 70..5 * 60 * 70].to_vec();
     let at = |y: usize, x: usize| slice[y * 70 + x];
     let mut outlines = 0;
     for y in 1..59 {
@@ -439,10 +441,10 @@ fn a_preview_is_a_picture_of_the_middle_slice() {
 
 #[test]
 fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("9,60,70", 3);
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("9,60,70", 3);
     let with_gpu = |arguments: &[&str]| {
-        let out = desk.command(arguments).env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
+        let out = fixture.command(arguments).env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
         assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
         serde_json::from_slice::<Value>(&out.stdout).unwrap()
     };
@@ -450,7 +452,7 @@ fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
     let usable: Vec<&str> =
         devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).map(|d| d["id"].as_str().unwrap()).collect();
     let Some(gpu) = usable.iter().find(|id| **id != "cpu") else {
-        return say_skipped(&format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
+        return report_skipped(&format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
     };
     let predict = |device: &str, out: &str| {
         let model = ["--model", "nuclei-dog", "--voxel-size", VOXEL];
@@ -459,11 +461,11 @@ fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
     let on_gpu = predict(gpu, "gpu");
     assert_eq!(on_gpu["inputs"][0]["device"]["id"], *gpu);
     predict("cpu", "cpu");
-    assert_eq!(labels(&desk, "gpu/nuclei_3_raw_labels.tif"), labels(&desk, "cpu/nuclei_3_raw_labels.tif"));
-    let (a, b) = (desk.image("gpu/nuclei_3_raw_probability.tif"), desk.image("cpu/nuclei_3_raw_probability.tif"));
+    assert_eq!(labels(&fixture, "gpu/nuclei_3_raw_labels.tif"), labels(&fixture, "cpu/nuclei_3_raw_labels.tif"));
+    let (a, b) = (fixture.image("gpu/nuclei_3_raw_probability.tif"), fixture.image("cpu/nuclei_3_raw_probability.tif"));
     let far = a.samples().to_f32().iter().zip(b.samples().to_f32()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(far < 1e-4, "the maps differ by {far}");
-    // Left to itself it takes the faster by its own figures, and tells both.
+    // `auto` takes the fastest device by its own measurements, and reports all of them.
     let auto = predict("auto", "auto");
     let chosen = &auto["inputs"][0]["device"];
     let timed: BTreeMap<&str, f64> = chosen["measurements"]
@@ -475,17 +477,17 @@ fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
     let fastest = timed.iter().min_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
     assert!(timed.len() >= 2 && chosen["id"] == **fastest, "{chosen}");
     assert!(timed.keys().take(2).all(|id| chosen["why"].as_str().unwrap().contains(id)) || timed.len() > 2, "{chosen}");
-    assert_eq!(labels(&desk, "auto/nuclei_3_raw_labels.tif"), labels(&desk, "cpu/nuclei_3_raw_labels.tif"));
+    assert_eq!(labels(&fixture, "auto/nuclei_3_raw_labels.tif"), labels(&fixture, "cpu/nuclei_3_raw_labels.tif"));
 }
 
 #[test]
-fn decoding_is_told_apart_from_reading() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("9,60,70", 4);
-    desk.run(&["convert", &raw, "packed.ome.tif", "--compression", "deflate"]).ok();
+fn decoding_is_a_stage_of_its_own() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("9,60,70", 4);
+    fixture.run(&["convert", &raw, "packed.ome.tif", "--compression", "deflate"]).ok();
     let stage = |input: &str, out: &str| {
         let report =
-            desk.run(&["predict", input, "--out", out, "--voxel-size", VOXEL, "--outputs", "maps", "--json"]).json();
+            fixture.run(&["predict", input, "--out", out, "--voxel-size", VOXEL, "--outputs", "maps", "--json"]).json();
         let stages = report["inputs"][0]["stages"].as_array().unwrap().clone();
         stages.into_iter().find(|s| s["stage"] == "decode")
     };
@@ -495,5 +497,5 @@ fn decoding_is_told_apart_from_reading() {
         decode["bytes"].as_u64().unwrap() >= 9 * 60 * 70 * 2 && decode["seconds"].as_f64().unwrap() > 0.0,
         "{decode}"
     );
-    assert_eq!(desk.image("plain/nuclei_4_raw_probability.tif"), desk.image("packed/packed_probability.tif"));
+    assert_eq!(fixture.image("plain/nuclei_4_raw_probability.tif"), fixture.image("packed/packed_probability.tif"));
 }

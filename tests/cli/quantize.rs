@@ -1,24 +1,24 @@
-//! `quantize`, and what is done with its packages.
+//! `quantize`, and the use of quantized packages.
 
-use crate::common::{Desk, floats, missing, npy_f32, parse_npy, python, uniform};
+use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, uniform};
 use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
 use serde_json::Value;
 use std::path::Path;
 
-/// A small network of static normalization as `net.onnx`.
-fn network(desk: &Desk) {
+/// Writes a small network with static normalization as `net.onnx`.
+fn network(fixture: &Fixture) {
     let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    unet3d(&config, &Weights::Random { seed: 3 }).unwrap().save(&desk.path("net.onnx")).unwrap();
+    unet3d(&config, &Weights::Random { seed: 3 }).unwrap().save(&fixture.path("net.onnx")).unwrap();
 }
 
-/// Two simulated stacks in `sim/`.
-fn stacks(desk: &Desk) {
-    desk.nuclei("16,64,64", 1);
-    desk.nuclei("16,64,64", 2);
+/// Simulates two stacks in `sim/`.
+fn stacks(fixture: &Fixture) {
+    fixture.nuclei("16,64,64", 1);
+    fixture.nuclei("16,64,64", 2);
 }
 
-fn rdf(desk: &Desk, package: &str) -> String {
-    String::from_utf8(desk.bytes(&format!("{package}/rdf.yaml"))).unwrap()
+fn rdf(fixture: &Fixture, package: &str) -> String {
+    String::from_utf8(fixture.bytes(&format!("{package}/rdf.yaml"))).unwrap()
 }
 
 fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
@@ -28,12 +28,12 @@ fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
 }
 
 #[test]
-fn a_network_is_quantized_within_its_budget_and_the_report_says_how() {
-    let desk = Desk::new();
-    network(&desk);
-    stacks(&desk);
+fn network_is_quantized_within_its_budget_and_the_report_explains_it() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    stacks(&fixture);
     let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q", "--json"];
-    let report = desk.run(&[&arguments[..], &["--accuracy-budget", "0.3"]].concat()).json();
+    let report = fixture.run(&[&arguments[..], &["--accuracy-budget", "0.3"]].concat()).json();
     let promised = [
         "out",
         "mode",
@@ -54,14 +54,14 @@ fn a_network_is_quantized_within_its_budget_and_the_report_says_how() {
     assert_eq!(missing(&report, &promised), Vec::<&str>::new());
     assert_eq!((report["mode"].as_str(), report["budget_met"].as_bool()), (Some("static"), Some(true)), "{report:#}");
     let [before, after] = ["float_bytes", "int8_bytes"].map(|k| report[k].as_u64().unwrap());
-    assert_eq!(after, desk.bytes("q/model_int8.onnx").len() as u64);
-    assert_eq!(before, desk.bytes("q/model.onnx").len() as u64);
+    assert_eq!(after, fixture.bytes("q/model_int8.onnx").len() as u64);
+    assert_eq!(before, fixture.bytes("q/model.onnx").len() as u64);
     assert!(after < before, "{after} of {before}");
     let output = &report["outputs"][0];
     let error = output["relative_l2"].as_f64().unwrap();
     assert!(error > 0.0 && error <= 0.3, "{output}");
     assert!((0.8..=1.0).contains(&output["agreement"].as_f64().unwrap()), "{output}");
-    // What was taken is in the table, and nothing in the table is better.
+    // The method used is in the table, and none in the table is better.
     let candidates = report["candidates"].as_array().unwrap();
     let least = candidates.iter().map(|c| c["relative_l2"].as_f64().unwrap()).fold(f64::INFINITY, f64::min);
     let taken = candidates.iter().find(|c| c["method"] == report["method"] && c["equalized"] == report["equalized"]);
@@ -72,33 +72,33 @@ fn a_network_is_quantized_within_its_budget_and_the_report_says_how() {
             assert!(time[key].as_f64().unwrap() > 0.0, "{time}");
         }
     }
-    // The package says the same. Its declared network is the one in floats, so that no tolerance has to be declared.
-    let text = rdf(&desk, "q");
+    // The package contains the record. Its declared network is the float network, so it declares no tolerance.
+    let text = rdf(&fixture, "q");
     for part in ["quantized_weights", "source: model_int8.onnx", "attachments", "quantization"] {
         assert!(text.contains(part), "no {part} in {text}");
     }
     assert!(!text.contains("reproducibility_tolerance"), "{text}");
-    let text = desk.run(&[&arguments[..8], &["--accuracy-budget", "0.3"]].concat()).ok().stdout;
-    for word in ["int8", "relative L2", "Dice", "<- taken", "budget 0.3: met", "thread"] {
+    let text = fixture.run(&[&arguments[..8], &["--accuracy-budget", "0.3"]].concat()).ok().stdout;
+    for word in ["int8", "relative L2", "Dice", "<- chosen", "budget 0.3: met", "thread"] {
         assert!(text.contains(word), "no \"{word}\" in {text}");
     }
 }
 
 #[test]
-fn a_tight_budget_leaves_layers_in_floats_and_says_which() {
-    let desk = Desk::new();
-    network(&desk);
-    stacks(&desk);
+fn tight_budget_keeps_layers_in_float_and_names_them() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    stacks(&fixture);
     let run = |budget: &str, out: &str, more: &[&str]| {
         let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--json"];
-        desk.run(&[&arguments[..], &["--accuracy-budget", budget, "--out", out], more].concat()).json()
+        fixture.run(&[&arguments[..], &["--accuracy-budget", budget, "--out", out], more].concat()).json()
     };
     let loose = run("1", "loose", &["--keep-float", "head.out"]);
     let error = |report: &Value| report["outputs"][0]["relative_l2"].as_f64().unwrap();
     let left = loose["left_float"].as_array().unwrap();
     assert_eq!(
         (left.len(), left[0]["name"].as_str(), left[0]["why"].as_str()),
-        (1, Some("head.out"), Some("asked for"))
+        (1, Some("head.out"), Some("requested"))
     );
     let tight = run(&format!("{}", error(&loose) / 2.0), "tight", &[]);
     let left = tight["left_float"].as_array().unwrap();
@@ -108,69 +108,70 @@ fn a_tight_budget_leaves_layers_in_floats_and_says_which() {
     let share = tight["float_share_of_work"].as_f64().unwrap();
     assert!(share > 0.0 && share < 1.0, "{share}");
     let layers = tight["quantized_layers"].as_u64().unwrap();
-    assert_eq!(layers + left.len() as u64, 5, "every layer is told of once");
+    assert_eq!(layers + left.len() as u64, 5, "every layer is counted once");
 }
 
 #[test]
-fn a_network_taught_with_its_rounding_comes_nearer_to_the_floats() {
-    let desk = Desk::new();
-    network(&desk);
+fn qat_brings_the_int8_network_closer_to_the_float_network() {
+    let fixture = Fixture::new();
+    network(&fixture);
     for seed in 1..=4 {
-        desk.nuclei("16,64,64", seed);
+        fixture.nuclei("16,64,64", seed);
     }
     let run = |mode: &str, budget: &str, more: &[&str]| {
         let arguments = ["quantize", "net.onnx", "--mode", mode, "--calibrate", "sim", "--json", "--out", mode];
-        desk.run(&[&arguments[..], &["--accuracy-budget", budget], more].concat()).json()
+        fixture.run(&[&arguments[..], &["--accuracy-budget", budget], more].concat()).json()
     };
     let before = run("static", "1", &[]);
     assert!(before["taught"].is_null());
     let error = |report: &Value| report["outputs"][0]["relative_l2"].as_f64().unwrap();
-    // A budget that calibration alone does not keep, nor layers in floats have to.
+    // A budget that calibration alone misses, and that needs no float layers.
     let budget = error(&before) * 0.98;
     let after = run("qat", &budget.to_string(), &["--steps", "120"]);
-    let taught = &after["taught"];
-    assert_eq!((taught["kept"].as_bool(), taught["steps"].as_u64()), (Some(true), Some(120)), "{taught}");
-    assert_eq!(after["left_float"].as_array().map(Vec::len), Some(0), "every layer in integers");
+    let qat = &after["taught"];
+    assert_eq!((qat["kept"].as_bool(), qat["steps"].as_u64()), (Some(true), Some(120)), "{qat}");
+    assert_eq!(after["left_float"].as_array().map(Vec::len), Some(0), "every layer in int8");
     assert!(error(&after) <= budget && after["budget_met"] == true, "{after:#}");
-    // On a stack that neither of them saw, by what comes out in the end.
-    let raw = desk.nuclei("16,64,64", 9);
+    // Final predictions on a stack that neither was calibrated on.
+    let raw = fixture.nuclei("16,64,64", 9);
     let predict = |model: &str, precision: &str| {
         let out = format!("{model}-{precision}");
         let arguments = ["predict", &raw, "--model", model, "--precision", precision, "--device", "cpu"];
-        desk.run(&[&arguments[..], &["--outputs", "maps", "--out", &out]].concat()).ok();
-        let file = desk.names(&out).into_iter().find(|n| n.ends_with(".tif")).unwrap();
-        desk.image(&format!("{out}/{file}")).samples().to_f32()
+        fixture.run(&[&arguments[..], &["--outputs", "maps", "--out", &out]].concat()).ok();
+        let file = fixture.names(&out).into_iter().find(|n| n.ends_with(".tif")).unwrap();
+        fixture.image(&format!("{out}/{file}")).samples().to_f32()
     };
     let float = predict("static", "f32");
-    assert_eq!(float, predict("qat", "f32"), "the float network is left as it was");
-    let [plain, taught] = ["static", "qat"].map(|model| relative_l2(&predict(model, "int8"), &float));
-    assert!(taught < plain, "{taught} after teaching, {plain} before");
+    assert_eq!(float, predict("qat", "f32"), "the float network is unchanged");
+    let [plain, trained] = ["static", "qat"].map(|model| relative_l2(&predict(model, "int8"), &float));
+    assert!(trained < plain, "{trained} after training, {plain} before");
 }
 
 #[test]
 fn quantized_packages_predict_import_and_export_with_both_networks() {
-    let desk = Desk::new();
-    stacks(&desk);
-    network(&desk);
-    desk.run(&["import", "net.onnx", "--out", "float"]).ok();
-    desk.run(&[
-        "quantize",
-        "float",
-        "--mode",
-        "static",
-        "--calibrate",
-        "sim",
-        "--accuracy-budget",
-        "0.1",
-        "--out",
-        "q.zip",
-    ])
-    .ok();
-    desk.run(&["import", "q.zip", "--out", "q"]).ok();
-    let report = desk.run(&["import", "q", "--out", "again.zip", "--json"]).json();
-    assert_eq!(report["test"], "its test outputs are reproduced");
+    let fixture = Fixture::new();
+    stacks(&fixture);
+    network(&fixture);
+    fixture.run(&["import", "net.onnx", "--out", "float"]).ok();
+    fixture
+        .run(&[
+            "quantize",
+            "float",
+            "--mode",
+            "static",
+            "--calibrate",
+            "sim",
+            "--accuracy-budget",
+            "0.1",
+            "--out",
+            "q.zip",
+        ])
+        .ok();
+    fixture.run(&["import", "q.zip", "--out", "q"]).ok();
+    let report = fixture.run(&["import", "q", "--out", "again.zip", "--json"]).json();
+    assert_eq!(report["test"], "the test outputs are reproduced");
     assert_eq!(
-        desk.names("q"),
+        fixture.names("q"),
         [
             ".cytoscope.json",
             "README.md",
@@ -181,12 +182,12 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
             "test_output_0.npy"
         ]
     );
-    assert!(rdf(&desk, "q").contains("quantization") && rdf(&desk, "q").contains("quantized_weights"));
+    assert!(rdf(&fixture, "q").contains("quantization") && rdf(&fixture, "q").contains("quantized_weights"));
     let predict = |model: &str, precision: &str, out: &str| {
         let stack = "sim/nuclei_1_raw.tif";
         let arguments = ["predict", stack, "--model", model, "--device", "cpu", "--outputs", "maps", "--json"];
-        let report = desk.run(&[&arguments[..], &["--precision", precision, "--out", out]].concat()).json();
-        let image = desk.image(&format!("{out}/nuclei_1_raw_probability.tif"));
+        let report = fixture.run(&[&arguments[..], &["--precision", precision, "--out", out]].concat()).json();
+        let image = fixture.image(&format!("{out}/nuclei_1_raw_probability.tif"));
         (report["inputs"][0]["precision"].as_str().unwrap().to_owned(), image.samples().to_f32())
     };
     let (_, float) = predict("float", "auto", "a");
@@ -195,207 +196,215 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
     let error = relative_l2(&int8, &float);
     assert!(error > 0.0 && error < 0.15, "{error}");
     assert_eq!(predict("q", "f32", "c"), ("f32".to_owned(), float), "the float network is the one that was quantized");
-    desk.fails(3, &["predict", "sim", "--model", "float", "--precision", "int8", "--out", "d"], &["quantize"]);
-    // Bytes have no place for what is not a number: said, and nothing is written.
+    fixture.fails(3, &["predict", "sim", "--model", "float", "--precision", "int8", "--out", "d"], &["quantize"]);
+    // int8 cannot represent NaN: the run is refused and nothing is written.
     let mut values = vec![0.5; 8 * 16 * 16];
     values[77] = f32::NAN;
-    std::fs::write(desk.path("nan.npy"), npy_f32(&[1, 1, 8, 16, 16], &values)).unwrap();
+    std::fs::write(fixture.path("nan.npy"), npy_f32(&[1, 1, 8, 16, 16], &values)).unwrap();
     let arguments = ["run", "q/model_int8.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
-    desk.fails(3, &arguments, &["finite", "NaN", "77"]);
+    fixture.fails(3, &arguments, &["finite", "NaN", "77"]);
     let arguments = ["run", "q/model.onnx", "--input", "nan.npy", "--output", "y.npy", "--precision", "int8"];
-    desk.fails(3, &arguments, &["not quantized", "cytoscope quantize"]);
-    // Exports: quantized as ONNX, floats by name.
-    desk.run(&["export", "q", "--format", "onnx", "--out", "q.onnx"]).ok();
-    let names = |file: &str, name: &str| desk.bytes(file).windows(name.len()).any(|w| w == name.as_bytes());
+    fixture.fails(3, &arguments, &["not quantized", "cytoscope quantize"]);
+    // The ONNX export is quantized, the safetensors export is in float.
+    fixture.run(&["export", "q", "--format", "onnx", "--out", "q.onnx"]).ok();
+    let names = |file: &str, name: &str| fixture.bytes(file).windows(name.len()).any(|w| w == name.as_bytes());
     assert!(names("q.onnx", "QuantizeLinear") && names("q.onnx", "DequantizeLinear"));
     assert_eq!(predict("q.onnx", "auto", "e"), ("int8".to_owned(), int8));
-    desk.run(&["export", "q", "--format", "safetensors", "--out", "q.safetensors"]).ok();
+    fixture.run(&["export", "q", "--format", "safetensors", "--out", "q.safetensors"]).ok();
     assert!(names("q.safetensors", "F32") && !names("q.safetensors", "\"I8\""));
-    // Without its float network a package is smaller, and still runs.
-    desk.run(&["quantize", "float", "--mode", "static", "--accuracy-budget", "1", "--without-float", "--out", "small"])
+    // Without its float network, a package still runs.
+    fixture
+        .run(&["quantize", "float", "--mode", "static", "--accuracy-budget", "1", "--without-float", "--out", "small"])
         .ok();
-    assert!(!desk.path("small/model_int8.onnx").exists() && !rdf(&desk, "small").contains("quantized_weights"));
-    assert!(rdf(&desk, "small").contains("reproducibility_tolerance"), "sums in another order move bytes");
+    assert!(!fixture.path("small/model_int8.onnx").exists() && !rdf(&fixture, "small").contains("quantized_weights"));
+    assert!(rdf(&fixture, "small").contains("reproducibility_tolerance"), "sums in another order move bytes");
     assert_eq!(predict("small", "auto", "f").0, "int8");
-    desk.run(&["export", "small", "--format", "safetensors", "--out", "small.safetensors"]).ok();
+    fixture.run(&["export", "small", "--format", "safetensors", "--out", "small.safetensors"]).ok();
     assert!(names("small.safetensors", "\"I8\""));
-    // Quantized again, a package starts from its floats.
-    desk.run(&["quantize", "q", "--mode", "dynamic", "--accuracy-budget", "1", "--out", "again"]).ok();
-    assert_eq!(desk.bytes("again/model.onnx"), desk.bytes("q/model.onnx"));
-    // A damaged quantized network is found out.
-    std::fs::write(desk.path("q/model_int8.onnx"), b"other").unwrap();
-    desk.fails(3, &["predict", "sim", "--model", "q", "--out", "g"], &["model_int8.onnx", "checksum"]);
+    // Quantizing again starts from the float network.
+    fixture.run(&["quantize", "q", "--mode", "dynamic", "--accuracy-budget", "1", "--out", "again"]).ok();
+    assert_eq!(fixture.bytes("again/model.onnx"), fixture.bytes("q/model.onnx"));
+    // A damaged quantized network is detected.
+    std::fs::write(fixture.path("q/model_int8.onnx"), b"other").unwrap();
+    fixture.fails(3, &["predict", "sim", "--model", "q", "--out", "g"], &["model_int8.onnx", "checksum"]);
 }
 
-/// A copy of a bundled package as earlier versions wrote it: the quantized network declared, the float one attached, and a test
-/// of the network alone.
-fn of_the_earlier_layout(desk: &Desk, name: &str) {
+/// Writes a copy of a bundled package in the earlier layout: the quantized network declared, the float network
+/// attached, and test tensors of the bare network.
+fn write_earlier_layout(fixture: &Fixture, name: &str) {
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
-    std::fs::create_dir(desk.path("old")).unwrap();
+    std::fs::create_dir(fixture.path("old")).unwrap();
     for (from, to) in [
         ("model.onnx", "model_f32.onnx"),
         ("model_int8.onnx", "model.onnx"),
         ("README.md", "README.md"),
         ("test_input_0.npy", "test_input_0.npy"),
     ] {
-        std::fs::copy(bundled.join(from), desk.path("old").join(to)).unwrap();
+        std::fs::copy(bundled.join(from), fixture.path("old").join(to)).unwrap();
     }
     let text = std::fs::read_to_string(bundled.join("rdf.yaml")).unwrap();
     let text = text.replace("source: model.onnx", "source: the float one").replace("model_int8.onnx", "model.onnx");
     let text = text.replace("source: the float one", "source: model_f32.onnx");
     let entries: Vec<&str> = text.lines().filter(|l| !l.trim_start().starts_with("sha256:")).collect();
     let text = entries.join("\n").replace("quantized_weights", "float_weights").replace("    layout: 2\n", "");
-    // The declared weights and the entry of the other network change places.
+    // Swap the declared weights and the entry of the other network.
     let (head, tail) = text.split_once("float_weights").unwrap();
     let head = head.replace("source: model_f32.onnx", "source: model.onnx");
     let tail = tail.replace("source: model.onnx", "source: model_f32.onnx");
-    std::fs::write(desk.path("old/rdf.yaml"), format!("{head}float_weights{tail}")).unwrap();
+    std::fs::write(fixture.path("old/rdf.yaml"), format!("{head}float_weights{tail}")).unwrap();
     let run = ["run", "old/model.onnx", "--engine", "reference", "--input", "old/test_input_0.npy"];
-    desk.run(&[&run[..], &["--output", "old/test_output_0.npy"]].concat()).ok();
+    fixture.run(&[&run[..], &["--output", "old/test_output_0.npy"]].concat()).ok();
 }
 
 #[test]
-fn packages_of_the_earlier_layout_predict_alike_and_are_renewed() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    of_the_earlier_layout(&desk, "nuclei");
-    assert_ne!(desk.bytes("old/model.onnx"), desk.bytes("old/model_f32.onnx"));
+fn packages_of_the_earlier_layout_still_predict_and_are_converted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    write_earlier_layout(&fixture, "nuclei");
+    assert_ne!(fixture.bytes("old/model.onnx"), fixture.bytes("old/model_f32.onnx"));
     let predict = |model: &str, precision: &str| {
         let out = format!("{model}-{precision}");
         let arguments = ["predict", &raw, "--model", model, "--device", "cpu", "--outputs", "maps", "--json"];
-        let report = desk.run(&[&arguments[..], &["--precision", precision, "--out", &out]].concat()).json();
+        let report = fixture.run(&[&arguments[..], &["--precision", precision, "--out", &out]].concat()).json();
         let precision = report["inputs"][0]["precision"].as_str().unwrap().to_owned();
-        (precision, desk.bytes(&format!("{out}/nuclei_1_raw_probability.tif")))
+        (precision, fixture.bytes(&format!("{out}/nuclei_1_raw_probability.tif")))
     };
     let ours = [predict("nuclei", "auto"), predict("nuclei", "f32")];
     assert_eq!((ours[0].0.as_str(), ours[1].0.as_str()), ("int8", "f32"));
     assert_ne!(ours[0].1, ours[1].1);
-    assert!([predict("old", "auto"), predict("old", "f32")] == ours, "the earlier layout has another meaning");
-    let report = desk.run(&["import", "old", "--out", "new", "--json"]).json();
+    assert!([predict("old", "auto"), predict("old", "f32")] == ours, "the earlier layout predicts differently");
+    let report = fixture.run(&["import", "old", "--out", "new", "--json"]).json();
     assert!(report["test"].as_str().unwrap().contains("network alone"), "{report}");
     for (new, old) in [("model.onnx", "model_f32.onnx"), ("model_int8.onnx", "model.onnx")] {
-        assert!(desk.bytes(&format!("new/{new}")) == desk.bytes(&format!("old/{old}")), "{new}");
+        assert!(fixture.bytes(&format!("new/{new}")) == fixture.bytes(&format!("old/{old}")), "{new}");
     }
-    assert!(rdf(&desk, "new").contains("quantized_weights") && !rdf(&desk, "new").contains("float_weights"));
+    assert!(rdf(&fixture, "new").contains("quantized_weights") && !rdf(&fixture, "new").contains("float_weights"));
     assert!([predict("new", "auto"), predict("new", "f32")] == ours);
-    assert_eq!(desk.run(&["import", "new", "--out", "b", "--json"]).json()["test"], "its test outputs are reproduced");
-    // Exporting renews it, too.
-    desk.run(&["export", "old", "--format", "bioimageio", "--out", "out.zip"]).ok();
     assert_eq!(
-        desk.run(&["import", "out.zip", "--out", "c", "--json"]).json()["test"],
-        "its test outputs are reproduced"
+        fixture.run(&["import", "new", "--out", "b", "--json"]).json()["test"],
+        "the test outputs are reproduced"
+    );
+    // Exporting converts it, too.
+    fixture.run(&["export", "old", "--format", "bioimageio", "--out", "out.zip"]).ok();
+    assert_eq!(
+        fixture.run(&["import", "out.zip", "--out", "c", "--json"]).json()["test"],
+        "the test outputs are reproduced"
     );
 }
 
 #[test]
-fn the_bundled_model_is_quantized_without_data() {
-    let desk = Desk::new();
+fn bundled_model_can_be_quantized_without_data() {
+    let fixture = Fixture::new();
     let arguments = ["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "q", "--accuracy-budget", "0.1", "--json"];
-    let report = desk.run(&arguments).json();
+    let report = fixture.run(&arguments).json();
     assert_eq!(report["mode"], "dynamic");
     assert!(report["method"].is_null());
     assert!(report["notes"][0].as_str().unwrap().contains("test tensor"), "{}", report["notes"]);
     assert_eq!(report["budget_met"], true, "{}", report["outputs"]);
-    let bytes = desk.bytes("q/model_int8.onnx");
+    let bytes = fixture.bytes("q/model_int8.onnx");
     assert!(bytes.windows(21).any(|w| w == b"DynamicQuantizeLinear"));
 }
 
 #[test]
 fn quantized_files_run_in_onnx_runtime() {
-    let desk = Desk::new();
-    network(&desk);
-    stacks(&desk);
-    desk.run(&[
-        "quantize",
-        "net.onnx",
-        "--mode",
-        "static",
-        "--calibrate",
-        "sim",
-        "--accuracy-budget",
-        "1",
-        "--out",
-        "q",
-    ])
-    .ok();
+    let fixture = Fixture::new();
+    network(&fixture);
+    stacks(&fixture);
+    fixture
+        .run(&[
+            "quantize",
+            "net.onnx",
+            "--mode",
+            "static",
+            "--calibrate",
+            "sim",
+            "--accuracy-budget",
+            "1",
+            "--out",
+            "q",
+        ])
+        .ok();
     let shape = [1, 1, 8, 24, 16];
-    std::fs::write(desk.path("x.npy"), npy_f32(&shape, &uniform(5, shape.iter().product()))).unwrap();
-    desk.run(&["run", "q/model_int8.onnx", "--engine", "reference", "--input", "x.npy", "--output", "ours.npy"]).ok();
+    std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &uniform(5, shape.iter().product()))).unwrap();
+    fixture
+        .run(&["run", "q/model_int8.onnx", "--engine", "reference", "--input", "x.npy", "--output", "ours.npy"])
+        .ok();
     let script = "import sys, numpy as np, onnxruntime as ort\n\
         s = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n\
         np.save(sys.argv[3], s.run(None, {s.get_inputs()[0].name: np.load(sys.argv[2])})[0])\n";
-    let files: Vec<_> = ["q/model_int8.onnx", "x.npy", "theirs.npy"].iter().map(|f| desk.path(f)).collect();
+    let files: Vec<_> = ["q/model_int8.onnx", "x.npy", "theirs.npy"].iter().map(|f| fixture.path(f)).collect();
     let files: Vec<&Path> = files.iter().map(|f| f.as_path()).collect();
     if python("numpy, onnxruntime", script, &files).is_none() {
         return;
     }
-    let values = |file: &str| floats(&parse_npy(&desk.bytes(file)).2);
+    let values = |file: &str| floats(&parse_npy(&fixture.bytes(file)).2);
     let error = relative_l2(&values("theirs.npy"), &values("ours.npy"));
     assert!(error < 0.02, "{error}");
 }
 
 #[test]
-fn calibration_data_at_fault_is_refused_by_name() {
-    let desk = Desk::new();
-    network(&desk);
-    stacks(&desk);
+fn bad_calibration_data_is_refused_by_name() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    stacks(&fixture);
     let with = |data: &str| {
         ["quantize", "net.onnx", "--mode", "static", "--out", "q", "--calibrate", data].map(str::to_owned).to_vec()
     };
     let refuse = |data: &str, words: &[&str]| {
         let arguments = with(data);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        desk.fails(3, &arguments, words);
-        assert!(!desk.path("q").exists(), "{data}");
+        fixture.fails(3, &arguments, words);
+        assert!(!fixture.path("q").exists(), "{data}");
     };
-    std::fs::create_dir(desk.path("empty")).unwrap();
+    std::fs::create_dir(fixture.path("empty")).unwrap();
     refuse("empty", &["empty", "no stacks"]);
     refuse("nothere", &["nothere"]);
     for (name, value) in [("nan", f32::NAN), ("inf", f32::INFINITY)] {
         let mut values = uniform(1, 16 * 16 * 16);
         values[777] = value;
-        let file = desk.write(&format!("{name}.tif"), "ZYX", &[16, 16, 16], values);
+        let file = fixture.write(&format!("{name}.tif"), "ZYX", &[16, 16, 16], values);
         refuse(&file, &[&file, "NaN or infinite", "leave it out"]);
     }
-    let picture = desk.write("picture.tif", "YX", &[64, 64], vec![7u16; 64 * 64]);
-    refuse(&picture, &["picture.tif", "single picture"]);
-    std::fs::write(desk.path("row.npy"), npy_f32(&[7], &[0.0; 7])).unwrap();
+    let picture = fixture.write("picture.tif", "YX", &[64, 64], vec![7u16; 64 * 64]);
+    refuse(&picture, &["picture.tif", "single image"]);
+    std::fs::write(fixture.path("row.npy"), npy_f32(&[7], &[0.0; 7])).unwrap();
     refuse("row.npy", &["row.npy"]);
-    std::fs::write(desk.path("text.tif"), b"no image").unwrap();
+    std::fs::write(fixture.path("text.tif"), b"no image").unwrap();
     refuse("text.tif", &["text.tif"]);
-    // A network of two channels and stacks of one.
+    // A network with two channels, and stacks with one.
     let config = UNet3d { in_channels: 2, filters: vec![4, 4], strides: vec![[2; 3]], ..UNet3d::default() };
-    unet3d(&config, &Weights::Random { seed: 1 }).unwrap().save(&desk.path("two.onnx")).unwrap();
+    unet3d(&config, &Weights::Random { seed: 1 }).unwrap().save(&fixture.path("two.onnx")).unwrap();
     let words = ["nuclei_1_raw.tif", "2 channel(s)"];
-    desk.fails(3, &["quantize", "two.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q"], &words);
+    fixture.fails(3, &["quantize", "two.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q"], &words);
     // No data at all.
-    desk.fails(3, &["quantize", "net.onnx", "--mode", "static", "--out", "q"], &["net.onnx", "--calibrate"]);
+    fixture.fails(3, &["quantize", "net.onnx", "--mode", "static", "--out", "q"], &["net.onnx", "--calibrate"]);
 }
 
 #[test]
-fn wrong_use_is_told_before_anything_is_computed() {
-    let desk = Desk::new();
-    network(&desk);
-    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--minutes", "1", "--out", "q"], &["--mode qat"]);
-    desk.fails(2, &["quantize", "net.onnx", "--mode", "qat", "--minutes", "0", "--out", "q"], &["--minutes"]);
-    desk.fails(2, &["quantize", "net.onnx", "--out", "q"], &["--mode"]);
-    desk.fails(2, &["quantize", "nosuch", "--mode", "dynamic", "--out", "q"], &["nosuch"]);
+fn wrong_usage_is_reported_before_any_computation() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    fixture.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--minutes", "1", "--out", "q"], &["--mode qat"]);
+    fixture.fails(2, &["quantize", "net.onnx", "--mode", "qat", "--minutes", "0", "--out", "q"], &["--minutes"]);
+    fixture.fails(2, &["quantize", "net.onnx", "--out", "q"], &["--mode"]);
+    fixture.fails(2, &["quantize", "nosuch", "--mode", "dynamic", "--out", "q"], &["nosuch"]);
     let dynamic = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "q"];
-    desk.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
-    desk.fails(2, &[&dynamic[..], &["--accuracy-budget", "0"]].concat(), &["budget"]);
-    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"], &["net.onnx", "is an input"]);
-    std::fs::create_dir(desk.path("mine")).unwrap();
-    std::fs::write(desk.path("mine/notes.txt"), b"keep").unwrap();
-    desk.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "mine"], &["mine", "did not make"]);
-    assert_eq!(desk.bytes("mine/notes.txt"), b"keep");
-    std::fs::write(desk.path("photos.zip"), b"mine").unwrap();
-    desk.fails(
+    fixture.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
+    fixture.fails(2, &[&dynamic[..], &["--accuracy-budget", "0"]].concat(), &["budget"]);
+    fixture.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"], &["net.onnx", "is an input"]);
+    std::fs::create_dir(fixture.path("mine")).unwrap();
+    std::fs::write(fixture.path("mine/notes.txt"), b"keep").unwrap();
+    fixture.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "mine"], &["mine", "did not make"]);
+    assert_eq!(fixture.bytes("mine/notes.txt"), b"keep");
+    std::fs::write(fixture.path("photos.zip"), b"mine").unwrap();
+    fixture.fails(
         2,
         &["quantize", "net.onnx", "--mode", "dynamic", "--out", "photos.zip"],
         &["photos.zip", "already exists"],
     );
-    // A network in integers has nothing left to quantize.
-    desk.run(&["quantize", "net.onnx", "--mode", "dynamic", "--accuracy-budget", "1", "--without-float", "--out", "q"])
+    // A quantized network cannot be quantized again.
+    fixture
+        .run(&["quantize", "net.onnx", "--mode", "dynamic", "--accuracy-budget", "1", "--without-float", "--out", "q"])
         .ok();
-    desk.fails(3, &["quantize", "q", "--mode", "dynamic", "--out", "r"], &["already"]);
+    fixture.fails(3, &["quantize", "q", "--mode", "dynamic", "--out", "r"], &["already"]);
 }

@@ -1,6 +1,6 @@
-//! Opening: dropped, by command line, wrong ones, wrong axes, huge ones.
+//! Opening files: dropped, from the command line, broken ones, wrong axes, names in other scripts.
 
-use crate::desk::{Desk, sees, window};
+use crate::fixture::{Fixture, sees, window};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_volume::Array;
 use egui_kittest::kittest::Queryable;
@@ -15,77 +15,77 @@ fn stack(path: &Path, axes: &str, shape: &[usize]) -> PathBuf {
 }
 
 #[test]
-fn an_empty_window_invites_and_the_sample_is_a_click_away() {
-    let mut desk = Desk::new();
-    desk.window.run_steps(3);
-    assert!(desk.sees("Drop a stack here"), "{}", desk.on_screen());
-    desk.click("Open the sample");
-    desk.settle();
-    assert_eq!(desk.window.state().document().unwrap().extents.zyx, [32, 160, 160]);
-    assert_eq!(desk.window.state().title(), "nuclei_raw.tif – Cytoscope");
-    assert!(desk.sees("XY view, slice 17 of 32"), "{}", desk.on_screen());
+fn empty_window_opens_the_sample_with_one_click() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    assert!(fixture.sees("Drop a stack here"), "{}", fixture.on_screen());
+    fixture.click("Open the sample");
+    fixture.settle();
+    assert_eq!(fixture.window.state().document().unwrap().extents.zyx, [32, 160, 160]);
+    assert_eq!(fixture.window.state().title(), "nuclei_raw.tif – Cytoscope");
+    assert!(fixture.sees("XY view, slice 17 of 32"), "{}", fixture.on_screen());
 }
 
 #[test]
-fn dropped_files_are_opened_and_a_bad_one_says_why() {
-    let mut desk = Desk::new();
-    let good = stack(&desk.path("gut ä ö.tif"), "ZYX", &[4, 20, 30]);
-    let bad = desk.path("notes.tif");
+fn dropped_files_open_and_a_bad_file_reports_why() {
+    let mut fixture = Fixture::new();
+    let good = stack(&fixture.path("gut ä ö.tif"), "ZYX", &[4, 20, 30]);
+    let bad = fixture.path("notes.tif");
     std::fs::write(&bad, "only words in here\n".repeat(20)).unwrap();
     for path in [&good, &bad] {
         let file = eframe::egui::DroppedFile { path: Some(path.clone()), ..Default::default() };
-        desk.window.input_mut().dropped_files.push(file);
+        fixture.window.input_mut().dropped_files.push(file);
     }
-    desk.settle();
-    assert_eq!(desk.window.state().document().unwrap().path, good);
-    desk.until("a notice", |w| sees(w, "Opening notes.tif failed"));
-    assert!(desk.sees("is no TIFF"), "{}", desk.on_screen());
-    desk.click("Close notice");
-    assert!(!desk.sees("Opening notes.tif failed"));
-    // A folder opens its stacks; the one that is open already is not opened twice.
+    fixture.settle();
+    assert_eq!(fixture.window.state().document().unwrap().path, good);
+    fixture.until("a notice", |w| sees(w, "Opening notes.tif failed"));
+    assert!(fixture.sees("is not a TIFF"), "{}", fixture.on_screen());
+    fixture.click("Close notification");
+    assert!(!fixture.sees("Opening notes.tif failed"));
+    // A folder opens its stacks; one that is already open is not opened twice.
     std::fs::remove_file(&bad).unwrap();
-    stack(&desk.path("second.tif"), "YX", &[20, 30]);
-    let folder = desk.folder.path().to_owned();
+    stack(&fixture.path("second.tif"), "YX", &[20, 30]);
+    let folder = fixture.folder.path().to_owned();
     let dropped = eframe::egui::DroppedFile { path: Some(folder), ..Default::default() };
-    desk.window.input_mut().dropped_files.push(dropped);
-    desk.until("the second", |w| sees(w, "second.tif"));
-    desk.settle();
-    assert_eq!(desk.window.query_all_by_label("gut ä ö.tif").count(), 1, "{}", desk.on_screen());
+    fixture.window.input_mut().dropped_files.push(dropped);
+    fixture.until("the second", |w| sees(w, "second.tif"));
+    fixture.settle();
+    assert_eq!(fixture.window.query_all_by_label("gut ä ö.tif").count(), 1, "{}", fixture.on_screen());
 }
 
 #[test]
-fn wrong_axes_are_corrected_and_remembered_for_the_folder() {
-    let mut desk = Desk::with(|f| vec![stack(&f.join("time.tif"), "TYX", &[6, 16, 24])]);
-    desk.settle();
-    let extents = |desk: &Desk| {
-        let e = desk.window.state().document().unwrap().extents;
+fn corrected_axes_are_remembered_for_the_folder() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("time.tif"), "TYX", &[6, 16, 24])]);
+    fixture.settle();
+    let extents = |fixture: &Fixture| {
+        let e = fixture.window.state().document().unwrap().extents;
         (e.times, e.zyx[0])
     };
-    assert_eq!(extents(&desk), (6, 1));
-    desk.click("Axes…");
-    desk.click("ZYX");
-    desk.click("Apply");
-    desk.until("slices", |w| w.state().document().is_some_and(|d| d.extents.zyx[0] == 6));
-    assert_eq!(extents(&desk), (1, 6));
-    // Another file of the folder, in a window opened later.
-    let other = stack(&desk.path("more.tif"), "TYX", &[5, 16, 24]);
+    assert_eq!(extents(&fixture), (6, 1));
+    fixture.click("Axes…");
+    fixture.click("ZYX");
+    fixture.click("Apply");
+    fixture.until("slices", |w| w.state().document().is_some_and(|d| d.extents.zyx[0] == 6));
+    assert_eq!(extents(&fixture), (1, 6));
+    // Another file of the folder, in the next window.
+    let other = stack(&fixture.path("more.tif"), "TYX", &[5, 16, 24]);
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    desk.window.run_steps(3);
-    let home = desk.folder.path().to_owned();
-    desk.window = window(&home, vec![other]);
-    desk.settle();
-    assert_eq!(extents(&desk), (1, 5));
+    fixture.window.run_steps(3);
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![other]);
+    fixture.settle();
+    assert_eq!(extents(&fixture), (1, 5));
 }
 
 #[test]
-fn names_in_any_script_are_readable_where_the_system_has_a_font() {
-    let mut desk = Desk::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
+fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
+    let mut fixture = Fixture::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
     let fonts = ["/usr/share/fonts/truetype/droid/DroidSansFallbackFull.ttf", "/usr/share/fonts/opentype/noto"];
     if !fonts.iter().any(|f| Path::new(f).exists()) {
         use std::io::Write;
         let _ = writeln!(std::io::stderr(), "SKIPPED: no font with Chinese letters is installed here");
         return;
     }
-    desk.settle();
-    desk.until("letters", |w| cytoscope_ui::letters::known(&w.ctx, "細胞 клетка.tif"));
+    fixture.settle();
+    fixture.until("letters", |w| cytoscope_ui::letters::known(&w.ctx, "細胞 клетка.tif"));
 }

@@ -1,75 +1,75 @@
-//! A window that is killed in the middle of painting: every stroke that was finished comes back.
+//! A window killed while painting: every finished stroke is restored.
 
-use crate::desk::{Desk, window};
-use crate::hand::{SHAPE, begin, command, digest, held, place, press, stroke};
+use crate::fixture::{Fixture, window};
+use crate::gestures::{SHAPE, command, digest, press, screen_position, session_labels, start_correcting, stroke};
 use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::Key;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Names the folder of the window that is to be killed.
+/// Environment variable with the home folder of the window that will be killed.
 const HOME: &str = "CYTOSCOPE_TEST_KILLED_WINDOW";
 
-/// What each tool makes of the same gestures: paint, erase, another cut, a ball.
-fn act(desk: &mut Desk, n: usize) {
+/// Performs gesture number `n`: painting, erasing, another view, the ball brush.
+fn perform_gesture(fixture: &mut Fixture, n: usize) {
     if n.is_multiple_of(4) {
-        press(desk, Key::N);
+        press(fixture, Key::N);
     }
     match n % 8 {
-        3 => press(desk, Key::E),
-        4 => press(desk, Key::D),
-        5 | 7 => press(desk, Key::Num3),
+        3 => press(fixture, Key::E),
+        4 => press(fixture, Key::D),
+        5 | 7 => press(fixture, Key::Num3),
         _ => {}
     }
-    let [z, y, _] = desk.window.state().document().unwrap().cursor.map(|v| v as f64);
+    let [z, y, _] = fixture.window.state().document().unwrap().cursor.map(|v| v as f64);
     let (row, column) = ((n * 37 % 140 + 10) as f64, (n * 53 % 100 + 10) as f64);
     let (view, from, to) = match n % 8 {
         2 => (Orientation::Xz, [z, y, column], [z - 3.0, y, column + 30.0]),
         _ => (Orientation::Xy, [z, row, column], [z, row, column + 30.0]),
     };
-    let (from, to) = (place(desk, view, from), place(desk, view, to));
-    desk.window.hover_at(from);
-    desk.window.step();
-    desk.window.drag_at(from);
-    // As a hand moves, in many steps.
+    let (from, to) = (screen_position(fixture, view, from), screen_position(fixture, view, to));
+    fixture.window.hover_at(from);
+    fixture.window.step();
+    fixture.window.drag_at(from);
+    // In many steps, as a hand moves.
     for i in 1..=12 {
-        desk.window.step();
-        desk.window.hover_at(from + (to - from) * (i as f32 / 12.0));
+        fixture.window.step();
+        fixture.window.hover_at(from + (to - from) * (i as f32 / 12.0));
     }
-    desk.window.step();
-    desk.window.drop_at(to);
-    desk.window.step();
-    desk.settle();
+    fixture.window.step();
+    fixture.window.drop_at(to);
+    fixture.window.step();
+    fixture.settle();
     if n % 6 == 5 {
-        command(desk, Key::Z);
+        command(fixture, Key::Z);
     }
 }
 
 #[test]
-#[ignore = "the process that `strokes_outlive_a_window_that_is_killed` starts and kills"]
+#[ignore = "the process that `strokes_survive_a_killed_window` starts and kills"]
 fn paint_until_killed() {
     let home = std::env::var_os(HOME).expect("the folder is named");
     let home = Path::new(&home);
     let folder = tempfile::tempdir().unwrap();
-    let mut desk = Desk { window: window(home, vec![home.join("sample/nuclei_raw.tif")]), folder };
-    desk.settle();
-    begin(&mut desk);
+    let mut fixture = Fixture { window: window(home, vec![home.join("sample/nuclei_raw.tif")]), folder };
+    fixture.settle();
+    start_correcting(&mut fixture);
     let mut out = std::io::stdout();
     for n in 0.. {
-        act(&mut desk, n);
-        writeln!(out, "finished {n} {}", digest(&held(&desk))).unwrap();
+        perform_gesture(&mut fixture, n);
+        writeln!(out, "finished {n} {}", digest(&session_labels(&fixture))).unwrap();
         out.flush().unwrap();
     }
 }
 
 #[test]
-fn strokes_outlive_a_window_that_is_killed() {
+fn strokes_survive_a_killed_window() {
     let nothing = digest(&vec![0; SHAPE.iter().product()]);
     for wait_for in [0, 4, 17] {
-        let desk = Desk::new();
-        let home = desk.folder.path().to_owned();
-        let Desk { folder, window: other } = desk;
+        let fixture = Fixture::new();
+        let home = fixture.folder.path().to_owned();
+        let Fixture { folder, window: other } = fixture;
         drop(other);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "kill::paint_until_killed", "--nocapture", "--test-threads=1"])
@@ -80,36 +80,41 @@ fn strokes_outlive_a_window_that_is_killed() {
             .unwrap();
         let mut finished = None;
         let mut killed = false;
-        // What it told before it was killed is read to the end.
+        // Its output is read to the end, including lines written before the kill.
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             let Ok(line) = line else { break };
-            let Some((_, told)) = line.split_once("finished ") else { continue };
-            let (n, labels) = told.trim().split_once(' ').unwrap();
+            let Some((_, report)) = line.split_once("finished ") else { continue };
+            let (n, labels) = report.trim().split_once(' ').unwrap();
             let n: usize = n.parse().unwrap();
             finished = Some((n, labels.parse::<u64>().unwrap()));
             if n >= wait_for && !killed {
-                // SIGKILL: nothing can be put in order first.
+                // SIGKILL: the process cannot clean up.
                 child.kill().unwrap();
                 killed = true;
             }
         }
         let status = child.wait().unwrap();
         assert!(killed && !status.success(), "it was killed in the middle: {status}");
-        let (n, told) = finished.unwrap();
-        assert_ne!(told, nothing);
-        let mut desk = Desk { window: window(&home, vec![home.join("sample/nuclei_raw.tif")]), folder };
-        desk.settle();
-        begin(&mut desk);
-        assert!(desk.sees("earlier correction"), "{}", desk.on_screen());
-        // The one that it was drawing may be there as well, whole.
-        let found = held(&desk);
-        if digest(&found) != told {
-            command(&mut desk, Key::Z);
-            assert_eq!(digest(&held(&desk)), told, "killed after stroke {n}; on screen: {}", desk.on_screen());
+        let (n, expected) = finished.unwrap();
+        assert_ne!(expected, nothing);
+        let mut fixture = Fixture { window: window(&home, vec![home.join("sample/nuclei_raw.tif")]), folder };
+        fixture.settle();
+        start_correcting(&mut fixture);
+        assert!(fixture.sees("earlier correction"), "{}", fixture.on_screen());
+        // The stroke in progress may be there as well, complete.
+        let found = session_labels(&fixture);
+        if digest(&found) != expected {
+            command(&mut fixture, Key::Z);
+            assert_eq!(
+                digest(&session_labels(&fixture)),
+                expected,
+                "killed after stroke {n}; on screen: {}",
+                fixture.on_screen()
+            );
         }
-        // It goes on from there.
-        let found = held(&desk);
-        stroke(&mut desk, (5.0, 5.0), (5.0, 150.0));
-        assert!(held(&desk) != found);
+        // Correcting continues from there.
+        let found = session_labels(&fixture);
+        stroke(&mut fixture, (5.0, 5.0), (5.0, 150.0));
+        assert!(session_labels(&fixture) != found);
     }
 }

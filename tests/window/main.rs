@@ -1,14 +1,14 @@
-//! The window as its users meet it: found by accessible names, driven by clicks and keys, on files and a real engine process.
+//! Tests of the window: widgets are found by accessible names and driven by clicks and keys, with real files and a real
+//! engine process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod accessibility;
 mod correct;
-mod desk;
 mod files;
-mod hand;
+mod fixture;
+mod gestures;
 mod kill;
-mod look;
-mod measured;
-mod names;
+mod measurements;
 mod predict;
 mod profile;
 mod queue;
@@ -18,3 +18,4 @@ mod shell;
 mod snapshots;
 mod tools;
 mod training;
+mod viewing;

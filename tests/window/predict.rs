@@ -1,33 +1,33 @@
-//! Predicting from the window: the same bytes as the command line, live objects, and an engine that is killed.
+//! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
-use crate::desk::{Desk, sees};
+use crate::fixture::{Fixture, sees};
 use cytoscope_ui::document::Role;
 use eframe::egui::Key;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-fn sample_predicted() -> Desk {
-    let mut desk = Desk::new();
-    desk.click("Open the sample");
-    desk.settle();
-    desk.until("the models", |w| sees(w, "made for"));
-    desk.click("Predict this stack");
-    desk.until("labels", |w| {
+fn sample_predicted() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("labels", |w| {
         w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
     });
-    desk.settle();
-    desk
+    fixture.settle();
+    fixture
 }
 
 #[test]
 fn the_window_and_the_command_line_give_the_same_bytes() {
-    let desk = sample_predicted();
-    let from_window = desk.path("sample/cytoscope");
-    let from_line = desk.path("line");
+    let fixture = sample_predicted();
+    let from_window = fixture.path("sample/cytoscope");
+    let from_line = fixture.path("line");
     let ran = Command::new(env!("CARGO_BIN_EXE_cytoscope"))
         .arg("predict")
-        .arg(desk.path("sample/nuclei_raw.tif"))
+        .arg(fixture.path("sample/nuclei_raw.tif"))
         .arg("--out")
         .arg(&from_line)
         .stdin(Stdio::null())
@@ -49,19 +49,19 @@ fn the_window_and_the_command_line_give_the_same_bytes() {
 
 #[test]
 fn objects_are_measured_and_linked_to_the_image() {
-    let mut desk = sample_predicted();
-    let objects = desk.window.state().document().unwrap().results.as_ref().unwrap().rows.len();
+    let mut fixture = sample_predicted();
+    let objects = fixture.window.state().document().unwrap().results.as_ref().unwrap().rows.len();
     let truth = cytoscope_formats::open(
         &Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif"),
         &cytoscope_formats::OpenOptions::default(),
     );
     let truth = truth.unwrap().read_all().unwrap().samples().to_f32().into_iter().fold(0.0, f32::max) as usize;
     assert!(objects.abs_diff(truth) * 4 < truth, "{objects} objects where the truth has {truth}");
-    desk.click("Objects");
-    assert!(desk.sees(&format!("{objects} objects")), "{}", desk.on_screen());
-    // The largest first; a click on its row goes there.
-    desk.click("Sort by Volume µm³");
-    let document = desk.window.state().document().unwrap();
+    fixture.click("Objects");
+    assert!(fixture.sees(&format!("{objects} objects")), "{}", fixture.on_screen());
+    // The largest object comes first.
+    fixture.click("Sort by Volume µm³");
+    let document = fixture.window.state().document().unwrap();
     let results = document.results.as_ref().unwrap();
     let volume = results.column("volume_um3").unwrap();
     let largest = results.order[0];
@@ -69,34 +69,34 @@ fn objects_are_measured_and_linked_to_the_image() {
 }
 
 #[test]
-fn objects_follow_the_sliders_and_are_kept_when_asked() {
-    let mut desk = sample_predicted();
-    let count = |desk: &Desk| desk.window.state().document().unwrap().results.as_ref().unwrap().rows.len();
-    let before = count(&desk);
-    let labels = desk.path("sample/cytoscope/nuclei_raw_labels.tif");
-    let kept_before = std::fs::read(&labels).unwrap();
-    desk.click("Leave out objects at the border");
-    desk.until("a preview", |w| sees(w, "not kept yet"));
-    assert_eq!(std::fs::read(&labels).unwrap(), kept_before, "a preview writes nothing");
-    desk.click("Keep these objects");
-    desk.until("the kept table", |w| {
+fn sliders_preview_objects_and_saving_is_explicit() {
+    let mut fixture = sample_predicted();
+    let count = |fixture: &Fixture| fixture.window.state().document().unwrap().results.as_ref().unwrap().rows.len();
+    let before = count(&fixture);
+    let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
+    let saved_before = std::fs::read(&labels).unwrap();
+    fixture.click("Exclude border objects");
+    fixture.until("a preview", |w| sees(w, "not saved yet"));
+    assert_eq!(std::fs::read(&labels).unwrap(), saved_before, "a preview writes nothing");
+    fixture.click("Save objects");
+    fixture.until("the kept table", |w| {
         w.state().document().and_then(|d| d.results.as_ref()).is_some_and(|r| r.rows.len() < before)
     });
-    desk.settle();
-    assert_ne!(std::fs::read(&labels).unwrap(), kept_before);
-    // Opened anew, what was kept is there.
-    let after = count(&desk);
-    let home = desk.folder.path().to_owned();
-    desk.window = crate::desk::window(&home, vec![home.join("sample/nuclei_raw.tif")]);
-    desk.until("results", |w| w.state().document().is_some_and(|d| d.results.is_some()));
-    assert_eq!(count(&desk), after);
+    fixture.settle();
+    assert_ne!(std::fs::read(&labels).unwrap(), saved_before);
+    // The next window shows the saved objects.
+    let after = count(&fixture);
+    let home = fixture.folder.path().to_owned();
+    fixture.window = crate::fixture::window(&home, vec![home.join("sample/nuclei_raw.tif")]);
+    fixture.until("results", |w| w.state().document().is_some_and(|d| d.results.is_some()));
+    assert_eq!(count(&fixture), after);
 }
 
 #[cfg(unix)]
 #[test]
-fn an_engine_that_is_killed_comes_back_and_only_its_job_is_lost() {
-    // A stack that takes some seconds.
-    let mut desk = Desk::with(|folder| {
+fn killed_engine_restarts_and_loses_only_its_job() {
+    // A stack whose prediction takes some seconds.
+    let mut fixture = Fixture::with(|folder| {
         let small = cytoscope_formats::open(
             &Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif"),
             &cytoscope_formats::OpenOptions::default(),
@@ -115,30 +115,30 @@ fn an_engine_that_is_killed_comes_back_and_only_its_job_is_lost() {
         cytoscope_formats::write_array(&path, &array, &spec).unwrap();
         vec![path]
     });
-    desk.settle();
-    desk.until("the models", |w| sees(w, "made for"));
-    desk.click("Predict this stack");
-    desk.until("tiles on screen", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
-    let pid = desk.window.state().engine_pid().unwrap();
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("tiles on screen", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
+    let pid = fixture.window.state().engine_pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-    desk.until("the news", |w| sees(w, "The engine was restarted"));
-    assert!(desk.sees("large.tif"), "the stack is still there: {}", desk.on_screen());
-    assert!(desk.window.state().document().unwrap().of_role(Role::Live).is_none());
-    let left: Vec<_> = std::fs::read_dir(desk.path("cytoscope")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    fixture.until("the news", |w| sees(w, "The engine was restarted"));
+    assert!(fixture.sees("large.tif"), "the stack is still there: {}", fixture.on_screen());
+    assert!(fixture.window.state().document().unwrap().of_role(Role::Live).is_none());
+    let left: Vec<_> = std::fs::read_dir(fixture.path("cytoscope")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.is_empty(), "half-written results: {left:?}");
-    desk.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
-    desk.click("Predict this stack");
-    desk.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
+    fixture.click("Predict this stack");
+    fixture.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
 }
 
 #[test]
-fn truth_beside_the_prediction_tells_what_was_matched() {
-    let mut desk = sample_predicted();
+fn comparison_with_truth_shows_the_scores_of_evaluate() {
+    let mut fixture = sample_predicted();
     let truth = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
-    desk.window.state_mut().compare_with(&truth);
-    desk.until("the scores", |w| sees(w, "F1 "));
-    // The command line's own scores of the same files.
-    let labels = desk.path("sample/cytoscope/nuclei_raw_labels.tif");
+    fixture.window.state_mut().compare_with(&truth);
+    fixture.until("the scores", |w| sees(w, "F1 "));
+    // The scores of `evaluate` for the same files.
+    let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
     let scores = |ignore_below: &str| -> serde_json::Value {
         let ran = Command::new(env!("CARGO_BIN_EXE_cytoscope"))
             .args(["evaluate", "--json", "--ignore-below", ignore_below, "--pred"])
@@ -155,12 +155,12 @@ fn truth_beside_the_prediction_tells_what_was_matched() {
     };
     let all = scores("0");
     let f1 = find_f1(&all).unwrap();
-    assert!(desk.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", desk.on_screen());
+    assert!(fixture.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", fixture.on_screen());
     for line in kinds(&all) {
-        assert!(desk.sees(&line), "{line}: {}", desk.on_screen());
+        assert!(fixture.sees(&line), "{line}: {}", fixture.on_screen());
     }
-    assert!(!desk.sees("ignored"), "{}", desk.on_screen());
-    // The larger half of the true objects.
+    assert!(!fixture.sees("ignored"), "{}", fixture.on_screen());
+    // A size limit that keeps the larger half of the true objects.
     let image = cytoscope_formats::open(&truth, &cytoscope_formats::OpenOptions::default()).unwrap();
     let mut voxels = std::collections::BTreeMap::<u32, u64>::new();
     for label in image.read_all().unwrap().samples().to_f32() {
@@ -171,22 +171,22 @@ fn truth_beside_the_prediction_tells_what_was_matched() {
     sizes.sort_unstable();
     let limit = sizes[sizes.len() / 2];
     let field = "Ignore true objects below voxels";
-    desk.window.get_by_label(field).focus();
-    desk.window.run_steps(2);
-    desk.window.get_by_label(field).type_text(&limit.to_string());
-    desk.window.run_steps(2);
-    desk.window.key_press(Key::Enter);
-    desk.until("the scores of larger objects", |w| sees(w, "ignored"));
+    fixture.window.get_by_label(field).focus();
+    fixture.window.run_steps(2);
+    fixture.window.get_by_label(field).type_text(&limit.to_string());
+    fixture.window.run_steps(2);
+    fixture.window.key_press(Key::Enter);
+    fixture.until("the scores of larger objects", |w| sees(w, "ignored"));
     let larger = scores(&limit.to_string());
     let f1 = find_f1(&larger).unwrap();
     assert!(larger["ignored"]["true_objects"].as_u64() >= Some(1), "{larger}");
-    assert!(desk.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", desk.on_screen());
+    assert!(fixture.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", fixture.on_screen());
     for line in kinds(&larger) {
-        assert!(desk.sees(&line), "{line}: {}", desk.on_screen());
+        assert!(fixture.sees(&line), "{line}: {}", fixture.on_screen());
     }
 }
 
-/// The F1 at IoU 0.5, wherever the report has it.
+/// Finds the F1 at IoU 0.5 anywhere in a report.
 fn find_f1(value: &serde_json::Value) -> Option<f64> {
     match value {
         serde_json::Value::Object(map) => {
@@ -200,59 +200,63 @@ fn find_f1(value: &serde_json::Value) -> Option<f64> {
 }
 
 #[test]
-fn splitting_that_is_switched_on_again_is_the_models_own() {
-    let mut desk = sample_predicted();
-    // The last row of the table has the number of objects.
-    let table = std::fs::read_to_string(desk.path("sample/cytoscope/nuclei_raw_objects.csv")).unwrap();
+fn switching_splitting_back_on_restores_the_models_settings() {
+    let mut fixture = sample_predicted();
+    // The table has one row per object.
+    let table = std::fs::read_to_string(fixture.path("sample/cytoscope/nuclei_raw_objects.csv")).unwrap();
     let objects = table.lines().count() - 1;
-    assert!(desk.sees(&format!("{objects} objects")), "{}", desk.on_screen());
-    desk.click("Split touching objects");
-    desk.until("fewer objects", |w| sees(w, "objects, not kept yet"));
-    assert!(!desk.sees(&format!("{objects} objects, not")) && !desk.sees("Split less"), "{}", desk.on_screen());
-    desk.click("Split touching objects");
-    desk.until("as many as before", |w| sees(w, &format!("{objects} objects, not kept yet")));
-    assert!(!desk.sees("Split less (µm)"), "the network's height has no unit: {}", desk.on_screen());
+    assert!(fixture.sees(&format!("{objects} objects")), "{}", fixture.on_screen());
+    fixture.click("Split touching objects");
+    fixture.until("fewer objects", |w| sees(w, "objects, not saved yet"));
+    assert!(
+        !fixture.sees(&format!("{objects} objects, not")) && !fixture.sees("Split less"),
+        "{}",
+        fixture.on_screen()
+    );
+    fixture.click("Split touching objects");
+    fixture.until("as many as before", |w| sees(w, &format!("{objects} objects, not saved yet")));
+    assert!(!fixture.sees("Split less (µm)"), "the network's height has no unit: {}", fixture.on_screen());
 }
 
 #[test]
-fn device_and_number_format_are_as_chosen() {
-    let mut desk = Desk::new();
-    desk.click("Open the sample");
-    desk.settle();
-    desk.until("the models", |w| sees(w, "made for"));
-    for (choose, what) in [("Device", "cpu"), ("Number format", "f32")] {
-        desk.click(choose);
+fn chosen_device_and_precision_are_used() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    for (choose, what) in [("Device", "cpu"), ("Precision", "f32")] {
+        fixture.click(choose);
         let name =
-            desk.window.query_all_by_label_contains(what).map(|n| n.accesskit_node().label().unwrap_or_default());
-        let name = name.into_iter().find(|n| n.starts_with(what)).unwrap_or_else(|| panic!("{}", desk.on_screen()));
-        desk.click(&name);
+            fixture.window.query_all_by_label_contains(what).map(|n| n.accesskit_node().label().unwrap_or_default());
+        let name = name.into_iter().find(|n| n.starts_with(what)).unwrap_or_else(|| panic!("{}", fixture.on_screen()));
+        fixture.click(&name);
     }
-    desk.click("Predict this stack");
-    let provenance = desk.path("sample/cytoscope/nuclei_raw_provenance.json");
-    desk.until("the record", |_| provenance.is_file());
+    fixture.click("Predict this stack");
+    let provenance = fixture.path("sample/cytoscope/nuclei_raw_provenance.json");
+    fixture.until("the record", |_| provenance.is_file());
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(provenance).unwrap()).unwrap();
     assert_eq!((&record["job"]["device"], &record["job"]["precision"]), (&"cpu".into(), &"f32".into()), "{record}");
 }
 
 #[test]
-fn files_that_are_not_ours_are_replaced_only_after_a_question() {
-    let mut desk = Desk::new();
-    let labels = desk.path("sample/cytoscope/nuclei_raw_labels.tif");
+fn foreign_files_are_replaced_only_after_a_prompt() {
+    let mut fixture = Fixture::new();
+    let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
     std::fs::create_dir_all(labels.parent().unwrap()).unwrap();
     std::fs::write(&labels, "drawn by hand").unwrap();
-    desk.click("Open the sample");
-    desk.settle();
-    desk.until("the models", |w| sees(w, "made for"));
-    desk.click("Predict this stack");
-    desk.until("the question", |w| sees(w, "Replace existing files?"));
-    assert!(desk.sees("nuclei_raw_labels.tif"), "{}", desk.on_screen());
-    desk.click("Keep the files");
-    assert!(!desk.sees("Replace existing files?"));
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("the question", |w| sees(w, "Replace existing files?"));
+    assert!(fixture.sees("nuclei_raw_labels.tif"), "{}", fixture.on_screen());
+    fixture.click("Keep files");
+    assert!(!fixture.sees("Replace existing files?"));
     assert_eq!(std::fs::read(&labels).unwrap(), b"drawn by hand");
-    desk.click("Predict this stack");
-    desk.until("the question", |w| sees(w, "Replace existing files?"));
-    desk.click("Replace");
-    desk.until("labels", |w| {
+    fixture.click("Predict this stack");
+    fixture.until("the question", |w| sees(w, "Replace existing files?"));
+    fixture.click("Replace");
+    fixture.until("labels", |w| {
         w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
     });
     assert_ne!(std::fs::read(&labels).unwrap(), b"drawn by hand");

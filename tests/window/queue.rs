@@ -1,25 +1,25 @@
-//! Predictions that a window did not finish go on in the next.
+//! Predictions that a window did not finish continue in the next one.
 
-use crate::desk::{Desk, sees, window};
+use crate::fixture::{Fixture, sees, window};
 use cytoscope_ui::command::Command;
 use cytoscope_ui::work::JobState;
 use std::path::PathBuf;
 
-fn copies(desk: &Desk, n: usize) -> Vec<PathBuf> {
+fn copies(fixture: &Fixture, n: usize) -> Vec<PathBuf> {
     let copy = |i| {
-        let path = desk.path(&format!("stack {i}.tif"));
-        std::fs::copy(desk.path("sample/nuclei_raw.tif"), &path).unwrap();
+        let path = fixture.path(&format!("stack {i}.tif"));
+        std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();
         path
     };
     (0..n).map(copy).collect()
 }
 
-/// The window goes, with its engine; another comes.
-fn next_window(desk: &mut Desk) {
+/// Replaces the window and its engine by new ones.
+fn next_window(fixture: &mut Fixture) {
     let elsewhere = tempfile::tempdir().unwrap();
-    desk.window = window(elsewhere.path(), Vec::new());
-    desk.window = window(desk.folder.path(), Vec::new());
-    desk.window.run_steps(3);
+    fixture.window = window(elsewhere.path(), Vec::new());
+    fixture.window = window(fixture.folder.path(), Vec::new());
+    fixture.window.run_steps(3);
 }
 
 fn labels(stack: &std::path::Path) -> PathBuf {
@@ -28,48 +28,49 @@ fn labels(stack: &std::path::Path) -> PathBuf {
 }
 
 #[test]
-fn a_queue_goes_on_after_the_window_has_gone() {
-    let mut desk = Desk::new();
-    let stacks = copies(&desk, 3);
-    desk.window.state_mut().open_paths(&stacks);
-    desk.until("three stacks", |w| w.state().documents().len() == 3);
-    desk.settle();
-    desk.until("the models", |w| sees(w, "made for"));
-    desk.click("Predict all 3 stacks");
-    desk.until("the first result", |_| stacks.iter().any(|s| labels(s).is_file()));
+fn queue_continues_in_the_next_window() {
+    let mut fixture = Fixture::new();
+    let stacks = copies(&fixture, 3);
+    fixture.window.state_mut().open_paths(&stacks);
+    fixture.until("three stacks", |w| w.state().documents().len() == 3);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict all 3 stacks");
+    fixture.until("the first result", |_| stacks.iter().any(|s| labels(s).is_file()));
     let done: Vec<bool> = stacks.iter().map(|s| labels(s).is_file()).collect();
     assert!(done.iter().any(|d| !d), "all were done before the window could go");
-    next_window(&mut desk);
-    assert!(desk.sees("not finished"), "{}", desk.on_screen());
-    desk.click("Continue");
-    desk.until("all results", |w| stacks.iter().all(|s| labels(s).is_file()) && w.state().waiting_predictions() == 0);
-    assert!(!desk.sees("not finished"));
-    desk.until("one notice of all", |w| sees(w, "stacks are predicted"));
-    let states: Vec<JobState> = desk.window.state().jobs().iter().map(|j| j.state.clone()).collect();
+    next_window(&mut fixture);
+    assert!(fixture.sees("not finished"), "{}", fixture.on_screen());
+    fixture.click("Continue");
+    fixture
+        .until("all results", |w| stacks.iter().all(|s| labels(s).is_file()) && w.state().waiting_predictions() == 0);
+    assert!(!fixture.sees("not finished"));
+    fixture.until("one notice of all", |w| sees(w, "stacks predicted"));
+    let states: Vec<JobState> = fixture.window.state().jobs().iter().map(|j| j.state.clone()).collect();
     assert!(states.iter().all(|s| *s == JobState::Done), "{states:?}");
-    // They are the same labels, whether made before or after.
+    // Results from before and after the restart are the same.
     let first = std::fs::read(labels(&stacks[0])).unwrap();
     assert!(stacks.iter().all(|s| std::fs::read(labels(s)).unwrap() == first));
-    // Nothing is offered again.
-    desk.window.run_steps(3);
-    next_window(&mut desk);
-    assert!(!desk.sees("not finished"), "{}", desk.on_screen());
+    // The next window offers nothing.
+    fixture.window.run_steps(3);
+    next_window(&mut fixture);
+    assert!(!fixture.sees("not finished"), "{}", fixture.on_screen());
 }
 
 #[test]
-fn what_was_not_finished_can_be_forgotten() {
-    let mut desk = Desk::new();
-    let stacks = copies(&desk, 2);
-    desk.window.state_mut().open_paths(&stacks);
-    desk.until("two stacks", |w| w.state().documents().len() == 2);
-    desk.settle();
-    desk.until("the models", |w| sees(w, "made for"));
-    desk.window.state_mut().send(Command::PredictAll);
-    desk.until("predictions", |w| w.state().waiting_predictions() == 2);
-    next_window(&mut desk);
-    desk.until("the offer", |w| sees(w, "2 predictions were not finished."));
-    desk.click("Forget");
-    assert!(!desk.sees("not finished"));
-    next_window(&mut desk);
-    assert!(!desk.sees("not finished"));
+fn unfinished_predictions_can_be_discarded() {
+    let mut fixture = Fixture::new();
+    let stacks = copies(&fixture, 2);
+    fixture.window.state_mut().open_paths(&stacks);
+    fixture.until("two stacks", |w| w.state().documents().len() == 2);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.window.state_mut().send(Command::PredictAll);
+    fixture.until("predictions", |w| w.state().waiting_predictions() == 2);
+    next_window(&mut fixture);
+    fixture.until("the offer", |w| sees(w, "2 predictions were not finished."));
+    fixture.click("Discard");
+    assert!(!fixture.sees("not finished"));
+    next_window(&mut fixture);
+    assert!(!fixture.sees("not finished"));
 }

@@ -1,113 +1,115 @@
-//! Quitting with corrections that are not saved: told, saved or not, and never lost.
+//! Quitting with unsaved corrections: the window asks, and no correction is lost.
 
-use crate::desk::{Desk, sees, window};
-use crate::hand::{at, begin, begun, corrected, read, save, slice, stroke};
+use crate::fixture::{Fixture, sees, window};
+use crate::gestures::{
+    corrected, correcting_sample, current_slice, label_at, read_labels, save, start_correcting, stroke,
+};
 use cytoscope_ui::command::Command;
 use eframe::egui::{Key, ViewportCommand, ViewportEvent, ViewportId};
 
-const TITLE: &str = "Corrections are not saved as labels";
+const TITLE: &str = "Unsaved corrections";
 
-/// What the window told the system in the last frame.
-fn told(desk: &Desk, command: &ViewportCommand) -> bool {
-    desk.window.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(command))
+/// Whether the window sent a command to the system in the last frame.
+fn sent(fixture: &Fixture, command: &ViewportCommand) -> bool {
+    fixture.window.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(command))
 }
 
-/// As the button of the window's frame does; whether the window would be gone then.
-fn close(desk: &mut Desk) -> bool {
-    desk.window.input_mut().viewports.entry(ViewportId::ROOT).or_default().events.push(ViewportEvent::Close);
-    desk.window.step();
-    !told(desk, &ViewportCommand::CancelClose)
+/// Closes the window as its frame's button does; returns whether it would close.
+fn close(fixture: &mut Fixture) -> bool {
+    fixture.window.input_mut().viewports.entry(ViewportId::ROOT).or_default().events.push(ViewportEvent::Close);
+    fixture.window.step();
+    !sent(fixture, &ViewportCommand::CancelClose)
 }
 
-/// Corrections of the sample, one stroke of which is not saved.
-fn drawn() -> Desk {
-    let mut desk = begun();
-    stroke(&mut desk, (40.0, 40.0), (40.0, 90.0));
-    desk
+/// The sample with one unsaved stroke.
+fn with_unsaved_stroke() -> Fixture {
+    let mut fixture = correcting_sample();
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    fixture
 }
 
 #[test]
-fn a_window_without_corrections_or_with_saved_ones_closes_at_once() {
-    let mut desk = begun();
-    assert!(close(&mut desk), "nothing was drawn");
-    let mut desk = drawn();
-    save(&mut desk);
-    assert!(close(&mut desk), "all is saved");
-    assert!(!desk.sees(TITLE));
+fn window_without_unsaved_corrections_closes_at_once() {
+    let mut fixture = correcting_sample();
+    assert!(close(&mut fixture), "nothing was drawn");
+    let mut fixture = with_unsaved_stroke();
+    save(&mut fixture);
+    assert!(close(&mut fixture), "all is saved");
+    assert!(!fixture.sees(TITLE));
 }
 
 #[test]
 fn enter_saves_and_quits() {
-    let mut desk = drawn();
-    let z = slice(&desk);
-    assert!(!close(&mut desk), "it asks first");
-    desk.until("the sheet", |w| sees(w, TITLE));
-    assert!(desk.sees("nuclei_raw.tif") && desk.sees("come back in Correct"), "{}", desk.on_screen());
-    desk.window.key_press(Key::Enter);
-    desk.window.step();
-    desk.until("the end", |w| {
+    let mut fixture = with_unsaved_stroke();
+    let z = current_slice(&fixture);
+    assert!(!close(&mut fixture), "it asks first");
+    fixture.until("the sheet", |w| sees(w, TITLE));
+    assert!(fixture.sees("nuclei_raw.tif") && fixture.sees("restored in Correct"), "{}", fixture.on_screen());
+    fixture.window.key_press(Key::Enter);
+    fixture.window.step();
+    fixture.until("the end", |w| {
         w.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(&ViewportCommand::Close))
     });
-    assert!(close(&mut desk));
-    assert_eq!(at(&read(&corrected(&desk)), [z, 40, 60]), 1);
+    assert!(close(&mut fixture));
+    assert_eq!(label_at(&read_labels(&corrected(&fixture)), [z, 40, 60]), 1);
 }
 
 #[test]
-fn what_is_not_saved_comes_back() {
-    let mut desk = drawn();
-    assert!(!close(&mut desk));
-    desk.click("Quit without saving");
-    // The click closes the window: the system is told, and asks.
-    assert!(close(&mut desk), "it asks once");
-    assert!(!corrected(&desk).exists());
-    let home = desk.folder.path().to_owned();
-    desk.window = window(&home, Vec::new());
-    desk.window = window(&home, vec![home.join("sample/nuclei_raw.tif")]);
-    desk.settle();
-    begin(&mut desk);
-    let z = slice(&desk);
-    assert_eq!(at(&save(&mut desk), [z, 40, 60]), 1);
+fn unsaved_corrections_are_restored_at_the_next_start() {
+    let mut fixture = with_unsaved_stroke();
+    assert!(!close(&mut fixture));
+    fixture.click("Quit without saving");
+    // The click requests closing; the system then asks the window.
+    assert!(close(&mut fixture), "it asks once");
+    assert!(!corrected(&fixture).exists());
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, Vec::new());
+    fixture.window = window(&home, vec![home.join("sample/nuclei_raw.tif")]);
+    fixture.settle();
+    start_correcting(&mut fixture);
+    let z = current_slice(&fixture);
+    assert_eq!(label_at(&save(&mut fixture), [z, 40, 60]), 1);
 }
 
 #[test]
-fn keys_choose_and_escape_stays() {
-    let mut desk = drawn();
-    // With Ctrl and Q the window closes as with its button.
-    desk.window.state_mut().send(Command::Quit);
-    desk.window.step();
-    assert!(told(&desk, &ViewportCommand::Close));
-    assert!(!close(&mut desk));
-    desk.until("the sheet", |w| sees(w, TITLE));
-    // Letters do not reach the tools behind the sheet.
-    desk.window.key_press(Key::E);
-    desk.window.run_steps(3);
-    assert_eq!(desk.window.state().corrections().tools.tool, cytoscope_ui::correct::tools::Tool::Paint);
-    desk.window.key_press(Key::Escape);
-    desk.window.run_steps(3);
-    assert!(!desk.sees(TITLE), "{}", desk.on_screen());
-    // Asked again, Tab goes from saving to quitting.
-    assert!(!close(&mut desk));
-    desk.until("the sheet", |w| sees(w, TITLE));
-    desk.window.key_press(Key::Tab);
-    desk.window.run_steps(2);
-    desk.window.key_press(Key::Enter);
-    desk.until("the end", |w| {
+fn quit_dialog_is_operated_by_keys_and_escape_cancels() {
+    let mut fixture = with_unsaved_stroke();
+    // Ctrl-Q closes the window like its button.
+    fixture.window.state_mut().send(Command::Quit);
+    fixture.window.step();
+    assert!(sent(&fixture, &ViewportCommand::Close));
+    assert!(!close(&mut fixture));
+    fixture.until("the sheet", |w| sees(w, TITLE));
+    // Letter keys do not reach the tools behind the dialog.
+    fixture.window.key_press(Key::E);
+    fixture.window.run_steps(3);
+    assert_eq!(fixture.window.state().corrections().tools.tool, cytoscope_ui::correct::tools::Tool::Paint);
+    fixture.window.key_press(Key::Escape);
+    fixture.window.run_steps(3);
+    assert!(!fixture.sees(TITLE), "{}", fixture.on_screen());
+    // In the next prompt, Tab moves from saving to quitting without saving.
+    assert!(!close(&mut fixture));
+    fixture.until("the sheet", |w| sees(w, TITLE));
+    fixture.window.key_press(Key::Tab);
+    fixture.window.run_steps(2);
+    fixture.window.key_press(Key::Enter);
+    fixture.until("the end", |w| {
         w.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(&ViewportCommand::Close))
     });
-    assert!(close(&mut desk));
-    assert!(!corrected(&desk).exists());
+    assert!(close(&mut fixture));
+    assert!(!corrected(&fixture).exists());
 }
 
 #[cfg(unix)]
 #[test]
-fn labels_that_cannot_be_saved_keep_the_window_open() {
-    let mut desk = drawn();
-    // A folder where the file is to be.
-    std::fs::create_dir(corrected(&desk)).unwrap();
-    std::fs::write(corrected(&desk).join("in the way"), "").unwrap();
-    assert!(!close(&mut desk));
-    desk.click("Save and quit");
-    desk.until("the reason", |w| sees(w, "Saving failed"));
-    assert!(!desk.sees(TITLE), "{}", desk.on_screen());
-    assert!(!close(&mut desk), "they are not saved still");
+fn failed_save_keeps_the_window_open() {
+    let mut fixture = with_unsaved_stroke();
+    // A folder blocks the file's path.
+    std::fs::create_dir(corrected(&fixture)).unwrap();
+    std::fs::write(corrected(&fixture).join("in the way"), "").unwrap();
+    assert!(!close(&mut fixture));
+    fixture.click("Save and quit");
+    fixture.until("the reason", |w| sees(w, "Saving failed"));
+    assert!(!fixture.sees(TITLE), "{}", fixture.on_screen());
+    assert!(!close(&mut fixture), "still unsaved");
 }

@@ -1,6 +1,6 @@
-//! What a first look sees, pixel by pixel: drawn by a software graphics driver. `UPDATE_SNAPSHOTS=1` takes them anew.
+//! Snapshots of the window, rendered by a software graphics driver. `UPDATE_SNAPSHOTS=1` updates them.
 
-use crate::desk::sees;
+use crate::fixture::sees;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
@@ -8,12 +8,12 @@ use egui_kittest::{Harness, SnapshotOptions};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Drivers round in their own ways, and a row of pixels may fall to its neighbour; a button that moves has thousands.
+/// Drivers round differently, which may shift a row of pixels; a button that moves changes thousands of pixels.
 const MAX_DIFFERING_PIXELS: usize = 1000;
 
-fn drawn(files: Vec<PathBuf>) -> Harness<'static, Workbench> {
+fn rendered_window(files: Vec<PathBuf>) -> Harness<'static, Workbench> {
     let sample = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
-    // Without an engine, which would tell its state when it likes.
+    // Without an engine, whose status would appear at unpredictable times.
     let options = WorkbenchOptions { files, sample: Some(sample), ..WorkbenchOptions::default() };
     Harness::builder()
         .with_size([820.0, 540.0])
@@ -31,8 +31,8 @@ fn compare(window: &mut Harness<'static, Workbench>, name: &str) {
 }
 
 #[test]
-fn an_empty_window_dark_and_light() {
-    let mut window = drawn(Vec::new());
+fn empty_window_in_dark_and_light() {
+    let mut window = rendered_window(Vec::new());
     window.state_mut().send(Command::NextTheme);
     window.run_steps(4);
     assert!(sees(&window, "Drop a stack here"));
@@ -43,9 +43,9 @@ fn an_empty_window_dark_and_light() {
 }
 
 #[test]
-fn the_sample_in_three_cuts() {
+fn sample_in_three_slice_views() {
     let sample = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
-    let mut window = drawn(vec![sample]);
+    let mut window = rendered_window(vec![sample]);
     window.state_mut().send(Command::NextTheme);
     window.state_mut().send(Command::NextTheme);
     for command in [Command::Toggle3d, Command::ToggleTasks] {
@@ -54,7 +54,7 @@ fn the_sample_in_three_cuts() {
     let end = Instant::now() + Duration::from_secs(120);
     let whole = |w: &Workbench| w.is_settled() && Orientation::ALL.iter().all(|o| w.shows(*o));
     while window.state().document().is_none() || !whole(window.state()) {
-        assert!(Instant::now() < end, "the sample did not come");
+        assert!(Instant::now() < end, "the sample did not load");
         window.step();
         std::thread::sleep(Duration::from_millis(4));
     }

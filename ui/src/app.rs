@@ -1,23 +1,23 @@
-//! The workbench: what is open, what runs, and the one place where commands change it.
+//! The workbench: open documents, running jobs, and the only place where commands change them.
 
 use crate::command::Command;
 use crate::compare::Compare;
 use crate::correct::Corrections;
-use crate::correct::tools::Deed;
+use crate::correct::tools::EditAction;
 use crate::data::loader::{CACHE_BYTES, Loader};
 use crate::data::plane::Orientation;
 use crate::document::{Document, Role};
-use crate::letters::Letters;
-use crate::notices::Notices;
-use crate::opener::{Ask, Opener, expand};
+use crate::letters::FontFallback;
+use crate::notifications::Notifications;
+use crate::opener::{FileRequest, Opener, expand};
 use crate::overwrite::OverwriteQuestion;
 use crate::panels::{Panels, Task};
 use crate::queue::Queue;
-use crate::quitting::Quitting;
+use crate::quit::QuitState;
 use crate::ruler::RulerState;
 use crate::settings::Settings;
 use crate::shell::ShellLink;
-use crate::shots::Shots;
+use crate::shots::Screenshots;
 use crate::theme;
 use crate::training::Wizard;
 use crate::views::layout::Layout;
@@ -31,25 +31,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Slices a second when playing.
+/// Slices per second during playback.
 const PLAY_RATE: f64 = 12.0;
 
-/// What the workbench is started with.
+/// Start options of the workbench.
 #[derive(Debug, Clone, Default)]
 pub struct WorkbenchOptions {
     /// Files to open.
     pub files: Vec<PathBuf>,
-    /// The program that is the engine process when called with `worker`; without it nothing can be predicted.
+    /// Executable that runs the engine process when called with `worker`. Without it nothing can be predicted.
     pub program: Option<PathBuf>,
-    /// Where settings are kept; without it they are forgotten.
+    /// File of the settings. Without it they are not saved.
     pub settings_path: Option<PathBuf>,
-    /// The bundled sample.
+    /// Bundled sample stack.
     pub sample: Option<PathBuf>,
-    /// Settings that trainings begin with.
+    /// Default training configuration.
     pub train_config: TrainConfig,
 }
 
-/// The window.
+/// State of the window.
 pub struct Workbench {
     pub(crate) documents: Vec<Document>,
     pub(crate) active: Option<u64>,
@@ -57,7 +57,7 @@ pub struct Workbench {
     pub(crate) loader: Loader,
     pub(crate) opener: Opener,
     pub(crate) work: Work,
-    pub(crate) notices: Notices,
+    pub(crate) notifications: Notifications,
     pub(crate) compare: Compare,
     pub(crate) layout: Layout,
     pub(crate) panels: Panels,
@@ -66,31 +66,31 @@ pub struct Workbench {
     pub(crate) shell: Option<ShellLink>,
     pub(crate) queue: Queue,
     pub(crate) ruler: RulerState,
-    pub(crate) shots: Shots,
+    pub(crate) screenshots: Screenshots,
     pub(crate) wizard: Wizard,
-    /// Draws the window anew.
+    /// Requests a repaint; callable from any thread.
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
-    /// Commands of this frame, carried out at its end.
+    /// Commands sent in this frame, executed at its end.
     pub(crate) commands: Vec<Command>,
-    /// Stacks whose prediction under way has grown since its planes were read.
-    pub(crate) grown: BTreeSet<u64>,
-    /// Tables that this window has had measured.
+    /// Documents whose live prediction has new tiles since its planes were read.
+    pub(crate) updated_live: BTreeSet<u64>,
+    /// Object tables written by jobs of this window, with the record of each file.
     pub(crate) tables: BTreeMap<PathBuf, FileRecord>,
-    /// Jobs that would overwrite files, until the user decides.
+    /// Jobs that wait for the user's decision about overwriting files.
     pub(crate) overwrite: VecDeque<OverwriteQuestion>,
-    /// How far quitting is.
-    pub(crate) quitting: Quitting,
+    /// State of the quit dialog.
+    pub(crate) quit_state: QuitState,
     playing: Option<Instant>,
-    /// What was done of a batch that is not at its end.
+    /// Summary lines of the finished predictions of a running batch.
     pub(crate) batch_done: Vec<String>,
     title: String,
-    letters: Letters,
+    font_fallback: FontFallback,
     saved: Settings,
     saved_at: Instant,
 }
 
 impl Workbench {
-    /// A workbench in egui's hands.
+    /// Creates the workbench, installs the theme and opens the files of `options`.
     pub fn new(ctx: &egui::Context, options: WorkbenchOptions) -> Self {
         theme::install(ctx);
         let settings = options.settings_path.as_deref().map(Settings::load).unwrap_or_default();
@@ -99,7 +99,7 @@ impl Workbench {
             let ctx = ctx.clone();
             Arc::new(move || ctx.request_repaint()) as Arc<dyn Fn() + Send + Sync>
         };
-        // The user's folder is known to the engine process; another one, such as a test's, is not.
+        // The engine process knows the user's own folder. Another one, such as a test's, must be passed to it.
         let home = options.settings_path.as_deref().and_then(Path::parent);
         let models = home.filter(|h| user_folder().as_deref() != Some(h)).map(|h| h.join("models"));
         let (for_loader, for_compare) = (Arc::clone(&wake), Arc::clone(&wake));
@@ -114,21 +114,21 @@ impl Workbench {
             shell: None,
             queue: Queue::new(options.settings_path.as_deref()),
             ruler: RulerState::default(),
-            shots: Shots::default(),
+            screenshots: Screenshots::default(),
             wake,
-            notices: Notices::default(),
+            notifications: Notifications::default(),
             compare: Compare::new(move || for_compare()),
             layout: Layout::default(),
             panels: Panels::default(),
             commands: Vec::new(),
-            grown: BTreeSet::new(),
+            updated_live: BTreeSet::new(),
             tables: BTreeMap::new(),
             overwrite: VecDeque::new(),
-            quitting: Quitting::No,
+            quit_state: QuitState::No,
             playing: None,
             batch_done: Vec::new(),
             title: String::new(),
-            letters: Letters::default(),
+            font_fallback: FontFallback::default(),
             saved: settings.clone(),
             saved_at: Instant::now(),
             settings,
@@ -139,22 +139,22 @@ impl Workbench {
         workbench
     }
 
-    /// The stack on screen.
+    /// The active document.
     pub fn document(&self) -> Option<&Document> {
         self.documents.iter().find(|d| Some(d.id) == self.active)
     }
 
-    /// The stack on screen.
+    /// The active document.
     pub fn document_mut(&mut self) -> Option<&mut Document> {
         self.documents.iter_mut().find(|d| Some(d.id) == self.active)
     }
 
-    /// An open stack.
+    /// The document with this id.
     pub(crate) fn find(&mut self, id: u64) -> Option<&mut Document> {
         self.documents.iter_mut().find(|d| d.id == id)
     }
 
-    /// Opens files and the stacks of folders; ones that are open already come to the front.
+    /// Opens files and the stacks in folders. A file that is already open becomes the active document.
     pub fn open_paths(&mut self, paths: &[PathBuf]) {
         for path in expand(paths) {
             let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
@@ -167,22 +167,22 @@ impl Workbench {
         }
     }
 
-    /// Shows a label image as the truth of the stack on screen.
+    /// Shows a label image as ground truth of the active document.
     pub fn compare_with(&mut self, path: &Path) {
         if let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) {
             self.opener.overlay(&self.documents[at], Role::Truth, path.to_owned());
         }
     }
 
-    /// Whether nothing is being read, drawn or opened: the picture on screen is complete.
+    /// Whether nothing is being read, drawn or opened, so that the picture on screen is complete.
     pub fn is_settled(&self) -> bool {
-        self.opener.under_way == 0
+        self.opener.in_progress == 0
             && !self.loader.is_busy()
             && self.layout.is_settled()
             && self.corrections.is_settled()
     }
 
-    /// Whether a cut of the stack on screen has its picture.
+    /// Whether the slice view of this orientation shows the active document.
     pub fn shows(&self, orientation: Orientation) -> bool {
         self.document().is_some() && self.layout.view(orientation).has_picture()
     }
@@ -197,22 +197,22 @@ impl Workbench {
         &self.work.jobs
     }
 
-    /// Jobs that run or wait.
+    /// Number of running and queued jobs.
     pub fn active_jobs(&self) -> usize {
         self.work.active()
     }
 
-    /// The window's title: the stack on screen.
+    /// Title of the window, which names the active document.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// What is remembered.
+    /// The saved settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The engine process, while it takes jobs.
+    /// Process id of the engine process while it accepts jobs.
     pub fn engine_pid(&self) -> Option<u32> {
         match self.work.state() {
             Some(cytoscope_pipeline::worker::WorkerState::Ready { pid, .. }) => Some(pid),
@@ -220,13 +220,13 @@ impl Workbench {
         }
     }
 
-    /// Sends a command, as a menu or shortcut does.
+    /// Queues a command, as a menu item or shortcut does.
     pub fn send(&mut self, command: Command) {
         self.commands.push(command);
     }
 
-    /// Whether a command can be carried out now.
-    pub(crate) fn can(&self, command: Command) -> bool {
+    /// Whether a command is enabled now.
+    pub(crate) fn is_enabled(&self, command: Command) -> bool {
         let document = self.document();
         let has = |role| document.is_some_and(|d| d.of_role(role).is_some());
         match command {
@@ -251,7 +251,7 @@ impl Workbench {
             Command::SaveTable => document.is_some_and(|d| d.results.is_some()),
             Command::Measure => self.can_measure(),
             Command::Tool(_) => self.correction().is_some() && self.panels.task == Task::Correct,
-            Command::Correct(deed) => self.can_deed(deed),
+            Command::Correct(action) => self.can_run_action(action),
             _ => true,
         }
     }
@@ -260,27 +260,27 @@ impl Workbench {
         self.options.program.is_some() && self.work.models.iter().any(|m| m.problem.is_none())
     }
 
-    fn listen(&mut self, ctx: &egui::Context) {
+    fn poll_all(&mut self, ctx: &egui::Context) {
         let dropped: Vec<PathBuf> = ctx.input(|i| i.raw.dropped_files.iter().filter_map(|f| f.path.clone()).collect());
         if !dropped.is_empty() {
-            self.take_dropped(&dropped);
+            self.open_dropped(&dropped);
         }
         for opened in self.opener.poll() {
-            self.take_opened(opened);
+            self.handle_opened(opened);
         }
         for outcome in self.work.poll() {
-            self.take_outcome(outcome);
+            self.handle_outcome(outcome);
         }
-        self.tell_batch();
+        self.notify_batch();
         self.refresh_live();
         self.poll_queue();
         self.poll_training(ctx);
-        // News of what is done by now is there to be taken.
+        // Read before polling: whatever is done by now has its event in the channel.
         let busy = self.corrections.is_busy();
         self.poll_corrections();
         self.poll_shell(ctx);
         self.poll_pictures(ctx);
-        self.watch_quitting(ctx, busy);
+        self.poll_quit(ctx, busy);
         self.play(ctx);
         self.shortcuts(ctx);
         let title = self.document().map_or_else(|| "Cytoscope".to_owned(), |d| format!("{} – Cytoscope", d.name));
@@ -289,11 +289,11 @@ impl Workbench {
             self.title = title;
         }
         let names = self.documents.iter().map(|d| d.path.as_path());
-        self.letters.watch(ctx, names.chain(self.settings.recent.iter().map(PathBuf::as_path)));
+        self.font_fallback.watch(ctx, names.chain(self.settings.recent.iter().map(PathBuf::as_path)));
     }
 
-    /// Files that were dropped: stacks, or what is to be learnt from where that is asked for.
-    fn take_dropped(&mut self, dropped: &[PathBuf]) {
+    /// Opens dropped files, or uses a single one as training data while the wizard is open.
+    fn open_dropped(&mut self, dropped: &[PathBuf]) {
         match dropped {
             [one] if self.panels.task == Task::Train => self.train_on(one.clone()),
             _ => self.open_paths(dropped),
@@ -313,7 +313,7 @@ impl Workbench {
         ctx.request_repaint_after(pause);
     }
 
-    /// Whether slices are playing.
+    /// Whether playback is running.
     pub(crate) fn is_playing(&self) -> bool {
         self.playing.is_some()
     }
@@ -327,31 +327,31 @@ impl Workbench {
         let drawing = self.pen().is_some();
         let all = Command::ALL.into_iter();
         let keyed = all.flat_map(|c| c.shortcut().into_iter().chain(c.other_shortcut()).map(move |s| (c, s)));
-        // Keys with Shift first: those without would take them.
+        // Shortcuts with Shift first: those without it would consume them.
         let (shifted, plain): (Vec<_>, Vec<_>) = keyed.partition(|(_, s)| s.modifiers.shift);
         for (command, shortcut) in shifted.into_iter().chain(plain) {
-            // Plain letters belong to whoever is typed into.
-            let undoes = matches!(command, Command::Correct(Deed::Undo | Deed::Redo));
+            // While a text field has the focus, plain letters and undo belong to it.
+            let undoes = matches!(command, Command::Correct(EditAction::Undo | EditAction::Redo));
             if typing && (shortcut.modifiers.is_none() || undoes) {
                 continue;
             }
-            // Held while drawing, the space bar moves the picture.
+            // While drawing, holding the space bar pans the view.
             if drawing && shortcut.logical_key == egui::Key::Space {
                 continue;
             }
-            // The space bar and Enter press the button that has the focus.
+            // Space, Enter and Escape belong to the focused widget.
             let presses = shortcut.modifiers.is_none()
                 && matches!(shortcut.logical_key, egui::Key::Space | egui::Key::Enter | egui::Key::Escape);
             if presses && focused.is_some_and(|id| !self.layout.is_view(id)) {
                 continue;
             }
-            if self.can(command) && ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {
+            if self.is_enabled(command) && ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {
                 self.commands.push(command);
             }
         }
     }
 
-    fn carry_out(&mut self, ctx: &egui::Context) {
+    fn execute_commands(&mut self, ctx: &egui::Context) {
         for command in std::mem::take(&mut self.commands) {
             self.execute(ctx, command);
         }
@@ -365,17 +365,17 @@ impl Workbench {
         let Some(path) = self.options.settings_path.clone() else { return };
         self.saved = self.settings.clone();
         if let Err(error) = self.settings.save(&path) {
-            self.notices.error("Settings could not be saved", error.to_string());
+            self.notifications.error("Settings could not be saved", error.to_string());
         }
     }
 
     fn execute(&mut self, ctx: &egui::Context, command: Command) {
-        let beside = self.document().and_then(|d| d.path.parent().map(Path::to_owned));
-        let beside = beside.or_else(|| self.settings.recent.first().and_then(|p| p.parent().map(Path::to_owned)));
+        let folder = self.document().and_then(|d| d.path.parent().map(Path::to_owned));
+        let folder = folder.or_else(|| self.settings.recent.first().and_then(|p| p.parent().map(Path::to_owned)));
         let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
         let stem = name.split('.').next().unwrap_or_default().to_owned();
         match command {
-            Command::Open => self.opener.ask(Ask::Stacks, beside, String::new()),
+            Command::Open => self.opener.ask(FileRequest::Stacks, folder, String::new()),
             Command::OpenSample => {
                 if let Some(sample) = self.options.sample.clone() {
                     self.open_paths(&[sample]);
@@ -383,8 +383,9 @@ impl Workbench {
             }
             Command::OpenLabels | Command::OpenTruth => {
                 if let Some(id) = self.active {
-                    let ask = if command == Command::OpenLabels { Ask::Labels(id) } else { Ask::Truth(id) };
-                    self.opener.ask(ask, beside, String::new());
+                    let ask =
+                        if command == Command::OpenLabels { FileRequest::Labels(id) } else { FileRequest::Truth(id) };
+                    self.opener.ask(ask, folder, String::new());
                 }
             }
             Command::Close => self.close(),
@@ -415,7 +416,7 @@ impl Workbench {
             Command::AutoContrast => self.with_document(|d| {
                 for channel in &mut d.channels {
                     if let Some(histogram) = &channel.histogram {
-                        (channel.look.low, channel.look.high) = histogram.limits();
+                        (channel.display.low, channel.display.high) = histogram.limits();
                     }
                 }
             }),
@@ -442,9 +443,9 @@ impl Workbench {
             Command::ToggleScaleBar => self.settings.show_scale_bar = !self.settings.show_scale_bar,
             Command::ToggleSwipe => self.layout.toggle_swipe(),
             Command::ToggleRuler => self.ruler.toggle(),
-            Command::Screenshot => self.shots.open(),
-            Command::SaveTable => self.opener.ask(Ask::Table, beside, format!("{stem}_objects.csv")),
-            Command::Measure => self.measure_again(),
+            Command::Screenshot => self.screenshots.open(),
+            Command::SaveTable => self.opener.ask(FileRequest::Table, folder, format!("{stem}_objects.csv")),
+            Command::Measure => self.measure_labels(),
             Command::ToggleLibrary => self.settings.show_library = !self.settings.show_library,
             Command::ToggleTasks => self.settings.show_tasks = !self.settings.show_tasks,
             Command::ToggleProfiler => self.settings.show_profiler = !self.settings.show_profiler,
@@ -466,10 +467,10 @@ impl Workbench {
             }
             Command::Palette => self.panels.palette.open(),
             Command::Train => self.open_training(),
-            Command::Shortcuts => self.panels.sheets.shortcuts = true,
-            Command::About => self.panels.sheets.about = true,
-            Command::Tool(tool) => self.take_tool(tool),
-            Command::Correct(deed) => self.do_deed(deed),
+            Command::Shortcuts => self.panels.dialogs.shortcuts = true,
+            Command::About => self.panels.dialogs.about = true,
+            Command::Tool(tool) => self.select_tool(tool),
+            Command::Correct(action) => self.run_action(action),
             Command::Quit => ctx.send_viewport_cmd(egui::ViewportCommand::Close),
         }
     }
@@ -483,7 +484,7 @@ impl Workbench {
     fn close(&mut self) {
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
         let id = self.documents[at].id;
-        self.leave_corrections(id, "Corrections are kept");
+        self.close_corrections(id, "Corrections are kept");
         let gone = self.documents.remove(at);
         if let Some(job) = self.work.of_document(gone.id) {
             self.work.cancel(job.id);
@@ -498,7 +499,7 @@ impl Workbench {
 
 impl eframe::App for Workbench {
     fn logic(&mut self, ctx: &egui::Context, _frame: &mut eframe::Frame) {
-        self.listen(ctx);
+        self.poll_all(ctx);
     }
 
     fn ui(&mut self, ui: &mut egui::Ui, frame: &mut eframe::Frame) {
@@ -534,17 +535,17 @@ impl eframe::App for Workbench {
         self.show_corrections();
         self.drop_hint(&ctx);
         self.palette(&ctx);
-        self.sheets(&ctx);
-        self.picture_sheet(&ctx);
-        self.overwrite_sheet(&ctx);
-        self.quitting_sheet(&ctx);
+        self.dialogs(&ctx);
+        self.screenshot_dialog(&ctx);
+        self.overwrite_dialog(&ctx);
+        self.quit_dialog(&ctx);
         let mut place = views.response.rect;
         if training {
-            // The buttons that lead on are there.
+            // Keeps notifications off the wizard's navigation buttons.
             place.max.y -= crate::panels::train::FOOT;
         }
-        self.notices.show(&ctx, place);
-        self.carry_out(&ctx);
+        self.notifications.show(&ctx, place);
+        self.execute_commands(&ctx);
     }
 
     fn on_exit(&mut self) {

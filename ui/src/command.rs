@@ -1,88 +1,88 @@
-//! Everything the window can be told to do. One list feeds menus, shortcuts and the palette; views only send these.
+//! All commands of the window. One list feeds the menus, shortcuts and the palette; views only send commands.
 
-use crate::correct::tools::{Deed, Tool};
+use crate::correct::tools::{EditAction, Tool};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 
-/// One thing to do.
+/// A command of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Ask for files and open them.
+    /// Choose files and open them.
     Open,
     /// Open the bundled sample.
     OpenSample,
-    /// Ask for a label image of the stack on screen.
+    /// Choose a label image for the active document.
     OpenLabels,
-    /// Ask for a label image to compare with.
+    /// Choose a label image as ground truth.
     OpenTruth,
-    /// Close the stack on screen.
+    /// Close the active document.
     Close,
-    /// Predict the stack on screen.
+    /// Predict the active document.
     Predict,
-    /// Predict every open stack.
+    /// Predict all open documents.
     PredictAll,
-    /// Teach a model.
+    /// Open the training wizard.
     Train,
-    /// Cancel the job that runs.
+    /// Cancel the running job.
     Cancel,
     /// One slice up.
     NextSlice,
     /// One slice down.
     PreviousSlice,
-    /// One time point on.
+    /// Next time point.
     NextTime,
-    /// One time point back.
+    /// Previous time point.
     PreviousTime,
-    /// Play through the slices, or stop.
+    /// Start or stop playback of the slices.
     Play,
-    /// Fit every view.
+    /// Fit the stack into all views.
     Fit,
-    /// Contrast limits from the slice on screen.
+    /// Set the contrast limits from the current slice.
     AutoContrast,
     /// Show or hide labels.
     ToggleLabels,
-    /// Outlines, fill, both.
+    /// Cycle through outline, fill and both.
     NextLabelStyle,
-    /// Show or hide the probability.
+    /// Show or hide the predicted map.
     ToggleMap,
     /// Show or hide the crosshair.
     ToggleCrosshair,
     /// Show or hide the scale bar.
     ToggleScaleBar,
-    /// Compare halves by a line to drag.
+    /// Compare with and without overlays left and right of a draggable line.
     ToggleSwipe,
-    /// Draw a line and see the values along it.
+    /// Draw a line and plot the values along it.
     ToggleRuler,
-    /// Save the picture on screen.
+    /// Save a screenshot.
     Screenshot,
-    /// Save the table of objects.
+    /// Save the object table.
     SaveTable,
-    /// Measure the objects of the labels on screen again.
+    /// Measure the objects of the current labels.
     Measure,
     /// Show or hide the list of stacks.
     ToggleLibrary,
-    /// Show or hide the panel of tasks.
+    /// Show or hide the task panel.
     ToggleTasks,
-    /// Show or hide jobs and profiler.
+    /// Show or hide the profiler.
     ToggleProfiler,
     /// Show or hide the 3-D view.
     Toggle3d,
-    /// Views as they were at first.
+    /// Restore the default layout and settings.
     ResetLayout,
-    /// The next of system, light, dark.
+    /// Cycle through the system, light and dark theme.
     NextTheme,
-    /// Everything one can do, by name.
+    /// Open the command palette.
     Palette,
-    /// Every shortcut on one sheet.
+    /// Show the keyboard shortcuts.
     Shortcuts,
-    /// Version, licence.
+    /// Show version and licence.
     About,
-    /// End.
+    /// Quit the application.
     Quit,
-    /// Take a tool in hand to correct labels with.
+    /// Select a tool for correcting labels.
     Tool(Tool),
-    /// Correct labels, save them, use them.
-    Correct(Deed),
+    /// Run an edit action of the correction panel.
+    Correct(EditAction),
 }
 
 const fn plain(key: Key) -> Option<KeyboardShortcut> {
@@ -98,7 +98,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 }
 
 impl Command {
-    /// Every command, in the order of the sheet.
+    /// All commands, in the order of the shortcuts dialog.
     pub const ALL: [Command; 58] = [
         Command::Open,
         Command::OpenSample,
@@ -136,47 +136,47 @@ impl Command {
         Command::Shortcuts,
         Command::About,
         Command::Quit,
-        Command::Tool(Tool::Look),
+        Command::Tool(Tool::Navigate),
         Command::Tool(Tool::Paint),
         Command::Tool(Tool::Erase),
         Command::Tool(Tool::Fill),
         Command::Tool(Tool::Pick),
         Command::Tool(Tool::Merge),
         Command::Tool(Tool::Split),
-        Command::Correct(Deed::Undo),
-        Command::Correct(Deed::Redo),
-        Command::Correct(Deed::Save),
-        Command::Correct(Deed::Export),
-        Command::Correct(Deed::NewLabel),
-        Command::Correct(Deed::Delete),
-        Command::Correct(Deed::Apply),
-        Command::Correct(Deed::Drop),
-        Command::Correct(Deed::Interpolate),
-        Command::Correct(Deed::Grow),
-        Command::Correct(Deed::Shrink),
-        Command::Correct(Deed::FillHoles),
-        Command::Correct(Deed::Larger),
-        Command::Correct(Deed::Smaller),
-        Command::Correct(Deed::Ball),
+        Command::Correct(EditAction::Undo),
+        Command::Correct(EditAction::Redo),
+        Command::Correct(EditAction::Save),
+        Command::Correct(EditAction::Export),
+        Command::Correct(EditAction::NewLabel),
+        Command::Correct(EditAction::Delete),
+        Command::Correct(EditAction::Apply),
+        Command::Correct(EditAction::ClearSelection),
+        Command::Correct(EditAction::Interpolate),
+        Command::Correct(EditAction::Grow),
+        Command::Correct(EditAction::Shrink),
+        Command::Correct(EditAction::FillHoles),
+        Command::Correct(EditAction::EnlargeBrush),
+        Command::Correct(EditAction::ShrinkBrush),
+        Command::Correct(EditAction::ToggleBall),
     ];
 
-    /// What it is called.
+    /// Title in menus and the palette.
     pub fn title(self) -> &'static str {
         match self {
             Command::Open => "Open…",
             Command::OpenSample => "Open the sample",
             Command::OpenLabels => "Add labels…",
-            Command::OpenTruth => "Compare with truth…",
+            Command::OpenTruth => "Compare with ground truth…",
             Command::Close => "Close stack",
             Command::Predict => "Predict",
             Command::PredictAll => "Predict all open stacks",
-            Command::Train => "Teach a model…",
+            Command::Train => "Train a model…",
             Command::Cancel => "Cancel job",
             Command::NextSlice => "Next slice",
             Command::PreviousSlice => "Previous slice",
             Command::NextTime => "Next time point",
             Command::PreviousTime => "Previous time point",
-            Command::Play => "Play through slices",
+            Command::Play => "Play slices",
             Command::Fit => "Fit views",
             Command::AutoContrast => "Automatic contrast",
             Command::ToggleLabels => "Show labels",
@@ -188,7 +188,7 @@ impl Command {
             Command::ToggleRuler => "Line profile",
             Command::Screenshot => "Save picture…",
             Command::SaveTable => "Save table…",
-            Command::Measure => "Measure objects again",
+            Command::Measure => "Measure objects",
             Command::ToggleLibrary => "Show stacks",
             Command::ToggleTasks => "Show tasks",
             Command::ToggleProfiler => "Show profiler",
@@ -200,11 +200,11 @@ impl Command {
             Command::About => "About Cytoscope",
             Command::Quit => "Quit",
             Command::Tool(tool) => tool.title(),
-            Command::Correct(deed) => deed.title(),
+            Command::Correct(action) => action.title(),
         }
     }
 
-    /// Its icon.
+    /// Icon, as a glyph of the icon font.
     pub fn icon(self) -> &'static str {
         match self {
             Command::Open => icon::FOLDER_OPEN,
@@ -244,11 +244,11 @@ impl Command {
             Command::About => icon::INFO,
             Command::Quit => icon::SIGN_OUT,
             Command::Tool(tool) => tool.icon(),
-            Command::Correct(deed) => deed.icon(),
+            Command::Correct(action) => action.icon(),
         }
     }
 
-    /// Its keys.
+    /// Keyboard shortcut, if any.
     pub fn shortcut(self) -> Option<KeyboardShortcut> {
         match self {
             Command::Open => command(Key::O),
@@ -284,15 +284,15 @@ impl Command {
             Command::Shortcuts => plain(Key::Questionmark),
             Command::Quit => command(Key::Q),
             Command::Tool(tool) => plain(tool.key()),
-            Command::Correct(deed) => deed.shortcut(),
+            Command::Correct(action) => action.shortcut(),
             Command::Measure | Command::ResetLayout | Command::NextTheme | Command::About => None,
         }
     }
 
-    /// Other keys that do the same.
+    /// Alternative shortcut for the same command.
     pub fn other_shortcut(self) -> Option<KeyboardShortcut> {
         match self {
-            Command::Correct(deed) => deed.other_shortcut(),
+            Command::Correct(action) => action.other_shortcut(),
             _ => None,
         }
     }

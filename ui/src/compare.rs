@@ -1,4 +1,4 @@
-//! Labels against truth: which objects were matched, missed, or found where there are none.
+//! Compares labels with ground truth: which objects are matched, missed or false.
 
 use crate::data::plane::{Orientation, PlaneAt, Values};
 use crate::data::source::{Cancel, PlaneSource};
@@ -10,62 +10,62 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Labels of an image told apart by colour; larger ones are grey.
+/// Size limit of the colour table; labels above it are grey.
 const MAX_LABELS: usize = 1 << 22;
 
-/// Comparisons kept: of some stacks and time points that one goes back to. Each correction makes another.
+/// Number of cached comparisons. Each correction adds another.
 const MAX_KEPT: usize = 8;
 
-/// What is compared, and how.
+/// Key of a comparison: its images and options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Subject {
-    /// Which labels, which truth, which time point.
+    /// Source ids of labels and ground truth, and the time point.
     images: [u64; 3],
     /// True objects of fewer voxels are ignored.
     ignore_below_voxels: u64,
 }
 
-/// How labels and truth agree.
+/// Scores of labels against ground truth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agreement {
     /// Scores at an IoU of [`FOUND_IOU`].
     pub matching: Matching,
-    /// Merges, splits, misses and false objects, by size.
+    /// Merges, splits, misses and false objects, by object size.
     pub errors: ErrorSummary,
     /// True objects ignored for their size.
     pub ignored_true: usize,
-    /// Predicted objects ignored because they mostly lie on those.
+    /// Predicted objects ignored because they mostly overlap ignored true objects.
     pub ignored_predictions: usize,
 }
 
-/// What a comparison came to.
+/// A finished comparison.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     of: Subject,
     /// The scores, or why there are none.
     pub result: Result<Agreement, String>,
-    /// Kept for another limit of size. Only the latest comparison has them.
+    /// Kept for recomputing with another size limit. Only the latest comparison has them.
     overlaps: Option<Arc<Overlaps>>,
     labels: Arc<Vec<[u8; 3]>>,
     truth: Arc<Vec<[u8; 3]>>,
 }
 
-/// Compares off the window's thread.
+/// Runs comparisons on worker threads and caches the results.
 pub struct Compare {
     sender: Sender<Comparison>,
     receiver: Receiver<Comparison>,
-    /// The latest ones, oldest first.
+    /// Cached comparisons, oldest first.
     done: VecDeque<Comparison>,
-    under_way: Option<(Subject, Arc<Cancel>)>,
-    /// Colours tell matched, unmatched and ignored objects.
+    in_progress: Option<(Subject, Arc<Cancel>)>,
+    /// Whether labels are coloured as matched, unmatched or ignored.
     pub colored: bool,
-    /// True objects of fewer voxels are ignored, and predictions that mostly lie on them.
+    /// True objects with fewer voxels are ignored, and predicted objects that mostly overlap them.
     pub ignore_below_voxels: u64,
     wake: Arc<Mutex<Box<dyn Fn() + Send>>>,
 }
 
 impl Compare {
-    /// Calls `wake` whenever a comparison has come.
+    /// `wake` is called whenever a comparison is done.
     pub fn new(wake: impl Fn() + Send + 'static) -> Self {
         let (sender, receiver) = channel();
         let wake: Box<dyn Fn() + Send> = Box::new(wake);
@@ -73,7 +73,7 @@ impl Compare {
             sender,
             receiver,
             done: VecDeque::new(),
-            under_way: None,
+            in_progress: None,
             colored: true,
             ignore_below_voxels: 0,
             wake: Arc::new(Mutex::new(wake)),
@@ -89,7 +89,7 @@ impl Compare {
         }
     }
 
-    /// A document's comparison, once it is there.
+    /// The comparison of a document, once it is done.
     pub fn of(&self, document: &Document) -> Option<&Comparison> {
         let of = self.subject(document)?;
         self.done.iter().find(|c| c.of == of)
@@ -101,11 +101,11 @@ impl Compare {
         Some(Subject { images, ignore_below_voxels: self.ignore_below_voxels })
     }
 
-    /// Brings a document's colours up to its labels and truth, and begins to compare them where they are new.
+    /// Updates the label colours of a document and starts a comparison if its labels or ground truth are new.
     pub fn update(&mut self, document: &mut Document) {
-        let come: Vec<Comparison> = self.receiver.try_iter().collect();
-        for comparison in come {
-            self.under_way.take_if(|(of, _)| *of == comparison.of);
+        let finished: Vec<Comparison> = self.receiver.try_iter().collect();
+        for comparison in finished {
+            self.in_progress.take_if(|(of, _)| *of == comparison.of);
             self.keep(comparison);
         }
         let (Some(of), Some(labels), Some(truth)) =
@@ -114,8 +114,8 @@ impl Compare {
             document.overlays.iter_mut().for_each(|o| o.labels.colors = None);
             return;
         };
-        if self.of(document).is_none() && self.under_way.as_ref().is_none_or(|(u, _)| *u != of) {
-            if let Some((_, cancel)) = self.under_way.take() {
+        if self.of(document).is_none() && self.in_progress.as_ref().is_none_or(|(u, _)| *u != of) {
+            if let Some((_, cancel)) = self.in_progress.take() {
                 cancel.cancel();
             }
             let sources = [Arc::clone(&labels.source), Arc::clone(&truth.source)];
@@ -145,7 +145,7 @@ impl Compare {
     ) {
         let known = self.done.iter().find(|c| c.of.images == of.images).and_then(|c| c.overlaps.clone());
         let cancel = Arc::new(Cancel::default());
-        self.under_way = Some((of, Arc::clone(&cancel)));
+        self.in_progress = Some((of, Arc::clone(&cancel)));
         let (sender, wake) = (self.sender.clone(), Arc::clone(&self.wake));
         rayon::spawn(move || {
             let overlaps = match known {
@@ -158,7 +158,7 @@ impl Compare {
                     Comparison { of, result: Err(error), overlaps: None, labels: Arc::default(), truth: Arc::default() }
                 }
             };
-            // A receiver that is gone means that the window is gone.
+            // Sending fails only if the window is closed.
             let _ = sender.send(comparison);
             wake.lock().unwrap_or_else(PoisonError::into_inner)();
         });
@@ -185,7 +185,7 @@ fn compare(
             };
             match sources[i].plane(&at, cancel).map_err(|e| e.to_string())?.values {
                 Values::Labels(labels) => Ok(labels),
-                _ => Err("this is no label image".to_owned()),
+                _ => Err("not a label image".to_owned()),
             }
         };
         overlaps.add(&plane(1)?, &plane(0)?).map_err(|e| e.to_string())?;
@@ -195,11 +195,11 @@ fn compare(
 
 fn agreement(of: Subject, overlaps: Arc<Overlaps>, grid: Grid) -> Comparison {
     let counted = overlaps.ignoring_below(of.ignore_below_voxels);
-    // Truth first, as the overlaps have it.
+    // Pairs of true and predicted label, in the order of the overlaps.
     let pairs = counted.matched(FOUND_IOU);
-    let table = |matched: Vec<u32>, otherwise: [u8; 3], all: &BTreeMap<u32, u64>, kept: &BTreeMap<u32, u64>| {
-        let most = all.keys().next_back().copied().unwrap_or(0) as usize;
-        let mut colors = vec![otherwise; most.saturating_add(1).clamp(1 << 16, MAX_LABELS)];
+    let table = |matched: Vec<u32>, default_color: [u8; 3], all: &BTreeMap<u32, u64>, kept: &BTreeMap<u32, u64>| {
+        let max_label = all.keys().next_back().copied().unwrap_or(0) as usize;
+        let mut colors = vec![default_color; max_label.saturating_add(1).clamp(1 << 16, MAX_LABELS)];
         let ignored = all.keys().copied().filter(|label| !kept.contains_key(label));
         let special = matched.into_iter().map(|l| (l, theme::MATCHED)).chain(ignored.map(|l| (l, theme::IGNORED)));
         for (label, color) in special {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_comparisons_are_kept_and_no_more() {
+    fn only_the_latest_comparisons_are_cached() {
         let mut compare = Compare::new(|| {});
         let one = |n: u64| Comparison {
             of: subject(n, 0),
@@ -245,7 +245,7 @@ mod tests {
             truth: Arc::default(),
         };
         (0..100).for_each(|n| compare.keep(one(n)));
-        // The same again takes no other's place.
+        // Repeating one comparison evicts no other.
         (0..100).for_each(|_| compare.keep(one(99)));
         let kept: Vec<u64> = compare.done.iter().map(|c| c.of.images[0]).collect();
         assert_eq!(kept, (100 - MAX_KEPT as u64..100).collect::<Vec<_>>());
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn objects_are_matched_missed_or_false() {
         let mut overlaps = Overlaps::new();
-        // Truth 1 is found as 7, truth 2 is missed, 9 is found where there is none.
+        // True object 1 is found as 7, 2 is missed, 9 is a false object.
         overlaps.add(&[1, 1, 1, 0, 2, 2, 0, 0], &[7, 7, 0, 0, 0, 0, 9, 9]).unwrap();
         let comparison = agreement(subject(0, 0), Arc::new(overlaps), GRID);
         assert_eq!((comparison.labels[7], comparison.labels[9]), (theme::MATCHED, theme::FALSE_ONE));
@@ -266,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn small_true_objects_and_what_lies_on_them_are_left_out() {
+    fn small_true_objects_and_predictions_on_them_are_ignored() {
         let mut overlaps = Overlaps::new();
-        // Truth 1 has 4 voxels and is found as 7; truth 2 has 2, and prediction 9 has 2 of its 3 voxels on it.
+        // True object 1 has 4 voxels and is found as 7; 2 has 2 voxels, and prediction 9 has 2 of its 3 voxels on it.
         overlaps.add(&[1, 1, 1, 1, 0, 2, 2, 0], &[7, 7, 7, 0, 0, 9, 9, 9]).unwrap();
         let overlaps = Arc::new(overlaps);
         let all = agreement(subject(0, 2), Arc::clone(&overlaps), GRID).result.unwrap();

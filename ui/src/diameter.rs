@@ -1,4 +1,4 @@
-//! The diameter of a document's objects: estimated or given, and drawn as a ring on the image.
+//! Object diameter of a document: estimated or set by the user, and drawn as a ring on the image.
 
 use crate::app::Workbench;
 use crate::panels::{Task as PanelTask, heading, weak};
@@ -9,17 +9,17 @@ use cytoscope_pipeline::{DiameterJob, DiameterRequest, DiameterUnit, ObjectDiame
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
-/// What is known of the diameter of a document's objects.
+/// Object diameter settings of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ObjectSize {
-    /// What predictions are asked for.
+    /// Diameter requested for predictions.
     pub request: DiameterRequest,
-    /// What the last estimate or prediction found.
+    /// Result of the last estimate or prediction.
     pub found: Option<ObjectDiameter>,
 }
 
 impl ObjectSize {
-    /// The diameter to draw: the one given, else the last one found.
+    /// The diameter to draw: the requested one, or else the last estimate.
     pub fn shown(&self) -> Option<f64> {
         match self.request {
             DiameterRequest::Given(diameter) => Some(diameter),
@@ -29,7 +29,7 @@ impl ObjectSize {
 }
 
 impl Workbench {
-    /// The control of the object diameter, for models that bring objects to one.
+    /// Draws the object diameter control, for models that rescale objects to a nominal diameter.
     pub(crate) fn diameter_control(&mut self, ui: &mut Ui, id: u64, card: &ModelCard) {
         let Some(nominal_um) = card.object_diameter_um else { return };
         heading(ui, "Object diameter");
@@ -46,7 +46,7 @@ impl Workbench {
             {
                 size.request = DiameterRequest::Auto;
             }
-            if ui.selectable_label(!is_auto, "Given").clicked() && is_auto {
+            if ui.selectable_label(!is_auto, "Manual").clicked() && is_auto {
                 size.request = DiameterRequest::Given(size.found.map_or(nominal_um, |found| found.diameter));
             }
             if let DiameterRequest::Given(diameter) = &mut size.request {
@@ -77,11 +77,11 @@ impl Workbench {
             document.object_size = size;
         }
         if estimate {
-            self.start_estimate(id);
+            self.start_diameter_estimate(id);
         }
     }
 
-    /// The diameter in units of the document's voxel size that is drawn on the image, while predictions are set up.
+    /// The diameter of the ring on the image, in units of the document's voxel size, while the Predict panel is open.
     pub(crate) fn ring(&self) -> Option<f64> {
         let is_set_up = self.panels.task == PanelTask::Predict && self.settings.show_tasks;
         let has_nominal = self.model().is_some_and(|card| card.object_diameter_um.is_some());
@@ -93,7 +93,7 @@ impl Workbench {
         self.work.jobs.iter().find(is_of)
     }
 
-    fn start_estimate(&mut self, id: u64) {
+    fn start_diameter_estimate(&mut self, id: u64) {
         let Some(mut prediction) = self.prediction_job(id) else { return };
         prediction.diameter = DiameterRequest::Auto;
         let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
@@ -102,12 +102,12 @@ impl Workbench {
                 let title = format!("{name} · object diameter");
                 self.work.run(DiameterJob::KIND, title, Purpose::Diameter { document: id }, job, Vec::new());
             }
-            Err(error) => self.notices.error("The diameter cannot be estimated", error.to_string()),
+            Err(error) => self.notifications.error("The diameter cannot be estimated", error.to_string()),
         }
     }
 
-    /// Takes the report of an estimate; gives back one of another job.
-    pub(crate) fn take_estimate(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
+    /// Handles the report of an estimate; returns the report if it belongs to another job.
+    pub(crate) fn handle_estimate(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
         let job = self.work.jobs.iter().find(|j| j.id == id);
         let Some(Purpose::Diameter { document }) = job.map(|j| j.purpose.clone()) else { return Some(report) };
         match serde_json::from_value::<ObjectDiameter>(report) {
@@ -119,7 +119,7 @@ impl Workbench {
                     }
                 }
             }
-            Err(error) => self.notices.error("The diameter could not be estimated", error.to_string()),
+            Err(error) => self.notifications.error("The diameter could not be estimated", error.to_string()),
         }
         None
     }

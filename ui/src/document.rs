@@ -1,6 +1,6 @@
-//! An open stack: its channels, what lies over it, and where one looks.
+//! An open stack with its channels, overlays, cursor and cameras.
 
-use crate::data::composite::{Blending, ColorMap, Intensity, LabelLook};
+use crate::data::composite::{Blending, ColorMap, Intensity, LabelDisplay};
 use crate::data::histogram::Histogram;
 use crate::data::loader::SourceId;
 use crate::data::plane::Orientation;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An id nothing else has.
+/// A new unique id.
 pub fn fresh_id() -> SourceId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Colours of channels where the file names none, by how many there are.
+/// Default colours of the channels of multi-channel stacks.
 const CHANNEL_MAPS: [ColorMap; 6] = [
     ColorMap::Tint([60, 220, 90]),
     ColorMap::Tint([235, 70, 220]),
@@ -30,143 +30,143 @@ const CHANNEL_MAPS: [ColorMap; 6] = [
     ColorMap::Tint([90, 130, 255]),
 ];
 
-/// Channels shown at first.
+/// Number of channels that are visible initially.
 const SHOWN_CHANNELS: usize = 3;
 
-/// A channel and how it is shown.
+/// A channel with its display settings.
 #[derive(Debug, Clone)]
 pub struct ChannelView {
-    /// Its name in the file, or its number.
+    /// Name from the file, or "Channel" and its index.
     pub name: String,
-    /// Whether it is shown.
+    /// Whether it is visible.
     pub visible: bool,
-    /// How.
-    pub look: Intensity,
-    /// Limits are still to be taken from the first plane that comes.
+    /// Display settings.
+    pub display: Intensity,
+    /// Whether contrast limits are still to be set from the first loaded plane.
     pub wants_limits: bool,
-    /// Of the plane on screen.
+    /// Histogram of the displayed plane.
     pub histogram: Option<Histogram>,
 }
 
-/// What an overlay is.
+/// Kind of an overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Objects found.
+    /// Predicted or corrected labels.
     Labels,
-    /// Objects as they are known to be.
+    /// Ground truth labels.
     Truth,
-    /// The network's output.
+    /// Output map of the network.
     Map,
-    /// The network's output, still growing.
+    /// Partial output map of a running prediction.
     Live,
 }
 
-/// Something shown over the stack, on the same grid.
+/// An image shown over the stack, on the same grid.
 pub struct Overlay {
-    /// What it is.
+    /// Kind of the overlay.
     pub role: Role,
-    /// Its file's name.
+    /// File name for display.
     pub name: String,
-    /// Where it is kept.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Whether it is shown.
+    /// Whether it is visible.
     pub visible: bool,
-    /// Planes.
+    /// Source of its planes.
     pub source: Arc<dyn PlaneSource>,
-    /// Identifies them.
+    /// Id of the source.
     pub source_id: SourceId,
-    /// How labels are drawn.
-    pub labels: LabelLook,
-    /// How intensities are shown.
-    pub look: Intensity,
-    /// Channels.
+    /// Display settings of labels.
+    pub labels: LabelDisplay,
+    /// Display settings of intensities.
+    pub display: Intensity,
+    /// Number of channels.
     pub channels: usize,
-    /// Time points.
+    /// Number of time points.
     pub times: usize,
 }
 
 impl Overlay {
-    /// Whether it holds labels.
+    /// Whether it is a label image.
     pub fn is_labels(&self) -> bool {
         matches!(self.role, Role::Labels | Role::Truth)
     }
 
-    /// How a probability map is shown over a stack.
-    pub fn map_look() -> Intensity {
+    /// Default display settings of maps.
+    pub fn map_display() -> Intensity {
         Intensity { map: ColorMap::Magma, low: 0.0, high: 1.0, gamma: 1.0, opacity: 0.6, blending: Blending::Additive }
     }
 }
 
-/// Where a view looks, in µm of the cut.
+/// Position and zoom of a slice view.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Camera {
-    /// Down and across, of the middle of the view.
+    /// Slice position (down, right) at the centre of the view, in µm.
     pub center_um: [f64; 2],
-    /// Points on screen a µm.
+    /// Screen points per µm.
     pub points_per_um: f64,
 }
 
-/// Why a file could not be opened beside or over another.
+/// Why an overlay could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file itself.
+    /// The file cannot be read.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// Another grid than the stack's.
-    #[error("{name} has {got} voxels (Z × Y × X), the stack has {expected}: open it as a stack of its own")]
+    /// The file's grid differs from the stack's.
+    #[error("{name} has {got} voxels (Z × Y × X), the stack has {expected}: open it as a separate stack")]
     Grid {
-        /// The file.
+        /// File name.
         name: String,
-        /// Its extents.
+        /// Extents of the file.
         got: String,
-        /// The stack's.
+        /// Extents of the stack.
         expected: String,
     },
 }
 
 /// An open stack.
 pub struct Document {
-    /// Its id.
+    /// Id of the document and of its plane source.
     pub id: SourceId,
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its file's name.
+    /// File name for display.
     pub name: String,
-    /// The opened file.
+    /// Opened image file.
     pub image: Image,
-    /// Extents.
+    /// Extents of the stack.
     pub extents: Extents,
-    /// Voxel size Z, Y, X in µm; 1 where the file does not say.
+    /// Voxel size Z, Y, X in µm; 1 where the file does not state it.
     pub voxel_um: [f64; 3],
-    /// Whether the file says all of it.
+    /// Whether the file states the complete voxel size.
     pub voxel_known: bool,
-    /// How the objects on screen were made, in µm of this stack, where a prediction of this window said it.
+    /// Segmentation options of the shown labels, in µm of this stack, if a prediction of this window reported them.
     pub segment: Option<SegmentOptions>,
-    /// Diameter of its objects.
+    /// Object diameter settings.
     pub object_size: crate::diameter::ObjectSize,
-    /// Planes of intensities.
+    /// Source of the intensity planes.
     pub source: Arc<dyn PlaneSource>,
-    /// Channels.
+    /// Number of channels.
     pub channels: Vec<ChannelView>,
-    /// Labels, maps, truth.
+    /// Overlays: maps, ground truth and labels, lowest first.
     pub overlays: Vec<Overlay>,
-    /// Voxel Z, Y, X that all views share.
+    /// Crosshair position (voxel Z, Y, X), shared by all views.
     pub cursor: [usize; 3],
-    /// Time point.
+    /// Current time point.
     pub time: usize,
-    /// Where each of [`Orientation::ALL`] looks; `None` fits it.
+    /// Cameras of [`Orientation::ALL`]; `None` fits the slice into the view.
     pub cameras: [Option<Camera>; 3],
-    /// The label chosen in image or table.
+    /// The label selected in image or table.
     pub selected: Option<u32>,
-    /// Measured objects.
+    /// Table of measured objects.
     pub results: Option<Results>,
-    /// The file that the labels on screen were saved to, where it is not the one they came from.
+    /// File that the shown labels were saved to, if it differs from the one they were loaded from.
     pub saved_labels: Option<PathBuf>,
-    /// The labels were saved after these were measured.
+    /// Whether the labels were saved after the table was measured.
     pub table_old: bool,
-    /// Axes given by hand.
+    /// Axes set by the user.
     pub axes: Option<Axes>,
-    /// What a task marks in the views.
+    /// Selected points and lines drawn in the views.
     pub marks: crate::views::pen::Marks,
 }
 
@@ -175,7 +175,7 @@ fn zyx_text([z, y, x]: [usize; 3]) -> String {
 }
 
 impl Document {
-    /// Opens a stack: headers only. Meant for another thread than the window's.
+    /// Opens a stack and reads its headers. Call it from a worker thread.
     ///
     /// # Errors
     /// [`FormatError`] if the file cannot be opened.
@@ -212,14 +212,14 @@ impl Document {
         })
     }
 
-    /// Opens a file to be shown over this stack.
+    /// Opens a file as an overlay of a stack with extents `zyx`.
     ///
     /// # Errors
-    /// [`OpenError`] if it cannot be opened, or has another grid.
+    /// [`OpenError`] if the file cannot be opened or its grid differs.
     pub fn overlay(path: &Path, role: Role, zyx: [usize; 3], axes: Option<Axes>) -> Result<Overlay, OpenError> {
         let open = |axes| cytoscope_formats::open(path, &OpenOptions { axes, ..OpenOptions::default() });
         let mut image = open(None)?;
-        // A file with the same wrong axes as its stack.
+        // The file may declare the same wrong axes as its stack.
         if Extents::of(image.meta()).zyx != zyx
             && let Some(again) = axes.and_then(|a| open(Some(a)).ok())
         {
@@ -236,14 +236,14 @@ impl Document {
             visible: role != Role::Map,
             source: Arc::new(FileSource::new(image, matches!(role, Role::Labels | Role::Truth))),
             source_id: fresh_id(),
-            labels: LabelLook::default(),
-            look: Overlay::map_look(),
+            labels: LabelDisplay::default(),
+            display: Overlay::map_display(),
             channels: extents.channels,
             times: extents.times,
         })
     }
 
-    /// Puts an overlay on top; one of the same role makes way.
+    /// Adds an overlay in place of one with the same role.
     pub fn put(&mut self, overlay: Overlay) {
         if overlay.role == Role::Labels {
             self.saved_labels = None;
@@ -257,46 +257,46 @@ impl Document {
         });
     }
 
-    /// The file of the labels on screen.
+    /// File of the shown labels.
     pub fn labels_path(&self) -> Option<&Path> {
         let overlay = self.of_role(Role::Labels)?;
         Some(self.saved_labels.as_ref().unwrap_or(&overlay.path))
     }
 
-    /// The overlay of a role.
+    /// The overlay with this role.
     pub fn of_role(&self, role: Role) -> Option<&Overlay> {
         self.overlays.iter().find(|o| o.role == role)
     }
 
-    /// The overlay of a role.
+    /// The overlay with this role.
     pub fn of_role_mut(&mut self, role: Role) -> Option<&mut Overlay> {
         self.overlays.iter_mut().find(|o| o.role == role)
     }
 
-    /// Whether it has more than one slice.
+    /// Whether the stack has more than one slice.
     pub fn is_3d(&self) -> bool {
         self.extents.zyx[0] > 1
     }
 
-    /// Moves along an axis (0 = Z, 1 = Y, 2 = X), staying inside.
+    /// Moves the crosshair along an axis (0 = Z, 1 = Y, 2 = X), clamped to the stack.
     pub fn step(&mut self, axis: usize, by: i64) {
         let n = self.extents.zyx[axis] as i64;
         self.cursor[axis] = (self.cursor[axis] as i64 + by).clamp(0, (n - 1).max(0)) as usize;
     }
 
-    /// Moves through time, staying inside.
+    /// Moves to another time point, clamped to the series.
     pub fn step_time(&mut self, by: i64) {
         let n = self.extents.times as i64;
         self.time = (self.time as i64 + by).clamp(0, (n - 1).max(0)) as usize;
     }
 
-    /// Height and width in µm of a cut.
-    pub fn cut_um(&self, orientation: Orientation) -> [f64; 2] {
+    /// Height and width of a slice in µm.
+    pub fn slice_size_um(&self, orientation: Orientation) -> [f64; 2] {
         let [_, rows, columns] = orientation.axes();
         [rows, columns].map(|a| self.extents.zyx[a] as f64 * self.voxel_um[a])
     }
 
-    /// Chooses a label, in image and table.
+    /// Selects a label in image and table; 0 and `None` clear the selection.
     pub fn select(&mut self, label: Option<u32>) {
         self.selected = label.filter(|l| *l > 0);
         for overlay in self.overlays.iter_mut().filter(|o| o.role == Role::Labels) {
@@ -304,7 +304,7 @@ impl Document {
         }
     }
 
-    /// Extents, type and voxel size in a line.
+    /// Extents, sample type and voxel size in one line.
     pub fn summary(&self) -> String {
         let [z, y, x] = self.voxel_um;
         let voxel =
@@ -315,7 +315,7 @@ impl Document {
     }
 }
 
-/// A file's name for people.
+/// The file name of a path for display.
 pub fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
 }
@@ -350,7 +350,7 @@ fn channel_views(meta: &ImageMeta, extents: Extents) -> Vec<ChannelView> {
             ChannelView {
                 name,
                 visible: if is_rgb { c % extents.samples < 3 } else { c < SHOWN_CHANNELS },
-                look: Intensity {
+                display: Intensity {
                     map,
                     low: if byte_rgb { 0.0 } else { low },
                     high: if byte_rgb { 255.0 } else { high },

@@ -1,11 +1,11 @@
-//! What follows when files have opened and jobs have ended.
+//! Handles opened files and finished jobs, and starts predictions and segmentations.
 
 use crate::app::Workbench;
-use crate::data::composite::LabelLook;
-use crate::data::grown::{LiveSource, PreviewSource};
+use crate::data::composite::LabelDisplay;
+use crate::data::live::{LiveSource, PreviewSource};
 use crate::document::{Document, Overlay, Role, file_name, fresh_id};
-use crate::measured::table_name;
-use crate::opener::{Ask, Opened, ProfileFormat};
+use crate::measure::table_name;
+use crate::opener::{FileRequest, OpenerResult, ProfileFormat};
 use crate::work::Outcome;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
@@ -15,35 +15,35 @@ use cytoscope_pipeline::{PredictJob, PredictOutcome, SegmentJob, SegmentReport, 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The folder of results beside a stack.
+/// Name of the results folder beside a stack.
 pub const RESULTS_FOLDER: &str = "cytoscope";
 
-/// What labels are called that were made anew and not kept.
-pub(crate) const PREVIEW_NAME: &str = "Objects, not kept yet";
+/// Name of the label overlay of a segmentation preview.
+pub(crate) const PREVIEW_NAME: &str = "Preview, not saved yet";
 
-/// Time points, slices: what a file that opened is most likely wrong about, if it has many channels and one slice.
+/// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
 const MANY_CHANNELS: usize = 8;
 
 impl Workbench {
-    pub(crate) fn take_opened(&mut self, opened: Opened) {
+    pub(crate) fn handle_opened(&mut self, opened: OpenerResult) {
         match opened {
-            Opened::Document(document) => {
+            OpenerResult::Document(document) => {
                 self.settings.opened(&document.path);
                 let flat_channels = document.extents.channels >= MANY_CHANNELS && document.extents.zyx[0] == 1;
                 if flat_channels && document.axes.is_none() {
-                    self.notices.info(
+                    self.notifications.info(
                         "Are these channels slices?",
                         format!(
-                            "{} says it has {} channels. Its axes can be set in the list of stacks.",
+                            "{} declares {} channels. If they are slices, set its axes in the list of stacks.",
                             document.name, document.extents.channels
                         ),
                     );
                 }
-                // Opened again with other axes, it takes the old one's place.
+                // A stack reopened with other axes replaces the previous document.
                 if let Some(at) = self.documents.iter().position(|d| d.path == document.path) {
                     self.loader.forget(self.documents[at].id);
                     let old = self.documents[at].id;
-                    self.leave_corrections(old, "Corrections are kept");
+                    self.close_corrections(old, "Corrections are kept");
                     self.active = Some(document.id);
                     self.documents[at] = *document;
                 } else {
@@ -55,9 +55,9 @@ impl Workbench {
                     self.continue_prediction(id, &path);
                 }
             }
-            Opened::Overlay { document, overlay } => {
+            OpenerResult::Overlay { document, overlay } => {
                 if overlay.role == Role::Labels {
-                    self.leave_corrections(document, "Other labels are on screen now");
+                    self.close_corrections(document, "Other labels are shown now");
                 }
                 if let Some(document) = self.documents.iter_mut().find(|d| d.id == document) {
                     if let Some(old) = document.of_role(overlay.role) {
@@ -68,57 +68,57 @@ impl Workbench {
                     document.select(selected);
                 }
             }
-            Opened::Table { document, results, old } => {
+            OpenerResult::Table { document, results, old } => {
                 if let Some(document) = self.find(document) {
                     document.results = Some(*results);
                     document.table_old = old;
                 }
             }
-            Opened::Chosen(ask, files) => self.take_chosen(ask, files),
-            Opened::Failed { what, reason, axes_of } => {
+            OpenerResult::Chosen(ask, files) => self.handle_chosen(ask, files),
+            OpenerResult::Failed { what, reason, axes_of } => {
                 if axes_of.is_some() {
-                    self.panels.sheets.axes = axes_of.clone().map(|path| (path, String::new()));
+                    self.panels.dialogs.axes = axes_of.clone().map(|path| (path, String::new()));
                 }
-                self.notices.error(format!("{what} failed"), reason);
+                self.notifications.error(format!("{what} failed"), reason);
             }
-            Opened::Saved(path) => {
-                self.notices.good(format!("Saved {}", file_name(&path)), path.display().to_string());
+            OpenerResult::Saved(path) => {
+                self.notifications.success(format!("Saved {}", file_name(&path)), path.display().to_string());
             }
         }
     }
 
-    fn take_chosen(&mut self, ask: Ask, files: Vec<PathBuf>) {
+    fn handle_chosen(&mut self, ask: FileRequest, files: Vec<PathBuf>) {
         let Some(first) = files.first().cloned() else { return };
         match ask {
-            Ask::Stacks => self.open_paths(&files),
-            Ask::Labels(id) | Ask::Truth(id) => {
-                let role = if matches!(ask, Ask::Labels(_)) { Role::Labels } else { Role::Truth };
+            FileRequest::Stacks => self.open_paths(&files),
+            FileRequest::Labels(id) | FileRequest::Truth(id) => {
+                let role = if matches!(ask, FileRequest::Labels(_)) { Role::Labels } else { Role::Truth };
                 if let Some(document) = self.documents.iter().find(|d| d.id == id) {
                     self.opener.overlay(document, role, first);
                 }
             }
-            Ask::DatasetFolder => {
+            FileRequest::DatasetFolder => {
                 self.settings.dataset_folder = Some(first.clone());
                 if std::mem::take(&mut self.corrections.export_when_chosen) {
                     self.export_pair(first);
                 }
             }
-            Ask::TrainingFolder | Ask::TrainingTable => self.train_on(first),
-            Ask::StartModel => self.start_from_file(first),
-            Ask::Model(format) => self.export_model(format, first),
-            Ask::ResultsFolder => self.panels.predict.out = Some(first),
-            Ask::Picture(of) => self.take_picture(of, first),
-            Ask::LineProfile => {
+            FileRequest::TrainingFolder | FileRequest::TrainingTable => self.train_on(first),
+            FileRequest::StartModel => self.start_from_file(first),
+            FileRequest::Model(format) => self.export_model(format, first),
+            FileRequest::ResultsFolder => self.panels.predict.out = Some(first),
+            FileRequest::Picture(of) => self.take_picture(of, first),
+            FileRequest::LineProfile => {
                 if let Some(text) = self.line_profile_csv() {
                     self.save_file(first, move || Ok(text.into_bytes()));
                 }
             }
-            Ask::Table => {
+            FileRequest::Table => {
                 if let Some(path) = self.document().and_then(|d| d.results.as_ref()).map(|r| r.path.clone()) {
                     self.save_file(first, move || std::fs::read(path).map_err(|e| e.to_string()));
                 }
             }
-            Ask::Profile(format) => {
+            FileRequest::Profile(format) => {
                 if let Some(job) = self.panels.profiler.job(&self.work).cloned() {
                     self.save_file(first, move || match format {
                         ProfileFormat::Trace => {
@@ -132,25 +132,25 @@ impl Workbench {
         }
     }
 
-    /// Shows results that an earlier prediction left beside the stack on screen.
+    /// Shows the results of an earlier prediction of the active document.
     fn find_results(&mut self) {
         let Some(document) = self.document() else { return };
         let folder = self.results_folder(document);
         let Some(stem) = document.path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { return };
-        let there = |name: String| Some(folder.join(name)).filter(|p| p.is_file());
-        // Of maps that several versions wrote, those of the newest.
-        let map = map_files(&stem).into_iter().find_map(there);
+        let existing = |name: String| Some(folder.join(name)).filter(|p| p.is_file());
+        // If several versions wrote maps, the newest is used.
+        let map = map_files(&stem).into_iter().find_map(existing);
         let others =
-            ["labels.tif", "labels.ome.tif", "objects.csv"].iter().filter_map(|end| there(format!("{stem}_{end}")));
+            ["labels.tif", "labels.ome.tif", "objects.csv"].iter().filter_map(|end| existing(format!("{stem}_{end}")));
         let files: Vec<PathBuf> = map.into_iter().chain(others).collect();
         let provenance = folder.join(format!("{stem}_provenance.json"));
         let of_this = provenance.is_file()
             && cytoscope_pipeline::provenance::read(&provenance).is_ok_and(|p| p.input.path == document.path);
-        // Labels corrected by hand go before those predicted.
+        // Corrected labels take precedence over predicted ones.
         let corrected = folder.join(format!("{stem}_corrected_labels.tif"));
         let beside = document.path.parent().is_some_and(|p| p.join(RESULTS_FOLDER) == folder);
         if corrected.is_file() && (of_this || beside) {
-            // And their own table before that of the prediction.
+            // Their own table takes precedence over that of the prediction.
             let table = corrected.with_file_name(table_name(&corrected));
             let measured = table.is_file();
             let is_labels = |p: &PathBuf| file_name(p).contains("_labels.");
@@ -179,7 +179,7 @@ impl Workbench {
         }
     }
 
-    /// Where the results of a stack go.
+    /// The results folder of a document.
     pub(crate) fn results_folder(&self, document: &Document) -> PathBuf {
         if let Some(out) = &self.panels.predict.out {
             return out.clone();
@@ -191,7 +191,7 @@ impl Workbench {
         }
     }
 
-    /// The model chosen, or the first that can be used.
+    /// The selected model, or the first usable one.
     pub(crate) fn model(&self) -> Option<&ModelCard> {
         let name = &self.settings.model;
         let usable = || self.work.models.iter().filter(|m| m.problem.is_none());
@@ -200,7 +200,7 @@ impl Workbench {
 
     pub(crate) fn start_prediction(&mut self, id: u64) {
         let Some(model) = self.model().map(|m| (m.name.clone(), m.title.clone())) else {
-            self.notices.error("There is no model", "Install one: cytoscope import FILE --out PACKAGE");
+            self.notifications.error("No model is installed", "Import one: cytoscope import FILE --out PACKAGE");
             return;
         };
         let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
@@ -209,16 +209,16 @@ impl Workbench {
         }
         let out = self.results_folder(document);
         if let Err(error) = std::fs::create_dir_all(&out) {
-            self.notices
+            self.notifications
                 .error("Results cannot be written", format!("{}: {error}. Choose another folder.", out.display()));
             return;
         }
         let Some(job) = self.prediction_job(id) else { return };
         let title = format!("{} · {}", document.name, model.1);
-        self.predict_and_note(id, title, job);
+        self.predict_queued(id, title, job);
     }
 
-    /// The prediction of a document as the panel asks for it.
+    /// The prediction job of a document with the settings of the panel.
     pub(crate) fn prediction_job(&self, id: u64) -> Option<PredictJob> {
         let document = self.documents.iter().find(|d| d.id == id)?;
         let channel = self.panels.predict.channel.min(document.extents.channels.saturating_sub(1));
@@ -243,7 +243,7 @@ impl Workbench {
         })
     }
 
-    /// Makes objects of the probability on screen again.
+    /// Segments the shown map again; `keep` saves the result, otherwise it is a preview.
     pub(crate) fn start_segmentation(&mut self, id: u64, options: SegmentOptions, keep: bool) {
         let Some(card) = self.model().cloned() else { return };
         let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
@@ -267,52 +267,52 @@ impl Workbench {
         self.work.segment(id, title, job, keep);
     }
 
-    pub(crate) fn take_outcome(&mut self, outcome: Outcome) {
+    pub(crate) fn handle_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Models => {}
             Outcome::Live { document, path, channels, shape_zyx, .. } => {
                 self.show_live(document, &path, channels, shape_zyx);
             }
-            Outcome::Predicted { document, outcome } => self.take_prediction(document, &outcome),
-            Outcome::Segmented { document, kept, report } => self.take_segmentation(document, kept, &report),
+            Outcome::Predicted { document, outcome } => self.handle_prediction(document, &outcome),
+            Outcome::Segmented { document, kept, report } => self.handle_segmentation(document, kept, &report),
             Outcome::Measured { document, report } => {
                 if let Some(record) = report.record {
                     self.tables.insert(report.table.clone(), record);
                 }
                 self.opener.table(document, report.table);
             }
-            Outcome::Told { id, event } => self.take_told(id, event),
-            Outcome::Ran { id, report } => self.take_ran(id, report),
+            Outcome::TrainingEvent { id, event } => self.handle_training_event(id, event),
+            Outcome::Report { id, report } => self.handle_report(id, report),
             Outcome::Failed { title, reason } => {
-                self.drop_idle_live();
-                self.notices.error(format!("{title} failed"), reason);
+                self.remove_idle_live();
+                self.notifications.error(format!("{title} failed"), reason);
             }
             Outcome::WouldOverwrite { title, reason, again } => {
-                self.drop_idle_live();
+                self.remove_idle_live();
                 self.ask_overwrite(title, reason, *again);
             }
-            Outcome::Cancelled { document } => self.drop_live(document),
-            Outcome::Died { reason, lost, again } => {
+            Outcome::Cancelled { document } => self.remove_live(document),
+            Outcome::EngineDied { reason, lost, again } => {
                 let ids: Vec<u64> = self.documents.iter().map(|d| d.id).collect();
-                ids.into_iter().for_each(|id| self.drop_live(id));
+                ids.into_iter().for_each(|id| self.remove_live(id));
                 let lost = match lost.as_slice() {
                     [] => "No job was lost.".to_owned(),
-                    lost => format!("Lost: {}. Everything else is as it was.", lost.join(", ")),
+                    lost => format!("Lost jobs: {}. Nothing else is affected.", lost.join(", ")),
                 };
                 let title = if again { "The engine was restarted" } else { "The engine cannot be started" };
-                self.notices.error(title, format!("It ended by itself ({reason}). {lost}"));
+                self.notifications.error(title, format!("It ended unexpectedly ({reason}). {lost}"));
             }
         }
     }
 
-    /// Takes growing predictions off the stacks that no job works on.
-    fn drop_idle_live(&mut self) {
+    /// Removes live overlays of documents without a running prediction.
+    fn remove_idle_live(&mut self) {
         let idle = |id: &u64| self.work.of_document(*id).is_none();
         let ids: Vec<u64> = self.documents.iter().map(|d| d.id).filter(idle).collect();
-        ids.into_iter().for_each(|id| self.drop_live(id));
+        ids.into_iter().for_each(|id| self.remove_live(id));
     }
 
-    fn drop_live(&mut self, id: u64) {
+    fn remove_live(&mut self, id: u64) {
         let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
         if let Some(live) = document.of_role(Role::Live) {
             self.loader.forget(live.source_id);
@@ -324,55 +324,52 @@ impl Workbench {
         let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
         let zyx = document.extents.zyx;
         if document.overlays.iter().any(|o| o.role == Role::Live && o.path == *path) {
-            self.grown.insert(id);
+            self.updated_live.insert(id);
             return;
         }
-        // A file that is gone already belongs to a job that has just ended.
+        // The file is missing if the job has just ended.
         let Ok(array) = LiveArray::open(path, channels, shape_zyx) else { return };
         document.overlays.iter_mut().filter(|o| o.role == Role::Map).for_each(|o| o.visible = false);
         document.put(Overlay {
             role: Role::Live,
-            name: "Prediction under way".to_owned(),
+            name: "Prediction in progress".to_owned(),
             path: path.to_owned(),
             visible: true,
             source: Arc::new(LiveSource::new(array, zyx)),
             source_id: fresh_id(),
-            labels: LabelLook::default(),
-            look: Overlay::map_look(),
+            labels: LabelDisplay::default(),
+            display: Overlay::map_display(),
             channels,
             times: 1,
         });
     }
 
-    /// Reads planes of predictions that have grown anew, once those before them are on screen: news comes more often than slow
-    /// cuts can be read.
+    /// Reloads the planes of growing predictions once the previous ones are on screen: updates come more often than
+    /// slow slices can be read.
     pub(crate) fn refresh_live(&mut self) {
-        if self.grown.is_empty() || self.loader.is_busy() {
+        if self.updated_live.is_empty() || self.loader.is_busy() {
             return;
         }
-        for id in std::mem::take(&mut self.grown) {
+        for id in std::mem::take(&mut self.updated_live) {
             let Some(live) = self.find(id).and_then(|d| d.of_role_mut(Role::Live)) else { continue };
             let before = std::mem::replace(&mut live.source_id, fresh_id());
             self.loader.forget(before);
         }
     }
 
-    /// Tells of a batch at its end, however its last prediction ended.
-    pub(crate) fn tell_batch(&mut self) {
+    /// Shows one notification for a batch when its last prediction has ended.
+    pub(crate) fn notify_batch(&mut self) {
         if self.batch_done.is_empty() || self.waiting_predictions() > 0 {
             return;
         }
         let done = std::mem::take(&mut self.batch_done);
-        let title = if done.len() == 1 {
-            "1 stack is predicted".to_owned()
-        } else {
-            format!("{} stacks are predicted", done.len())
-        };
-        self.notices.good(title, done.join("\n"));
+        let title =
+            if done.len() == 1 { "1 stack predicted".to_owned() } else { format!("{} stacks predicted", done.len()) };
+        self.notifications.success(title, done.join("\n"));
     }
 
-    fn take_prediction(&mut self, id: u64, outcome: &PredictOutcome) {
-        self.drop_live(id);
+    fn handle_prediction(&mut self, id: u64, outcome: &PredictOutcome) {
+        self.remove_live(id);
         for report in &outcome.done {
             let objects: u32 = report.objects.iter().sum();
             let what = if report.objects.is_empty() { "Predicted".to_owned() } else { format!("{objects} objects") };
@@ -383,9 +380,9 @@ impl Workbench {
             }
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if self.batch_done.is_empty() && self.waiting_predictions() == 0 {
-                self.notices.good(title, details);
+                self.notifications.success(title, details);
             } else {
-                // Of a batch there is one notice, at its end.
+                // A batch gets a single notification at its end.
                 title.push_str(&format!(": {}", file_name(&report.input)));
                 self.batch_done.push(title);
             }
@@ -396,27 +393,29 @@ impl Workbench {
             self.show_results(id, &report.outputs);
         }
         for failed in &outcome.failed {
-            self.notices.error("A stack failed", failed.sentence.clone());
+            self.notifications.error("Prediction failed", failed.sentence.clone());
         }
     }
 
-    fn take_segmentation(&mut self, id: u64, kept: bool, report: &SegmentReport) {
+    fn handle_segmentation(&mut self, id: u64, kept: bool, report: &SegmentReport) {
         self.panels.predict.preview_objects = (!kept).then_some(report.objects);
-        self.leave_corrections(id, "Other labels are on screen now");
+        self.close_corrections(id, "Other labels are shown now");
         let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
         if kept {
-            self.notices.good(format!("{} objects kept", report.objects), report.labels.display().to_string());
+            self.notifications
+                .success(format!("{} objects saved", report.objects), report.labels.display().to_string());
             let outputs: Vec<PathBuf> = std::iter::once(report.labels.clone()).chain(report.table.clone()).collect();
             self.show_results(id, &outputs);
             return;
         }
-        // A file that is gone already was replaced by a newer one.
+        // The file is missing if a newer preview has replaced it.
         let Ok(array) = LabelArray::open(&report.labels, report.shape_zyx) else { return };
         if report.shape_zyx != document.extents.zyx {
             return;
         }
         let before = document.of_role(Role::Labels);
-        let (visible, labels) = before.map_or_else(|| (true, LabelLook::default()), |o| (o.visible, o.labels.clone()));
+        let (visible, labels) =
+            before.map_or_else(|| (true, LabelDisplay::default()), |o| (o.visible, o.labels.clone()));
         document.put(Overlay {
             role: Role::Labels,
             name: PREVIEW_NAME.to_owned(),
@@ -425,20 +424,20 @@ impl Workbench {
             source: Arc::new(PreviewSource::new(array)),
             source_id: fresh_id(),
             labels,
-            look: Overlay::map_look(),
+            display: Overlay::map_display(),
             channels: 1,
             times: 1,
         });
     }
 }
 
-/// Whether a folder is there and can be written, or can be made.
+/// Whether a folder exists and is writable, or can be created.
 fn may_write(folder: &Path) -> bool {
-    let there = |p: &Path| {
+    let is_writable = |p: &Path| {
         std::fs::metadata(p).is_ok_and(|m| m.is_dir())
             && tempfile::Builder::new().prefix(".cytoscope-").tempfile_in(p).is_ok()
     };
-    if folder.exists() { there(folder) } else { folder.parent().is_some_and(there) }
+    if folder.exists() { is_writable(folder) } else { folder.parent().is_some_and(is_writable) }
 }
 
 #[cfg(test)]
@@ -446,7 +445,7 @@ fn may_write(folder: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::WorkbenchOptions;
-    use crate::data::loader::Answer;
+    use crate::data::loader::LoadState;
     use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
     use crate::data::source::{Cancel, PlaneSource, SourceError};
     use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -455,7 +454,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Planes that take until `open`.
+    /// Planes whose reading blocks until `open` is set.
     #[derive(Default)]
     struct Slow {
         open: AtomicBool,
@@ -473,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_cut_of_a_growing_prediction_is_read_to_its_end() {
+    fn reading_a_live_prediction_is_not_restarted_by_updates() {
         let folder = tempfile::tempdir().unwrap();
         let stack = folder.path().join("stack.tif");
         let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
@@ -492,8 +491,8 @@ mod tests {
         let now = |w: &mut Workbench| w.find(id).unwrap().of_role(Role::Live).unwrap().source_id;
         let at =
             PlaneAt { orientation: Orientation::Xz, index: 1, channel: 0, time: 0, rows: 0..2, columns: 0..4, step: 1 };
-        assert!(matches!(workbench.loader.get(1, first, &source, &at), Answer::Waiting));
-        // News upon news while the cut is read: it is not begun again.
+        assert!(matches!(workbench.loader.get(1, first, &source, &at), LoadState::Waiting));
+        // Updates while the slice is being read do not restart the reading.
         for _ in 0..20 {
             workbench.show_live(id, &path, 1, [2, 3, 4]);
             workbench.refresh_live();
@@ -505,8 +504,8 @@ mod tests {
             assert!(Instant::now() < end, "the cut did not come");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(matches!(workbench.loader.get(1, first, &source, &at), Answer::Ready(_)));
-        // Then all that is new comes at once, and once.
+        assert!(matches!(workbench.loader.get(1, first, &source, &at), LoadState::Ready(_)));
+        // Afterwards one reload brings everything up to date.
         workbench.refresh_live();
         let second = now(&mut workbench);
         assert_ne!(second, first);

@@ -1,14 +1,14 @@
-//! Letters that the built-in fonts lack: names of files may be in any script, so a font of the system is added when one needs it.
+//! Fallback fonts: file names may be in any script, so a system font is added when the built-in fonts lack a glyph.
 
 use eframe::egui::epaint::text::{FontInsert, FontPriority, InsertFontFamily};
 use eframe::egui::{self, FontData, FontFamily, FontId};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 
-/// Largest font that is read.
+/// Maximum size of a font file in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Where systems keep fonts with many letters: of each row the first that is there is taken.
+/// Paths of system fonts with many glyphs. The first existing file of each row is used.
 const FONTS: [&[&str]; 2] = [
     // Chinese, Japanese, Korean.
     &[
@@ -34,11 +34,11 @@ const FONTS: [&[&str]; 2] = [
     ],
 ];
 
-/// A font: its name and its file.
-type Found = (String, Vec<u8>);
+/// Name of a font and the bytes of its file.
+type FontFile = (String, Vec<u8>);
 
-/// Fonts that are there.
-fn find() -> Vec<Found> {
+/// Reads the available fallback fonts.
+fn find() -> Vec<FontFile> {
     let small = |path: &&str| std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= MAX_BYTES);
     let read = |path: &str| {
         let name = Path::new(path).file_stem()?.to_string_lossy().into_owned();
@@ -48,8 +48,8 @@ fn find() -> Vec<Found> {
     FONTS.iter().filter_map(|row| row.iter().copied().filter(small).find_map(read)).collect()
 }
 
-/// Whether the directory of a font (the first, of a collection) lies within it, and its tables do: what is damaged or cut short must
-/// not reach those who draw with it.
+/// Whether the table directory of a font (the first one of a collection) and all its tables lie within the file.
+/// Damaged or truncated fonts must not reach the text renderer.
 fn is_sound(bytes: &[u8]) -> bool {
     let word = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk::<4>()?) as usize);
     let first = match bytes.get(..4) {
@@ -69,48 +69,48 @@ fn is_sound(bytes: &[u8]) -> bool {
     first.and_then(tables) == Some(true)
 }
 
-/// Whether the fonts have every letter of a text.
+/// Whether the loaded fonts have glyphs for all characters of a text.
 pub fn known(ctx: &egui::Context, text: &str) -> bool {
     text.is_ascii() || ctx.fonts_mut(|fonts| fonts.has_glyphs(&FontId::new(13.5, FontFamily::Proportional), text))
 }
 
-/// Adds fonts of the system, once, when a name needs them.
+/// Adds system fonts once a file name needs them.
 #[derive(Debug, Default)]
-pub struct Letters {
-    asked: bool,
-    coming: Option<Receiver<Vec<Found>>>,
-    looked_at: Vec<PathBuf>,
+pub struct FontFallback {
+    requested: bool,
+    pending: Option<Receiver<Vec<FontFile>>>,
+    checked_paths: Vec<PathBuf>,
 }
 
-impl Letters {
-    /// Looks at the names on screen, if they are others than before.
+impl FontFallback {
+    /// Checks the file names on screen if they have changed.
     pub fn watch<'a>(&mut self, ctx: &egui::Context, paths: impl Iterator<Item = &'a Path> + Clone) {
-        if let Some(coming) = &self.coming
-            && let Ok(found) = coming.try_recv()
+        if let Some(pending) = &self.pending
+            && let Ok(found) = pending.try_recv()
         {
-            self.coming = None;
+            self.pending = None;
             for (name, bytes) in found {
                 let family = |family| InsertFontFamily { family, priority: FontPriority::Lowest };
                 let families = vec![family(FontFamily::Proportional), family(FontFamily::Monospace)];
                 ctx.add_font(FontInsert { name, data: FontData::from_owned(bytes), families });
             }
         }
-        if self.asked || paths.clone().eq(self.looked_at.iter().map(PathBuf::as_path)) {
+        if self.requested || paths.clone().eq(self.checked_paths.iter().map(PathBuf::as_path)) {
             return;
         }
-        self.looked_at = paths.clone().map(Path::to_owned).collect();
+        self.checked_paths = paths.clone().map(Path::to_owned).collect();
         if paths.into_iter().all(|p| known(ctx, &p.to_string_lossy())) {
             return;
         }
-        self.asked = true;
+        self.requested = true;
         let (sender, receiver) = channel();
         let wake = ctx.clone();
         let spawned = std::thread::Builder::new().name("letters".to_owned()).spawn(move || {
-            // A window that is gone needs no letters.
+            // Sending fails only if the window is closed.
             let _ = sender.send(find());
             wake.request_repaint();
         });
-        self.coming = spawned.is_ok().then_some(receiver);
+        self.pending = spawned.is_ok().then_some(receiver);
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damaged_fonts_are_told_from_sound_ones() {
+    fn damaged_fonts_are_detected() {
         let fonts = egui::FontDefinitions::default();
         for data in fonts.font_data.values() {
             let bytes = data.font.as_ref();

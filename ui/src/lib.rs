@@ -1,10 +1,12 @@
-//! The workbench: the window in which stacks are looked at, predicted and refined.
+//! The graphical workbench: viewing, predicting, correcting and training.
 //!
-//! This room owns what is on screen and nothing else: files are read by `formats`, jobs run in the engine process behind
-//! `pipeline`'s worker client, and everything slow happens on other threads whose results come back as values
-//! ([`data::loader`], [`opener`], [`work`]). Views read the state and send [`command::Command`]s; one place changes it ([`app`]).
+//! The crate owns what is on screen and nothing else: files are read by `formats`, jobs run in the engine process
+//! behind `pipeline`'s worker client, and slow work runs on other threads whose results come back as values
+//! ([`data::loader`], [`opener`], [`work`]). Views read the state and send [`command::Command`]s; only [`app`] changes
+//! the state.
 //!
-//! It fails with notices: a job or file that fails tells a sentence and a next step, and the window goes on.
+//! Failures become notifications: a failed job or file shows an explanation and a next step, and the window keeps
+//! running.
 #![forbid(unsafe_code)]
 
 pub mod app;
@@ -16,14 +18,14 @@ pub mod diameter;
 pub mod document;
 mod flow;
 pub mod letters;
-mod measured;
-pub mod notices;
+mod measure;
+pub mod notifications;
 pub mod opener;
 mod overwrite;
 pub mod panels;
 mod picture;
 pub mod queue;
-mod quitting;
+mod quit;
 pub mod results;
 pub mod ruler;
 pub mod settings;
@@ -42,19 +44,19 @@ use std::io::{Read, Write};
 /// The window's icon.
 const ICON: &[u8] = include_bytes!("../assets/icon.png");
 
-/// Size of the window at first.
+/// Initial size of the window in points.
 const WINDOW_SIZE: [f32; 2] = [1360.0, 860.0];
 
-/// Least size of the window.
-const LEAST_SIZE: [f32; 2] = [760.0, 520.0];
+/// Minimum size of the window in points.
+const MIN_WINDOW_SIZE: [f32; 2] = [760.0, 520.0];
 
-/// The input and output over which a shell speaks that started the window.
+/// Input and output connected to the shell process that started the window.
 pub type ShellPipes = (Box<dyn Read + Send>, Box<dyn Write + Send>);
 
 /// Opens the window and returns when it is closed.
 ///
 /// # Errors
-/// A sentence if there is no display, or none that the graphics driver can draw on.
+/// A message if there is no display or the graphics driver cannot draw on it.
 pub fn run(options: WorkbenchOptions, shell: Option<ShellPipes>) -> Result<(), String> {
     let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     if cfg!(target_os = "linux") && !["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"].into_iter().any(set) {
@@ -65,13 +67,13 @@ pub fn run(options: WorkbenchOptions, shell: Option<ShellPipes>) -> Result<(), S
             .with_title("Cytoscope")
             .with_app_id("cytoscope")
             .with_inner_size(WINDOW_SIZE)
-            .with_min_inner_size(LEAST_SIZE)
+            .with_min_inner_size(MIN_WINDOW_SIZE)
             .with_drag_and_drop(true)
             .with_icon(eframe::icon_data::from_png_bytes(ICON).unwrap_or_default()),
         #[cfg(target_os = "macos")]
         event_loop_builder: Some(Box::new(|builder| {
             use winit::platform::macos::{ActivationPolicy, EventLoopBuilderExtMacOS};
-            // The launcher's bundle has no place in the Dock; the window takes one.
+            // The launcher's bundle has no Dock icon, so the window needs its own.
             builder.with_activation_policy(ActivationPolicy::Regular);
         })),
         ..Default::default()

@@ -1,7 +1,7 @@
-//! Files opened, asked for and saved off the window's thread.
+//! Opens, chooses and saves files on worker threads.
 
 use crate::document::{Document, Overlay, Role, file_name};
-use crate::measured;
+use crate::measure;
 use crate::results::Results;
 use crate::shots::PictureOf;
 use crate::training::models::Format;
@@ -11,122 +11,122 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What came of a request.
-pub enum Opened {
+/// Result of a request.
+pub enum OpenerResult {
     /// A stack.
     Document(Box<Document>),
-    /// Something to be shown over a stack.
+    /// An overlay.
     Overlay {
         /// The stack.
         document: u64,
-        /// What is shown.
+        /// The overlay.
         overlay: Box<Overlay>,
     },
-    /// A table of objects.
+    /// An object table.
     Table {
         /// The stack.
         document: u64,
         /// The table.
         results: Box<Results>,
-        /// Its labels were saved after it was made.
+        /// Whether its labels were saved after it was written.
         old: bool,
     },
-    /// Files a person chose.
-    Chosen(Ask, Vec<PathBuf>),
-    /// It could not be done.
+    /// Files chosen by the user.
+    Chosen(FileRequest, Vec<PathBuf>),
+    /// The request failed.
     Failed {
-        /// What was tried.
+        /// The attempted action.
         what: String,
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// The file, where other axes might help.
+        /// Path of the file, if setting other axes may help.
         axes_of: Option<PathBuf>,
     },
-    /// Something was written.
+    /// A file was saved.
     Saved(PathBuf),
 }
 
-/// What files are asked for.
+/// What a file dialog asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum FileRequest {
     /// Stacks.
     Stacks,
     /// Labels of a stack.
     Labels(u64),
-    /// Truth of a stack.
+    /// Ground truth of a stack.
     Truth(u64),
-    /// A folder for the results of predictions.
+    /// Results folder of predictions.
     ResultsFolder,
-    /// A dataset that corrected stacks are added to.
+    /// Dataset folder for exported training pairs.
     DatasetFolder,
-    /// A folder of pairs to learn from.
+    /// Folder of training pairs.
     TrainingFolder,
-    /// A table of pairs to learn from.
+    /// Table of training pairs.
     TrainingTable,
-    /// A model to begin a training from.
+    /// Start model of a training run.
     StartModel,
-    /// Where a model goes that is given away.
+    /// Destination of an exported model.
     Model(Format),
-    /// Where a picture goes.
+    /// Destination of a screenshot.
     Picture(PictureOf),
-    /// Where the values along a line go.
+    /// Destination of a line profile.
     LineProfile,
-    /// Where a table goes.
+    /// Destination of an object table.
     Table,
-    /// Where a profile goes.
+    /// Destination of a performance profile.
     Profile(ProfileFormat),
 }
 
-/// How a profile is saved.
+/// File format of a performance profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfileFormat {
-    /// Chrome's trace.
+    /// Chrome trace JSON.
     Trace,
-    /// A table of operators.
+    /// CSV table of operators.
     Csv,
 }
 
-/// Endings of files that are offered to be opened.
-const ENDINGS: [&str; 7] = ["tif", "tiff", "btf", "tf8", "tf2", "npy", "ome"];
+/// File extensions offered in dialogs.
+const EXTENSIONS: [&str; 7] = ["tif", "tiff", "btf", "tf8", "tf2", "npy", "ome"];
 
-/// Most files taken from a folder that is dropped.
+/// Maximum number of files opened from one folder.
 const MAX_FILES_OF_FOLDER: usize = 500;
 
-/// Does it.
+/// Runs file requests on worker threads and collects their results.
 pub struct Opener {
-    sender: Sender<Opened>,
-    receiver: Receiver<Opened>,
+    sender: Sender<OpenerResult>,
+    receiver: Receiver<OpenerResult>,
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// Requests not answered yet.
-    pub under_way: usize,
+    /// Number of unanswered requests.
+    pub in_progress: usize,
 }
 
 impl Opener {
-    /// An opener that calls `wake` whenever something has come.
+    /// An opener that calls `wake` whenever a result is available.
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let (sender, receiver) = channel();
-        Self { sender, receiver, wake, under_way: 0 }
+        Self { sender, receiver, wake, in_progress: 0 }
     }
 
-    fn spawn(&mut self, work: impl FnOnce() -> Opened + Send + 'static) {
+    fn spawn(&mut self, work: impl FnOnce() -> OpenerResult + Send + 'static) {
         let (sender, wake) = (self.sender.clone(), Arc::clone(&self.wake));
-        self.under_way += 1;
+        self.in_progress += 1;
         let spawned = std::thread::Builder::new().name("opener".to_owned()).spawn(move || {
-            // A receiver that is gone means that the window is gone.
+            // Sending fails only if the window is closed.
             let _ = sender.send(work());
             wake();
         });
         if let Err(error) = spawned {
             let reason = error.to_string();
-            let _ = self.sender.send(Opened::Failed { what: "Opening".to_owned(), reason, axes_of: None });
+            let _ = self.sender.send(OpenerResult::Failed { what: "Opening".to_owned(), reason, axes_of: None });
         }
     }
 
     /// Opens a stack.
     pub fn open(&mut self, path: PathBuf, axes: Option<Axes>) {
         self.spawn(move || match Document::open(&path, axes) {
-            Ok(document) => Opened::Document(Box::new(document)),
-            Err(error) => Opened::Failed {
+            Ok(document) => OpenerResult::Document(Box::new(document)),
+            Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
                 reason: error.to_string(),
                 axes_of: may_be_axes(&error).then_some(path),
@@ -134,12 +134,12 @@ impl Opener {
         });
     }
 
-    /// Opens something to be shown over a stack.
+    /// Opens an overlay of a stack.
     pub fn overlay(&mut self, document: &Document, role: Role, path: PathBuf) {
         let (id, zyx, axes) = (document.id, document.extents.zyx, document.axes.clone());
         self.spawn(move || match Document::overlay(&path, role, zyx, axes) {
-            Ok(overlay) => Opened::Overlay { document: id, overlay: Box::new(overlay) },
-            Err(error) => Opened::Failed {
+            Ok(overlay) => OpenerResult::Overlay { document: id, overlay: Box::new(overlay) },
+            Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
                 reason: error.to_string(),
                 axes_of: None,
@@ -147,11 +147,11 @@ impl Opener {
         });
     }
 
-    /// Reads a table of objects.
+    /// Reads an object table.
     pub fn table(&mut self, document: u64, path: PathBuf) {
         self.spawn(move || match Results::read(&path) {
-            Ok(results) => Opened::Table { document, results: Box::new(results), old: measured::is_old(&path) },
-            Err(error) => Opened::Failed {
+            Ok(results) => OpenerResult::Table { document, results: Box::new(results), old: measure::is_old(&path) },
+            Err(error) => OpenerResult::Failed {
                 what: format!("Reading {}", file_name(&path)),
                 reason: error.to_string(),
                 axes_of: None,
@@ -159,20 +159,22 @@ impl Opener {
         });
     }
 
-    /// Writes a file made by `content`.
+    /// Writes a file with the bytes that `content` returns.
     pub fn save(&mut self, path: PathBuf, content: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static) {
         self.spawn(move || {
             let written = content()
                 .and_then(|bytes| cytoscope_storage::write::atomic_write(&path, &bytes).map_err(|e| e.to_string()));
             match written {
-                Ok(()) => Opened::Saved(path),
-                Err(reason) => Opened::Failed { what: format!("Saving {}", file_name(&path)), reason, axes_of: None },
+                Ok(()) => OpenerResult::Saved(path),
+                Err(reason) => {
+                    OpenerResult::Failed { what: format!("Saving {}", file_name(&path)), reason, axes_of: None }
+                }
             }
         });
     }
 
-    /// Asks a person for files, with the system's own dialog.
-    pub fn ask(&mut self, ask: Ask, beside: Option<PathBuf>, suggested: String) {
+    /// Shows a file dialog of the system.
+    pub fn ask(&mut self, ask: FileRequest, beside: Option<PathBuf>, suggested: String) {
         let choose = move || {
             let mut dialog = rfd::FileDialog::new();
             if let Some(folder) = beside.filter(|f| f.is_dir()) {
@@ -180,50 +182,54 @@ impl Opener {
             }
             let one = |path: Option<PathBuf>| path.into_iter().collect();
             match ask {
-                Ask::Stacks => dialog.add_filter("Stacks", &ENDINGS).pick_files().unwrap_or_default(),
-                Ask::Labels(_) | Ask::Truth(_) => one(dialog.add_filter("Label images", &ENDINGS).pick_file()),
-                Ask::ResultsFolder | Ask::DatasetFolder | Ask::TrainingFolder => one(dialog.pick_folder()),
-                Ask::TrainingTable => one(dialog.add_filter("Tables", &["csv"]).pick_file()),
-                Ask::StartModel => one(dialog.add_filter("Models", &["zip", "onnx"]).pick_file()),
-                Ask::Model(Format::Zip) => {
+                FileRequest::Stacks => dialog.add_filter("Stacks", &EXTENSIONS).pick_files().unwrap_or_default(),
+                FileRequest::Labels(_) | FileRequest::Truth(_) => {
+                    one(dialog.add_filter("Label images", &EXTENSIONS).pick_file())
+                }
+                FileRequest::ResultsFolder | FileRequest::DatasetFolder | FileRequest::TrainingFolder => {
+                    one(dialog.pick_folder())
+                }
+                FileRequest::TrainingTable => one(dialog.add_filter("Tables", &["csv"]).pick_file()),
+                FileRequest::StartModel => one(dialog.add_filter("Models", &["zip", "onnx"]).pick_file()),
+                FileRequest::Model(Format::Zip) => {
                     one(dialog.set_file_name(suggested).add_filter("bioimage.io package", &["zip"]).save_file())
                 }
-                Ask::Model(Format::Onnx) => {
+                FileRequest::Model(Format::Onnx) => {
                     one(dialog.set_file_name(suggested).add_filter("ONNX", &["onnx"]).save_file())
                 }
-                Ask::Picture(_) => one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file()),
-                Ask::Table | Ask::LineProfile | Ask::Profile(ProfileFormat::Csv) => {
+                FileRequest::Picture(_) => one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file()),
+                FileRequest::Table | FileRequest::LineProfile | FileRequest::Profile(ProfileFormat::Csv) => {
                     one(dialog.set_file_name(suggested).add_filter("CSV", &["csv"]).save_file())
                 }
-                Ask::Profile(ProfileFormat::Trace) => {
+                FileRequest::Profile(ProfileFormat::Trace) => {
                     one(dialog.set_file_name(suggested).add_filter("Chrome trace", &["json"]).save_file())
                 }
             }
         };
         if cfg!(target_os = "macos") {
-            // Dialogs belong to the main thread there.
+            // macOS requires dialogs on the main thread.
             let files = choose();
-            self.under_way += 1;
-            let _ = self.sender.send(Opened::Chosen(ask, files));
+            self.in_progress += 1;
+            let _ = self.sender.send(OpenerResult::Chosen(ask, files));
         } else {
-            self.spawn(move || Opened::Chosen(ask, choose()));
+            self.spawn(move || OpenerResult::Chosen(ask, choose()));
         }
     }
 
-    /// What has come since the last call.
-    pub fn poll(&mut self) -> Vec<Opened> {
-        let come: Vec<Opened> = self.receiver.try_iter().collect();
-        self.under_way = self.under_way.saturating_sub(come.len());
-        come
+    /// Results since the last call.
+    pub fn poll(&mut self) -> Vec<OpenerResult> {
+        let results: Vec<OpenerResult> = self.receiver.try_iter().collect();
+        self.in_progress = self.in_progress.saturating_sub(results.len());
+        results
     }
 }
 
-/// Whether other axes might open a file that was refused.
+/// Whether a file that failed to open may open with other axes.
 fn may_be_axes(error: &FormatError) -> bool {
     error.kind() == FormatErrorKind::Misused
 }
 
-/// Files as they are, folders by the stacks in them.
+/// Replaces folders by the stacks in them.
 pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
@@ -247,6 +253,6 @@ pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
 
 fn is_stack(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let ending = ENDINGS.iter().any(|e| name.ends_with(&format!(".{e}")));
-    ending && !name.starts_with('.') && path.is_file()
+    let has_extension = EXTENSIONS.iter().any(|e| name.ends_with(&format!(".{e}")));
+    has_extension && !name.starts_with('.') && path.is_file()
 }

@@ -1,17 +1,17 @@
-//! A picture of the view as a file.
+//! Encodes views as PNG files.
 
-use crate::data::composite::{Shown, composite};
+use crate::data::composite::{DisplayedPlane, composite};
 use crate::views::scale_bar;
 use eframe::egui::ColorImage;
 
-/// Longest scale bar, as a share of the picture's width.
+/// Maximum length of the scale bar as a fraction of the image width.
 const BAR_SHARE: f64 = 0.25;
 
-/// The planes as PNG, one pixel a pixel; with a scale bar where the width of a pixel in µm is given.
+/// Composites planes into a PNG with one pixel per plane pixel, and a scale bar if the pixel width in µm is given.
 ///
 /// # Errors
-/// A sentence if there is nothing to be seen or it cannot be encoded.
-pub fn png(shown: &[Shown], pixel_um: Option<f64>) -> Result<Vec<u8>, String> {
+/// A message if there is nothing to show or encoding fails.
+pub fn png(shown: &[DisplayedPlane], pixel_um: Option<f64>) -> Result<Vec<u8>, String> {
     let mut picture = composite(shown).ok_or("there is no picture on screen")?;
     if let Some(um) = pixel_um {
         let step = shown.first().map_or(1, |s| s.plane().at.step);
@@ -20,10 +20,10 @@ pub fn png(shown: &[Shown], pixel_um: Option<f64>) -> Result<Vec<u8>, String> {
     encode(&picture)
 }
 
-/// A picture as PNG.
+/// Encodes an image as PNG.
 ///
 /// # Errors
-/// A sentence if it is too large.
+/// A message if the image is too large.
 pub fn encode(picture: &ColorImage) -> Result<Vec<u8>, String> {
     let rgb: Vec<u8> = picture.pixels.iter().flat_map(|p| [p.r(), p.g(), p.b()]).collect();
     let [width, height] = picture.size;
@@ -40,7 +40,7 @@ pub fn encode(picture: &ColorImage) -> Result<Vec<u8>, String> {
     Ok(png)
 }
 
-/// A white bar on a black edge in the lower left corner.
+/// Draws a white scale bar with a black border in the lower left corner.
 fn draw_bar(image: &mut ColorImage, pixel_um: f64) {
     let [width, height] = image.size;
     let Some(um) = scale_bar::length_um(1.0 / pixel_um, width as f64 * BAR_SHARE) else { return };

@@ -1,6 +1,6 @@
-//! Predictions asked for and not done: kept in a file, so that a queue goes on after the window was closed or killed.
+//! Persistent queue of unfinished predictions, so that they can continue after the window was closed or killed.
 //!
-//! Each window has a file of its own, locked while it lives. What lies in files that nobody holds was left by windows that have gone.
+//! Each window holds a lock on its own queue file. Unlocked files were left by windows that have ended.
 
 use crate::app::Workbench;
 use crate::document::file_name;
@@ -16,45 +16,47 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Folder of the files, beside the settings.
+/// Folder of the queue files, beside the settings.
 const FOLDER: &str = "queues";
 
-/// Largest file that is read back.
+/// Maximum size of a queue file that is read.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// A line of the file.
+/// A line of a queue file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Entry {
-    /// A prediction was asked for.
-    Asked {
-        /// Its number in this file.
+    /// A prediction was requested.
+    #[serde(rename = "asked")]
+    Requested {
+        /// Number of the entry in this file.
         number: u64,
-        /// What is to be done.
+        /// The job.
         job: Box<PredictJob>,
     },
-    /// It is over: done, failed or cancelled.
-    Over {
-        /// Its number.
+    /// A prediction has ended: done, failed or cancelled.
+    #[serde(rename = "over")]
+    Ended {
+        /// Number of the entry.
         number: u64,
     },
 }
 
-/// The predictions of a file that are not over, in their order. What cannot be read, as after a torn write, is left out.
+/// The unfinished predictions of a file, in order. Unreadable lines, as after a torn write, are skipped.
 fn unfinished(text: &str) -> Vec<PredictJob> {
     let mut asked: Vec<(u64, PredictJob)> = Vec::new();
     for line in text.lines() {
         match serde_json::from_str(line) {
-            Ok(Entry::Asked { number, job }) => asked.push((number, *job)),
-            Ok(Entry::Over { number }) => asked.retain(|(n, _)| *n != number),
+            Ok(Entry::Requested { number, job }) => asked.push((number, *job)),
+            Ok(Entry::Ended { number }) => asked.retain(|(n, _)| *n != number),
             Err(_) => {}
         }
     }
     asked.into_iter().map(|(_, job)| job).collect()
 }
 
-/// A file that another window left, and holds no more; held by this one from now on.
-fn take_left(path: &Path) -> Option<(Vec<PredictJob>, File)> {
+/// Reads and locks a queue file that an ended window left; `None` if another window holds it.
+fn lock_abandoned(path: &Path) -> Option<(Vec<PredictJob>, File)> {
     let file = File::open(path).ok()?;
     file.try_lock().ok()?;
     let mut bytes = Vec::new();
@@ -62,14 +64,14 @@ fn take_left(path: &Path) -> Option<(Vec<PredictJob>, File)> {
     Some((unfinished(&String::from_utf8_lossy(&bytes)), file))
 }
 
-/// What the writer is told, in order.
+/// Messages to the writer thread.
 enum Message {
     Write(Entry),
-    /// What lies in these files is written down elsewhere now, or not wanted any more.
+    /// Remove these files: their entries were taken over or discarded.
     Remove(Vec<(File, PathBuf)>),
 }
 
-/// Writes the lines as they come; the file begins with the first.
+/// Writes entries as they arrive; the file is created for the first one.
 fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
     let mut file: Option<(File, PathBuf)> = None;
     let mut open = 0u64;
@@ -77,16 +79,16 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
         let entry = match message {
             Message::Write(entry) => entry,
             Message::Remove(files) => {
-                // One that cannot be removed is offered again, no more.
+                // If a file cannot be removed, its predictions are only offered again.
                 files.into_iter().for_each(|(_held, path)| drop(std::fs::remove_file(path)));
                 continue;
             }
         };
-        // A path that is no text cannot be kept; the others can.
+        // Paths that are not UTF-8 cannot be saved and are skipped.
         let Ok(mut line) = serde_json::to_vec(&entry) else { continue };
         open = match entry {
-            Entry::Asked { .. } => open + 1,
-            Entry::Over { .. } => open.saturating_sub(1),
+            Entry::Requested { .. } => open + 1,
+            Entry::Ended { .. } => open.saturating_sub(1),
         };
         let (out, _) = match &mut file {
             Some(file) => file,
@@ -96,13 +98,13 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
         out.write_all(&line)?;
         out.sync_data()?;
         if open == 0 {
-            // Nothing waits: nothing is to be found.
+            // Nothing is unfinished, so the file is emptied.
             out.set_len(0)?;
             out.rewind()?;
         }
     }
     let Some((file, path)) = file else { return Ok(()) };
-    // By name: a process being started elsewhere in this one may still have the file, and the lock with it, for a moment.
+    // Unlocked explicitly: a child process being started may still hold the file, and with it the lock, for a moment.
     file.unlock()?;
     if open == 0 { std::fs::remove_file(path) } else { Ok(()) }
 }
@@ -113,7 +115,7 @@ fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
         let path = folder.join(format!("{}-{n}.jsonl", std::process::id()));
         match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
             Ok(file) => {
-                // Another window may have taken it for one that was left, in between: it is that one's then.
+                // Another window may have locked the new file as abandoned in between; then it keeps it.
                 if file.try_lock().is_ok() && path.exists() {
                     return Ok((file, path));
                 }
@@ -122,102 +124,103 @@ fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::other("there are too many queues"))
+    Err(io::Error::other("too many queue files"))
 }
 
-/// The queue of this window, and what others left.
+/// The queue of this window, and unfinished predictions of earlier windows.
 #[derive(Default)]
 pub struct Queue {
     writer: Option<(Sender<Message>, std::thread::JoinHandle<io::Result<()>>)>,
-    /// Predictions of this window that are not over: the job, and its number in the file.
+    /// Unfinished predictions of this window: job id and entry number.
     open: Vec<(JobId, u64)>,
     next: u64,
-    left: Vec<PredictJob>,
-    left_in: Vec<(File, PathBuf)>,
-    /// Those that go on once their stack is open, with their numbers in the file.
+    abandoned: Vec<PredictJob>,
+    abandoned_files: Vec<(File, PathBuf)>,
+    /// Predictions that start once their stack is open, with their entry numbers.
     to_start: Vec<(u64, PredictJob)>,
 }
 
 impl Queue {
-    /// The queue beside these settings; without settings it is forgotten with the window.
+    /// Opens the queue beside the settings file. Without settings nothing is persisted.
     pub fn new(settings: Option<&Path>) -> Self {
         let Some(folder) = settings.and_then(Path::parent).map(|f| f.join(FOLDER)) else { return Self::default() };
         let mut queue = Self::default();
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         for path in entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "jsonl")) {
-            if let Some((jobs, file)) = take_left(&path) {
-                queue.left.extend(jobs);
-                queue.left_in.push((file, path));
+            if let Some((jobs, file)) = lock_abandoned(&path) {
+                queue.abandoned.extend(jobs);
+                queue.abandoned_files.push((file, path));
             }
         }
         let (sender, messages) = channel();
         let spawned = std::thread::Builder::new().name("queue".to_owned()).spawn(move || write(&folder, &messages));
         queue.writer = spawned.ok().map(|thread| (sender, thread));
-        if queue.left.is_empty() {
-            queue.forget_left();
+        if queue.abandoned.is_empty() {
+            queue.discard_abandoned();
         }
         queue
     }
 
-    /// Stacks whose prediction another window did not finish.
-    pub fn left(&self) -> impl Iterator<Item = &Path> {
-        self.left.iter().flat_map(|job| job.inputs.iter().map(PathBuf::as_path))
+    /// Stacks whose prediction an earlier window did not finish.
+    pub fn abandoned(&self) -> impl Iterator<Item = &Path> {
+        self.abandoned.iter().flat_map(|job| job.inputs.iter().map(PathBuf::as_path))
     }
 
-    /// Leaves them.
-    pub fn forget_left(&mut self) {
-        self.left.clear();
-        let files = std::mem::take(&mut self.left_in);
-        self.tell(Message::Remove(files));
+    /// Discards the unfinished predictions of earlier windows.
+    pub fn discard_abandoned(&mut self) {
+        self.abandoned.clear();
+        let files = std::mem::take(&mut self.abandoned_files);
+        self.send(Message::Remove(files));
     }
 
-    fn tell(&mut self, message: Message) {
+    fn send(&mut self, message: Message) {
         if let Some((sender, _)) = &self.writer {
-            // A writer that gave up (a full disk) is no reason not to predict.
+            // Predictions run even if the queue cannot be written, for example on a full disk.
             let _ = sender.send(message);
         }
     }
 
-    fn put(&mut self, entry: Entry) {
-        self.tell(Message::Write(entry));
+    fn write_entry(&mut self, entry: Entry) {
+        self.send(Message::Write(entry));
     }
 
-    /// Writes down a prediction that is wanted; gives its number.
-    fn note(&mut self, job: &PredictJob) -> u64 {
+    /// Writes an entry for a prediction and returns its number.
+    fn record(&mut self, job: &PredictJob) -> u64 {
         self.next += 1;
-        self.put(Entry::Asked { number: self.next, job: Box::new(job.clone()) });
+        self.write_entry(Entry::Requested { number: self.next, job: Box::new(job.clone()) });
         self.next
     }
 
-    /// Notes a prediction that was asked for.
-    pub fn asked(&mut self, id: JobId, job: &PredictJob) {
-        let number = self.note(job);
+    /// Records a requested prediction.
+    pub fn add(&mut self, id: JobId, job: &PredictJob) {
+        let number = self.record(job);
         self.open.push((id, number));
     }
 
-    /// Takes over what was left: it is written down here before it is removed there.
+    /// Takes over the predictions of earlier windows: they are written to this window's file before the old files are
+    /// removed.
     fn take_over(&mut self) -> Vec<PathBuf> {
-        let jobs = std::mem::take(&mut self.left);
+        let jobs = std::mem::take(&mut self.abandoned);
         let paths = jobs.iter().flat_map(|j| j.inputs.clone()).collect();
         for job in jobs {
-            let number = self.note(&job);
+            let number = self.record(&job);
             self.to_start.push((number, job));
         }
-        self.forget_left();
+        self.discard_abandoned();
         paths
     }
 
-    /// Notes those that are over.
+    /// Records the predictions that have ended.
     pub fn update(&mut self, jobs: &[JobView]) {
         let waits = |id: JobId| jobs.iter().any(|j| j.id == id && !j.state.is_over());
         let (open, over): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open).into_iter().partition(|(id, _)| waits(*id));
         self.open = open;
         for (_, number) in over {
-            self.put(Entry::Over { number });
+            self.write_entry(Entry::Ended { number });
         }
     }
 
-    /// The prediction that goes on with a stack that was opened.
+    /// The prediction that waits for a stack to be opened.
     fn take_waiting(&mut self, path: &Path) -> Option<(u64, PredictJob)> {
         let at = self.to_start.iter().position(|(_, j)| j.inputs.iter().any(|i| i == path))?;
         Some(self.to_start.remove(at))
@@ -234,7 +237,8 @@ impl Drop for Queue {
 }
 
 impl Workbench {
-    /// Goes on with what an earlier window did not finish: the stacks are opened, and each is predicted as it was to be. What was done is kept.
+    /// Continues the predictions of earlier windows: opens their stacks and predicts each with its job. Finished parts
+    /// are kept.
     pub(crate) fn continue_queue(&mut self) {
         let paths = self.queue.take_over();
         self.open_paths(&paths);
@@ -242,12 +246,12 @@ impl Workbench {
         open.into_iter().for_each(|(id, path)| self.continue_prediction(id, &path));
     }
 
-    /// Starts the prediction that a stack was opened for.
+    /// Starts the prediction that waited for this stack to open.
     pub(crate) fn continue_prediction(&mut self, document: u64, path: &Path) {
         let Some((number, job)) = self.queue.take_waiting(path) else { return };
         if self.work.of_document(document).is_some() {
-            // It was asked for again meanwhile.
-            self.queue.put(Entry::Over { number });
+            // It was requested again in the meantime.
+            self.queue.write_entry(Entry::Ended { number });
             return;
         }
         let title = format!("{} · {}", file_name(path), job.model);
@@ -255,16 +259,16 @@ impl Workbench {
         self.queue.open.push((id, number));
     }
 
-    /// Predicts, and notes it until it is over.
-    pub(crate) fn predict_and_note(&mut self, document: u64, title: String, job: PredictJob) {
+    /// Starts a prediction and records it until it has ended.
+    pub(crate) fn predict_queued(&mut self, document: u64, title: String, job: PredictJob) {
         let kept = job.clone();
         let id = self.work.predict(document, title, job);
-        self.queue.asked(id, &kept);
+        self.queue.add(id, &kept);
     }
 
-    /// Offers to go on with what an earlier window did not finish.
+    /// Offers to continue the predictions of an earlier window.
     pub(crate) fn queue_bar(&mut self, ui: &mut Ui) {
-        let names: Vec<String> = self.queue.left().map(file_name).collect();
+        let names: Vec<String> = self.queue.abandoned().map(file_name).collect();
         if names.is_empty() {
             return;
         }
@@ -278,8 +282,8 @@ impl Workbench {
                 };
                 ui.label(text).on_hover_text(names.join("\n"));
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    if ui.button("Forget").on_hover_text("The stacks and what was done of them are kept").clicked() {
-                        self.queue.forget_left();
+                    if ui.button("Discard").on_hover_text("The stacks and their existing results are kept").clicked() {
+                        self.queue.discard_abandoned();
                     }
                     let button =
                         egui::Button::new(RichText::new("Continue").color(theme::ON_ACCENT)).fill(theme::ACCENT);
@@ -291,16 +295,16 @@ impl Workbench {
         });
     }
 
-    /// Notes the predictions that are over.
+    /// Records the predictions that have ended.
     pub(crate) fn poll_queue(&mut self) {
         self.queue.update(&self.work.jobs);
-        if self.opener.under_way == 0 {
-            // Stacks that did not open; they are offered again the next time.
+        if self.opener.in_progress == 0 {
+            // These stacks did not open; they are offered again at the next start.
             self.queue.to_start.clear();
         }
     }
 
-    /// Predictions that wait or run.
+    /// Number of queued and running predictions.
     pub fn waiting_predictions(&self) -> usize {
         let waits = |j: &&JobView| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { .. });
         self.work.jobs.iter().filter(waits).count()
@@ -319,19 +323,19 @@ mod tests {
     }
 
     fn left(settings: &Path) -> Vec<PathBuf> {
-        Queue::new(Some(settings)).left().map(Path::to_owned).collect()
+        Queue::new(Some(settings)).abandoned().map(Path::to_owned).collect()
     }
 
     #[test]
-    fn what_is_not_over_is_found_by_the_next_window_alone() {
+    fn unfinished_predictions_are_found_only_by_the_next_window() {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("settings.json");
         let mut queue = Queue::new(Some(&settings));
         for (i, name) in ["/a.tif", "/b c.tif", "/d.tif"].iter().enumerate() {
-            queue.asked(JobId(i as u64), &job(name));
+            queue.add(JobId(i as u64), &job(name));
         }
         queue.open.retain(|(id, _)| id.0 != 1);
-        queue.put(Entry::Over { number: 2 });
+        queue.write_entry(Entry::Ended { number: 2 });
         let files = || std::fs::read_dir(folder.path().join(FOLDER)).map_or(0, |f| f.count());
         let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while files() == 0 && std::time::Instant::now() < end {
@@ -340,39 +344,39 @@ mod tests {
         assert!(left(&settings).is_empty(), "the file is held by a window that lives");
         drop(queue);
         let mut next = Queue::new(Some(&settings));
-        assert_eq!(next.left().collect::<Vec<_>>(), [Path::new("/a.tif"), Path::new("/d.tif")]);
-        next.forget_left();
+        assert_eq!(next.abandoned().collect::<Vec<_>>(), [Path::new("/a.tif"), Path::new("/d.tif")]);
+        next.discard_abandoned();
         drop(next);
         assert!(left(&settings).is_empty());
         assert_eq!(files(), 0);
     }
 
     #[test]
-    fn a_queue_that_came_to_its_end_leaves_no_file() {
+    fn a_finished_queue_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("settings.json");
         let mut queue = Queue::new(Some(&settings));
-        queue.asked(JobId(7), &job("/a.tif"));
+        queue.add(JobId(7), &job("/a.tif"));
         queue.update(&[]);
         drop(queue);
         assert_eq!(std::fs::read_dir(folder.path().join(FOLDER)).unwrap().count(), 0);
     }
 
     #[test]
-    fn torn_and_strange_lines_are_left_out() {
+    fn torn_and_invalid_lines_are_skipped() {
         let line = |name: &str, number: u64| {
-            serde_json::to_string(&Entry::Asked { number, job: Box::new(job(name)) }).unwrap()
+            serde_json::to_string(&Entry::Requested { number, job: Box::new(job(name)) }).unwrap()
         };
         let torn = line("/torn.tif", 3);
         let text = format!("{}\nnonsense\n{}\n{}", line("/a.tif", 1), line("/b.tif", 2), &torn[..torn.len() - 4]);
         let names: Vec<_> = unfinished(&text).into_iter().flat_map(|j| j.inputs).collect();
         assert_eq!(names, [PathBuf::from("/a.tif"), PathBuf::from("/b.tif")]);
-        // Torn inside of a letter.
+        // Cut inside a multi-byte character.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1-0.jsonl");
         let whole = format!("{}\n{}", line("/a.tif", 1), line("/細胞.tif", 2));
         let cut = whole.find('胞').unwrap() + 1;
         std::fs::write(&path, &whole.as_bytes()[..cut]).unwrap();
-        assert_eq!(take_left(&path).unwrap().0.len(), 1);
+        assert_eq!(lock_abandoned(&path).unwrap().0.len(), 1);
     }
 }

@@ -1,55 +1,55 @@
-//! The table of measured objects, as `predict` writes it.
+//! Object tables as written by `predict`.
 
 use std::path::{Path, PathBuf};
 
-/// Largest table that is read.
+/// Maximum size of a table that is read.
 const MAX_BYTES: u64 = 512 << 20;
 
 /// Why a table could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The file.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// Too large.
-    #[error("{path}: a table of {bytes} bytes is larger than the limit of {MAX_BYTES}")]
+    /// The file is too large.
+    #[error("{path}: the table has {bytes} bytes, more than the limit of {MAX_BYTES}")]
     TooLarge {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
     },
-    /// No table of objects.
-    #[error("{path}: line {line} is no line of a table of objects (expected {expected} numbers)")]
+    /// The file is not an object table.
+    #[error("{path}: line {line} is not a row of an object table: expected {expected} numbers")]
     Malformed {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// Columns of the first line.
+        /// Number of columns in the header.
         expected: usize,
     },
 }
 
-/// Measured objects: a column is a measurement.
+/// An object table with one row per object and one column per measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Results {
     /// Names of the columns, with their units.
     pub columns: Vec<String>,
-    /// One row an object.
+    /// Values, one row per object.
     pub rows: Vec<Vec<f64>>,
-    /// Which column holds the label.
+    /// Index of the label column.
     pub label_column: usize,
-    /// Rows in the order shown.
+    /// Row indices in display order.
     pub order: Vec<usize>,
-    /// Column it is sorted by, and whether the largest comes first.
+    /// Sort column, and whether the order is descending.
     pub sorted: Option<(usize, bool)>,
-    /// Where it came from.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
@@ -57,7 +57,7 @@ impl Results {
     /// Reads a table.
     ///
     /// # Errors
-    /// [`TableError`] if the file cannot be read or is no such table.
+    /// [`TableError`] if the file cannot be read or is not an object table.
     pub fn read(path: &Path) -> Result<Self, TableError> {
         let io = |error| TableError::Io { path: path.to_owned(), error };
         let bytes = std::fs::metadata(path).map_err(io)?.len();
@@ -85,12 +85,12 @@ impl Results {
         Ok(Self { order: (0..rows.len()).collect(), columns, rows, label_column, sorted: None, path: path.to_owned() })
     }
 
-    /// A value.
+    /// The value at a row and column; NaN if missing.
     pub fn value(&self, row: usize, column: usize) -> f64 {
         self.rows.get(row).and_then(|r| r.get(column)).copied().unwrap_or(f64::NAN)
     }
 
-    /// A row's label.
+    /// The label of a row.
     pub fn label(&self, row: usize) -> u32 {
         self.value(row, self.label_column) as u32
     }
@@ -100,12 +100,12 @@ impl Results {
         (0..self.rows.len()).find(|r| self.label(*r) == label)
     }
 
-    /// A column by its name.
+    /// Index of a column by its name.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c == name)
     }
 
-    /// Sorts by a column, largest first; again by the same one, smallest first.
+    /// Sorts by a column in descending order; a second call for the same column reverses the order.
     pub fn sort_by(&mut self, column: usize) {
         let descending = !matches!(self.sorted, Some((c, true)) if c == column);
         self.sorted = Some((column, descending));
@@ -134,7 +134,7 @@ mod tests {
         table.sort_by(1);
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [3, 1, 2]);
         assert_eq!(table.row_of(3), Some(2));
-        // Names that a table writer has to quote.
+        // Column names that need quoting.
         let quoted = Results::parse(Path::new("x.csv"), "label,\"mean_a,b\"\r\n7,1.5\r\n").unwrap();
         assert_eq!((quoted.column("mean_a,b"), quoted.value(0, 1)), (Some(1), 1.5));
         for (bad, at) in [("volume\n1\n", 1), ("label,v\n1\n", 2), ("label\n1\nword\n", 3)] {

@@ -1,64 +1,65 @@
-//! A line across a view: its length, and the intensities along it.
+//! Line profile: a line in a view, its length, and the intensities along it.
 
 use crate::app::Workbench;
 use crate::command::Command;
-use crate::data::composite::Shown;
+use crate::data::composite::DisplayedPlane;
 use crate::data::plane::{Orientation, Plane};
 use crate::document::Document;
-use crate::opener::Ask;
+use crate::opener::FileRequest;
 use crate::panels::{frame, icon_button, weak};
 use crate::theme;
-use crate::views::pen::{Pen, Step, Touch};
+use crate::views::pen::{Pen, PointerEvent, PointerPhase};
 use eframe::egui::{self, Color32, RichText, Ui, Vec2b};
 use egui_phosphor::regular as icon;
 use egui_plot::{Legend, Line, Plot, PlotPoints};
 
-/// Most places along a line at which values are taken.
+/// Maximum number of samples along a line.
 const MAX_SAMPLES: usize = 4096;
 
-/// Shortest line, in voxels: shorter ones are clicks.
-const LEAST_VOXELS: f64 = 0.5;
+/// Minimum length of a line in voxels; shorter ones are clicks.
+const MIN_VOXELS: f64 = 0.5;
 
 /// A line in a view.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ruler {
     /// The view.
     pub view: Orientation,
-    /// Its ends: voxel coordinates Z, Y, X, whole numbers at the centres of voxels.
+    /// End points in voxel coordinates Z, Y, X; integers are voxel centres.
     pub ends: [[f64; 3]; 2],
 }
 
-/// What lies along a line.
+/// Intensity profile of one channel along a line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// Of which channel.
+    /// Channel index.
     pub channel: usize,
-    /// Distance from the beginning, and value.
+    /// Pairs of distance from the start and value.
     pub points: Vec<[f64; 2]>,
 }
 
 impl Ruler {
-    /// Its length, where voxels are so large.
+    /// Length of the line for a voxel size Z, Y, X, in its unit.
     pub fn length(&self, voxel: [f64; 3]) -> f64 {
         let [a, b] = self.ends;
         (0..3).map(|i| ((b[i] - a[i]) * voxel[i]).powi(2)).sum::<f64>().sqrt()
     }
 
-    /// The values of planes of its view along it, about two a voxel, between voxels by linear interpolation. Beyond the stack there are none.
-    pub fn curves(&self, shown: &[Shown], voxel: [f64; 3]) -> Vec<Curve> {
+    /// Intensity profiles of the displayed planes, about two samples per voxel, linearly interpolated. Points outside
+    /// the stack have no sample.
+    pub fn curves(&self, shown: &[DisplayedPlane], voxel: [f64; 3]) -> Vec<Curve> {
         let [_, rows, columns] = self.view.axes();
         let [a, b] = self.ends.map(|p| [p[rows], p[columns]]);
         let voxels = (b[0] - a[0]).abs().max((b[1] - a[1]).abs());
         let count = ((voxels * 2.0).ceil() as usize + 1).clamp(2, MAX_SAMPLES);
         let length = self.length(voxel);
         let channels = shown.iter().filter_map(|s| match s {
-            Shown::Intensity(plane, _) => Some(plane),
-            Shown::Labels(..) => None,
+            DisplayedPlane::Intensity(plane, _) => Some(plane),
+            DisplayedPlane::Labels(..) => None,
         });
         let along = |plane: &Plane| -> Vec<[f64; 2]> {
             let place = |i: usize| {
                 let t = i as f64 / (count - 1) as f64;
-                let value = between(plane, a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t)?;
+                let value = interpolate(plane, a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t)?;
                 Some([t * length, value])
             };
             (0..count).filter_map(place).collect()
@@ -67,8 +68,8 @@ impl Ruler {
     }
 }
 
-/// The value at a place between voxels; the outermost half voxel has the value of its voxel.
-fn between(plane: &Plane, row: f64, column: f64) -> Option<f64> {
+/// Bilinear interpolation in a plane, clamped within the outermost half voxel; `None` outside the plane.
+fn interpolate(plane: &Plane, row: f64, column: f64) -> Option<f64> {
     let split = |at: f64, from: usize, to: usize| {
         let inside = at >= from as f64 - 0.5 && at <= to as f64 - 0.5 && to > from;
         let at = at.clamp(from as f64, to.saturating_sub(1) as f64);
@@ -80,10 +81,10 @@ fn between(plane: &Plane, row: f64, column: f64) -> Option<f64> {
     Some(mix(r0)? * (1.0 - down) + mix(r1)? * down)
 }
 
-/// The curves of a line by the names of their channels, its length, and the unit of both.
+/// Curves by channel name, length of the line, and the unit of both.
 type Profile = (Vec<(String, Curve)>, f64, &'static str);
 
-/// The curves as CSV; every one has the same distances.
+/// The curves as CSV; all have the same distances.
 fn csv(curves: &[(String, Curve)], unit: &str) -> String {
     let mut text = format!("distance_{unit}");
     for (name, _) in curves {
@@ -105,7 +106,7 @@ fn csv(curves: &[(String, Curve)], unit: &str) -> String {
     text
 }
 
-/// The ruler and its window.
+/// State of the line profile tool.
 #[derive(Debug, Default)]
 pub struct RulerState {
     on: bool,
@@ -113,45 +114,45 @@ pub struct RulerState {
 }
 
 impl RulerState {
-    /// Whether the pointer draws lines.
+    /// Whether the tool is active.
     pub fn is_on(&self) -> bool {
         self.on
     }
 
-    /// Takes the ruler in hand or lays it down.
+    /// Switches the tool on or off.
     pub fn toggle(&mut self) {
         self.on = !self.on;
     }
 
-    /// The line of a document.
+    /// The line in a document.
     pub fn line(&self, document: u64) -> Option<Ruler> {
         self.line.filter(|(of, _)| *of == document && self.on).map(|(_, line)| line)
     }
 }
 
 impl Workbench {
-    /// The ruler as what is in hand.
+    /// The pointer tool while the line profile is active.
     pub(crate) fn ruler_pen(&self) -> Option<Pen> {
         self.ruler.on.then_some(Pen { radius_um: None, ball: false, color: theme::ACCENT, at: None })
     }
 
-    /// Draws the line where the pointer went.
-    pub(crate) fn draw_ruler(&mut self, touches: &[Touch]) {
+    /// Updates the line from pointer events.
+    pub(crate) fn draw_ruler(&mut self, events: &[PointerEvent]) {
         let Some(id) = self.active else { return };
-        for touch in touches {
-            match (touch.step, &mut self.ruler.line) {
-                (Step::Down, line) => *line = Some((id, Ruler { view: touch.view, ends: [touch.zyx; 2] })),
-                (_, Some((of, line))) if *of == id && line.view == touch.view => line.ends[1] = touch.zyx,
+        for event in events {
+            match (event.phase, &mut self.ruler.line) {
+                (PointerPhase::Down, line) => *line = Some((id, Ruler { view: event.view, ends: [event.zyx; 2] })),
+                (_, Some((of, line))) if *of == id && line.view == event.view => line.ends[1] = event.zyx,
                 _ => {}
             }
         }
-        let line = self.ruler.line(id).filter(|l| l.length([1.0; 3]) >= LEAST_VOXELS);
+        let line = self.ruler.line(id).filter(|l| l.length([1.0; 3]) >= MIN_VOXELS);
         if let Some(document) = self.document_mut() {
             document.marks.ruler = line;
         }
     }
 
-    /// The curves of the line on screen by the names of their channels, its length, and the unit of both.
+    /// The profile of the line in a document.
     fn profile_along(&self, document: &Document) -> Option<Profile> {
         let line = document.marks.ruler?;
         let (voxel, unit) = if document.voxel_known { (document.voxel_um, "um") } else { ([1.0; 3], "px") };
@@ -165,7 +166,7 @@ impl Workbench {
         Some((named.collect(), line.length(voxel), unit))
     }
 
-    /// The profile below the views.
+    /// Draws the profile panel below the views.
     pub(crate) fn ruler_panel(&mut self, ui: &mut Ui) {
         if !self.ruler.on {
             if let Some(document) = self.document_mut() {
@@ -175,7 +176,7 @@ impl Workbench {
         }
         let Some(document) = self.document() else { return };
         let profile = self.profile_along(document);
-        let looks: Vec<Color32> = document.channels.iter().map(|c| curve_color(&c.look.map)).collect();
+        let curve_colors: Vec<Color32> = document.channels.iter().map(|c| curve_color(&c.display.map)).collect();
         let mut close = false;
         let mut save = false;
         let panel = egui::Panel::bottom("line profile").frame(frame(ui)).resizable(true);
@@ -209,7 +210,7 @@ impl Workbench {
             }
             plot.show(ui, |plot| {
                 for (name, curve) in curves {
-                    let color = looks.get(curve.channel).copied().unwrap_or(theme::ACCENT);
+                    let color = curve_colors.get(curve.channel).copied().unwrap_or(theme::ACCENT);
                     plot.line(Line::new(name.clone(), PlotPoints::from(curve.points.clone())).color(color));
                 }
             });
@@ -219,18 +220,18 @@ impl Workbench {
         }
         if save {
             let folder = self.document().and_then(|d| d.path.parent().map(Into::into));
-            self.opener.ask(Ask::LineProfile, folder, "line_profile.csv".to_owned());
+            self.opener.ask(FileRequest::LineProfile, folder, "line_profile.csv".to_owned());
         }
     }
 
-    /// The profile on screen as CSV.
+    /// The displayed profile as CSV.
     pub fn line_profile_csv(&self) -> Option<String> {
         let (curves, _, unit) = self.profile_along(self.document()?)?;
         Some(csv(&curves, unit))
     }
 }
 
-/// A colour for a channel's curve that is seen on light and dark.
+/// Colour of a channel's curve, visible on light and dark backgrounds.
 fn curve_color(map: &crate::data::composite::ColorMap) -> Color32 {
     use crate::data::composite::ColorMap::Tint;
     match map {
@@ -248,7 +249,7 @@ mod tests {
     use crate::document::Overlay;
     use std::sync::Arc;
 
-    fn shown(rows: usize, columns: usize, f: impl Fn(usize, usize) -> f32) -> Vec<Shown> {
+    fn shown(rows: usize, columns: usize, f: impl Fn(usize, usize) -> f32) -> Vec<DisplayedPlane> {
         let values = (0..rows * columns).map(|i| f(i / columns, i % columns)).collect();
         let at = PlaneAt {
             orientation: Orientation::Xz,
@@ -260,7 +261,7 @@ mod tests {
             step: 1,
         };
         let plane = Plane { at, values: Values::F32(values), size: [rows, columns] };
-        vec![Shown::Intensity(Arc::new(plane), Overlay::map_look())]
+        vec![DisplayedPlane::Intensity(Arc::new(plane), Overlay::map_display())]
     }
 
     #[test]
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_stack_there_is_nothing() {
+    fn samples_outside_the_stack_are_skipped() {
         let planes = shown(4, 5, |_, _| 1.0);
         let ruler = Ruler { view: Orientation::Xz, ends: [[1.0, 0.0, -3.0], [1.0, 0.0, 8.0]] };
         let points = &ruler.curves(&planes, [1.0; 3])[0].points;

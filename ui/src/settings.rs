@@ -1,34 +1,34 @@
-//! What is remembered from one start to the next.
+//! Settings that persist between sessions.
 
 use crate::theme::ThemeChoice;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Files in the list of recent ones.
+/// Maximum number of recent files.
 pub const MAX_RECENT: usize = 12;
 
-/// Folders whose axes are remembered.
+/// Maximum number of folders with remembered axes.
 const MAX_FOLDERS: usize = 200;
 
-/// Largest file of settings that is read.
+/// Maximum size of a settings file that is read.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Remembered choices.
+/// Persistent settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Look.
+    /// Colour theme.
     pub theme: ThemeChoice,
-    /// Files opened lately, newest first.
+    /// Recently opened files, newest first.
     pub recent: Vec<PathBuf>,
-    /// Axes that were set by hand, by folder.
+    /// Axes set by the user, by folder.
     pub axes_of_folder: BTreeMap<PathBuf, String>,
-    /// Model chosen last.
+    /// Name of the selected model.
     pub model: String,
-    /// Device asked for.
+    /// Selected device, or `auto`.
     pub device: String,
-    /// `auto`, or a number format.
+    /// Selected precision, or `auto`.
     pub precision: String,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
@@ -42,7 +42,7 @@ pub struct Settings {
     pub show_crosshair: bool,
     /// Whether the scale bar is shown.
     pub show_scale_bar: bool,
-    /// The dataset that corrected stacks are added to.
+    /// Dataset folder for exported training pairs.
     pub dataset_folder: Option<PathBuf>,
 }
 
@@ -67,7 +67,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those of a file; the defaults where it is missing or not to be understood.
+    /// Reads settings from a file; a missing or unreadable file gives the defaults.
     pub fn load(path: &Path) -> Self {
         std::fs::metadata(path)
             .ok()
@@ -77,19 +77,19 @@ impl Settings {
             .unwrap_or_default()
     }
 
-    /// Writes them.
+    /// Writes the settings to a file.
     ///
     /// # Errors
-    /// [`cytoscope_formats::FormatError`] if the folder cannot be made or written.
+    /// [`cytoscope_storage::StorageError`] if the folder cannot be created or the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), cytoscope_storage::StorageError> {
         if let Some(folder) = path.parent() {
-            // A failure shows when the file is written.
+            // A failure shows up when the file is written.
             let _ = std::fs::create_dir_all(folder);
         }
         cytoscope_storage::write::atomic_write(path, &serde_json::to_vec_pretty(self).unwrap_or_default())
     }
 
-    /// Puts a file first among the recent ones.
+    /// Moves a file to the top of the recent files.
     pub fn opened(&mut self, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.recent.retain(|p| *p != path);
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_come_back_and_a_broken_file_is_no_harm() {
+    fn settings_round_trip_and_broken_files_give_defaults() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/settings.json");
         let mut settings = Settings { theme: ThemeChoice::Light, ..Settings::default() };

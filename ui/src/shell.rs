@@ -1,11 +1,11 @@
-//! The line to the installed shell that started this window: files to open come in, the files that are open go out.
+//! Connection to the installed shell that started this window: it receives files to open and reports the open files.
 //!
-//! Both ways are JSON lines, as docs/shell-protocol.md describes. When the shell is gone the window closes, so that it is never
-//! left behind; what was corrected is in its journal.
+//! Messages are JSON lines, see docs/shell-protocol.md. The window closes when the shell ends, so that no window is
+//! left behind; corrections are safe in their journals.
 
 use crate::app::Workbench;
 use crate::document::file_name;
-use crate::quitting::Quitting;
+use crate::quit::QuitState;
 use eframe::egui::{self, ViewportCommand};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,31 +16,31 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Version of the protocol.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Longest line taken from the shell.
+/// Maximum length of a line from the shell.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// What the shell asks for; a line holds any of these.
+/// A request of the shell; every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// Files to open; with none, and nothing else, the window comes to the front.
+    /// Files to open. A request without any content brings the window to the front.
     pub open: Vec<PathBuf>,
-    /// Names of files that cannot be written down as text, as they would be shown.
+    /// Names of files whose paths are not UTF-8, in lossy form for display.
     pub not_text: Vec<String>,
-    /// Why the last window ended, where this one takes its place.
+    /// Why the previous window ended, if this one replaces it.
     pub recovered: Option<String>,
-    /// Files that the last window had open and that are left closed, because it ended so twice with them.
+    /// Open files of the previous window that are not reopened because it crashed twice with them.
     pub left_closed: Vec<PathBuf>,
 }
 
-/// What came over the line.
+/// A message from the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromShell {
-    /// Something to do.
+    /// A request.
     Request(Request),
-    /// A line that cannot be read, and why.
+    /// A line that cannot be parsed, and why.
     Unreadable(String),
-    /// The shell has gone.
+    /// The shell has ended.
     Gone,
 }
 
@@ -54,15 +54,15 @@ struct Files<'a> {
     files: &'a [&'a Path],
 }
 
-/// The line.
+/// Connection to the shell.
 pub struct ShellLink {
     receiver: Receiver<FromShell>,
     lines: Sender<Vec<u8>>,
-    told: Option<Vec<PathBuf>>,
+    last_reported: Option<Vec<PathBuf>>,
 }
 
 impl ShellLink {
-    /// A line over a reader and a writer, each served by a thread of its own; `wake` is called when something has come.
+    /// Starts reader and writer threads for the connection; `wake` is called when a message has arrived.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -76,47 +76,50 @@ impl ShellLink {
             let mut input = BufReader::new(input);
             loop {
                 let line = next_line(&mut input);
-                let gone = line == FromShell::Gone;
-                let heard = sender.send(line).is_ok();
+                let ended = line == FromShell::Gone;
+                let is_received = sender.send(line).is_ok();
                 wake();
-                if gone || !heard {
+                if ended || !is_received {
                     return;
                 }
             }
         })?;
-        let (lines, to_write) = channel::<Vec<u8>>();
+        let (lines, outgoing) = channel::<Vec<u8>>();
         std::thread::Builder::new().name("to-shell".to_owned()).spawn(move || {
-            for line in to_write {
-                // A shell that is gone is told by the other thread.
+            for line in outgoing {
+                // The reader thread reports the end of the shell.
                 if output.write_all(&line).and_then(|()| output.flush()).is_err() {
                     return;
                 }
             }
         })?;
-        let link = Self { receiver, lines, told: None };
-        link.tell(&Ready { ready: PROTOCOL_VERSION });
+        let link = Self { receiver, lines, last_reported: None };
+        link.send(&Ready { ready: PROTOCOL_VERSION });
         Ok(link)
     }
 
-    fn tell(&self, message: &impl Serialize) {
+    fn send(&self, message: &impl Serialize) {
         let Ok(mut line) = serde_json::to_vec(message) else { return };
         line.push(b'\n');
-        // A writer that is gone means that the shell is.
+        // Sending fails only if the shell has ended.
         let _ = self.lines.send(line);
     }
 
-    /// What has come since.
+    /// Messages since the last call.
     pub fn poll(&self) -> Vec<FromShell> {
         self.receiver.try_iter().collect()
     }
 
-    /// Tells which files are open, if they are others than before. Files whose names are no text are not told.
-    pub fn files(&mut self, open: &[&Path]) {
-        let same = self.told.as_ref().is_some_and(|told| told.iter().map(PathBuf::as_path).eq(open.iter().copied()));
+    /// Reports the open files if they have changed. Files whose paths are not UTF-8 are left out.
+    pub fn report_files(&mut self, open: &[&Path]) {
+        let same = self
+            .last_reported
+            .as_ref()
+            .is_some_and(|last_reported| last_reported.iter().map(PathBuf::as_path).eq(open.iter().copied()));
         if !same {
             let files: Vec<&Path> = open.iter().copied().filter(|p| p.to_str().is_some()).collect();
-            self.tell(&Files { files: &files });
-            self.told = Some(open.iter().map(|p| p.to_path_buf()).collect());
+            self.send(&Files { files: &files });
+            self.last_reported = Some(open.iter().map(|p| p.to_path_buf()).collect());
         }
     }
 }
@@ -131,41 +134,41 @@ impl Workbench {
         Ok(())
     }
 
-    /// Does what the shell asks, and tells it which files are open.
+    /// Handles requests of the shell and reports the open files.
     pub(crate) fn poll_shell(&mut self, ctx: &egui::Context) {
         let Some(shell) = &mut self.shell else { return };
         let open: Vec<&Path> = self.documents.iter().map(|d| d.path.as_path()).collect();
-        shell.files(&open);
-        let came = shell.poll();
-        for message in came {
+        shell.report_files(&open);
+        let messages = shell.poll();
+        for message in messages {
             match message {
-                FromShell::Request(request) => self.take_request(ctx, &request),
+                FromShell::Request(request) => self.handle_request(ctx, &request),
                 FromShell::Unreadable(why) => {
-                    let details = format!("What it sent cannot be read: {why}. Drop the files on the window instead.");
-                    self.notices.error("The desktop could not hand over files", details);
+                    let details = format!("The request cannot be read: {why}. Drop the files on the window instead.");
+                    self.notifications.error("Files from the desktop could not be opened", details);
                 }
-                // Without asking: nobody may be there to answer, and every correction is in its journal.
-                FromShell::Gone => self.quitting = Quitting::Decided,
+                // No question is asked: there may be no user to answer, and all corrections are in their journals.
+                FromShell::Gone => self.quit_state = QuitState::Decided,
             }
         }
     }
 
-    fn take_request(&mut self, ctx: &egui::Context, request: &Request) {
+    fn handle_request(&mut self, ctx: &egui::Context, request: &Request) {
         self.open_paths(&request.open);
         if !request.not_text.is_empty() {
             let details = format!(
-                "{}: its name is not UTF-8. Drop it on the window, or open it by Open…, and consider another name.",
+                "{}: the name is not UTF-8. Drop the file on the window, use File > Open…, or rename it.",
                 request.not_text.join(", ")
             );
-            self.notices.error("A file could not be handed over", details);
+            self.notifications.error("A file could not be opened", details);
         }
         match &request.recovered {
             Some(why) => {
                 let details = format!(
-                    "The window before this one ended unexpectedly ({why}). What was open is open again, corrections are kept, \
-                     and only a job that ran has to be started again."
+                    "The previous window ended unexpectedly ({why}). Its stacks are open again and corrections are \
+                     kept. Restart any job that was running."
                 );
-                self.notices.info("Cytoscope has recovered", details);
+                self.notifications.info("Cytoscope has recovered", details);
             }
             None => {
                 ctx.send_viewport_cmd(ViewportCommand::Minimized(false));
@@ -176,10 +179,11 @@ impl Workbench {
             request.left_closed.iter().for_each(|path| self.settings.opened(path));
             let names: Vec<String> = request.left_closed.iter().map(|p| file_name(p)).collect();
             let details = format!(
-                "The window ended twice in a row with {}. Open them one at a time, from the recent files, to find the one.",
+                "The window ended twice in a row with {} open. Open the files one at a time from the recent files to \
+                 find the cause.",
                 names.join(", ")
             );
-            self.notices.error("Files were left closed", details);
+            self.notifications.error("Files were not reopened", details);
         }
     }
 }
@@ -205,9 +209,9 @@ mod tests {
     use std::sync::Mutex;
 
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for SharedBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend(bytes);
             Ok(bytes.len())
@@ -219,32 +223,35 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_in_order_and_the_end_is_told() {
-        let text = "{\"open\": [\"/a b/ü.tif\"]}\nnonsense\n{\"recovered\": \"signal 9\", \"left_closed\": [\"/x\"]}\n{\"open\":";
-        let link = ShellLink::new(Box::new(Cursor::new(text)), Box::new(Kept::default()), Arc::new(|| {})).unwrap();
-        let mut came: Vec<FromShell> = link.receiver.iter().collect();
+    fn messages_arrive_in_order_followed_by_the_end() {
+        let text = "{\"open\": [\"/a b/ü.tif\"]}\nnonsense\n{\"recovered\": \"signal 9\", \"left_closed\": \
+                    [\"/x\"]}\n{\"open\":";
+        let link =
+            ShellLink::new(Box::new(Cursor::new(text)), Box::new(SharedBuffer::default()), Arc::new(|| {})).unwrap();
+        let mut messages: Vec<FromShell> = link.receiver.iter().collect();
         let recovered =
             Request { recovered: Some("signal 9".to_owned()), left_closed: vec!["/x".into()], ..Request::default() };
-        assert_eq!(came.pop(), Some(FromShell::Gone), "a line cut short is the shell's end");
-        assert_eq!(came.pop(), Some(FromShell::Request(recovered)));
-        assert!(matches!(came.pop(), Some(FromShell::Unreadable(_))));
+        assert_eq!(messages.pop(), Some(FromShell::Gone), "a line cut short is the shell's end");
+        assert_eq!(messages.pop(), Some(FromShell::Request(recovered)));
+        assert!(matches!(messages.pop(), Some(FromShell::Unreadable(_))));
         let open = Request { open: vec!["/a b/ü.tif".into()], ..Request::default() };
-        assert_eq!(came, [FromShell::Request(open)]);
+        assert_eq!(messages, [FromShell::Request(open)]);
     }
 
     #[test]
-    fn open_files_are_told_once_for_every_change() {
-        let kept = Kept::default();
-        let mut link = ShellLink::new(Box::new(Cursor::new("")), Box::new(kept.clone()), Arc::new(|| {})).unwrap();
+    fn open_files_are_reported_once_per_change() {
+        let buffer = SharedBuffer::default();
+        let mut link = ShellLink::new(Box::new(Cursor::new("")), Box::new(buffer.clone()), Arc::new(|| {})).unwrap();
         let (a, b) = (Path::new("/a b/ü.tif"), Path::new("/c.tif"));
         for open in [vec![], vec![a], vec![a], vec![a, b], vec![]] {
-            link.files(&open);
+            link.report_files(&open);
         }
-        let whole = "{\"ready\":1}\n{\"files\":[]}\n{\"files\":[\"/a b/ü.tif\"]}\n{\"files\":[\"/a b/ü.tif\",\"/c.tif\"]}\n{\"files\":[]}\n";
+        let whole = "{\"ready\":1}\n{\"files\":[]}\n{\"files\":[\"/a b/ü.tif\"]}\n{\"files\":[\"/a \
+                     b/ü.tif\",\"/c.tif\"]}\n{\"files\":[]}\n";
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while kept.0.lock().unwrap().len() < whole.len() && std::time::Instant::now() < end {
+        while buffer.0.lock().unwrap().len() < whole.len() && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        assert_eq!(String::from_utf8(kept.0.lock().unwrap().clone()).unwrap(), whole);
+        assert_eq!(String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap(), whole);
     }
 }

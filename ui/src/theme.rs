@@ -1,28 +1,28 @@
-//! Colours, type and spacing of the whole window, light and dark. No other file names a colour of its own.
+//! Colours, fonts and spacing of the window, for light and dark themes. No other file defines colours.
 
 use eframe::egui::{
     self, Color32, CornerRadius, FontDefinitions, FontFamily, FontId, Margin, Stroke, Style, TextStyle, Theme, Visuals,
 };
 use serde::{Deserialize, Serialize};
 
-/// Which of the two looks.
+/// Theme setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ThemeChoice {
-    /// As the system has it.
+    /// Follow the system.
     #[default]
     System,
-    /// Dark on bright.
+    /// Dark text on a light background.
     Light,
-    /// Bright on dark.
+    /// Light text on a dark background.
     Dark,
 }
 
 impl ThemeChoice {
-    /// Every one.
+    /// All variants.
     pub const ALL: [ThemeChoice; 3] = [ThemeChoice::System, ThemeChoice::Light, ThemeChoice::Dark];
 
-    /// Its name.
+    /// Name for display.
     pub fn name(self) -> &'static str {
         match self {
             ThemeChoice::System => "System",
@@ -31,7 +31,7 @@ impl ThemeChoice {
         }
     }
 
-    /// For egui.
+    /// The corresponding setting of egui.
     pub fn preference(self) -> egui::ThemePreference {
         match self {
             ThemeChoice::System => egui::ThemePreference::System,
@@ -41,66 +41,66 @@ impl ThemeChoice {
     }
 }
 
-/// Space between things that belong together, in points.
+/// Space between related items, in points.
 pub const GAP: f32 = 6.0;
-/// Space between groups.
+/// Space between groups, in points.
 pub const GROUP_GAP: f32 = 14.0;
-/// Space around the content of a panel.
+/// Margin of a panel, in points.
 pub const PANEL_MARGIN: i8 = 10;
-/// Height of the main button of a panel.
+/// Height of the main button of a panel, in points.
 pub const MAIN_BUTTON_HEIGHT: f32 = 34.0;
 
-/// What the main action of a panel is filled with.
+/// Fill of main buttons.
 pub const ACCENT: Color32 = Color32::from_rgb(38, 128, 160);
 /// Text on [`ACCENT`].
 pub const ON_ACCENT: Color32 = Color32::WHITE;
-/// Behind images: they are judged against black in every theme.
+/// Background of images: nearly black in every theme.
 pub const IMAGE_BACKGROUND: Color32 = Color32::from_rgb(8, 9, 11);
 /// Text on images.
 pub const ON_IMAGE: Color32 = Color32::from_rgb(226, 230, 234);
 /// Shade behind text on images.
 pub const IMAGE_SHADE: Color32 = Color32::from_black_alpha(150);
-/// The cursor shared by all views.
+/// The crosshair.
 pub const CROSSHAIR: Color32 = Color32::from_rgba_premultiplied(150, 135, 40, 170);
 /// The box around a volume.
 pub const BOX: Color32 = Color32::from_rgb(92, 98, 106);
-/// The edges along X, Y, Z of the box around a volume, and their letters.
+/// The X, Y and Z edges of the box around a volume, and their letters.
 pub const AXIS_COLORS: [Color32; 3] =
     [Color32::from_rgb(214, 104, 98), Color32::from_rgb(112, 186, 112), Color32::from_rgb(104, 150, 226)];
-/// Where the cursor's slices cut a volume.
+/// Outlines of the crosshair's slices in a volume.
 pub const CURSOR_SLICE: Color32 = Color32::from_rgba_premultiplied(96, 86, 26, 110);
-/// An object found where the truth has one.
+/// A matched object.
 pub const MATCHED: [u8; 3] = [70, 200, 120];
-/// An object of the truth that was not found.
+/// A missed true object.
 pub const MISSED: [u8; 3] = [255, 190, 60];
-/// An object found where the truth has none.
+/// A false object.
 pub const FALSE_ONE: [u8; 3] = [235, 80, 90];
-/// An object that is not compared.
+/// An object ignored in the comparison.
 pub const IGNORED: [u8; 3] = [120, 124, 130];
-/// True objects that were merged, split, or found with a wrong outline, in a histogram.
+/// Merged, split and inexact true objects in the histogram.
 pub const MERGED: [u8; 3] = [150, 110, 220];
 /// See [`MERGED`].
 pub const SPLIT: [u8; 3] = [70, 160, 235];
 /// See [`MERGED`].
 pub const INEXACT: [u8; 3] = [190, 190, 150];
 
-/// Outlines of true objects in pictures of a training.
+/// Outlines of true objects in validation pictures.
 pub const TRUE_OUTLINE: Color32 = Color32::from_rgb(255, 190, 60);
-/// Outlines of objects that were found, there.
+/// Outlines of predicted objects in validation pictures.
 pub const FOUND_OUTLINE: Color32 = Color32::from_rgb(70, 200, 255);
 
-/// A bright-field image, the rims of cells in it, and their edges.
+/// Background, rims and edges of cells in the drawn bright-field image.
 pub const BRIGHT_FIELD: Color32 = Color32::from_rgb(150, 152, 155);
 /// See [`BRIGHT_FIELD`].
 pub const BRIGHT_RIM: Color32 = Color32::from_rgb(206, 208, 210);
 /// See [`BRIGHT_FIELD`].
 pub const BRIGHT_EDGE: Color32 = Color32::from_rgb(96, 98, 102);
-/// A stain.
+/// The drawn stain.
 pub const STAIN: Color32 = Color32::from_rgb(60, 220, 130);
 /// The best point of a curve.
 pub const BEST: Color32 = Color32::from_rgb(236, 160, 50);
 
-/// Colour of the n-th of several curves.
+/// Colour of the n-th curve of a plot.
 pub fn series_color(n: usize) -> Color32 {
     const ALL: [Color32; 5] = [
         Color32::from_rgb(226, 136, 76),
@@ -112,17 +112,17 @@ pub fn series_color(n: usize) -> Color32 {
     ALL[n % ALL.len()]
 }
 
-/// Colour of something to look at.
+/// Colour of warnings.
 pub fn warn(visuals: &Visuals) -> Color32 {
     if visuals.dark_mode { Color32::from_rgb(236, 190, 90) } else { Color32::from_rgb(150, 95, 0) }
 }
 
-/// Colour of good news.
+/// Colour of success.
 pub fn good(visuals: &Visuals) -> Color32 {
     if visuals.dark_mode { Color32::from_rgb(110, 205, 150) } else { Color32::from_rgb(20, 120, 70) }
 }
 
-/// Colour of something wrong.
+/// Colour of errors.
 pub fn bad(visuals: &Visuals) -> Color32 {
     if visuals.dark_mode { Color32::from_rgb(245, 130, 130) } else { Color32::from_rgb(175, 35, 45) }
 }
@@ -146,7 +146,7 @@ pub fn stage_color(name: &str) -> Color32 {
     }
 }
 
-/// Gives egui our fonts, colours and spacing.
+/// Installs fonts, colours and spacing in egui.
 pub fn install(ctx: &egui::Context) {
     let mut fonts = FontDefinitions::default();
     egui_phosphor::add_to_fonts(&mut fonts, egui_phosphor::Variant::Regular);

@@ -1,4 +1,4 @@
-//! Jobs in the engine process, as the window sees them.
+//! Client of the engine process: jobs and their results.
 
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
@@ -16,34 +16,34 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Ended jobs that stay in the list.
-const MAX_ENDED: usize = 50;
+/// Maximum number of ended jobs in the list.
+const MAX_ENDED_JOBS: usize = 50;
 
-/// Spans kept of all jobs together.
+/// Maximum number of spans kept over all jobs.
 const MAX_SPANS: usize = 400_000;
 
-/// Names a folder of models to the engine process.
-const MODELS: &str = "CYTOSCOPE_MODELS";
+/// Environment variable that names a folder of models for the engine process.
+const MODELS_ENV: &str = "CYTOSCOPE_MODELS";
 
-/// What a job is for.
+/// Purpose of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Purpose {
-    /// Predict a document's stack.
+    /// Predict a document.
     Predict {
         /// The document.
         document: u64,
     },
-    /// Make objects of a document's probability again, while sliders move.
+    /// Segment a document's map as a preview.
     Preview {
         /// The document.
         document: u64,
     },
-    /// Make objects of a document's probability and keep them.
+    /// Segment a document's map and save the result.
     Keep {
         /// The document.
         document: u64,
     },
-    /// Measure a document's labels again.
+    /// Measure a document's labels.
     Measure {
         /// The document.
         document: u64,
@@ -53,38 +53,38 @@ pub enum Purpose {
         /// The document.
         document: u64,
     },
-    /// Look a training set through.
+    /// Check training data or estimate the training cost.
     Check,
-    /// Teach a model.
+    /// Train a model.
     Training,
 }
 
 impl Purpose {
-    /// The document it belongs to, if to one.
+    /// The document whose results the job changes, if any.
     pub fn document(&self) -> Option<u64> {
         match self {
             Purpose::Predict { document }
             | Purpose::Preview { document }
             | Purpose::Keep { document }
             | Purpose::Measure { document } => Some(*document),
-            // A failed or cancelled estimate changes nothing of the document.
+            // A failed or cancelled estimate does not change the document.
             Purpose::Diameter { .. } | Purpose::Check | Purpose::Training => None,
         }
     }
 }
 
-/// How a job is.
+/// State of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobState {
-    /// It waits for those before it.
+    /// Waiting for earlier jobs.
     Queued,
-    /// It runs.
+    /// Running.
     Running,
-    /// It is done.
+    /// Finished successfully.
     Done,
-    /// It failed, for this reason.
+    /// Failed; the reason.
     Failed(String),
-    /// It was cancelled.
+    /// Cancelled.
     Cancelled,
 }
 
@@ -95,64 +95,64 @@ impl JobState {
     }
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
-    /// Stage.
+    /// Current stage.
     pub stage: String,
     /// Units done.
     pub done: u64,
-    /// Units in all.
+    /// Total units.
     pub total: u64,
-    /// What is counted.
+    /// Name of the unit.
     pub unit: String,
-    /// Units a second.
+    /// Units per second.
     pub rate: f64,
-    /// Seconds left of the stage.
+    /// Remaining seconds of the stage.
     pub eta_secs: f64,
 }
 
 impl Progress {
-    /// 0 to 1.
+    /// Progress from 0 to 1.
     pub fn share(&self) -> f32 {
         if self.total == 0 { 0.0 } else { (self.done as f64 / self.total as f64) as f32 }
     }
 }
 
-/// A job and what it told.
+/// A job with its progress, profile and notes.
 #[derive(Debug, Clone)]
 pub struct JobView {
-    /// Its number.
+    /// Id of the job.
     pub id: JobId,
-    /// What it does, for people.
+    /// Title for display.
     pub title: String,
-    /// What it is for.
+    /// Purpose.
     pub purpose: Purpose,
-    /// How it is.
+    /// State.
     pub state: JobState,
-    /// How far it is.
+    /// Progress.
     pub progress: Progress,
-    /// When it began.
+    /// Start time.
     pub started: Option<Instant>,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Seconds, bytes, voxels by stage.
+    /// Totals of seconds, bytes and voxels by stage.
     pub totals: Vec<StageTotal>,
-    /// Spans.
+    /// Recorded spans.
     pub spans: Vec<SpanRecord>,
-    /// Memory as it went.
+    /// Memory samples over time.
     pub marks: Vec<MemoryMark>,
-    /// Spans that were not sent.
+    /// Number of spans that were not recorded.
     pub dropped: u64,
-    /// Where it runs and why.
+    /// Device and the reason for its choice.
     pub device: Option<DeviceInUse>,
-    /// Things it told.
+    /// Notes reported by the job.
     pub notes: Vec<String>,
 }
 
-/// A job as it was asked for.
+/// A job that can be repeated with permission to overwrite.
 #[derive(Debug, Clone)]
-pub enum Again {
+pub enum RepeatableJob {
     /// A prediction.
     Predict {
         /// The document.
@@ -160,14 +160,14 @@ pub enum Again {
         /// The job.
         job: PredictJob,
     },
-    /// A table of measurements.
+    /// A measurement.
     Measure {
         /// The document.
         document: u64,
         /// The job.
         job: MeasureJob,
     },
-    /// Objects that are kept.
+    /// A saved segmentation.
     Segment {
         /// The document.
         document: u64,
@@ -176,90 +176,90 @@ pub enum Again {
     },
 }
 
-/// Something the window must act upon.
+/// A result that the window must handle.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// A prediction grows.
+    /// A running prediction has new tiles.
     Live {
-        /// Of this document.
+        /// The document.
         document: u64,
-        /// Its file.
+        /// File of the live output.
         path: PathBuf,
-        /// Channels.
+        /// Number of channels.
         channels: usize,
-        /// Extents.
+        /// Extents Z, Y, X.
         shape_zyx: [usize; 3],
-        /// What is new.
+        /// Regions that are new.
         regions: Vec<LiveRegion>,
     },
     /// A prediction is done.
     Predicted {
-        /// Of this document.
+        /// The document.
         document: u64,
-        /// Its report.
+        /// The outcome.
         outcome: PredictOutcome,
     },
-    /// Objects were made again.
+    /// A segmentation is done.
     Segmented {
-        /// Of this document.
+        /// The document.
         document: u64,
-        /// Whether they were written to be kept.
+        /// Whether the result was saved.
         kept: bool,
         /// The report.
         report: SegmentReport,
     },
-    /// Labels were measured again.
+    /// A measurement is done.
     Measured {
-        /// Of this document.
+        /// The document.
         document: u64,
         /// The report.
         report: MeasureReport,
     },
-    /// A training took steps, or tried what it learnt.
-    Told {
-        /// Its number.
+    /// A training event: steps, a validation, or a picture.
+    TrainingEvent {
+        /// Id of the job.
         id: JobId,
-        /// What it told.
+        /// The event.
         event: Event,
     },
     /// A job of the training wizard is done.
-    Ran {
-        /// Its number.
+    Report {
+        /// Id of the job.
         id: JobId,
-        /// What it came to.
+        /// The report.
         report: Value,
     },
     /// A job failed.
     Failed {
-        /// Its title.
+        /// Title of the job.
         title: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A job was not begun because something that is not ours lies where its results go.
+    /// A job was refused because it would overwrite files that Cytoscope did not write.
     WouldOverwrite {
-        /// Its title.
+        /// Title of the job.
         title: String,
-        /// What lies there.
+        /// Which files exist.
         reason: String,
-        /// The job, to be run again if the user says so.
-        again: Box<Again>,
+        /// The job, to be repeated if the user allows it.
+        again: Box<RepeatableJob>,
     },
     /// A job was cancelled.
     Cancelled {
-        /// Of this document.
+        /// The document.
         document: u64,
     },
-    /// The engine process ended by itself.
-    Died {
-        /// How.
+    /// The engine process ended unexpectedly.
+    EngineDied {
+        /// How it ended.
         reason: String,
-        /// Jobs that are lost.
+        /// Titles of the lost jobs.
         lost: Vec<String>,
-        /// Whether it starts again.
+        /// Whether it is restarted.
         again: bool,
     },
-    /// The list of models came.
+    /// The list of models was updated.
     Models,
 }
 
@@ -273,22 +273,22 @@ pub struct Work {
     pub devices: Vec<Device>,
     /// Installed models.
     pub models: Vec<ModelCard>,
-    /// Memory of the engine process, now and at most.
+    /// Resident memory of the engine process in bytes, current and peak.
     pub memory: Option<(u64, u64)>,
-    /// Jobs whose results may turn out to lie where something else is.
-    repeatable: BTreeMap<JobId, Again>,
+    /// Jobs that may have to be repeated with permission to overwrite.
+    repeatable: BTreeMap<JobId, RepeatableJob>,
 }
 
 impl Work {
-    /// Starts the engine process; none where there is no program. It finds models in the folder `models`, too.
+    /// Starts the engine process, if there is a program. It also looks for models in the folder `models`.
     pub fn new(program: Option<&Path>, models: Option<PathBuf>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let start = |program: &Path| {
             let program = program.to_owned();
             let command = move || {
                 let mut command = Command::new(&program);
                 command.arg("worker");
-                if let Some(models) = models.as_ref().filter(|_| std::env::var_os(MODELS).is_none()) {
-                    command.env(MODELS, models);
+                if let Some(models) = models.as_ref().filter(|_| std::env::var_os(MODELS_ENV).is_none()) {
+                    command.env(MODELS_ENV, models);
                 }
                 command
             };
@@ -303,18 +303,18 @@ impl Work {
             models: Vec::new(),
             memory: None,
         };
-        work.ask();
+        work.request_lists();
         work
     }
 
-    /// Asks for devices and models.
-    pub fn ask(&mut self) {
-        let (devices, models) = (self.fresh(), self.fresh());
+    /// Requests the lists of devices and models.
+    pub fn request_lists(&mut self) {
+        let (devices, models) = (self.next_id(), self.next_id());
         self.send(Request::Devices { id: devices });
         self.send(Request::Models { id: models });
     }
 
-    fn fresh(&mut self) -> JobId {
+    fn next_id(&mut self) -> JobId {
         self.next += 1;
         JobId(self.next)
     }
@@ -325,19 +325,19 @@ impl Work {
         }
     }
 
-    /// How the engine process is.
+    /// State of the engine process; `None` without a program.
     pub fn state(&self) -> Option<WorkerState> {
         self.worker.as_ref().map(Worker::state)
     }
 
-    /// Starts the engine process again after it was given up.
+    /// Restarts the engine process after automatic restarts were given up.
     pub fn restart(&self) {
         if let Some(worker) = &self.worker {
             worker.restart();
         }
     }
 
-    fn begin(&mut self, id: JobId, title: String, purpose: Purpose) {
+    fn add_job(&mut self, id: JobId, title: String, purpose: Purpose) {
         self.jobs.push(JobView {
             id,
             title,
@@ -354,7 +354,7 @@ impl Work {
             notes: Vec::new(),
         });
         let ended = self.jobs.iter().filter(|j| j.state.is_over()).count();
-        if ended > MAX_ENDED
+        if ended > MAX_ENDED_JOBS
             && let Some(oldest) = self.jobs.iter().position(|j| j.state.is_over())
         {
             self.jobs.remove(oldest);
@@ -363,47 +363,47 @@ impl Work {
 
     /// Predicts a document's stack.
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob) -> JobId {
-        let id = self.fresh();
-        self.begin(id, title, Purpose::Predict { document });
-        self.repeatable.insert(id, Again::Predict { document, job: job.clone() });
+        let id = self.next_id();
+        self.add_job(id, title, Purpose::Predict { document });
+        self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone() });
         self.send(Request::Predict { id, job, live: true, operators: false });
         id
     }
 
-    /// Makes objects of a document's probability; a preview takes the place of the one before.
+    /// Segments a document's map; a preview replaces the previous one.
     pub fn segment(&mut self, document: u64, title: String, job: SegmentJob, keep: bool) -> JobId {
-        let id = self.fresh();
+        let id = self.next_id();
         let before = self.jobs.iter().rev().find(|j| j.purpose == Purpose::Preview { document }).map(|j| j.id);
         let purpose = if keep { Purpose::Keep { document } } else { Purpose::Preview { document } };
         if !keep {
             self.jobs.retain(|j| j.purpose != Purpose::Preview { document });
         }
-        self.begin(id, title, purpose);
+        self.add_job(id, title, purpose);
         if keep {
-            self.repeatable.insert(id, Again::Segment { document, job: job.clone() });
+            self.repeatable.insert(id, RepeatableJob::Segment { document, job: job.clone() });
         }
         self.send(Request::Segment { id, job, replaces: before.filter(|_| !keep) });
         id
     }
 
-    /// Measures a document's labels; one that is not done yet makes way.
+    /// Measures a document's labels; a running measurement of it is cancelled.
     pub fn measure(&mut self, document: u64, title: String, job: MeasureJob) -> JobId {
         if let Some(before) = self.measuring(document).map(|j| j.id) {
             self.cancel(before);
         }
-        let id = self.fresh();
-        self.begin(id, title, Purpose::Measure { document });
-        self.repeatable.insert(id, Again::Measure { document, job: job.clone() });
+        let id = self.next_id();
+        self.add_job(id, title, Purpose::Measure { document });
+        self.repeatable.insert(id, RepeatableJob::Measure { document, job: job.clone() });
         self.send(Request::Measure { id, job });
         id
     }
 
-    /// Runs a job of the training wizard, which writes to some folders.
+    /// Runs a job of the training wizard; `writes` lists the folders it writes to.
     pub fn run(&mut self, kind: &str, title: String, purpose: Purpose, job: Value, writes: Vec<PathBuf>) -> JobId {
-        let id = self.fresh();
-        self.begin(id, title, purpose);
+        let id = self.next_id();
+        self.add_job(id, title, purpose);
         if self.worker.is_none() {
-            self.end(id, JobState::Failed("the engine is not there".to_owned()));
+            self.end(id, JobState::Failed("the engine is not running".to_owned()));
         }
         self.send(Request::Run { id, kind: kind.to_owned(), job, writes });
         id
@@ -419,17 +419,17 @@ impl Work {
         self.send(Request::Cancel { id });
     }
 
-    /// Asks a running job to end now with the best it has.
+    /// Asks a running job to end now with the best result so far.
     pub fn finish(&self, id: JobId) {
         self.send(Request::Finish { id });
     }
 
-    /// The job that runs.
+    /// The running job.
     pub fn running(&self) -> Option<&JobView> {
         self.jobs.iter().find(|j| j.state == JobState::Running)
     }
 
-    /// The newest job of a document that is not over, previews left out.
+    /// The newest active prediction of a document.
     pub fn of_document(&self, document: u64) -> Option<&JobView> {
         self.jobs
             .iter()
@@ -437,29 +437,31 @@ impl Work {
             .find(|j| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { document: d } if d == document))
     }
 
-    /// Jobs that run or wait.
+    /// Number of running and queued jobs.
     pub fn active(&self) -> usize {
         self.jobs.iter().filter(|j| !j.state.is_over()).count()
     }
 
-    /// Takes what the engine process told since the last call.
+    /// Handles the events of the engine process since the last call.
     pub fn poll(&mut self) -> Vec<Outcome> {
         let events = self.worker.as_ref().map(Worker::poll).unwrap_or_default();
-        events.into_iter().flat_map(|event| self.hear(event)).collect()
+        events.into_iter().flat_map(|event| self.handle_event(event)).collect()
     }
 
     fn job(&mut self, id: JobId) -> Option<&mut JobView> {
         self.jobs.iter_mut().find(|j| j.id == id)
     }
 
-    /// What a failure means for the window: a notice, or a question where the user can allow what was refused.
+    /// Converts a failure into an error, or into a question if the user can allow overwriting.
     fn failed(&mut self, id: JobId, title: String, kind: JobErrorKind, reason: String) -> Outcome {
         match self.repeatable.remove(&id).filter(|_| kind == JobErrorKind::WouldOverwrite) {
             Some(again) => {
-                // The question says the rest.
+                // The dialog shows the details.
                 self.end(
                     id,
-                    JobState::Failed("Nothing was written: other files have the names of its results.".to_owned()),
+                    JobState::Failed(
+                        "Nothing was written: other files exist under the names of its results.".to_owned(),
+                    ),
                 );
                 Outcome::WouldOverwrite { title, reason, again: Box::new(again) }
             }
@@ -472,37 +474,37 @@ impl Work {
         job.state = state;
         job.seconds = job.started.map_or(0.0, |s| s.elapsed().as_secs_f64());
         let ended = Some((job.title.clone(), job.purpose.clone()));
-        // A job that failed may be asked for again; of the others nothing is kept.
+        // A failed job may be repeated; cancelled ones are not.
         if matches!(job.state, JobState::Cancelled) {
             self.repeatable.remove(&id);
         }
         ended
     }
 
-    /// One event; public so that the window's behaviour can be tested without a process.
-    pub fn hear(&mut self, event: WorkerEvent) -> Vec<Outcome> {
+    /// Handles one event; public so that tests can run without an engine process.
+    pub fn handle_event(&mut self, event: WorkerEvent) -> Vec<Outcome> {
         match event {
-            WorkerEvent::Reply(reply) => self.hear_reply(reply).into_iter().collect(),
+            WorkerEvent::Reply(reply) => self.handle_reply(reply).into_iter().collect(),
             WorkerEvent::Restarted => {
-                self.ask();
+                self.request_lists();
                 Vec::new()
             }
-            WorkerEvent::Died { reason, lost } => vec![self.lose(&reason, &lost, true)],
-            WorkerEvent::GaveUp { reason, lost } => vec![self.lose(&reason, &lost, false)],
+            WorkerEvent::Died { reason, lost } => vec![self.mark_lost(&reason, &lost, true)],
+            WorkerEvent::GaveUp { reason, lost } => vec![self.mark_lost(&reason, &lost, false)],
         }
     }
 
-    fn lose(&mut self, reason: &str, lost: &[JobId], again: bool) -> Outcome {
+    fn mark_lost(&mut self, reason: &str, lost: &[JobId], again: bool) -> Outcome {
         self.memory = None;
         let lost = lost
             .iter()
             .filter_map(|id| self.end(*id, JobState::Failed(format!("the engine process ended ({reason})"))))
             .map(|(title, _)| title)
             .collect();
-        Outcome::Died { reason: reason.to_owned(), lost, again }
+        Outcome::EngineDied { reason: reason.to_owned(), lost, again }
     }
 
-    fn hear_reply(&mut self, reply: Reply) -> Option<Outcome> {
+    fn handle_reply(&mut self, reply: Reply) -> Option<Outcome> {
         match reply {
             Reply::Ready { .. } | Reply::Queued { .. } => None,
             Reply::Fault { sentence } => {
@@ -525,8 +527,8 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Learned { .. } | Event::Validated { .. } | Event::Pictured { .. } => {
-                        return Some(Outcome::Told { id, event });
+                    Event::TrainingSteps { .. } | Event::Validated { .. } | Event::ValidationPreview { .. } => {
+                        return Some(Outcome::TrainingEvent { id, event });
                     }
                     Event::Progress { stage, done, total, unit, rate, eta_secs } => {
                         let (stage, unit) = (stage.into_owned(), unit.into_owned());
@@ -551,9 +553,9 @@ impl Work {
                 let job = self.job(id)?;
                 job.dropped = dropped;
                 job.marks.extend(marks);
-                let room = MAX_SPANS.saturating_sub(held);
-                job.dropped += spans.len().saturating_sub(room) as u64;
-                job.spans.extend(spans.into_iter().take(room));
+                let capacity = MAX_SPANS.saturating_sub(held);
+                job.dropped += spans.len().saturating_sub(capacity) as u64;
+                job.spans.extend(spans.into_iter().take(capacity));
                 None
             }
             Reply::Memory { resident_bytes, peak_resident_bytes, device } => {
@@ -567,7 +569,7 @@ impl Work {
             Reply::Done { id, result } => {
                 let (title, purpose) = self.end(id, JobState::Done)?;
                 if let JobResult::Run { report, .. } = result {
-                    return Some(Outcome::Ran { id, report });
+                    return Some(Outcome::Report { id, report });
                 }
                 let document = purpose.document()?;
                 match result {
@@ -594,7 +596,7 @@ impl Work {
             }
             Reply::Failed { id, kind, sentence } => {
                 let (title, purpose) = self.end(id, JobState::Failed(sentence.clone()))?;
-                // What is wrong with data is shown where they are chosen.
+                // Problems with training data are shown in the wizard.
                 (purpose != Purpose::Check).then(|| self.failed(id, title, kind, sentence))
             }
             Reply::Cancelled { id } => {

@@ -1,16 +1,16 @@
-//! `cargo xtask demo` runs the main job on a bundled sample; `cargo xtask test` passes the tests. Both install the system packages
-//! they need on Debian and Ubuntu and say what to install elsewhere.
+//! Development tasks. `cargo xtask demo` predicts a bundled sample; `cargo xtask test` runs all tests. On Debian and
+//! Ubuntu, both install the system packages they need; elsewhere, they print what to install.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What a build needs.
+/// System packages that a build needs.
 const BUILD_PACKAGES: [&str; 1] = ["build-essential"];
-/// What GPU engines (and their tests on software Vulkan) need at run time.
+/// System packages that GPU engines (and their tests with a software Vulkan driver) need at run time.
 const VULKAN_PACKAGES: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
 
-/// What the window needs at run time.
+/// System packages that the window needs at run time.
 const WINDOW_PACKAGES: [&str; 4] = ["libxkbcommon-x11-0", "libxcursor1", "libxi6", "libxrandr2"];
 
 type Outcome = Result<(), String>;
@@ -43,9 +43,9 @@ fn root() -> PathBuf {
 }
 
 fn run(command: &mut Command) -> Outcome {
-    let shown = format!("{command:?}");
-    let status = command.status().map_err(|e| format!("{shown}: {e}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{shown} ended with {status}")) }
+    let command_text = format!("{command:?}");
+    let status = command.status().map_err(|e| format!("{command_text}: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command_text} ended with {status}")) }
 }
 
 fn cargo(arguments: &[&str]) -> Outcome {
@@ -59,19 +59,19 @@ fn cargo_command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Installs what is missing on Debian and Ubuntu; says what to install elsewhere.
+/// Installs missing packages on Debian and Ubuntu; prints what to install elsewhere.
 fn setup() -> Outcome {
     let wanted: Vec<&str> = BUILD_PACKAGES.into_iter().chain(VULKAN_PACKAGES).chain(WINDOW_PACKAGES).collect();
     if !cfg!(target_os = "linux") {
         eprintln!(
-            "setup: on macOS install the command-line tools (xcode-select --install); on Windows the C++ build tools of Visual \
-             Studio. GPU drivers bring Metal and DX12."
+            "setup: on macOS, install the command-line tools (xcode-select --install); on Windows, the C++ build tools of Visual \
+             Studio. Metal and DX12 come with the GPU drivers."
         );
         return Ok(());
     }
     if !Path::new("/usr/bin/dpkg-query").exists() {
         eprintln!(
-            "setup: install a C compiler and, for GPUs, a Vulkan driver with the system's own tools (Fedora: dnf install gcc \
+            "setup: install a C compiler and, for GPUs, a Vulkan driver with your package manager (Fedora: dnf install gcc \
              vulkan-loader mesa-vulkan-drivers; Arch: pacman -S base-devel vulkan-icd-loader vulkan-swrast)"
         );
         return Ok(());
@@ -91,9 +91,9 @@ fn setup() -> Outcome {
     };
     let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
     install.extend(&missing);
-    apt(&["update", "-qq"])
-        .and_then(|()| apt(&install))
-        .map_err(|e| format!("{e}; install by hand and try again: sudo apt-get install {}", missing.join(" ")))
+    apt(&["update", "-qq"]).and_then(|()| apt(&install)).map_err(|e| {
+        format!("{e}; install the packages manually and try again: sudo apt-get install {}", missing.join(" "))
+    })
 }
 
 fn installed(package: &str) -> bool {
@@ -101,7 +101,7 @@ fn installed(package: &str) -> bool {
     query.is_ok_and(|o| o.stdout.starts_with(b"install ok installed"))
 }
 
-/// Predicts on the bundled sample, scores it, and opens the window where there is a display.
+/// Predicts the bundled sample, scores the result, and opens the window if there is a display.
 fn demo() -> Outcome {
     cargo(&["build", "--release"])?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
@@ -120,38 +120,38 @@ fn demo() -> Outcome {
         .arg(out.join("nuclei_raw_labels.tif"))
         .arg("--truth")
         .arg(sample.join("nuclei_labels.tif")))?;
-    eprintln!("The labels, the probability stack and the table of measured nuclei are in {}.", out.display());
+    eprintln!("The labels, the probability map and the table of measured nuclei are in {}.", out.display());
     let has_display = !cfg!(target_os = "linux")
         || ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|v| std::env::var_os(v).is_some_and(|v| !v.is_empty()));
     if !has_display {
-        eprintln!("There is no display: cytoscope would open its window here.");
+        eprintln!("No display was found, so the window is not opened.");
         return Ok(());
     }
     eprintln!("Opening the window with the sample.");
     run(Command::new(&program).arg(sample.join("nuclei_raw.tif")).env("CYTOSCOPE_MODELS", root().join("models")))
 }
 
-/// Formatting and lints.
+/// Checks formatting and lints.
 fn lint() -> Outcome {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-/// Everything continuous integration checks; ends with the test runner's own summary.
+/// Runs everything that continuous integration checks, ending with the test runner's summary.
 fn test() -> Outcome {
     lint()?;
-    // Where there is no GPU its engine is tested on the software one.
+    // Without a GPU, its engine is tested with a software driver.
     let arguments = ["test", "--release", "--workspace", "--no-fail-fast"];
     let mut tests = cargo_command(&arguments);
     tests.env("CYTOSCOPE_SOFTWARE_GPU", "1");
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-        // Vulkan drivers grumble on every start without one.
+        // Vulkan drivers print a warning on every start without it.
         tests.env("XDG_RUNTIME_DIR", std::env::temp_dir());
     }
     run(&mut tests)
 }
 
-/// Makes the bundled models again by their recipes.
+/// Rebuilds the bundled model nuclei-dog from its recipe.
 fn models() -> Outcome {
     cargo(&["run", "--release", "-p", "cytoscope-pipeline", "--example", "nuclei_dog", "models/nuclei-dog"])
 }

@@ -1,4 +1,5 @@
-//! Measures what edits cost on a volume of 512³ voxels: `cargo run --release -p cytoscope-annotate --example edit_costs [SIZE]`.
+//! Measures the time of edits on a volume of 512³ voxels:
+//! `cargo run --release -p cytoscope-annotate --example edit_costs [SIZE]`.
 #![forbid(unsafe_code)]
 
 use cytoscope_annotate::{
@@ -10,7 +11,7 @@ use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// Balls of radius 11 voxels on a grid of 32, labelled one after another.
+/// Balls with a radius of 11 voxels on a grid of 32 voxels, with consecutive labels.
 fn cells(size: usize) -> Vec<u32> {
     let per_side = size / 32;
     let mut labels = vec![0; size * size * size];
@@ -24,12 +25,12 @@ fn cells(size: usize) -> Vec<u32> {
     labels
 }
 
-fn shown(took: Duration) -> String {
+fn duration_text(took: Duration) -> String {
     let micros = took.as_secs_f64() * 1e6;
     if micros < 1000.0 { format!("{micros:.0} µs") } else { format!("{:.2} ms", micros / 1000.0) }
 }
 
-/// Runs something `times` times; prints the median and the slowest.
+/// Runs a function `times` times and prints the median and the longest time.
 fn measure<T>(
     what: &str,
     times: usize,
@@ -44,7 +45,7 @@ fn measure<T>(
     took.sort();
     let median = took.get(times / 2).copied().unwrap_or_default();
     let slowest = took.last().copied().unwrap_or_default();
-    println!("{what:<58} median {:>10}   slowest {:>10}", shown(median), shown(slowest));
+    println!("{what:<58} median {:>10}   slowest {:>10}", duration_text(median), duration_text(slowest));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Labels in chunks: uniform ones as one value, the others shared and copied on the first write.
+//! Labels stored in chunks. A uniform chunk is one value; others are shared and copied on the first write.
 
 use crate::geometry::{Bounds, Plane};
 use crate::limits::{self, MAX_CHUNKS};
@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Voxels of a chunk along Z, Y, X; chunks at the far faces end with the volume.
+/// Size of a chunk along Z, Y, X in voxels; chunks at the end of an axis are cut at the volume's border.
 pub const CHUNK_ZYX: [usize; 3] = [32, 64, 64];
 
-/// Where each voxel is stored.
+/// The division of a volume into chunks, and the position of each voxel in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub shape: [usize; 3],
@@ -25,7 +25,7 @@ impl Grid {
             return Err(AnnotateError::BadParameter {
                 what: "the shape Z, Y, X of the labels",
                 got: format!("{shape:?}"),
-                expected: "one voxel or more along each axis",
+                expected: "at least one voxel along each axis",
             });
         }
         let counts = [0, 1, 2].map(|a| shape[a].div_ceil(CHUNK_ZYX[a]));
@@ -41,7 +41,7 @@ impl Grid {
         self.counts.iter().product()
     }
 
-    /// A voxel's chunk and place in it.
+    /// The chunk of a voxel and the voxel's index in the chunk.
     #[inline]
     pub fn place(&self, [z, y, x]: [usize; 3]) -> (usize, usize) {
         let (cz, cy, cx) = (z / CHUNK_ZYX[0], y / CHUNK_ZYX[1], x / CHUNK_ZYX[2]);
@@ -52,7 +52,7 @@ impl Grid {
         (chunk, local)
     }
 
-    /// The box of a chunk.
+    /// The bounds of a chunk.
     pub fn bounds(&self, chunk: usize) -> Bounds {
         let [_, cy, cx] = self.counts;
         let at = [chunk / (cy * cx), chunk / cx % cy, chunk % cx];
@@ -64,7 +64,7 @@ impl Grid {
         self.bounds(chunk).size().iter().product()
     }
 
-    /// Chunks that a box touches.
+    /// Indices of the chunks that overlap a box.
     pub fn touching(&self, bounds: &Bounds) -> impl Iterator<Item = usize> + use<> {
         let range = |a: usize| bounds.start[a] / CHUNK_ZYX[a]..bounds.end[a].div_ceil(CHUNK_ZYX[a]);
         let (zs, ys, xs) = (range(0), range(1), range(2));
@@ -75,7 +75,7 @@ impl Grid {
         })
     }
 
-    /// The smallest box around `start..start + len` of a chunk.
+    /// The smallest box around the voxels `start..start + len` of a chunk.
     pub fn run_bounds(&self, chunk: usize, start: usize, len: usize) -> Bounds {
         let bounds = self.bounds(chunk);
         let [_, ny, nx] = bounds.size();
@@ -99,7 +99,7 @@ impl Grid {
 /// The values of one chunk in C order.
 #[derive(Debug, Clone)]
 pub(crate) enum Chunk {
-    /// One value everywhere.
+    /// All voxels have this value.
     Uniform(u32),
     /// Values below 65 536.
     Narrow(Arc<[u16]>),
@@ -108,7 +108,7 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// The smallest form of some values.
+    /// Stores values in the smallest form.
     pub fn from_values(values: &[u32]) -> Self {
         let first = values.first().copied().unwrap_or(0);
         if values.iter().all(|v| *v == first) {
@@ -149,7 +149,7 @@ impl Chunk {
         }
     }
 
-    /// Bytes of memory beside the chunk's own place.
+    /// Heap memory of the chunk in bytes.
     pub fn stored_bytes(&self) -> u64 {
         match self {
             Chunk::Uniform(_) => 0,
@@ -158,7 +158,7 @@ impl Chunk {
         }
     }
 
-    /// Calls `f(start, len, value)` for the longest runs of one value among `range`.
+    /// Calls `f(start, len, value)` for each maximal run of equal values in `range`.
     pub fn runs(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, u32)) {
         fn walk<T: Copy + PartialEq + Into<u32>>(values: &[T], base: usize, f: &mut impl FnMut(usize, usize, u32)) {
             let mut i = 0;
@@ -178,15 +178,15 @@ impl Chunk {
         }
     }
 
-    /// Sets each of `range` whose value `allow`s it to `new`; calls `found(start, len, old)` for each run changed.
-    /// `len` is the number of voxels of the whole chunk.
+    /// Sets the voxels of `range` for whose value `allow` returns true to `new`, and calls `changed(start, len, old)`
+    /// for each changed run. `len` is the number of voxels of the chunk.
     pub fn write(
         &mut self,
         len: usize,
         range: Range<usize>,
         new: u32,
         allow: impl Fn(u32) -> bool,
-        mut found: impl FnMut(usize, usize, u32),
+        mut changed: impl FnMut(usize, usize, u32),
     ) {
         let mut any = false;
         self.runs(range.clone(), |_, _, old| any |= old != new && allow(old));
@@ -194,7 +194,7 @@ impl Chunk {
             return;
         }
         if let Chunk::Uniform(old) = *self {
-            found(range.start, range.len(), old);
+            changed(range.start, range.len(), old);
             if range.len() == len {
                 *self = Chunk::Uniform(new);
                 return;
@@ -220,14 +220,14 @@ impl Chunk {
             base: usize,
             new: T,
             allow: impl Fn(u32) -> bool,
-            found: &mut impl FnMut(usize, usize, u32),
+            changed: &mut impl FnMut(usize, usize, u32),
         ) {
             let mut i = 0;
             while let Some(old) = values.get(i).copied() {
                 let end = values[i..].iter().position(|v| *v != old).map_or(values.len(), |n| i + n);
                 if old != new && allow(old.into()) {
                     values[i..end].fill(new);
-                    found(base + i, end - i, old.into());
+                    changed(base + i, end - i, old.into());
                 }
                 i = end;
             }
@@ -235,13 +235,13 @@ impl Chunk {
         let base = range.start;
         match self {
             Chunk::Uniform(_) => {}
-            Chunk::Narrow(v) => set(&mut Arc::make_mut(v)[range], base, new as u16, allow, &mut found),
-            Chunk::Wide(v) => set(&mut Arc::make_mut(v)[range], base, new, allow, &mut found),
+            Chunk::Narrow(v) => set(&mut Arc::make_mut(v)[range], base, new as u16, allow, &mut changed),
+            Chunk::Wide(v) => set(&mut Arc::make_mut(v)[range], base, new, allow, &mut changed),
         }
     }
 }
 
-/// What tells one label volume from another: a digest of its shape and of every label, the same however it is stored.
+/// Identifies the content of a label volume: a digest of its shape and all labels, independent of how they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint([u8; 32]);
@@ -262,7 +262,7 @@ impl TryFrom<String> for Fingerprint {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let bad = || format!("'{text}' is no fingerprint of 64 hexadecimal digits");
+        let bad = || format!("'{text}' is not a fingerprint: expected 64 hexadecimal digits");
         if text.len() != 64 || !text.is_ascii() {
             return Err(bad());
         }
@@ -274,8 +274,8 @@ impl TryFrom<String> for Fingerprint {
     }
 }
 
-/// Labels to be read: axes Z, Y, X, 0 = background. A clone shares the chunks, so it is cheap and another thread may read
-/// or save it while editing goes on.
+/// Read-only labels with axes Z, Y, X; 0 is background. Clones share the chunks, so they are cheap, and another thread
+/// may read or save one while editing continues.
 #[derive(Debug, Clone)]
 pub struct LabelSnapshot {
     pub(crate) grid: Grid,
@@ -288,12 +288,12 @@ impl LabelSnapshot {
         Self { grid, chunks: vec![Chunk::Uniform(0); grid.chunk_count()], voxel_size_um }
     }
 
-    /// Extent along Z, Y, X.
+    /// Number of voxels along Z, Y, X.
     pub fn shape_zyx(&self) -> [usize; 3] {
         self.grid.shape
     }
 
-    /// Size of a voxel in µm.
+    /// Voxel size in µm.
     pub fn voxel_size_um(&self) -> VoxelSize {
         self.voxel_size_um
     }
@@ -310,7 +310,7 @@ impl LabelSnapshot {
         self.chunks[chunk].get(local)
     }
 
-    /// Calls `f(xs, label)` for runs of one label along a row, cut at the faces of chunks.
+    /// Calls `f(xs, label)` for runs of one label along a row; runs end at chunk boundaries.
     pub(crate) fn each_run(&self, z: usize, y: usize, xs: Range<usize>, mut f: impl FnMut(Range<usize>, u32)) {
         let mut x = xs.start;
         while x < xs.end {
@@ -324,48 +324,48 @@ impl LabelSnapshot {
         }
     }
 
-    /// The voxels of a row around `x` that have its label, among `xs`.
+    /// The longest run along X around `x`, inside `xs`, of voxels with the same label.
     pub(crate) fn run_around(&self, z: usize, y: usize, x: usize, xs: &Range<usize>) -> Range<usize> {
         let label = self.at([z, y, x]);
         let piece = |x: usize| {
             let from = x / CHUNK_ZYX[2] * CHUNK_ZYX[2];
             from.max(xs.start)..(from + CHUNK_ZYX[2]).min(xs.end)
         };
-        let mut found = x..x + 1;
+        let mut extended = x..x + 1;
         self.each_run(z, y, piece(x), |run, _| {
             if run.contains(&x) {
-                found = run;
+                extended = run;
             }
         });
-        while found.start > xs.start && found.start == piece(found.start).start {
-            let before = found.start;
+        while extended.start > xs.start && extended.start == piece(extended.start).start {
+            let before = extended.start;
             self.each_run(z, y, piece(before - 1), |run, value| {
                 if run.end == before && value == label {
-                    found.start = run.start;
+                    extended.start = run.start;
                 }
             });
-            if found.start == before {
+            if extended.start == before {
                 break;
             }
         }
-        while found.end < xs.end && found.end % CHUNK_ZYX[2] == 0 {
-            let before = found.end;
+        while extended.end < xs.end && extended.end % CHUNK_ZYX[2] == 0 {
+            let before = extended.end;
             self.each_run(z, y, piece(before), |run, value| {
                 if run.start == before && value == label {
-                    found.end = run.end;
+                    extended.end = run.end;
                 }
             });
-            if found.end == before {
+            if extended.end == before {
                 break;
             }
         }
-        found
+        extended
     }
 
-    /// The labels of one slice, row by row (see [`SliceAxis`] for what its rows and columns are).
+    /// The labels of one slice, row by row; see [`SliceAxis`] for its rows and columns.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if there is no such slice.
+    /// [`AnnotateError::OutOfBounds`] if the slice does not exist.
     pub fn slice(&self, axis: SliceAxis, index: usize) -> Result<Vec<u32>, AnnotateError> {
         self.read(&Plane::new(axis, index).bounds(self.grid.shape)?)
     }
@@ -373,7 +373,7 @@ impl LabelSnapshot {
     /// The labels of a box in C order.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if the box leaves the volume.
+    /// [`AnnotateError::OutOfBounds`] if the box is not inside the volume.
     pub fn read(&self, bounds: &Bounds) -> Result<Vec<u32>, AnnotateError> {
         let shape_zyx = self.grid.shape;
         if (0..3).any(|a| bounds.start[a] > bounds.end[a] || bounds.end[a] > shape_zyx[a]) {
@@ -405,13 +405,13 @@ impl LabelSnapshot {
         Ok(out)
     }
 
-    /// Every label in C order: for small volumes.
+    /// All labels in C order. For small volumes.
     pub fn to_dense(&self) -> Vec<u32> {
         self.read(&Bounds::whole(self.grid.shape)).unwrap_or_default()
     }
 
-    /// The greatest label.
-    pub fn greatest(&self) -> u32 {
+    /// The largest label.
+    pub fn max_label(&self) -> u32 {
         let of = |chunk: &Chunk| match chunk {
             Chunk::Uniform(v) => *v,
             Chunk::Narrow(v) => u32::from(v.iter().copied().max().unwrap_or(0)),
@@ -420,13 +420,14 @@ impl LabelSnapshot {
         self.chunks.par_iter().map(of).max().unwrap_or(0)
     }
 
-    /// Bytes that the labels take in memory, shared ones included.
+    /// Memory of the labels in bytes, including shared chunks.
     pub fn stored_bytes(&self) -> u64 {
         let table = (self.chunks.len() * size_of::<Chunk>()) as u64;
         table + self.chunks.iter().map(Chunk::stored_bytes).sum::<u64>()
     }
 
-    /// A digest of the shape and every label. Takes time proportional to the volume: for a background thread.
+    /// Computes a digest of the shape and all labels. Takes time proportional to the volume: call it from a background
+    /// thread.
     pub fn fingerprint(&self) -> Fingerprint {
         let one = |(i, chunk): (usize, &Chunk)| -> [u8; 32] {
             let mut hash = Sha256::new();
@@ -457,7 +458,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_voxel_has_its_own_place() {
+    fn every_voxel_has_its_own_index() {
         let grid = Grid::new([33, 65, 130]).unwrap();
         let mut seen: Vec<Vec<bool>> = (0..grid.chunk_count()).map(|c| vec![false; grid.chunk_voxels(c)]).collect();
         for z in 0..33 {
@@ -474,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_past_the_limits_are_refused() {
+    fn shapes_above_the_limits_are_refused() {
         assert!(matches!(Grid::new([usize::MAX, 9, 9]), Err(AnnotateError::TooLarge { limit_name: "MAX_CHUNKS", .. })));
         assert!(matches!(Grid::new([1 << 40, 1, 1]), Err(AnnotateError::TooLarge { .. })));
         assert!(matches!(Grid::new([1, 0, 5]), Err(AnnotateError::BadParameter { .. })));
@@ -482,7 +483,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn writes_equal_writes_to_plain_values(
+        fn writes_match_writes_to_a_plain_array(
             start in 0usize..40, len in 0usize..40, first in prop::sample::select(vec![0u32, 3, 70_000]),
             writes in prop::collection::vec((0usize..40, 0usize..40, prop::sample::select(vec![0u32, 1, 2, 3, 70_000]), any::<bool>()), 0..8),
         ) {

@@ -1,4 +1,4 @@
-//! What can go wrong while labels are corrected: what was met, what was expected, what to do.
+//! Errors of editing labels, their files and journals.
 
 use cytoscope_formats::FormatError;
 use cytoscope_objects::ObjectsError;
@@ -12,125 +12,128 @@ impl From<StorageError> for AnnotateError {
     }
 }
 
-/// A refused or failed edit, file or journal. After any of them the labels are as they were before the call.
+/// Why an edit, a file operation or a journal operation failed. The labels are unchanged after any error.
 #[derive(Debug, thiserror::Error)]
 pub enum AnnotateError {
     /// An image file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A computation on objects was given what it does not take.
+    /// A computation on objects refused its input.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
-    /// An image that holds no labels: a negative, fractional or too large value, or axes that are not Z, Y, X.
+    /// An image is not a label image: a value is negative, fractional or too large, or its axes are not Z, Y, X.
     #[error("{}: {met}; {next}", .file.display())]
     NotLabels {
         /// The file.
         file: PathBuf,
-        /// What was met in it.
+        /// What is wrong.
         met: String,
-        /// What would be right.
+        /// What was expected.
         next: &'static str,
     },
-    /// More than a named limit allows.
+    /// A limit is exceeded.
     #[error("{what} is {got}, more than the limit {limit_name} = {limit}; {next}")]
     TooLarge {
-        /// What is too large.
+        /// The quantity that is too large.
         what: &'static str,
-        /// Its size.
+        /// Its value.
         got: u64,
-        /// The limit's name.
+        /// Name of the limit.
         limit_name: &'static str,
         /// The limit.
         limit: u64,
-        /// What to do.
+        /// What to do next.
         next: &'static str,
     },
-    /// A place outside the volume.
-    #[error("{what} {at:?} is outside the volume of Z, Y, X = {shape_zyx:?}; choose a place inside")]
+    /// A position is outside the volume.
+    #[error("{what} {at:?} is outside the volume of Z, Y, X = {shape_zyx:?}; choose a position inside")]
     OutOfBounds {
-        /// The place's role.
+        /// What the position is used for.
         what: &'static str,
-        /// The place.
+        /// The position.
         at: Vec<usize>,
-        /// The volume's shape.
+        /// Shape of the volume.
         shape_zyx: [usize; 3],
     },
-    /// A label that is not there.
-    #[error("label {label} is not in this {place}; pick a label that is")]
+    /// A label does not exist.
+    #[error("label {label} is not in this {place}; choose a label that is")]
     NoSuchLabel {
-        /// The label asked for.
+        /// The requested label.
         label: u32,
         /// `volume` or `slice`.
         place: &'static str,
     },
-    /// A parameter outside its range.
+    /// A parameter is outside its range.
     #[error("{what} is {got}; expected {expected}")]
     BadParameter {
-        /// The parameter.
+        /// Name of the parameter.
         what: &'static str,
-        /// The value met.
+        /// The value given.
         got: String,
-        /// Its range.
+        /// The valid range.
         expected: &'static str,
     },
-    /// An edit that cannot do what it was asked for on this label.
+    /// An edit is not possible on this label.
     #[error("label {label}: {met}; {next}")]
     NotPossible {
         /// The label.
         label: u32,
-        /// Why not.
+        /// The reason.
         met: String,
-        /// What to do.
+        /// What to do next.
         next: &'static str,
     },
-    /// Every label that 32 bits can number is in use.
+    /// All 32-bit labels are in use.
     #[error("all labels up to {} are in use; delete or merge some", u32::MAX)]
     NoFreeLabel,
-    /// The operating system failed.
+    /// The operating system reported an error.
     #[error("{}: {doing} failed: {source}; check the disk or the folder and try again", .file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was being done.
+        /// The failed operation, such as "writing the journal".
         doing: &'static str,
-        /// What the operating system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A file that is no journal, or one damaged where nothing can be read from it. It is left as it is.
-    #[error("{}: {met}; the file was left as it is: move it away or name another journal", .journal.display())]
+    /// A file is not a journal, or is damaged so that nothing can be read. The file is not changed.
+    #[error("{}: {met}; the file was not changed: move it away or choose another journal", .journal.display())]
     BadJournal {
         /// The journal.
         journal: PathBuf,
-        /// What was met in it.
+        /// What is wrong.
         met: String,
     },
-    /// A journal of another label image. It is left as it is.
-    #[error("{}: {met}; the journal was left as it is: open the labels it belongs to, or name another journal", .journal.display())]
+    /// A journal belongs to another label image. The journal is not changed.
+    #[error(
+    "{}: {met}; the journal was not changed: open the labels it belongs to, or choose another journal",
+    .journal.display()
+    )]
     OtherBase {
         /// The journal.
         journal: PathBuf,
-        /// How the labels differ.
+        /// The difference between the labels.
         met: String,
     },
-    /// A journal that another window or program has open.
+    /// A journal is open in another window or program.
     #[error("{}: these annotations are open in another window or program; close them there first", .journal.display())]
     InUse {
         /// The journal.
         journal: PathBuf,
     },
-    /// A training dataset that a pair cannot be added to.
+    /// A pair cannot be added to a training dataset.
     #[error("{}: {met}; {next}", .file.display())]
     Dataset {
         /// The file or folder.
         file: PathBuf,
-        /// What was met.
+        /// What is wrong.
         met: String,
-        /// What to do.
+        /// What to do next.
         next: &'static str,
     },
-    /// The caller stopped a save or a load.
-    #[error("stopped on request")]
+    /// The caller cancelled a save or a load.
+    #[error("cancelled")]
     Cancelled,
 }
 

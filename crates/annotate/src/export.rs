@@ -1,13 +1,14 @@
-//! Corrected labels as training data: a raw stack and its labels side by side, and a line in the dataset's table.
+//! Export of corrected labels as training data: a raw stack, its labels, and a row in the dataset's table.
 //!
-//! A dataset is a folder with `NAME_raw.tif`, `NAME_labels.tif` and `dataset.csv`, whose columns `raw` and `seg` name the files
-//! relative to the folder; a column `ignore` holds the label of voxels that are not known, where a pair has such. Columns and lines that are there are kept as they are. Nothing is overwritten: a name that is taken is
-//! numbered.
+//! A dataset is a folder with `NAME_raw.tif`, `NAME_labels.tif` and `dataset.csv`, whose columns `raw` and `seg`
+//! contain the file names relative to the folder. For pairs that are only partly labelled, the column `ignore` contains
+//! the ignore label. Existing columns and rows are kept. Nothing is overwritten: if a name is taken, a number is
+//! appended.
 
 use crate::AnnotateError;
 use crate::chunks::LabelSnapshot;
 use crate::files::{Stack, plane};
-use crate::known::{Extent, Known, UNKNOWN_LABEL};
+use crate::known::{Extent, KnownLabels, UNKNOWN_LABEL};
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
 use cytoscope_storage::read::open_regular;
@@ -18,30 +19,30 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// The dataset's table.
+/// File name of the dataset's table.
 const TABLE: &str = "dataset.csv";
-/// Longest name of a pair, in bytes.
+/// Longest name of a pair in bytes.
 const MAX_NAME_BYTES: usize = 120;
-/// Highest number given to a name that is taken.
+/// Largest number that is appended to a name that is taken.
 const MAX_NUMBER: u32 = 100_000;
 
-/// The image that the labels are of.
+/// The image that the labels belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawSource<'a> {
     /// The file.
     pub path: &'a Path,
-    /// Which image of a file that holds several.
+    /// Index of the image, if the file holds several.
     pub series: usize,
-    /// Which channel; needed where there are several.
+    /// Index of the channel; required if there are several.
     pub channel: Option<usize>,
-    /// Which time point; needed where there are several.
+    /// Index of the time point; required if there are several.
     pub time: Option<usize>,
 }
 
 /// Files of a pair that was added to a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportedPair {
-    /// The name, with a number where it was taken.
+    /// The name, with a number if the given name was taken.
     pub name: String,
     /// The raw stack.
     pub raw: PathBuf,
@@ -51,13 +52,14 @@ pub struct ExportedPair {
     pub table: PathBuf,
 }
 
-/// Adds a raw stack and its labels to a dataset folder (made if it is not there). The raw values are written exactly, in their
-/// type (half floats as `float32`); `uint16` labels as ImageJ TIFF, others as OME-TIFF. For a background thread.
+/// Adds a raw stack and its labels to a dataset folder, which is created if necessary. The raw values are written
+/// exactly, in their type (half floats as `float32`); `uint16` labels as ImageJ TIFF, others as OME-TIFF. Call it from
+/// a background thread.
 ///
 /// # Errors
-/// [`AnnotateError::Dataset`] if raw and labels differ in shape, the name is none, or the table cannot be added to;
-/// [`AnnotateError::NotLabels`] if the channel or time is not there; [`AnnotateError::Format`] or [`AnnotateError::Io`] if a file
-/// cannot be read or written. Nothing is left behind then.
+/// [`AnnotateError::Dataset`] if raw and labels differ in shape, the name is invalid, or the table cannot be extended;
+/// [`AnnotateError::NotLabels`] if the channel or time point does not exist; [`AnnotateError::Format`] or
+/// [`AnnotateError::Io`] if a file cannot be read or written. After an error no files are left.
 pub fn export_pair(
     raw: &RawSource,
     labels: &LabelSnapshot,
@@ -67,12 +69,12 @@ pub fn export_pair(
     export_part(raw, labels, None, Extent::Everything, dataset_dir, name)
 }
 
-/// As [`export_pair`], with labels only where they are known: elsewhere the label image holds [`UNKNOWN_LABEL`], which the
-/// table's column `ignore` names, so that training gives those voxels no weight. `base` holds the labels that correcting
-/// began with.
+/// As [`export_pair`], for labels that are only partly known: all other voxels get the ignore label [`UNKNOWN_LABEL`],
+/// which is written to the table's column `ignore`, so that training ignores them. `base` are the labels before
+/// correction.
 ///
 /// # Errors
-/// As [`export_pair`]; [`AnnotateError::Dataset`] if nothing was corrected, or labels reach [`UNKNOWN_LABEL`].
+/// As [`export_pair`]; [`AnnotateError::Dataset`] if nothing was corrected, or a label is [`UNKNOWN_LABEL`] or larger.
 pub fn export_part(
     raw: &RawSource,
     labels: &LabelSnapshot,
@@ -87,25 +89,29 @@ pub fn export_part(
     if stack.shape_zyx != labels.shape_zyx() {
         return Err(AnnotateError::Dataset {
             file: raw.path.to_owned(),
-            met: format!("its shape Z, Y, X is {:?}, and the labels' is {:?}", stack.shape_zyx, labels.shape_zyx()),
+            met: format!("its shape Z, Y, X is {:?}, but the labels have {:?}", stack.shape_zyx, labels.shape_zyx()),
             next: "choose the image that these labels were drawn on",
         });
     }
     let refuse = |met: String, next| Err(AnnotateError::Dataset { file: raw.path.to_owned(), met, next });
     if let Some(base) = base.filter(|b| b.shape_zyx() != labels.shape_zyx()) {
-        let met = format!("the labels before have the shape {:?}, these {:?}", base.shape_zyx(), labels.shape_zyx());
+        let met = format!(
+            "the labels before correction have the shape {:?}, the corrected ones {:?}",
+            base.shape_zyx(),
+            labels.shape_zyx()
+        );
         return refuse(met, "add the pair with all its labels");
     }
     let is_part = extent != Extent::Everything;
-    let known = Known::new(labels, base, extent)?;
+    let known = KnownLabels::new(labels, base, extent)?;
     if is_part && !known.is_any()? {
-        return refuse("no label was corrected".to_owned(), "correct some, or add the pair with all its labels");
+        return refuse("no label was corrected".to_owned(), "correct some labels, or add the pair with all its labels");
     }
-    if is_part && labels.greatest() >= UNKNOWN_LABEL {
-        let met = format!("labels reach {}, and {UNKNOWN_LABEL} means that a voxel is not known", labels.greatest());
+    if is_part && labels.max_label() >= UNKNOWN_LABEL {
+        let met = format!("the largest label is {}, but {UNKNOWN_LABEL} is the ignore label", labels.max_label());
         return refuse(met, "add the pair with all its labels");
     }
-    std::fs::create_dir_all(dataset_dir).map_err(AnnotateError::io(dataset_dir, "making the folder"))?;
+    std::fs::create_dir_all(dataset_dir).map_err(AnnotateError::io(dataset_dir, "creating the folder"))?;
     let table = dataset_dir.join(TABLE);
     let before = Table::read(&table)?;
     let (name, mut files) = reserve(dataset_dir, name, &before)?;
@@ -134,14 +140,14 @@ fn check_name(folder: &Path, name: &str) -> Result<(), AnnotateError> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with('.') || name.contains(odd) {
         return Err(AnnotateError::Dataset {
             file: folder.to_owned(),
-            met: format!("'{name}' cannot name files everywhere"),
-            next: "give a name of 1 to 120 letters, without / \\ < > : \" | ? * and no dot first",
+            met: format!("'{name}' is not a valid file name on every system"),
+            next: "give a name of 1 to 120 letters that has no / \\ < > : \" | ? * and does not begin with a dot",
         });
     }
     Ok(())
 }
 
-/// Two names that are taken for this pair; what is there under them is removed unless it is to be kept.
+/// The two files of a new pair. They are removed when dropped unless `keep` is set.
 struct Reserved {
     raw: PathBuf,
     labels: PathBuf,
@@ -157,7 +163,7 @@ impl Drop for Reserved {
     }
 }
 
-/// Takes the first free name, by making both files empty.
+/// Reserves the first free name by creating both files empty.
 fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved), AnnotateError> {
     for number in 1..=MAX_NUMBER {
         let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
@@ -169,21 +175,21 @@ fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved
         match File::create_new(&raw) {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(e) => return Err(AnnotateError::io(&raw, "making the file")(e)),
+            Err(e) => return Err(AnnotateError::io(&raw, "creating the file")(e)),
         }
         match File::create_new(&labels) {
             Ok(_) => return Ok((name, Reserved { raw, labels, keep: false })),
             Err(e) => {
                 let _ = std::fs::remove_file(&raw);
                 if e.kind() != io::ErrorKind::AlreadyExists {
-                    return Err(AnnotateError::io(&labels, "making the file")(e));
+                    return Err(AnnotateError::io(&labels, "creating the file")(e));
                 }
             }
         }
     }
     Err(AnnotateError::Dataset {
         file: folder.to_owned(),
-        met: format!("all numbers of the name '{name}' are taken"),
+        met: format!("all numbered variants of the name '{name}' are taken"),
         next: "give another name",
     })
 }
@@ -196,7 +202,7 @@ fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), AnnotateEr
         dtype @ (DType::U64 | DType::I64) => {
             return Err(AnnotateError::Dataset {
                 file: meta.path.clone(),
-                met: format!("its values are {dtype}, which TIFF readers of the field do not take"),
+                met: format!("its sample type {dtype} is not supported by most TIFF readers"),
                 next: "convert it to uint16 or float32 first",
             });
         }
@@ -218,33 +224,33 @@ fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), AnnotateEr
     Ok(writer.finish()?)
 }
 
-/// Writes the labels that are known as uint16; `labels` tells the voxel size.
-fn write_known(labels: &LabelSnapshot, known: &Known<'_>, path: &Path) -> Result<(), AnnotateError> {
+/// Writes the known labels as `uint16`; the voxel size is taken from `labels`.
+fn write_known(labels: &LabelSnapshot, known: &KnownLabels<'_>, path: &Path) -> Result<(), AnnotateError> {
     let [nz, ny, nx] = labels.shape_zyx();
     let mut spec = WriteSpec::new(Container::ImageJ, Axes::zyx(), vec![nz, ny, nx], DType::U16);
     spec.voxel_size_um = labels.voxel_size_um();
     spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
-    spec.display_range = Some((0.0, f64::from(labels.greatest().max(1))));
+    spec.display_range = Some((0.0, f64::from(labels.max_label().max(1))));
     spec.compression = Compression::None;
     let mut writer = StackWriter::create(path, &spec)?;
     for z in 0..nz {
-        // Labels were checked to fit into 16 bits.
+        // It was checked before that the labels fit into 16 bits.
         let values = known.slice(z)?.into_iter().map(|v| v as u16).collect();
         writer.write(&plane(path, ny, nx, Samples::U16(values))?)?;
     }
     Ok(writer.finish()?)
 }
 
-/// The dataset's table as it is.
+/// The existing table of a dataset.
 struct Table {
     text: Vec<u8>,
-    /// Columns, and which of them name the raw stack and the labels.
+    /// Number of columns; `raw` and `seg` are the indices of the columns with the file names.
     columns: usize,
     raw: usize,
     seg: usize,
-    /// The column that names the label of voxels that are not known.
+    /// Index of the column with the ignore label.
     ignore: Option<usize>,
-    /// Values of those two columns.
+    /// All values of the columns `raw` and `seg`.
     taken: Vec<String>,
 }
 
@@ -265,7 +271,7 @@ impl Table {
             text.len() as u64,
             "MAX_TABLE_BYTES",
             MAX_TABLE_BYTES,
-            "begin another dataset",
+            "start another dataset",
         )?;
         if text.is_empty() {
             return Ok(Self {
@@ -282,19 +288,27 @@ impl Table {
         let header = match reader.headers() {
             Ok(header) => header.clone(),
             Err(e) => {
-                return refuse(format!("its first line cannot be read: {e}"), "make it a table of commas in UTF-8");
+                return refuse(
+                    format!("its first line cannot be read: {e}"),
+                    "save it as comma-separated values in UTF-8",
+                );
             }
         };
         let place = |name: &str| header.iter().position(|c| c.trim() == name);
         let (Some(raw), Some(seg)) = (place("raw"), place("seg")) else {
             let met = format!("its columns are {:?}", header.iter().collect::<Vec<_>>());
-            return refuse(met, "expected columns raw and seg: choose a dataset for segmentation, or another folder");
+            return refuse(
+                met,
+                "expected the columns raw and seg: choose a dataset for segmentation, or another folder",
+            );
         };
         let mut taken = Vec::new();
         for record in reader.records() {
             match record {
                 Ok(record) => taken.extend([raw, seg].iter().filter_map(|c| record.get(*c)).map(str::to_owned)),
-                Err(e) => return refuse(format!("a line cannot be read: {e}"), "make it a table of commas in UTF-8"),
+                Err(e) => {
+                    return refuse(format!("a line cannot be read: {e}"), "save it as comma-separated values in UTF-8");
+                }
             }
         }
         Ok(Self { columns: header.len(), raw, seg, ignore: place("ignore"), taken, text })
@@ -304,7 +318,7 @@ impl Table {
         self.taken.iter().any(|t| t == file)
     }
 
-    /// A column `ignore` at the end of the first line, where there is none yet.
+    /// Adds a column `ignore` to the first line if there is none yet.
     fn with_ignore(mut self) -> Self {
         if self.ignore.is_none() {
             let end = self.text.iter().position(|b| matches!(b, b'\n' | b'\r')).unwrap_or(self.text.len());
@@ -315,7 +329,7 @@ impl Table {
         self
     }
 
-    /// Writes the table with one line more; `is_part` names the label of voxels that are not known.
+    /// Writes the table with an additional row, which contains the ignore label if `is_part`.
     fn add(self, path: &Path, raw: &str, seg: &str, is_part: bool) -> Result<(), AnnotateError> {
         let table = if is_part { self.with_ignore() } else { self };
         table.add_line(path, raw, seg, is_part)

@@ -1,4 +1,4 @@
-//! Label images in and out, part by part.
+//! Loading and saving label images, part by part.
 
 use crate::chunks::{CHUNK_ZYX, Chunk, Grid, LabelSnapshot};
 use crate::geometry::{Plane, SliceAxis};
@@ -11,36 +11,36 @@ use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, eleme
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Bytes of samples that a part of an image should take while it is read.
+/// Approximate size of the parts in which an image is read, in bytes.
 const PART_BYTES: usize = 64 << 20;
 
-/// Which volume of a file to take, and what it may ask for.
+/// Which volume of a file to load, and limits.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Which image of a file that holds several.
+    /// Index of the image, if the file holds several.
     pub series: usize,
-    /// Which channel; needed where there are several.
+    /// Index of the channel; required if there are several.
     pub channel: Option<usize>,
-    /// Which time point; needed where there are several.
+    /// Index of the time point; required if there are several.
     pub time: Option<usize>,
-    /// What the labels may ask for.
+    /// Limits on the size of the labels.
     pub limits: Limits,
 }
 
-/// What is told of a load or a save: parts done and parts in all; the answer may stop it.
+/// Progress callback of a load or a save: number of finished parts and of all parts. Returning `Break` cancels.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize) -> ControlFlow<()>;
 
 impl LabelVolume {
-    /// Loads a label image: integers of any type (or floats that hold whole numbers), axes Z, Y, X.
+    /// Loads a label image: integers of any type (or floats with integer values), axes Z, Y, X.
     ///
     /// # Errors
-    /// [`AnnotateError::Format`] if the file cannot be read, [`AnnotateError::NotLabels`] if a value is negative, fractional
-    /// or above 32 bits or the axes do not fit, [`AnnotateError::TooLarge`] past a limit.
+    /// [`AnnotateError::Format`] if the file cannot be read, [`AnnotateError::NotLabels`] if a value is negative,
+    /// fractional or above 32 bits, or the axes do not match, [`AnnotateError::TooLarge`] if a limit is exceeded.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, AnnotateError> {
         Self::load_with(path, options, &mut |_, _| ControlFlow::Continue(()))
     }
 
-    /// As [`LabelVolume::load`], telling progress.
+    /// As [`LabelVolume::load`], with a progress callback.
     ///
     /// # Errors
     /// As [`LabelVolume::load`]; [`AnnotateError::Cancelled`] if `progress` breaks.
@@ -54,7 +54,7 @@ impl LabelVolume {
         limits::check("the number of voxels", voxels, "max_voxels", options.limits.max_voxels, next)?;
         let mut labels = LabelSnapshot::empty(grid, image.meta().voxel_size_um);
         let [nz, ny, nx] = stack.shape_zyx;
-        // Whole rows of chunks: as many along Y as fit into a part.
+        // A part consists of whole rows of chunks, as many along Y as fit.
         let row_bytes = CHUNK_ZYX[0].min(nz) * CHUNK_ZYX[1].min(ny) * nx * image.meta().dtype.size_bytes();
         let rows = (PART_BYTES / row_bytes.max(1)).max(1) * CHUNK_ZYX[1];
         let parts = nz.div_ceil(CHUNK_ZYX[0]) * ny.div_ceil(rows);
@@ -77,12 +77,12 @@ impl LabelVolume {
                         values.get(at + own.start[2]..at + own.end[2]).unwrap_or_default()
                     };
                     let own_values: Vec<u32> = own.rows().flat_map(row).copied().collect();
-                    let made = Chunk::from_values(&own_values);
-                    stored += made.stored_bytes();
+                    let new_chunk = Chunk::from_values(&own_values);
+                    stored += new_chunk.stored_bytes();
                     let limit = options.limits.max_stored_bytes;
                     limits::check("the size of the labels in bytes", stored, "max_stored_bytes", limit, next)?;
                     if let Some(slot) = labels.chunks.get_mut(chunk) {
-                        *slot = made;
+                        *slot = new_chunk;
                     }
                 }
                 done += 1;
@@ -93,8 +93,8 @@ impl LabelVolume {
 }
 
 impl LabelSnapshot {
-    /// Writes a label image: `uint16` as ImageJ TIFF where the labels fit, else `uint32` as OME-TIFF, with a display range so that
-    /// labels do not look black. The file appears whole or not at all.
+    /// Writes a label image: `uint16` as ImageJ TIFF if the labels fit, otherwise `uint32` as OME-TIFF, with a display
+    /// range so that labels are not displayed black. The file is replaced atomically.
     ///
     /// # Errors
     /// [`AnnotateError::Format`] if it cannot be written.
@@ -102,25 +102,25 @@ impl LabelSnapshot {
         self.save_with(path, &mut |_, _| ControlFlow::Continue(()))
     }
 
-    /// As [`LabelSnapshot::save`], telling progress.
+    /// As [`LabelSnapshot::save`], with a progress callback.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save`]; [`AnnotateError::Cancelled`] if `progress` breaks: no file is left then.
+    /// As [`LabelSnapshot::save`]; [`AnnotateError::Cancelled`] if `progress` breaks, in which case no file is left.
     pub fn save_with(&self, path: &Path, progress: Progress) -> Result<(), AnnotateError> {
-        Ok(self.written(path, progress)?.finish()?)
+        Ok(self.write_slices(path, progress)?.finish()?)
     }
 
-    /// Writes all but the end: the file has its name only once the writer is finished.
-    pub(crate) fn written(&self, path: &Path, progress: Progress) -> Result<StackWriter, AnnotateError> {
-        let greatest = self.greatest();
-        let narrow = greatest <= u32::from(u16::MAX);
+    /// Writes all slices and returns the writer; the file appears at `path` when the writer is finished.
+    pub(crate) fn write_slices(&self, path: &Path, progress: Progress) -> Result<StackWriter, AnnotateError> {
+        let max_label = self.max_label();
+        let narrow = max_label <= u32::from(u16::MAX);
         let (container, dtype) =
             if narrow { (Container::ImageJ, DType::U16) } else { (Container::OmeTiff, DType::U32) };
         let [nz, ny, nx] = self.shape_zyx();
         let mut spec = WriteSpec::new(container, Axes::zyx(), vec![nz, ny, nx], dtype);
         spec.voxel_size_um = self.voxel_size_um();
         spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
-        spec.display_range = Some((0.0, f64::from(greatest.max(1))));
+        spec.display_range = Some((0.0, f64::from(max_label.max(1))));
         spec.compression = if narrow { Compression::None } else { Compression::Deflate };
         let mut writer = StackWriter::create(path, &spec)?;
         for z in 0..nz {
@@ -139,20 +139,20 @@ impl LabelSnapshot {
     }
 }
 
-/// One slice as an array with axes Y, X.
+/// Converts the samples of one slice to an array with axes Y, X.
 pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Result<Array, AnnotateError> {
     let yx = Axes::new(vec![Axis::Y, Axis::X]).unwrap_or_default();
     Array::new(yx, vec![ny, nx], samples).map_err(|e| {
         FormatError::Misused {
             file: path.to_owned(),
             met: e.to_string(),
-            next: "give slices of one size and type".to_owned(),
+            next: "give slices of the same size and type".to_owned(),
         }
         .into()
     })
 }
 
-/// One channel at one time of an image, as a volume.
+/// One channel and time point of an image, as a volume.
 pub(crate) struct Stack {
     pub shape_zyx: [usize; 3],
     time: usize,
@@ -161,19 +161,20 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// # Errors
-    /// [`AnnotateError::NotLabels`] where the channel or time is not there, or is not given and there are several; for RGB.
+    /// [`AnnotateError::NotLabels`] if the channel or time point does not exist, or is not given although there are
+    /// several, and for RGB images.
     pub fn of(image: &Image, channel: Option<usize>, time: Option<usize>) -> Result<Self, AnnotateError> {
         let meta = image.meta();
         let full: [usize; 6] = meta.shape_full.as_slice().try_into().unwrap_or([0; 6]);
         let [times, nz, channels, ny, nx, samples] = full;
         let refuse = |met: String, next| AnnotateError::NotLabels { file: meta.path.clone(), met, next };
         if samples != 1 {
-            let met = format!("it has {samples} samples a pixel (colours)");
-            return Err(refuse(met, "expected one value a voxel: save it without colours"));
+            let met = format!("it has {samples} samples per pixel (colours)");
+            return Err(refuse(met, "expected one value per voxel: save it without colours"));
         }
         let choose = |what: &str, asked: Option<usize>, count: usize, next: &'static str| match asked {
             Some(i) if i < count => Ok(i),
-            Some(i) => Err(refuse(format!("there is no {what} {i}, it has {count}"), next)),
+            Some(i) => Err(refuse(format!("there is no {what} {i}: it has {count}"), next)),
             None if count == 1 => Ok(0),
             None => Err(refuse(format!("it has {count} {what}s"), next)),
         };
@@ -192,7 +193,7 @@ impl Stack {
     }
 }
 
-/// Values as labels, each exactly.
+/// Converts samples to labels; an error for values that are not exact 32-bit labels.
 fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3]) -> Result<Vec<u32>, AnnotateError> {
     fn whole<T: Copy + TryInto<u32> + std::fmt::Display>(values: &[T]) -> Result<Vec<u32>, (usize, String)> {
         values.iter().enumerate().map(|(i, v)| (*v).try_into().map_err(|_| (i, v.to_string()))).collect()
@@ -221,7 +222,7 @@ fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3])
         let at = [start[0] + i / (ny * nx), start[1] + i / nx % ny, start[2] + i % nx];
         AnnotateError::NotLabels {
             file: path.to_owned(),
-            met: format!("the value {value} at Z, Y, X = {at:?} is no label"),
+            met: format!("the value {value} at Z, Y, X = {at:?} is not a label"),
             next: "expected whole numbers from 0 to 4294967295; check that this is the label image",
         }
     })

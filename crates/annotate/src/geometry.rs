@@ -4,7 +4,7 @@ use crate::AnnotateError;
 use cytoscope_volume::Region;
 use serde::{Deserialize, Serialize};
 
-/// The axis a slice is cut across.
+/// The axis perpendicular to a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SliceAxis {
     /// Slices show Y (rows) and X (columns).
@@ -16,10 +16,10 @@ pub enum SliceAxis {
 }
 
 impl SliceAxis {
-    /// All three.
+    /// All three axes.
     pub const ALL: [SliceAxis; 3] = [SliceAxis::Z, SliceAxis::Y, SliceAxis::X];
 
-    /// Its place in Z, Y, X.
+    /// Index of the axis in Z, Y, X.
     pub fn index(self) -> usize {
         match self {
             SliceAxis::Z => 0,
@@ -28,7 +28,7 @@ impl SliceAxis {
         }
     }
 
-    /// Places in Z, Y, X of a slice's rows and columns.
+    /// Indices in Z, Y, X of the axes of a slice's rows and columns.
     pub fn rows_columns(self) -> [usize; 2] {
         match self {
             SliceAxis::Z => [1, 2],
@@ -41,14 +41,14 @@ impl SliceAxis {
 /// One slice of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Plane {
-    /// The axis it is cut across.
+    /// The axis perpendicular to the slice.
     pub axis: SliceAxis,
-    /// Its index along that axis.
+    /// Index along that axis.
     pub index: usize,
 }
 
 impl Plane {
-    /// A slice.
+    /// Creates a slice.
     pub fn new(axis: SliceAxis, index: usize) -> Self {
         Self { axis, index }
     }
@@ -56,7 +56,7 @@ impl Plane {
     /// The slice as a box of a volume.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if the volume has no such slice.
+    /// [`AnnotateError::OutOfBounds`] if the slice does not exist.
     pub fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, AnnotateError> {
         let axis = self.axis.index();
         if self.index >= shape_zyx[axis] {
@@ -69,12 +69,12 @@ impl Plane {
     }
 }
 
-/// Where an edit acts.
+/// The part of the volume that an edit applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scope {
-    /// In one slice.
+    /// One slice.
     Slice(Plane),
-    /// In the whole volume.
+    /// The whole volume.
     Volume,
 }
 
@@ -94,7 +94,7 @@ impl Scope {
     }
 }
 
-/// A box of voxels: first index and index after the last along Z, Y, X.
+/// A box of voxels: first index, and index after the last, along Z, Y, X.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bounds {
     /// First index along Z, Y, X.
@@ -104,27 +104,27 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// A whole volume.
+    /// The bounds of a whole volume.
     pub fn whole(shape_zyx: [usize; 3]) -> Self {
         Self { start: [0; 3], end: shape_zyx }
     }
 
-    /// Extent along Z, Y, X.
+    /// Number of voxels along Z, Y, X.
     pub fn size(&self) -> [usize; 3] {
         [0, 1, 2].map(|a| self.end[a].saturating_sub(self.start[a]))
     }
 
-    /// Voxels inside (saturating).
+    /// Number of voxels in the box (saturating).
     pub fn voxels(&self) -> u64 {
         self.size().iter().fold(1u64, |n, s| n.saturating_mul(*s as u64))
     }
 
-    /// Whether a voxel is inside.
+    /// Whether a voxel is in the box.
     pub fn contains(&self, zyx: [usize; 3]) -> bool {
         (0..3).all(|a| (self.start[a]..self.end[a]).contains(&zyx[a]))
     }
 
-    /// The smallest box around both.
+    /// The smallest box around both boxes.
     pub fn union(&self, other: &Bounds) -> Bounds {
         Bounds {
             start: [0, 1, 2].map(|a| self.start[a].min(other.start[a])),
@@ -132,19 +132,19 @@ impl Bounds {
         }
     }
 
-    /// What both share, unless that is nothing.
+    /// The intersection of both boxes; `None` if it is empty.
     pub fn intersection(&self, other: &Bounds) -> Option<Bounds> {
         let start = [0, 1, 2].map(|a| self.start[a].max(other.start[a]));
         let end = [0, 1, 2].map(|a| self.end[a].min(other.end[a]));
         (0..3).all(|a| start[a] < end[a]).then_some(Bounds { start, end })
     }
 
-    /// The same box as a region of an array with axes Z, Y, X.
+    /// The box as a region of an array with axes Z, Y, X.
     pub fn region(&self) -> Region {
         Region { start: self.start.to_vec(), size: self.size().to_vec() }
     }
 
-    /// The box with a margin on each axis, inside `within`.
+    /// The box extended by a margin along each axis, clipped to `within`.
     pub(crate) fn padded(&self, margin: [usize; 3], within: &Bounds) -> Bounds {
         Bounds {
             start: [0, 1, 2].map(|a| self.start[a].saturating_sub(margin[a]).max(within.start[a])),
@@ -152,14 +152,14 @@ impl Bounds {
         }
     }
 
-    /// Rows along X, as (z, y), with the position of each in C order.
+    /// Iterates over the rows along X, as (z, y), in C order.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (ys, ye) = (self.start[1], self.end[1]);
         (self.start[0]..self.end[0]).flat_map(move |z| (ys..ye).map(move |y| (z, y)))
     }
 }
 
-/// `bounds` grown to hold `other`.
+/// Extends `bounds` to include `other`.
 pub(crate) fn join(bounds: &mut Option<Bounds>, other: Bounds) {
     *bounds = Some(bounds.map_or(other, |b| b.union(&other)));
 }

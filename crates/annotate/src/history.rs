@@ -1,15 +1,15 @@
-//! Steps that can be undone and redone, in bounded memory.
+//! The undo history, with limited memory.
 
 use crate::patch::Patch;
 use std::collections::VecDeque;
 
-/// Memory counted for a step beside its differences and name.
+/// Memory of a step in bytes, without its differences and name.
 const STEP_BYTES: u64 = size_of::<Step>() as u64 + 64;
 
-/// One edit as it can be undone and redone.
+/// One edit that can be undone and redone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Number of the state after it: given once, in rising order.
+    /// Number of the state after the step; numbers increase and are never reused.
     pub id: u64,
     pub name: String,
     pub patch: Patch,
@@ -21,7 +21,7 @@ impl Step {
     }
 }
 
-/// Done steps, the newest last, and undone ones, the next to redo last.
+/// Steps that can be undone, newest last, and undone steps, next to redo last.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     done: VecDeque<Step>,
@@ -38,12 +38,12 @@ impl History {
         Self { done: VecDeque::new(), undone: Vec::new(), bytes: 0, budget_bytes, floor, next_id }
     }
 
-    /// Number for the next step.
+    /// Number of the next step.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }
 
-    /// Number of the present state.
+    /// Number of the current state.
     pub fn state(&self) -> u64 {
         self.done.back().map_or(self.floor, |s| s.id)
     }
@@ -53,22 +53,22 @@ impl History {
         self.floor
     }
 
-    /// Memory that the steps take.
+    /// Memory of all steps in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Steps that can be undone, the newest last.
+    /// Steps that can be undone, newest last.
     pub fn done(&self) -> &VecDeque<Step> {
         &self.done
     }
 
-    /// Steps that can be redone, the next last.
+    /// Steps that can be redone, next to redo last.
     pub fn undone(&self) -> &[Step] {
         &self.undone
     }
 
-    /// Adds a step; what was undone before it is gone. Gives how many of the oldest steps were dropped for it.
+    /// Adds a step and removes all undone steps. Returns how many of the oldest steps were dropped.
     pub fn push(&mut self, step: Step) -> usize {
         self.bytes -= self.undone.drain(..).map(|s| s.bytes()).sum::<u64>();
         self.next_id = self.next_id.max(step.id.saturating_add(1));
@@ -77,7 +77,7 @@ impl History {
         self.trim(self.budget_bytes)
     }
 
-    /// Sets the budget, and drops the oldest steps that do not fit; gives how many.
+    /// Sets the memory budget and drops the oldest steps that do not fit. Returns how many were dropped.
     pub fn trim(&mut self, budget_bytes: u64) -> usize {
         self.budget_bytes = budget_bytes;
         let mut dropped = 0;
@@ -87,29 +87,30 @@ impl History {
             self.floor = oldest.id;
             dropped += 1;
         }
-        // With nothing left to undo, what is left to redo can be over the budget: the last to be redone goes first.
+        // If no step is left to undo, the steps to redo can still exceed the budget: those redone last are dropped
+        // first.
         while self.bytes > self.budget_bytes && !self.undone.is_empty() {
             self.bytes -= self.undone.remove(0).bytes();
         }
         dropped
     }
 
-    /// The step that would be undone.
+    /// The step that an undo reverts.
     pub fn to_undo(&self) -> Option<&Step> {
         self.done.back()
     }
 
-    /// The step that would be redone.
+    /// The step that a redo repeats.
     pub fn to_redo(&self) -> Option<&Step> {
         self.undone.last()
     }
 
-    /// Notes that the newest step was undone.
+    /// Marks the newest step as undone.
     pub fn undo(&mut self) {
         self.undone.extend(self.done.pop_back());
     }
 
-    /// Notes that the newest undone step was redone.
+    /// Marks the last undone step as redone.
     pub fn redo(&mut self) {
         self.done.extend(self.undone.pop());
     }
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!((history.floor(), history.state(), history.next_id()), (1, 4, 5));
         history.undo();
         assert_eq!(history.to_redo().map(|s| s.id), Some(4));
-        assert_eq!(history.push(step(5)), 0, "the undone step makes room");
+        assert_eq!(history.push(step(5)), 0, "removing the undone step frees memory");
         assert_eq!(history.done().iter().map(|s| s.id).collect::<Vec<_>>(), [2, 3, 5]);
         assert!(history.to_redo().is_none());
         let mut tiny = History::new(1, 0, 1);

@@ -1,13 +1,13 @@
-//! Which label is in which chunks, and how often: so that edits of a label need not search the volume.
+//! Index of the chunks that contain each label, so that edits of a label need not search the volume.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Voxels of each label by chunk; background is not counted.
+/// Number of voxels of each label per chunk; background is not counted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LabelIndex {
-    /// For each label its chunks in rising order, each with the number of voxels.
+    /// For each label, its chunks in ascending order with the number of voxels.
     pieces: BTreeMap<u32, Vec<(u32, u32)>>,
-    /// Voxels of each chunk that are not background.
+    /// Number of foreground voxels of each chunk.
     filled: Vec<u32>,
 }
 
@@ -16,7 +16,7 @@ impl LabelIndex {
         Self { pieces: BTreeMap::new(), filled: vec![0; chunks] }
     }
 
-    /// Adds (or takes away) voxels of a label in a chunk.
+    /// Adds `delta` (which may be negative) to the number of voxels of a label in a chunk.
     pub fn add(&mut self, label: u32, chunk: u32, delta: i64) {
         if label == 0 || delta == 0 {
             return;
@@ -44,7 +44,7 @@ impl LabelIndex {
         deltas.iter().for_each(|((label, chunk), delta)| self.add(*label, *chunk, *delta));
     }
 
-    /// Chunks of a label in rising order, with its voxels in each.
+    /// Chunks of a label in ascending order, with the number of its voxels in each.
     pub fn pieces(&self, label: u32) -> &[(u32, u32)] {
         self.pieces.get(&label).map_or(&[], Vec::as_slice)
     }
@@ -70,7 +70,7 @@ impl LabelIndex {
         self.pieces.len()
     }
 
-    pub fn greatest(&self) -> u32 {
+    pub fn max_label(&self) -> u32 {
         self.pieces.last_key_value().map_or(0, |(l, _)| *l)
     }
 }

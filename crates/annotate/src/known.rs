@@ -1,41 +1,41 @@
-//! Which voxels of corrected labels are known: all of them, or only those of the slices or objects that were corrected.
+//! Which voxels of corrected labels are known: all, or only those of corrected slices or objects.
 
 use crate::AnnotateError;
 use crate::chunks::LabelSnapshot;
 use crate::geometry::SliceAxis;
 use std::collections::BTreeSet;
 
-/// The label of voxels that are not known; training gives them no weight.
+/// The ignore label of voxels whose label is not known; training ignores them.
 pub const UNKNOWN_LABEL: u32 = u16::MAX as u32;
 
-/// How far around a corrected object background is known, in voxels of a slice.
+/// Width of the rim around a corrected object in which background is known, in voxels of a slice.
 const RIM_VOXELS: usize = 3;
 
 /// Which voxels of corrected labels are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Extent {
-    /// All.
+    /// All voxels.
     #[default]
     Everything,
-    /// Those of slices along Z in which a label was changed.
+    /// Voxels of Z slices in which a label was changed.
     CorrectedSlices,
-    /// Those of objects of which a voxel was changed, what was erased, and a rim of background around both.
+    /// Voxels of changed objects, erased voxels, and a rim of background around both.
     CorrectedObjects,
 }
 
-/// Labels of which some voxels are known, slice by slice.
-pub(crate) struct Known<'a> {
+/// Labels of which only some voxels are known, slice by slice.
+pub(crate) struct KnownLabels<'a> {
     labels: &'a LabelSnapshot,
     base: Option<&'a LabelSnapshot>,
     extent: Extent,
     objects: BTreeSet<u32>,
 }
 
-impl<'a> Known<'a> {
-    /// Compares labels with those that correcting began with (`None`: without any).
+impl<'a> KnownLabels<'a> {
+    /// Compares labels with those before correction (`None`: empty labels).
     ///
     /// # Errors
-    /// Those of reading a slice.
+    /// As [`LabelSnapshot::slice`].
     pub(crate) fn new(
         labels: &'a LabelSnapshot,
         base: Option<&'a LabelSnapshot>,
@@ -63,7 +63,7 @@ impl<'a> Known<'a> {
         Ok(false)
     }
 
-    /// A slice now and before.
+    /// A slice after and before correction.
     fn both(&self, z: usize) -> Result<(Vec<u32>, Vec<u32>), AnnotateError> {
         let now = self.labels.slice(SliceAxis::Z, z)?;
         let before = match self.base {
@@ -73,7 +73,7 @@ impl<'a> Known<'a> {
         Ok((now, before))
     }
 
-    /// A slice with [`UNKNOWN_LABEL`] where nothing is known.
+    /// A slice with [`UNKNOWN_LABEL`] where the label is not known.
     pub(crate) fn slice(&self, z: usize) -> Result<Vec<u32>, AnnotateError> {
         let (mut now, before) = self.both(z)?;
         match self.extent {
@@ -87,7 +87,7 @@ impl<'a> Known<'a> {
                     .zip(&before)
                     .map(|(n, b)| if *n > 0 { self.objects.contains(n) } else { *b > 0 })
                     .collect();
-                let near = widened(&own, ny, nx);
+                let near = dilated(&own, ny, nx);
                 for ((label, own), near) in now.iter_mut().zip(own).zip(near) {
                     if !(own || (near && *label == 0)) {
                         *label = UNKNOWN_LABEL;
@@ -99,8 +99,8 @@ impl<'a> Known<'a> {
     }
 }
 
-/// A mask of a slice, wider by [`RIM_VOXELS`] along both axes.
-fn widened(mask: &[bool], ny: usize, nx: usize) -> Vec<bool> {
+/// A mask of a slice, dilated by [`RIM_VOXELS`] along both axes.
+fn dilated(mask: &[bool], ny: usize, nx: usize) -> Vec<bool> {
     let mut rows = vec![false; mask.len()];
     for (line, out) in mask.chunks_exact(nx.max(1)).zip(rows.chunks_exact_mut(nx.max(1))) {
         for x in (0..nx).filter(|x| line[*x]) {

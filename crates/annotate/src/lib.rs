@@ -1,16 +1,18 @@
-//! Correcting label volumes: edits, undo and redo, a journal that survives a crash, training pairs. No window.
+//! Correcting label volumes: edits, undo and redo, a journal that survives a crash, and export of training pairs. The
+//! crate has no user interface.
 //!
-//! This room owns [`LabelVolume`] (labels in chunks, axes Z, Y, X, 0 = background), the edits ([`Edit`], and strokes drawn
-//! live), the [`Session`] that makes them undoable and writes each to a journal at once, and [`export_pair`], which turns
-//! corrected labels into training data. Lengths are µm (an unknown voxel size counts as 1 µm); a point is voxel coordinates Z, Y, X
-//! with whole numbers at voxel centres.
+//! This crate owns [`LabelVolume`] (labels in chunks, axes Z, Y, X, 0 = background), the edits ([`Edit`], and
+//! interactive strokes), the [`Session`] that makes them undoable and writes each of them to a journal immediately, and
+//! [`export_pair`], which exports corrected labels as training data. Lengths are in µm (an unknown voxel size counts as
+//! 1 µm); points are voxel coordinates Z, Y, X with whole numbers at voxel centres.
 //!
-//! An edit costs what it touches, never the volume: a slice edit reads its chunks only, and an edit of a label the chunks it is
-//! in. Loading, [`Session::open`], [`Session::compact`], saving and exporting take time proportional to the volume and are for
-//! background threads; [`LabelVolume::snapshot`] is cheap.
+//! The cost of an edit depends on the voxels it affects, not on the volume: an edit of a slice reads only its chunks,
+//! and an edit of a label only the chunks that contain it. Loading, [`Session::open`], [`Session::compact`], saving and
+//! exporting take time proportional to the volume and are meant for background threads; [`LabelVolume::snapshot`] is
+//! cheap.
 //!
-//! It fails with [`AnnotateError`], and a call that fails has changed nothing. Journals and files are not trusted: sizes are
-//! checked against the file and named limits ([`limits`]) before memory is taken.
+//! Functions return [`AnnotateError`]; a failed call changes nothing. Journals and files are not trusted: sizes are
+//! checked against the file and named limits ([`limits`]) before memory is allocated.
 //!
 //! ```
 //! use cytoscope_annotate::{Brush, BrushShape, Edit, LabelVolume, Over, Session, SessionOptions, SliceAxis};

@@ -1,26 +1,26 @@
-//! Named limits, checked before memory is taken.
+//! Named limits, which are checked before memory is allocated.
 
 use crate::AnnotateError;
 
-/// Chunks of one volume.
+/// Largest number of chunks of one volume.
 pub const MAX_CHUNKS: u64 = 1 << 22;
-/// Voxels of the box around a label that an edit works on at once (splitting, growing, filling holes).
+/// Largest bounding box of a label in voxels for edits that process the whole box (splitting, growing, filling holes).
 pub const MAX_BOX_VOXELS: u64 = 1 << 27;
-/// Bytes of one journal record, and so of one edit's differences.
+/// Largest journal record in bytes, which also limits the differences of one edit.
 pub const MAX_RECORD_BYTES: u64 = 256 << 20;
-/// Bytes of a journal's header.
+/// Largest header of a journal in bytes.
 pub const MAX_HEADER_BYTES: u64 = 1 << 20;
-/// Bytes of a dataset's table.
+/// Largest table of a dataset in bytes.
 pub const MAX_TABLE_BYTES: u64 = 64 << 20;
 
-/// What a label image may ask for before it is refused.
+/// Limits on the size of a label image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Voxels of the volume.
+    /// Number of voxels of the volume.
     pub max_voxels: u64,
-    /// Bytes that the labels take in memory once loaded (uniform chunks take none).
+    /// Memory of the loaded labels in bytes (uniform chunks need none).
     pub max_stored_bytes: u64,
-    /// Pairs of a label and a chunk it is in.
+    /// Number of pairs of a label and a chunk that contains it.
     pub max_label_pieces: u64,
 }
 
@@ -30,7 +30,7 @@ impl Default for Limits {
     }
 }
 
-/// Refuses `got` above `limit`.
+/// Returns an error if `got` is above `limit`.
 pub(crate) fn check(
     what: &'static str,
     got: u64,

@@ -1,15 +1,15 @@
-//! What an edit changed: runs of (index, old, new) by chunk, packed.
+//! The differences made by an edit: runs of (index, old label, new label) per chunk, in packed form.
 //!
-//! Packed form, all numbers LEB128: for each chunk in rising order its distance to the one before (the first: its number),
-//! the number of pairs (old, new), the pairs, the number of runs, and for each run its distance to the end of the one
-//! before, its length and, where there are several pairs, the number of its pair. The same bytes go to the undo stack and
-//! to the journal. What is parsed is not trusted.
+//! Packed form, with all numbers in LEB128: for each chunk in ascending order, its distance from the previous chunk
+//! (for the first: its index), the number of pairs (old, new), the pairs, the number of runs, and for each run its
+//! distance from the end of the previous run, its length and, if there are several pairs, the index of its pair. The
+//! undo history and the journal use the same bytes. Parsed bytes are not trusted.
 
 use crate::chunks::Grid;
 use crate::geometry::{Bounds, join};
 use std::collections::HashMap;
 
-/// Adds a number in LEB128.
+/// Appends a number in LEB128.
 pub(crate) fn put(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
@@ -18,7 +18,7 @@ pub(crate) fn put(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Takes a number in LEB128 off the front.
+/// Reads a number in LEB128 and removes it from the front.
 pub(crate) fn take(bytes: &mut &[u8]) -> Result<u64, &'static str> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
@@ -41,7 +41,7 @@ pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, &'static str> {
     u32::try_from(take(bytes)?).map_err(|_| "a number has more than 32 bits")
 }
 
-/// `len` voxels of a chunk from `start` on that went from one label to another.
+/// A change of `len` voxels of a chunk, from index `start` on, from one label to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub start: u32,
@@ -50,18 +50,18 @@ pub(crate) struct Run {
     pub new: u32,
 }
 
-/// The runs of an edit while it is made. No voxel may be in two of them.
+/// The runs of an edit in progress. No voxel may be in two runs.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     lists: Vec<(u32, Vec<Run>)>,
     place: HashMap<u32, usize>,
     current: usize,
-    /// Changes of the number of voxels by label and chunk, since they were last taken.
+    /// Changes of the number of voxels per label and chunk since the last update of the index.
     pub deltas: HashMap<(u32, u32), i64>,
-    /// The box of what changed since it was last taken.
-    pub fresh: Option<Bounds>,
-    /// Voxels changed since they were last taken.
-    pub fresh_voxels: u64,
+    /// The box around all changes since the last report.
+    pub unreported_bounds: Option<Bounds>,
+    /// Number of voxels changed since the last report.
+    pub unreported_voxels: u64,
 }
 
 impl Runs {
@@ -72,7 +72,7 @@ impl Runs {
                 self.lists.push((chunk, Vec::new()));
             }
         }
-        self.fresh_voxels += u64::from(run.len);
+        self.unreported_voxels += u64::from(run.len);
         *self.deltas.entry((run.old, chunk)).or_default() -= i64::from(run.len);
         *self.deltas.entry((run.new, chunk)).or_default() += i64::from(run.len);
         let Some((_, list)) = self.lists.get_mut(self.current) else { return };
@@ -86,7 +86,7 @@ impl Runs {
         }
     }
 
-    /// The runs packed, with their box and number of voxels; `None` if nothing changed.
+    /// Packs the runs; `None` if nothing changed.
     pub fn pack(mut self, grid: &Grid) -> Option<Patch> {
         self.lists.sort_unstable_by_key(|l| l.0);
         let mut bytes = Vec::new();
@@ -121,7 +121,7 @@ impl Runs {
     }
 }
 
-/// An edit's differences, packed and known to fit the volume's grid.
+/// The packed differences of an edit, checked against the grid of the volume, with their box and number of voxels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Patch {
     bytes: Box<[u8]>,
@@ -130,7 +130,7 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// Checks packed differences against a grid.
+    /// Parses packed differences and checks them against a grid.
     pub fn parse(bytes: &[u8], grid: &Grid) -> Result<Self, &'static str> {
         let (mut voxels, mut bounds) = (0, None);
         decode(bytes, grid, &mut |chunk, run| {
@@ -145,9 +145,9 @@ impl Patch {
         &self.bytes
     }
 
-    /// Calls `f` for each run, chunk by chunk in rising order.
+    /// Calls `f` for each run, chunk by chunk in ascending order.
     pub fn each(&self, grid: &Grid, f: &mut dyn FnMut(u32, Run)) {
-        // The bytes were checked when this value was made.
+        // The bytes were checked when this value was created.
         let _ = decode(&self.bytes, grid, f);
     }
 }
@@ -160,7 +160,7 @@ fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, Run)) -> Result<
         let step = take(rest)?;
         let at = match chunk {
             None => step,
-            Some(_) if step == 0 => return Err("a chunk comes twice"),
+            Some(_) if step == 0 => return Err("a chunk occurs twice"),
             Some(before) => before.checked_add(step).ok_or("a chunk is outside the volume")?,
         };
         chunk = Some(at);
@@ -168,7 +168,7 @@ fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, Run)) -> Result<
         let number = number.ok_or("a chunk is outside the volume")?;
         let len = grid.chunk_voxels(number as usize) as u64;
         let count = take(rest)?;
-        // Two bytes a pair at least: no more is taken than the bytes can hold.
+        // A pair needs at least two bytes, so the count cannot exceed half of the remaining bytes.
         if count == 0 || count > rest.len() as u64 / 2 {
             return Err("it has more pairs of labels than bytes");
         }
@@ -186,10 +186,10 @@ fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, Run)) -> Result<
         }
         let mut end = 0u64;
         for _ in 0..runs {
-            let start = end.checked_add(take(rest)?).ok_or("a run leaves its chunk")?;
+            let start = end.checked_add(take(rest)?).ok_or("a run extends beyond its chunk")?;
             let run = take(rest)?;
             let which = if count > 1 { take(rest)? } else { 0 };
-            end = start.checked_add(run).filter(|e| *e <= len && run > 0).ok_or("a run leaves its chunk")?;
+            end = start.checked_add(run).filter(|e| *e <= len && run > 0).ok_or("a run extends beyond its chunk")?;
             let pair = usize::try_from(which).ok().and_then(|w| pairs.get(w)).ok_or("a run has no pair of labels")?;
             f(number, Run { start: start as u32, len: run as u32, old: pair.0, new: pair.1 });
         }
@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back(value in any::<u64>(), tail in any::<u8>()) {
+        fn numbers_round_trip(value in any::<u64>(), tail in any::<u8>()) {
             let mut bytes = Vec::new();
             put(&mut bytes, value);
             bytes.push(tail);
@@ -214,7 +214,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_refused_or_fit(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..60)) {
+        fn arbitrary_bytes_are_refused_or_valid(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..60)) {
             let grid = Grid::new([40, 70, 9]).unwrap();
             let mut last = None;
             if decode(&bytes, &grid, &mut |chunk, run| {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_come_back_with_their_box() {
+    fn runs_round_trip_with_their_bounds() {
         let grid = Grid::new([40, 70, 9]).unwrap();
         let mut runs = Runs::default();
         let given = [
@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(seen, [given[2], given[1], given[0]]);
         assert_eq!(Patch::parse(patch.bytes(), &grid).unwrap(), patch);
         assert_eq!(patch.voxels, 12);
-        // 600 is z 1, y 2, x 6 of a chunk of 64 × 9 columns; the run goes on to the next row; chunk 3 starts at z 32, y 64.
+        // 600 is z 1, y 2, x 6 of a chunk of 64 × 9 columns; the run continues in the next row; chunk 3 starts at z 32,
+        // y 64.
         assert_eq!(patch.bounds, Bounds { start: [0, 1, 0], end: [33, 65, 9] });
         assert_eq!(Runs::default().pack(&grid), None);
     }

@@ -1,8 +1,8 @@
-//! From a journal and the labels it belongs to, back to where the work was left.
+//! Replays a journal on the labels it belongs to, which restores the state of the last session.
 
 use crate::chunks::LabelSnapshot;
 use crate::history::{History, Step};
-use crate::journal::{BadStart, Header, JournalFile, Reader, Record, Resume, Tail};
+use crate::journal::{Header, HeaderError, JournalFile, Reader, Record, Resume, Tail};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
 use crate::{AnnotateError, Fingerprint, LabelVolume};
@@ -10,52 +10,52 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What opening a journal found.
+/// Report of opening a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Replay {
-    /// Edits, undos and redos found in the journal; 0 for a new one.
+    /// Number of edits, undos and redos in the journal; 0 for a new one.
     pub entries: u64,
-    /// What was dropped from its end; `None` where it ended well.
+    /// The end of the journal that was dropped; `None` if all of it was valid.
     pub dropped: Option<DroppedTail>,
-    /// Oldest steps that can no longer be undone, because the undo memory is too small for them.
+    /// Number of oldest steps that can no longer be undone because they do not fit into the undo memory.
     pub dropped_steps: usize,
 }
 
 /// The end of a journal that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedTail {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub why: &'static str,
-    /// Where it was put, unless it is only the torn end of the last write.
+    /// Path of a copy; `None` if it is only the incomplete last write.
     pub kept_at: Option<PathBuf>,
 }
 
-/// A journal read back.
-pub(crate) struct Opened {
+/// A replayed journal.
+pub(crate) struct ReplayedJournal {
     pub volume: LabelVolume,
     pub history: History,
     pub journal: JournalFile,
-    /// Number of the state that the given labels are, if it is known.
+    /// Number of the state of the given labels, if known.
     pub base_state: Option<u64>,
     /// Fingerprint of the given labels.
     pub fingerprint: Fingerprint,
     pub report: Replay,
 }
 
-/// Opens or begins the journal of some labels, and replays it on them.
+/// Opens the journal of labels and replays it on them, or creates a new journal.
 pub(crate) fn open(
     base: LabelVolume,
     base_path: Option<&Path>,
     path: &Path,
     options: &SessionOptions,
-) -> Result<Opened, AnnotateError> {
+) -> Result<ReplayedJournal, AnnotateError> {
     let fingerprint = base.fingerprint();
     let header = Header {
         shape_zyx: base.shape_zyx(),
         voxel_size_um: base.voxel_size_um(),
-        // A path that is not Unicode cannot be JSON; it is noted for people only.
+        // JSON requires Unicode; the path is used in messages only.
         base_path: base_path.map(|p| PathBuf::from(p.to_string_lossy().into_owned())),
         bases: vec![fingerprint],
         snapshot: false,
@@ -66,13 +66,13 @@ pub(crate) fn open(
     let mut file = JournalFile::lock(path)?;
     let bytes = header.bytes().map_err(|e| io("writing the journal")(e.into()))?;
     let len = file.metadata().map_err(io("reading the journal"))?.len();
-    // Empty, or cut short while it was begun.
-    let begun = len < bytes.len() as u64 && {
+    // The file is empty, or writing its header was interrupted.
+    let is_new = len < bytes.len() as u64 && {
         let mut start = Vec::new();
         (&file).take(len).read_to_end(&mut start).map_err(io("reading the journal"))?;
         bytes.starts_with(&start)
     };
-    if begun {
+    if is_new {
         let write = |file: &mut File| {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&bytes)?;
@@ -89,7 +89,7 @@ pub(crate) fn open(
         };
         let journal = JournalFile::resume(path, file, resume)?;
         let report = Replay::default();
-        return Ok(Opened { volume: base, history, journal, base_state: Some(0), fingerprint, report });
+        return Ok(ReplayedJournal { volume: base, history, journal, base_state: Some(0), fingerprint, report });
     }
     Replayer { path, file, len, fingerprint, options }.replay(base)
 }
@@ -115,19 +115,19 @@ impl Replayer<'_> {
     fn reader(&self) -> Result<Reader<BufReader<&File>>, AnnotateError> {
         (&self.file).seek(SeekFrom::Start(0)).map_err(self.io("reading the journal"))?;
         Reader::begin(BufReader::with_capacity(1 << 16, &self.file), self.len).map_err(|e| match e {
-            BadStart::Io(e) => self.io("reading the journal")(e),
-            BadStart::NoJournal(met) => self.bad(met),
+            HeaderError::Io(e) => self.io("reading the journal")(e),
+            HeaderError::NotAJournal(met) => self.bad(met),
         })
     }
 
-    /// Whether the labels are those of the journal, and the last known number of their state.
+    /// Checks that the labels belong to the journal and returns the number of their state, if known.
     fn find_base(&self, base: &LabelVolume) -> Result<Option<u64>, AnnotateError> {
         let mut reader = self.reader()?;
         let header = reader.header.clone();
         let other = |met| AnnotateError::OtherBase { journal: self.path.to_owned(), met };
         if header.shape_zyx != base.shape_zyx() {
             return Err(other(format!(
-                "it is of labels of Z, Y, X = {:?}, and these are {:?}",
+                "it belongs to labels with Z, Y, X = {:?}, but these labels have {:?}",
                 header.shape_zyx,
                 base.shape_zyx()
             )));
@@ -145,16 +145,18 @@ impl Replayer<'_> {
         if known {
             return Ok(state);
         }
-        let of = header.base_path.map_or_else(|| "labels begun empty".to_owned(), |p| p.display().to_string());
+        let of =
+            header.base_path.map_or_else(|| "labels that were empty at first".to_owned(), |p| p.display().to_string());
         Err(other(format!("it belongs to other labels than these ({of}), or they were changed by another program")))
     }
 
-    fn replay(self, base: LabelVolume) -> Result<Opened, AnnotateError> {
+    fn replay(self, base: LabelVolume) -> Result<ReplayedJournal, AnnotateError> {
         let base_state = self.find_base(&base)?;
         let mut reader = self.reader()?;
         let header = reader.header.clone();
         let mut state = State {
-            // Trimmed to its budget at the end: the journal may have been written with a larger one.
+            // The history is trimmed to the budget at the end, because the journal may have been written with a larger
+            // one.
             history: History::new(u64::MAX, header.floor, header.next_id),
             applying: header.snapshot || base_state == Some(header.floor),
             base_state,
@@ -181,13 +183,13 @@ impl Replayer<'_> {
                         *next = end;
                         let (stored, limit) = (labels.stored_bytes(), self.options.limits.max_stored_bytes);
                         let what = "the size of the labels in bytes";
-                        let next = "raise the limit if the journal is trusted";
+                        let next = "if you trust the journal, raise the limit";
                         crate::limits::check(what, stored, "max_stored_bytes", limit, next)?;
                         Ok(())
                     }
                     Err(why) => Err(why),
                 },
-                (Record::Snapshot(_), None) => Err("it is a snapshot among edits"),
+                (Record::Snapshot(_), None) => Err("it is a snapshot between edits"),
                 (_, Some(_)) => Err("the snapshot is not complete"),
                 (Record::Saving { fingerprint, .. }, None) => {
                     bases.retain(|b| *b != fingerprint);
@@ -203,10 +205,10 @@ impl Replayer<'_> {
             }
         };
         if parts.is_some() {
-            return Err(self.bad("the snapshot of the labels that it begins with is damaged"));
+            return Err(self.bad("the snapshot of the labels at its beginning is damaged"));
         }
         if !state.applying {
-            return Err(self.bad("the state that these labels were saved in is not in it"));
+            return Err(self.bad("it does not contain the state of these labels"));
         }
         let (len, position) = (reader.at, reader.position);
         drop(reader);
@@ -223,16 +225,16 @@ impl Replayer<'_> {
         let journal = JournalFile::resume(self.path, self.file, resume)?;
         let report = Replay { entries, dropped, dropped_steps };
         let fingerprint = self.fingerprint;
-        Ok(Opened { volume: state.volume, history, journal, base_state, fingerprint, report })
+        Ok(ReplayedJournal { volume: state.volume, history, journal, base_state, fingerprint, report })
     }
 
-    /// Puts the end of a journal that could not be read beside it, unless it is only a write cut short.
+    /// Copies the end of a journal that could not be read to a new file, unless it is only an incomplete write.
     fn keep_tail(&self, from: u64, tail: Tail) -> Result<Option<DroppedTail>, AnnotateError> {
         let bytes = self.len - from;
         let why = match tail {
             Tail::Clean => return Ok(None),
             Tail::Torn => {
-                return Ok(Some(DroppedTail { bytes, why: "the last write was cut short", kept_at: None }));
+                return Ok(Some(DroppedTail { bytes, why: "the last write was interrupted", kept_at: None }));
             }
             Tail::Damaged(why) => why,
         };
@@ -244,7 +246,7 @@ impl Replayer<'_> {
             match OpenOptions::new().write(true).create_new(true).open(&beside) {
                 Ok(copy) => break (copy, beside),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < 10_000 => number += 1,
-                Err(e) => return Err(AnnotateError::io(&beside, "keeping the damaged end of the journal")(e)),
+                Err(e) => return Err(AnnotateError::io(&beside, "saving the damaged end of the journal")(e)),
             }
         };
         let mut file = &self.file;
@@ -252,20 +254,20 @@ impl Replayer<'_> {
             .seek(SeekFrom::Start(from))
             .and_then(|_| io::copy(&mut file.take(bytes), &mut copy))
             .and_then(|_| copy.sync_all());
-        kept.map_err(AnnotateError::io(&kept_at, "keeping the damaged end of the journal"))?;
+        kept.map_err(AnnotateError::io(&kept_at, "saving the damaged end of the journal"))?;
         Ok(Some(DroppedTail { bytes, why, kept_at: Some(kept_at) }))
     }
 }
 
-/// Labels and history while a journal is replayed.
+/// Labels and history during replay.
 struct State {
     volume: LabelVolume,
     history: History,
-    /// Number of the state that the given labels are.
+    /// Number of the state of the given labels.
     base_state: Option<u64>,
-    /// Number of the newest step; they rise.
+    /// Number of the newest step.
     last_id: u64,
-    /// Whether that state was reached: before it, steps are only remembered.
+    /// Whether `base_state` was reached. Before that, steps are added to the history but not applied.
     applying: bool,
 }
 
@@ -305,12 +307,12 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    //! Journals whose check sums are right and whose content is anything.
+    //! Journals with valid checksums and arbitrary content.
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
     use super::*;
     use crate::Session;
-    use crate::journal::framed;
+    use crate::journal::encode_record;
     use cytoscope_volume::VoxelSize;
     use proptest::prelude::*;
 
@@ -321,7 +323,7 @@ mod tests {
     fn write(path: &Path, header: &Header, bodies: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = header.bytes().unwrap();
         for (position, body) in bodies.iter().enumerate() {
-            bytes.extend(framed(position as u64, body));
+            bytes.extend(encode_record(position as u64, body));
         }
         std::fs::write(path, &bytes).unwrap();
         bytes
@@ -339,7 +341,7 @@ mod tests {
         }
     }
 
-    /// An edit of one run of the only chunk, sound or not.
+    /// An edit of one run of the only chunk, valid or not.
     fn edit() -> impl Strategy<Value = Vec<u8>> {
         let run = (0u8..20, 0u8..40, 0u8..3, 0u8..3);
         (1u8..12, run).prop_map(|(id, (start, len, old, new))| vec![1, id, 1, b'x', 0, 1, old, new, 1, start, len])
@@ -360,7 +362,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_records_are_replayed_up_to_the_first_that_does_not_fit(
+        fn records_are_replayed_up_to_the_first_invalid_one(
             bodies in prop::collection::vec(body(), 0..12), snapshot in any::<bool>(), whole in any::<bool>(),
         ) {
             let folder = tempfile::tempdir().unwrap();
@@ -381,7 +383,7 @@ mod tests {
                     if let Some(at) = replay.dropped.and_then(|d| d.kept_at) {
                         prop_assert!(bytes.ends_with(&std::fs::read(at).unwrap()));
                     }
-                    // All that was accepted can be undone, back to where it began.
+                    // All accepted steps can be undone, back to the initial state.
                     while session.undo().unwrap().is_some() {}
                     prop_assert_eq!(session.volume().voxels_of(1), if snapshot { 243 } else { 0 });
                 }
@@ -390,29 +392,30 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_a_journal_claims_take_no_memory() {
+    fn declared_sizes_allocate_no_memory() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.journal");
-        let refused = |bytes: &[u8]| {
+        let error_for = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            let told = Session::open(base(), None, &path, SessionOptions::default()).unwrap_err();
+            let error = Session::open(base(), None, &path, SessionOptions::default()).unwrap_err();
             assert!(std::fs::read(&path).unwrap() == bytes);
-            told.to_string()
+            error.to_string()
         };
-        // A header of 4 GB; a volume of 2^60 voxels; a snapshot chunk that never ends.
+        // A header of 4 GB; a volume of 2^60 voxels; a snapshot chunk with too many runs.
         let mut bytes = header(false).bytes().unwrap();
         bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(refused(&bytes).contains("length"));
+        assert!(error_for(&bytes).contains("length"));
         let huge = Header { shape_zyx: [1 << 20; 3], ..header(false) };
-        assert!(refused(&huge.bytes().unwrap()).contains("MAX_CHUNKS"));
+        assert!(error_for(&huge.bytes().unwrap()).contains("MAX_CHUNKS"));
         let mut endless = vec![4, 0];
         (0..400).for_each(|_| endless.extend([1, 7]));
         let bytes = write(&path, &header(true), &[endless]);
-        assert!(refused(&bytes).contains("snapshot"));
-        // Records of 4 GB and of more pairs and runs than bytes are dropped.
-        for tail in
-            [vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], framed(0, &[1, 1, 1, b'x', 0, 0xff, 0xff, 0xff, 0x7f, 1, 2])]
-        {
+        assert!(error_for(&bytes).contains("snapshot"));
+        // A record of 4 GB, and one with more pairs and runs than bytes, are dropped.
+        for tail in [
+            vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
+            encode_record(0, &[1, 1, 1, b'x', 0, 0xff, 0xff, 0xff, 0x7f, 1, 2]),
+        ] {
             let mut bytes = header(false).bytes().unwrap();
             bytes.extend(&tail);
             std::fs::write(&path, &bytes).unwrap();

@@ -1,4 +1,4 @@
-//! One person's work on one label volume: edits, undo, redo, the journal, saving.
+//! An editing session on a label volume: edits, undo, redo, the journal, saving.
 
 use crate::chunks::LabelSnapshot;
 use crate::edit::{self, Brush, Change, Edit, brush};
@@ -8,23 +8,23 @@ use crate::journal::{Header, JournalFile, Record, put_edit, snapshot_parts};
 use crate::limits::{self, Limits, MAX_RECORD_BYTES};
 use crate::patch::{Patch, Runs};
 use crate::replay::{self, Replay};
-use crate::volume::{Direction, Pen, patch_snapshot};
+use crate::volume::{Direction, LabelWriter, patch_snapshot};
 use crate::{AnnotateError, Fingerprint, LabelVolume};
 use cytoscope_storage::folder::move_aside;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Budgets of a session.
+/// Memory budgets and limits of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Memory for steps to undo and redo, in bytes; the oldest are dropped first.
+    /// Memory for undo and redo steps in bytes; the oldest steps are dropped first.
     pub undo_budget_bytes: u64,
-    /// The journal is synced to the disk at most once in this time (the operating system has each edit at once).
+    /// Minimum time between syncs of the journal to disk (each edit is passed to the operating system immediately).
     pub sync_every: Duration,
-    /// A journal longer than this is compacted when it is opened and after a save, if that is worth it.
+    /// A journal longer than this is compacted when it is opened and after a save, if this makes it much shorter.
     pub compact_above_bytes: u64,
-    /// What labels in a journal may ask for.
+    /// Limits on the size of labels in a journal.
     pub limits: Limits,
 }
 
@@ -39,7 +39,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// A stroke whose end is not yet there.
+/// A stroke in progress.
 #[derive(Debug)]
 struct Stroke {
     brush: Brush,
@@ -47,9 +47,10 @@ struct Stroke {
     runs: Runs,
 }
 
-/// Labels being corrected, with all that can be undone, and the journal that keeps it.
+/// Labels being corrected, with the undo history and the journal.
 ///
-/// A call that returns an error has changed nothing, in memory and in the journal. Calls that find a stroke open finish it first.
+/// A failed call changes nothing, neither in memory nor in the journal. Calls other than those for strokes first finish
+/// a stroke in progress.
 #[derive(Debug)]
 pub struct Session {
     volume: LabelVolume,
@@ -57,26 +58,27 @@ pub struct Session {
     journal: Option<Arc<Mutex<JournalFile>>>,
     base_path: Option<PathBuf>,
     stroke: Option<Stroke>,
-    /// Number of the state that was loaded or last saved, and its fingerprint where it is known.
+    /// Number of the state that was loaded or last saved, and its fingerprint if known.
     saved: Option<(u64, Option<Fingerprint>)>,
     options: SessionOptions,
 }
 
 impl Session {
-    /// A session without a journal: what is not saved is lost with the process.
+    /// Creates a session without a journal: unsaved changes are lost when the process ends.
     pub fn in_memory(volume: LabelVolume, options: SessionOptions) -> Self {
         let history = History::new(options.undo_budget_bytes, 0, 1);
         Self { volume, history, journal: None, base_path: None, stroke: None, saved: Some((0, None)), options }
     }
 
-    /// Opens the journal of some labels and replays it on them, or begins a new journal where there is none. `base` is the label
-    /// image as loaded (or an empty volume), `base_path` where it came from, for the message when a journal does not belong to
-    /// it. Takes time proportional to the volume: for a background thread.
+    /// Opens the journal of labels and replays it on them, or creates a new journal. `base` is the loaded label image
+    /// (or an empty volume); `base_path` is its path, for messages about a journal that belongs to other labels. Takes
+    /// time proportional to the volume: call it from a background thread.
     ///
     /// # Errors
-    /// [`AnnotateError::OtherBase`] or [`AnnotateError::BadJournal`] for a journal that cannot be replayed on these labels,
-    /// [`AnnotateError::InUse`] for one that is open elsewhere; it is left as it is. [`AnnotateError::Io`] if it cannot be read
-    /// or written. A torn or damaged end is no error: see [`Replay::dropped`].
+    /// [`AnnotateError::OtherBase`] or [`AnnotateError::BadJournal`] for a journal that cannot be replayed on these
+    /// labels, [`AnnotateError::InUse`] for one that is open elsewhere; the journal is not changed.
+    /// [`AnnotateError::Io`] if it cannot be read or written. An incomplete or damaged end is not an error: see
+    /// [`Replay::dropped`].
     pub fn open(
         base: LabelVolume,
         base_path: Option<&Path>,
@@ -93,112 +95,114 @@ impl Session {
             saved: opened.base_state.map(|s| (s, Some(opened.fingerprint))),
             options,
         };
-        if session.wants_compaction() {
+        if session.needs_compaction() {
             session.compact()?;
         }
         Ok((session, opened.report))
     }
 
-    /// The labels as they are.
+    /// The current labels.
     pub fn volume(&self) -> &LabelVolume {
         &self.volume
     }
 
-    /// A label that is not in use, to paint a new object with.
+    /// Returns an unused label for a new object.
     ///
     /// # Errors
-    /// [`AnnotateError::NoFreeLabel`] if all are in use.
+    /// [`AnnotateError::NoFreeLabel`] if all labels are in use.
     pub fn new_label(&self) -> Result<u32, AnnotateError> {
         self.volume.next_free_label()
     }
 
-    /// Makes an edit as one step.
+    /// Applies an edit as one step.
     ///
     /// # Errors
-    /// Why the edit cannot be made, or [`AnnotateError::Io`] if the journal cannot be written.
+    /// The reason why the edit is not possible, or [`AnnotateError::Io`] if the journal cannot be written.
     pub fn apply(&mut self, edit: &Edit) -> Result<Change, AnnotateError> {
         self.end_stroke()?;
         let mut runs = Runs::default();
-        let outcome = edit::run(&mut Pen::new(&mut self.volume, &mut runs), edit);
+        let outcome = edit::run(&mut LabelWriter::new(&mut self.volume, &mut runs), edit);
         match outcome {
             Ok(new_labels) => self.commit(edit.name(), runs, new_labels),
             Err(e) => {
                 if let Some(patch) = runs.pack(&self.volume.labels().grid) {
-                    self.take_back(&patch);
+                    self.revert(&patch);
                 }
                 Err(e)
             }
         }
     }
 
-    /// Begins a stroke with a dab at a point (voxel coordinates Z, Y, X). It becomes one step with [`Session::end_stroke`].
+    /// Begins a stroke by painting the brush once at a point (voxel coordinates Z, Y, X). [`Session::end_stroke`] makes
+    /// it a step.
     ///
     /// # Errors
-    /// [`AnnotateError::BadParameter`] for a brush or point that is none.
+    /// [`AnnotateError::BadParameter`] for an invalid brush or point.
     pub fn begin_stroke(&mut self, brush: Brush, at: [f64; 3]) -> Result<Change, AnnotateError> {
         self.end_stroke()?;
         let mut runs = Runs::default();
-        brush::segment(&mut Pen::new(&mut self.volume, &mut runs), &brush, at, at)?;
+        brush::segment(&mut LabelWriter::new(&mut self.volume, &mut runs), &brush, at, at)?;
         let last = brush::flatten(&brush, at, at);
         let change = segment_change(&brush, &mut runs);
         self.stroke = Some(Stroke { brush, last, runs });
         Ok(change)
     }
 
-    /// Draws on to a point; gives what this part of the stroke changed. Does nothing where no stroke is open.
+    /// Extends the stroke to a point and returns the change made by this part of it. Does nothing if there is no
+    /// stroke.
     ///
     /// # Errors
-    /// [`AnnotateError::BadParameter`] for a point that is none.
+    /// [`AnnotateError::BadParameter`] for an invalid point.
     pub fn extend_stroke(&mut self, to: [f64; 3]) -> Result<Option<Change>, AnnotateError> {
         let Some(stroke) = &mut self.stroke else { return Ok(None) };
-        brush::segment(&mut Pen::new(&mut self.volume, &mut stroke.runs), &stroke.brush, stroke.last, to)?;
+        brush::segment(&mut LabelWriter::new(&mut self.volume, &mut stroke.runs), &stroke.brush, stroke.last, to)?;
         stroke.last = brush::flatten(&stroke.brush, stroke.last, to);
         Ok(Some(segment_change(&stroke.brush, &mut stroke.runs)))
     }
 
-    /// Ends the stroke: it becomes a step and goes to the journal. `None` where no stroke is open.
+    /// Ends the stroke: it becomes a step and is written to the journal. `None` if there is no stroke.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] if the journal cannot be written; the stroke is taken back then.
+    /// [`AnnotateError::Io`] if the journal cannot be written; the stroke is then reverted.
     pub fn end_stroke(&mut self) -> Result<Option<Change>, AnnotateError> {
         let Some(stroke) = self.stroke.take() else { return Ok(None) };
         self.commit(stroke.brush.name(), stroke.runs, Vec::new()).map(Some)
     }
 
-    /// Takes the open stroke back; gives what changed by that.
+    /// Reverts the stroke in progress and returns the resulting change.
     pub fn cancel_stroke(&mut self) -> Option<Change> {
         let stroke = self.stroke.take()?;
         let patch = stroke.runs.pack(&self.volume.labels().grid)?;
-        self.take_back(&patch);
-        Some(of_patch(&stroke.brush.name(), &patch))
+        self.revert(&patch);
+        Some(change_of_patch(&stroke.brush.name(), &patch))
     }
 
-    /// Takes back the newest step; `None` where there is none.
+    /// Undoes the newest step; `None` if there is none.
     ///
     /// # Errors
     /// [`AnnotateError::Io`] if the journal cannot be written.
     pub fn undo(&mut self) -> Result<Option<Change>, AnnotateError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_undo() else { return Ok(None) };
-        let change = of_patch(&step.name, &step.patch);
+        let change = change_of_patch(&step.name, &step.patch);
         write(&self.journal, |j| j.append(&Record::Undo))?;
         let fits = self.volume.patch(&step.patch, Direction::Backward);
-        debug_assert_eq!(fits, Ok(()), "the history fits the labels");
+        debug_assert_eq!(fits, Ok(()), "the history matches the labels");
         self.history.undo();
         Ok(Some(change))
     }
 
-    /// Makes the newest undone step again; `None` where there is none.
+    /// Redoes the last undone step; `None` if there is none.
     ///
     /// # Errors
     /// [`AnnotateError::Io`] if the journal cannot be written.
     pub fn redo(&mut self) -> Result<Option<Change>, AnnotateError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
-        let change = of_patch(&step.name, &step.patch);
+        let change = change_of_patch(&step.name, &step.patch);
         write(&self.journal, |j| j.append(&Record::Redo))?;
         let fits = self.volume.patch(&step.patch, Direction::Forward);
-        debug_assert_eq!(fits, Ok(()), "the history fits the labels");
+        debug_assert_eq!(fits, Ok(()), "the history matches the labels");
         self.history.redo();
         Ok(Some(change))
     }
@@ -213,55 +217,59 @@ impl Session {
         self.history.undone().iter().rev().map(|s| s.name.as_str())
     }
 
-    /// Memory that the steps take.
+    /// Memory of the undo and redo steps in bytes.
     pub fn undo_bytes(&self) -> u64 {
         self.history.bytes()
     }
 
-    /// Whether the labels differ from those loaded or last saved (or may differ: a compacted journal does not always know).
+    /// Whether the labels differ from those loaded or last saved. Also true if this is unknown, which can happen with a
+    /// compacted journal.
     pub fn is_modified(&self) -> bool {
         self.stroke.is_some() || self.saved.is_none_or(|(state, _)| state != self.history.state())
     }
 
-    /// Bytes of the journal; 0 without one.
+    /// Length of the journal in bytes; 0 without one.
     pub fn journal_bytes(&self) -> u64 {
         self.journal.as_ref().map_or(0, |j| lock(j).len())
     }
 
-    /// Why the journal could not be synced to the disk in the background, if it could not. What was drawn is with the operating
-    /// system then, and survives the program but perhaps not the machine.
+    /// The error of the last background sync of the journal, if it failed. The edits have then been passed to the
+    /// operating system, so they survive a crash of the program but maybe not of the machine.
     pub fn sync_failure(&self) -> Option<String> {
         self.journal.as_ref().and_then(|j| lock(j).sync_failure())
     }
 
-    /// The labels as they are now, to be saved on another thread with [`SaveTicket::save`] while editing goes on.
+    /// Returns the current labels for saving on another thread with [`SaveTicket::save`] while editing continues.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] if an open stroke cannot be finished.
+    /// [`AnnotateError::Io`] if a stroke in progress cannot be finished.
     pub fn begin_save(&mut self) -> Result<SaveTicket, AnnotateError> {
         self.end_stroke()?;
         let (labels, state) = (self.volume.snapshot(), self.history.state());
         Ok(SaveTicket { labels, state, journal: self.journal.clone() })
     }
 
-    /// Notes that a state was saved, and compacts the journal if it is long ([`SessionOptions::compact_above_bytes`]).
+    /// Records that a state was saved, and compacts the journal if it is long
+    /// ([`SessionOptions::compact_above_bytes`]).
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] or [`AnnotateError::Format`] if the journal cannot be written; the labels are saved all the same.
+    /// [`AnnotateError::Io`] or [`AnnotateError::Format`] if the journal cannot be written; the labels are saved
+    /// nevertheless.
     pub fn mark_saved(&mut self, saved: Saved) -> Result<(), AnnotateError> {
         self.end_stroke()?;
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;
-        if self.wants_compaction() { self.compact() } else { Ok(()) }
+        if self.needs_compaction() { self.compact() } else { Ok(()) }
     }
 
-    /// Whether a stroke is begun and not ended.
-    pub fn is_stroking(&self) -> bool {
+    /// Whether a stroke is in progress.
+    pub fn has_open_stroke(&self) -> bool {
         self.stroke.is_some()
     }
 
-    /// Whether the journal is longer than [`SessionOptions::compact_above_bytes`] and compacting would make it much shorter.
-    pub fn wants_compaction(&self) -> bool {
+    /// Whether the journal is longer than [`SessionOptions::compact_above_bytes`] and compacting would make it much
+    /// shorter.
+    pub fn needs_compaction(&self) -> bool {
         let long = |j: &Arc<Mutex<JournalFile>>| {
             let journal = lock(j);
             journal.len() > self.options.compact_above_bytes && journal.len() > 2 * journal.compact_len()
@@ -269,11 +277,11 @@ impl Session {
         self.journal.as_ref().is_some_and(long)
     }
 
-    /// Rewrites the journal as the labels before the oldest step that can be undone, and the steps since. Takes time proportional
-    /// to the volume.
+    /// Rewrites the journal as a snapshot of the labels before the oldest step that can be undone, followed by the
+    /// steps. Takes time proportional to the volume.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] or [`AnnotateError::Format`] if it cannot be written; the journal is as it was then.
+    /// [`AnnotateError::Io`] or [`AnnotateError::Format`] if it cannot be written; the journal is then unchanged.
     pub fn compact(&mut self) -> Result<(), AnnotateError> {
         self.end_stroke()?;
         let Some(journal) = &self.journal else { return Ok(()) };
@@ -316,7 +324,7 @@ impl Session {
         })
     }
 
-    /// Finishes an open stroke and syncs the journal to the disk.
+    /// Finishes a stroke in progress and syncs the journal to disk.
     ///
     /// # Errors
     /// [`AnnotateError::Io`] if the journal cannot be written.
@@ -325,7 +333,7 @@ impl Session {
         self.journal.as_ref().map_or(Ok(()), |j| sync(j))
     }
 
-    /// Makes a step of what was drawn: first in the journal, then in the history.
+    /// Makes the changes a step: first in the journal, then in the history.
     fn commit(&mut self, name: String, runs: Runs, new_labels: Vec<u32>) -> Result<Change, AnnotateError> {
         let Some(patch) = runs.pack(&self.volume.labels().grid) else {
             return Ok(Change { name, bounds: None, voxels: 0, new_labels, dropped_steps: 0, undoable: true });
@@ -334,32 +342,32 @@ impl Session {
         let mut body = Vec::new();
         put_edit(&mut body, id, &name, &patch);
         let kept = limits::check(
-            "the differences that the edit makes, in bytes,",
+            "the size of the edit's differences in bytes",
             body.len() as u64,
             "MAX_RECORD_BYTES",
             MAX_RECORD_BYTES,
-            "do it in parts",
+            "edit a smaller part at a time",
         )
         .and_then(|()| write(&self.journal, |j| j.append_body(&body)));
         if let Err(e) = kept {
-            self.take_back(&patch);
+            self.revert(&patch);
             return Err(e);
         }
-        let mut change = of_patch(&name, &patch);
+        let mut change = change_of_patch(&name, &patch);
         change.new_labels = new_labels;
         change.dropped_steps = self.history.push(Step { id, name, patch });
         change.undoable = self.history.to_undo().is_some();
         Ok(change)
     }
 
-    fn take_back(&mut self, patch: &Patch) {
+    fn revert(&mut self, patch: &Patch) {
         let fits = self.volume.patch(patch, Direction::Backward);
-        debug_assert_eq!(fits, Ok(()), "what was just written is there");
+        debug_assert_eq!(fits, Ok(()), "the patch matches the labels it was made from");
     }
 }
 
 impl Drop for Session {
-    /// A stroke that is still open is finished: nothing drawn is lost. The journal is synced as it is dropped.
+    /// Finishes a stroke in progress, so that no edits are lost. The journal is synced when it is dropped.
     fn drop(&mut self) {
         let _ = self.end_stroke();
     }
@@ -377,13 +385,13 @@ fn write(
     journal.as_ref().map_or(Ok(()), |j| f(&mut lock(j)))
 }
 
-/// Syncs the journal, without keeping others from it meanwhile.
+/// Syncs the journal without holding its lock.
 fn sync(journal: &Mutex<JournalFile>) -> Result<(), AnnotateError> {
     let to_sync = lock(journal).to_sync()?;
     to_sync()
 }
 
-fn of_patch(name: &str, patch: &Patch) -> Change {
+fn change_of_patch(name: &str, patch: &Patch) -> Change {
     Change {
         name: name.to_owned(),
         bounds: Some(patch.bounds),
@@ -394,14 +402,14 @@ fn of_patch(name: &str, patch: &Patch) -> Change {
     }
 }
 
-/// What a stroke changed since it was last asked.
+/// The changes of a stroke since the last report.
 fn segment_change(brush: &Brush, runs: &mut Runs) -> Change {
-    let bounds = runs.fresh.take();
-    let voxels = std::mem::take(&mut runs.fresh_voxels);
+    let bounds = runs.unreported_bounds.take();
+    let voxels = std::mem::take(&mut runs.unreported_voxels);
     Change { name: brush.name(), bounds, voxels, new_labels: Vec::new(), dropped_steps: 0, undoable: true }
 }
 
-/// Labels to be saved.
+/// A state of the labels to be saved.
 #[derive(Debug)]
 pub struct SaveTicket {
     labels: LabelSnapshot,
@@ -409,7 +417,7 @@ pub struct SaveTicket {
     journal: Option<Arc<Mutex<JournalFile>>>,
 }
 
-/// Labels that were saved; for [`Session::mark_saved`].
+/// A saved state, for [`Session::mark_saved`].
 #[derive(Debug)]
 pub struct Saved {
     state: u64,
@@ -419,26 +427,27 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Where a file was moved to that lay at the path and held other labels than this journal has written.
+    /// New path of an existing file that was moved aside because it held labels that were not written by this session.
     pub fn kept_aside(&self) -> Option<&Path> {
         self.kept_aside.as_deref()
     }
 }
 
 impl SaveTicket {
-    /// The labels.
+    /// The labels to save.
     pub fn labels(&self) -> &LabelSnapshot {
         &self.labels
     }
 
-    /// Writes the labels ([`LabelSnapshot::save_with`]). The journal is told before the file takes its name, so that it fits the
-    /// new file as well as the old one, whenever the program ends.
+    /// Writes the labels ([`LabelSnapshot::save_with`]). The journal records the save before the file is renamed, so
+    /// that it matches both the old and the new file if the program ends in between.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save_with`]; [`AnnotateError::Io`] if the journal cannot be written (nothing is saved then).
+    /// As [`LabelSnapshot::save_with`]; [`AnnotateError::Io`] if the journal cannot be written, in which case nothing
+    /// is saved.
     pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, AnnotateError> {
         let fingerprint = self.journal.is_some().then(|| self.labels.fingerprint());
-        let writer = self.labels.written(path, progress)?;
+        let writer = self.labels.write_slices(path, progress)?;
         let kept_aside = if self.is_foreign(path) { Some(move_aside(path)?) } else { None };
         if let (Some(journal), Some(fingerprint)) = (&self.journal, fingerprint) {
             let mut open = lock(journal);
@@ -451,13 +460,13 @@ impl SaveTicket {
         Ok(Saved { state: self.state, fingerprint, path: path.to_owned(), kept_aside })
     }
 
-    /// Whether something lies at a path that this journal has not written: labels of another program, or edited since.
+    /// Whether a file exists at the path that was not written with this journal: by another program, or changed since.
     fn is_foreign(&self, path: &Path) -> bool {
         let Some(journal) = self.journal.as_ref().filter(|_| path.is_file()) else {
             return false;
         };
-        let there = LabelVolume::load(path, &LoadOptions::default()).map(|labels| labels.fingerprint());
-        !there.is_ok_and(|fingerprint| lock(journal).bases.contains(&fingerprint))
+        let existing = LabelVolume::load(path, &LoadOptions::default()).map(|labels| labels.fingerprint());
+        !existing.is_ok_and(|fingerprint| lock(journal).bases.contains(&fingerprint))
     }
 }
 
@@ -475,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_journal_cannot_take_is_not_done() {
+    fn edits_that_cannot_be_journaled_are_reverted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.journal");
         let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
@@ -501,7 +510,7 @@ mod tests {
         assert!(session.cancel_stroke().is_some_and(|c| c.voxels > 0));
         unchanged(&session);
         drop(session);
-        // A stroke that is open when the session goes is a step all the same.
+        // A stroke in progress becomes a step when the session is dropped.
         let (mut session, replay) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
         assert_eq!((replay.entries, replay.dropped), (3, None));
         unchanged(&session);
@@ -513,11 +522,11 @@ mod tests {
     }
 
     #[test]
-    fn a_step_larger_than_the_memory_for_steps_says_so() {
+    fn a_step_larger_than_the_undo_memory_is_reported() {
         let volume = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
         let mut session = Session::in_memory(volume.clone(), SessionOptions::default());
         session.apply(&dab(1, 10.0)).unwrap();
-        // Enough for a small dab, and not for a large one.
+        // Enough for a small brush stroke, but not for a large one.
         let undo_budget_bytes = session.undo_bytes() + 9;
         let options = SessionOptions { undo_budget_bytes, ..SessionOptions::default() };
         let mut session = Session::in_memory(volume, options);

@@ -1,4 +1,4 @@
-//! A label volume that is edited: chunks, and an index of where each label is.
+//! An editable label volume: chunks, and an index of the chunks of each label.
 
 use crate::chunks::{Chunk, Grid, LabelSnapshot};
 use crate::geometry::{Bounds, Scope, join};
@@ -11,16 +11,16 @@ use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Labels under correction: axes Z, Y, X, 0 = background, in chunks ([`crate::CHUNK_ZYX`]).
+/// Labels being corrected: axes Z, Y, X, 0 = background, in chunks ([`crate::CHUNK_ZYX`]).
 ///
-/// It is changed by edits only ([`crate::Session::apply`]).
+/// They are changed only by edits ([`crate::Session::apply`]).
 #[derive(Debug, Clone)]
 pub struct LabelVolume {
     labels: LabelSnapshot,
     index: LabelIndex,
 }
 
-/// Which way differences are applied.
+/// Direction in which differences are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Forward,
@@ -28,27 +28,28 @@ pub(crate) enum Direction {
 }
 
 impl LabelVolume {
-    /// A volume of background.
+    /// Creates a volume of background.
     ///
     /// # Errors
-    /// [`AnnotateError::TooLarge`] or [`AnnotateError::BadParameter`] for a shape past the limits or with an empty axis.
+    /// [`AnnotateError::TooLarge`] or [`AnnotateError::BadParameter`] for a shape above the limits or with an empty
+    /// axis.
     pub fn new(shape_zyx: [usize; 3], voxel_size_um: VoxelSize) -> Result<Self, AnnotateError> {
         let grid = Grid::new(shape_zyx)?;
         let index = LabelIndex::new(grid.chunk_count());
         Ok(Self { labels: LabelSnapshot::empty(grid, voxel_size_um), index })
     }
 
-    /// A volume from labels in C order.
+    /// Creates a volume from labels in C order.
     ///
     /// # Errors
-    /// As [`LabelVolume::new`]; [`AnnotateError::BadParameter`] if the labels do not fill the shape.
+    /// As [`LabelVolume::new`]; [`AnnotateError::BadParameter`] if the number of labels does not match the shape.
     pub fn from_dense(shape_zyx: [usize; 3], voxel_size_um: VoxelSize, labels: &[u32]) -> Result<Self, AnnotateError> {
         let grid = Grid::new(shape_zyx)?;
         if shape_zyx.iter().product::<usize>() != labels.len() {
             return Err(AnnotateError::BadParameter {
                 what: "the number of labels",
                 got: format!("{} for shape {shape_zyx:?}", labels.len()),
-                expected: "one label a voxel",
+                expected: "one label per voxel",
             });
         }
         let [_, ny, nx] = shape_zyx;
@@ -62,10 +63,10 @@ impl LabelVolume {
         Self::from_snapshot(LabelSnapshot { grid, chunks, voxel_size_um }, &Limits::default())
     }
 
-    /// A volume that starts as a snapshot; its labels are counted.
+    /// Creates a volume from a snapshot and counts its labels.
     ///
     /// # Errors
-    /// [`AnnotateError::TooLarge`] if the labels are in more pieces than the limits allow.
+    /// [`AnnotateError::TooLarge`] if there are more pairs of label and chunk than the limits allow.
     pub fn from_snapshot(labels: LabelSnapshot, limits: &Limits) -> Result<Self, AnnotateError> {
         let count = |(i, chunk): (usize, &Chunk)| {
             let mut found: HashMap<u32, u32> = HashMap::new();
@@ -78,13 +79,13 @@ impl LabelVolume {
         };
         let mut index = LabelIndex::new(labels.chunks.len());
         let mut pieces = 0u64;
-        // Few chunks at once: noise makes a table as large as the chunk itself.
+        // Only some chunks at a time: for noise, the table of counts is as large as the chunk.
         for (n, group) in labels.chunks.chunks(256).enumerate() {
             let counted: Vec<_> = group.par_iter().enumerate().map(|(i, c)| count((n * 256 + i, c))).collect();
             for (i, found) in counted.into_iter().enumerate() {
                 pieces += found.len() as u64;
                 limits::check(
-                    "the number of labels, counted in each chunk they are in,",
+                    "the number of pairs of label and chunk",
                     pieces,
                     "max_label_pieces",
                     limits.max_label_pieces,
@@ -96,22 +97,23 @@ impl LabelVolume {
         Ok(Self { labels, index })
     }
 
-    /// The labels as they are now; later edits do not change it. Microseconds: chunks are shared until they are written.
+    /// Returns a copy of the current labels that later edits do not change. Takes microseconds, because chunks are
+    /// shared until they are modified.
     pub fn snapshot(&self) -> LabelSnapshot {
         self.labels.clone()
     }
 
-    /// The labels, to be read in place.
+    /// The current labels, read-only.
     pub fn labels(&self) -> &LabelSnapshot {
         &self.labels
     }
 
-    /// Extent along Z, Y, X.
+    /// Number of voxels along Z, Y, X.
     pub fn shape_zyx(&self) -> [usize; 3] {
         self.labels.grid.shape
     }
 
-    /// Size of a voxel in µm.
+    /// Voxel size in µm.
     pub fn voxel_size_um(&self) -> VoxelSize {
         self.labels.voxel_size_um
     }
@@ -124,7 +126,7 @@ impl LabelVolume {
     /// The labels of one slice, row by row.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if there is no such slice.
+    /// [`AnnotateError::OutOfBounds`] if the slice does not exist.
     pub fn slice(&self, axis: SliceAxis, index: usize) -> Result<Vec<u32>, AnnotateError> {
         self.labels.slice(axis, index)
     }
@@ -134,7 +136,7 @@ impl LabelVolume {
         self.labels.fingerprint()
     }
 
-    /// Labels in use, in rising order.
+    /// Labels in use, in ascending order.
     pub fn labels_in_use(&self) -> impl Iterator<Item = u32> + '_ {
         self.index.labels()
     }
@@ -144,27 +146,27 @@ impl LabelVolume {
         self.index.label_count()
     }
 
-    /// Voxels of a label; 0 for one that is not there and for background.
+    /// Number of voxels of a label; 0 for background and labels that do not exist.
     pub fn voxels_of(&self, label: u32) -> u64 {
         self.index.voxels(label)
     }
 
-    /// A label that is not in use: one above the greatest, or the least free one where there is none above.
+    /// Returns an unused label: one above the largest, or the smallest unused one if the largest is `u32::MAX`.
     ///
     /// # Errors
-    /// [`AnnotateError::NoFreeLabel`] if all are in use.
+    /// [`AnnotateError::NoFreeLabel`] if all labels are in use.
     pub fn next_free_label(&self) -> Result<u32, AnnotateError> {
-        if let Some(next) = self.index.greatest().checked_add(1) {
+        if let Some(next) = self.index.max_label().checked_add(1) {
             return Ok(next);
         }
         let gap = self.index.labels().zip(1..).find(|(label, wanted)| label != wanted);
         gap.map(|(_, free)| free).ok_or(AnnotateError::NoFreeLabel)
     }
 
-    /// `count` labels that are not in use.
+    /// Returns `count` unused labels.
     pub(crate) fn free_labels(&self, count: usize) -> Result<Vec<u32>, AnnotateError> {
         let first = self.next_free_label()?;
-        if first > self.index.greatest() {
+        if first > self.index.max_label() {
             let last =
                 u32::try_from(count).ok().and_then(|n| first.checked_add(n)).ok_or(AnnotateError::NoFreeLabel)?;
             return Ok((first..last).collect());
@@ -184,7 +186,7 @@ impl LabelVolume {
         if free.len() == count { Ok(free) } else { Err(AnnotateError::NoFreeLabel) }
     }
 
-    /// The smallest box around a label; `None` if it is not there. Only the chunks it is in are searched.
+    /// The smallest box around a label; `None` if it does not exist. Only the chunks with the label are searched.
     pub fn bounds_of(&self, label: u32) -> Option<Bounds> {
         self.bounds_within(label, &Bounds::whole(self.shape_zyx()))
     }
@@ -198,20 +200,20 @@ impl LabelVolume {
         found
     }
 
-    /// As [`LabelVolume::bounds_within`], refusing background and a label that is not there.
+    /// As [`LabelVolume::bounds_within`], with an error for background and labels that do not exist.
     pub(crate) fn bounds_in(&self, label: u32, scope: Scope) -> Result<Bounds, AnnotateError> {
         let within = scope.bounds(self.shape_zyx())?;
         self.bounds_within(label, &within).ok_or(AnnotateError::NoSuchLabel { label, place: scope.name() })
     }
 
-    /// As [`LabelVolume::bounds_in`], also refusing a box that is too large to work on.
+    /// As [`LabelVolume::bounds_in`], with an error for boxes above [`MAX_BOX_VOXELS`].
     pub(crate) fn box_of(&self, label: u32, scope: Scope) -> Result<Bounds, AnnotateError> {
         let bounds = self.bounds_in(label, scope)?;
         check_box(&bounds)?;
         Ok(bounds)
     }
 
-    /// Calls `f(z, y, xs)` for each run of a label along X inside a box (cut at the faces of chunks).
+    /// Calls `f(z, y, xs)` for each run of a label along X inside a box; runs end at chunk boundaries.
     pub(crate) fn each_row_of(&self, label: u32, within: &Bounds, mut f: impl FnMut(usize, usize, Range<usize>)) {
         for (chunk, _) in self.index.pieces(label) {
             let chunk = *chunk as usize;
@@ -231,7 +233,7 @@ impl LabelVolume {
         }
     }
 
-    /// Where a label is inside a box, in C order.
+    /// Mask of a label inside a box, in C order.
     pub(crate) fn mask_of(&self, label: u32, bounds: &Bounds) -> Vec<bool> {
         let [nz, ny, nx] = bounds.size();
         let mut mask = vec![false; nz * ny * nx];
@@ -242,7 +244,7 @@ impl LabelVolume {
         mask
     }
 
-    /// Which indices along an axis have voxels of a label.
+    /// For each index along an axis, whether that slice contains the label.
     pub(crate) fn slices_with(&self, label: u32, axis: SliceAxis) -> Vec<bool> {
         let shape = self.shape_zyx();
         let mut found = vec![false; shape[axis.index()]];
@@ -254,10 +256,10 @@ impl LabelVolume {
         found
     }
 
-    /// Applies differences, one way or the other.
+    /// Applies differences forward or backward.
     ///
     /// # Errors
-    /// Where the labels are not those the differences start from; nothing is changed then.
+    /// If the labels do not match the differences; nothing is changed then.
     pub(crate) fn patch(&mut self, patch: &Patch, direction: Direction) -> Result<(), &'static str> {
         let mut deltas: HashMap<(u32, u32), i64> = HashMap::new();
         patch_snapshot(&mut self.labels, patch, direction, |chunk, run| {
@@ -272,7 +274,7 @@ impl LabelVolume {
         Ok(())
     }
 
-    /// Stores a chunk of one value as that value.
+    /// Stores a chunk as one value if all its voxels are equal.
     fn collapse(&mut self, chunk: u32) {
         let at = chunk as usize;
         let candidate = self.labels.chunks[at].get(0);
@@ -286,14 +288,14 @@ impl LabelVolume {
     }
 }
 
-/// Applies differences to chunks; `each` is told every run as it is applied.
+/// Applies differences to chunks and calls `each` for every applied run.
 pub(crate) fn patch_snapshot(
     labels: &mut LabelSnapshot,
     patch: &Patch,
     direction: Direction,
     mut each: impl FnMut(u32, Run),
 ) -> Result<(), &'static str> {
-    let turned = |run: Run| match direction {
+    let oriented = |run: Run| match direction {
         Direction::Forward => run,
         Direction::Backward => Run { old: run.new, new: run.old, ..run },
     };
@@ -301,14 +303,14 @@ pub(crate) fn patch_snapshot(
     let range = |run: Run| run.start as usize..(run.start + run.len) as usize;
     let mut fits = true;
     patch.each(&grid, &mut |chunk, run| {
-        let run = turned(run);
+        let run = oriented(run);
         labels.chunks[chunk as usize].runs(range(run), |_, _, value| fits &= value == run.old);
     });
     if !fits {
-        return Err("the labels are not those it starts from");
+        return Err("the labels do not match its differences");
     }
     patch.each(&grid, &mut |chunk, run| {
-        let run = turned(run);
+        let run = oriented(run);
         let len = grid.chunk_voxels(chunk as usize);
         labels.chunks[chunk as usize].write(len, range(run), run.new, |_| true, |_, _, _| {});
         each(chunk, run);
@@ -316,24 +318,24 @@ pub(crate) fn patch_snapshot(
     Ok(())
 }
 
-/// Refuses a box that is too large to work on at once.
+/// Returns an error for a box above [`MAX_BOX_VOXELS`].
 pub(crate) fn check_box(bounds: &Bounds) -> Result<(), AnnotateError> {
     limits::check(
-        "the box around the label, in voxels,",
+        "the number of voxels of the box around the label",
         bounds.voxels(),
         "MAX_BOX_VOXELS",
         MAX_BOX_VOXELS,
-        "do it slice by slice, or split the label first",
+        "edit slice by slice, or split the label first",
     )
 }
 
-/// Writes to a volume and keeps what changed.
-pub(crate) struct Pen<'a> {
+/// Writes labels to a volume and records the changes.
+pub(crate) struct LabelWriter<'a> {
     volume: &'a mut LabelVolume,
     runs: &'a mut Runs,
 }
 
-impl<'a> Pen<'a> {
+impl<'a> LabelWriter<'a> {
     pub fn new(volume: &'a mut LabelVolume, runs: &'a mut Runs) -> Self {
         Self { volume, runs }
     }
@@ -342,7 +344,8 @@ impl<'a> Pen<'a> {
         self.volume
     }
 
-    /// Sets a row of voxels inside the volume to a label, where `allow` takes the label there.
+    /// Sets the voxels of a row to a label where `allow` returns true for the old label. The row must be inside the
+    /// volume.
     pub fn row(&mut self, z: usize, y: usize, xs: Range<usize>, new: u32, allow: impl Fn(u32) -> bool) {
         let grid = self.volume.labels.grid;
         let mut x = xs.start;
@@ -355,14 +358,14 @@ impl<'a> Pen<'a> {
             let range = local..local + end - x;
             self.volume.labels.chunks[chunk].write(len, range, new, &allow, |start, len, old| {
                 let from = x + start - local;
-                join(&mut runs.fresh, Bounds { start: [z, y, from], end: [z + 1, y + 1, from + len] });
+                join(&mut runs.unreported_bounds, Bounds { start: [z, y, from], end: [z + 1, y + 1, from + len] });
                 runs.push(chunk as u32, Run { start: start as u32, len: len as u32, old, new });
             });
             x = end;
         }
     }
 
-    /// Sets every voxel of a box: `choose(i)` gives the label of the i-th in C order, or `None` to leave it.
+    /// Sets the voxels of a box: `choose(i)` is the label of the i-th voxel in C order, or `None` to keep its label.
     pub fn fill_box(&mut self, bounds: &Bounds, choose: impl Fn(usize) -> Option<u32>, allow: impl Fn(u32) -> bool) {
         let nx = bounds.size()[2];
         for (n, (z, y)) in bounds.rows().enumerate() {
@@ -381,8 +384,8 @@ impl<'a> Pen<'a> {
     }
 }
 
-impl Drop for Pen<'_> {
-    /// Brings the index up to date and stores chunks that became uniform as one value.
+impl Drop for LabelWriter<'_> {
+    /// Updates the index and stores chunks that became uniform as one value.
     fn drop(&mut self) {
         let deltas = std::mem::take(&mut self.runs.deltas);
         self.volume.index.apply(&deltas);

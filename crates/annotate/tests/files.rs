@@ -1,4 +1,4 @@
-//! Label images in and out, and training pairs.
+//! Loading and saving of label images, and export of training pairs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -61,21 +61,21 @@ fn every_type_loads_exactly_or_is_refused() {
         (Samples::U64(vec![0, 0, 0, 0, 1 << 32, 0]), "npy", "4294967296"),
         (Samples::I64(vec![0, 0, 0, 0, -1, 0]), "npy", "-1"),
     ] {
-        let told = try_load(samples, extension).unwrap_err();
-        assert!(matches!(told, AnnotateError::NotLabels { .. }), "{told}");
-        let text = told.to_string();
+        let error = try_load(samples, extension).unwrap_err();
+        assert!(matches!(error, AnnotateError::NotLabels { .. }), "{error}");
+        let text = error.to_string();
         assert!(text.contains(&format!("value {value} at Z, Y, X = [1, 0, 1]")), "{text}");
     }
 }
 
 #[test]
-fn volumes_are_chosen_and_limits_are_kept() {
+fn the_volume_is_selectable_and_limits_are_enforced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("many.ome.tif");
     let values: Vec<u16> = (0..2 * 3 * 2 * 4 * 5).collect();
     write(&path, "TZCYX", &[2, 3, 2, 4, 5], values);
-    let told = load(&path).unwrap_err().to_string();
-    assert!(told.contains("2 channels") && told.contains("choose one"), "{told}");
+    let error = load(&path).unwrap_err().to_string();
+    assert!(error.contains("2 channels") && error.contains("choose one"), "{error}");
     let options = |time, channel| LoadOptions { time, channel, ..LoadOptions::default() };
     let chosen = LabelVolume::load(&path, &options(Some(1), Some(1))).unwrap();
     assert_eq!(chosen.shape_zyx(), [3, 4, 5]);
@@ -87,8 +87,8 @@ fn volumes_are_chosen_and_limits_are_kept() {
         ("max_label_pieces", Limits { max_label_pieces: 59, ..Limits::default() }),
     ];
     for (name, limits) in limits {
-        let told = LabelVolume::load(&path, &LoadOptions { limits, ..options(Some(1), Some(1)) }).unwrap_err();
-        assert!(matches!(told, AnnotateError::TooLarge { limit_name, .. } if limit_name == name), "{told}");
+        let error = LabelVolume::load(&path, &LoadOptions { limits, ..options(Some(1), Some(1)) }).unwrap_err();
+        assert!(matches!(error, AnnotateError::TooLarge { limit_name, .. } if limit_name == name), "{error}");
     }
     let stopped = LabelVolume::load_with(&path, &options(Some(0), Some(0)), &mut |_, _| ControlFlow::Break(()));
     assert!(matches!(stopped, Err(AnnotateError::Cancelled)));
@@ -97,7 +97,7 @@ fn volumes_are_chosen_and_limits_are_kept() {
     assert!(matches!(load(&colours), Err(AnnotateError::NotLabels { .. })));
 }
 
-/// Labels across several chunks, with `top` among them.
+/// Labels in several chunks, the largest of which is `top`.
 fn labels(top: u32) -> LabelVolume {
     let shape = [40, 70, 130];
     let mut labels = vec![0u32; shape.iter().product()];
@@ -120,9 +120,9 @@ with tifffile.TiffFile(sys.argv[1]) as t:
 "#;
 
 #[test]
-fn saved_labels_read_back_here_and_in_tifffile() {
+fn saved_labels_read_back_with_this_crate_and_tifffile() {
     let folder = tempfile::tempdir().unwrap();
-    for (top, kind, told) in [
+    for (top, kind, expected) in [
         (65_535, "imagej", "ZYX uint16 True True False 65535.0 2.0 0.5"),
         (65_536, "ome-tiff", "ZYX uint32 True False True None None None"),
     ] {
@@ -143,40 +143,40 @@ fn saved_labels_read_back_here_and_in_tifffile() {
         let meta = open(&path, &OpenOptions::default()).unwrap().meta().clone();
         assert_eq!(meta.format, kind);
         if kind == "imagej" {
-            assert_eq!(meta.display_range, Some((0.0, f64::from(top))), "labels do not look black");
+            assert_eq!(meta.display_range, Some((0.0, f64::from(top))), "labels are not displayed black");
         }
         if let Some(python) = python() {
             let truth = folder.path().join("truth.npy");
             write(&truth, "ZYX", &[40, 70, 130], volume.labels().to_dense());
-            assert_eq!(run_python(&python, READ, &[&path, &truth]).trim(), told);
+            assert_eq!(run_python(&python, READ, &[&path, &truth]).trim(), expected);
         }
         let stopped = volume.labels().save_with(&path, &mut |z, _| {
             if z == 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         assert!(matches!(stopped, Err(AnnotateError::Cancelled)));
-        assert_eq!(load(&path).unwrap().fingerprint(), volume.fingerprint(), "a stopped save leaves the old file");
+        assert_eq!(load(&path).unwrap().fingerprint(), volume.fingerprint(), "a cancelled save leaves the old file");
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.iter().all(|n| !n.to_string_lossy().contains("partial")), "{left:?}");
 }
 
 #[test]
-fn a_fingerprint_is_of_the_labels_not_of_how_they_are_stored() {
+fn fingerprints_depend_on_the_labels_and_not_on_their_storage() {
     let shape = [40, 70, 130];
-    let made = LabelVolume::new(shape, VoxelSize::default()).unwrap();
+    let empty = LabelVolume::new(shape, VoxelSize::default()).unwrap();
     let dense = LabelVolume::from_dense(shape, VoxelSize::new_um(1.0, 1.0, 1.0), &vec![0; 364_000]).unwrap();
-    assert_eq!(made.fingerprint(), dense.fingerprint());
+    assert_eq!(empty.fingerprint(), dense.fingerprint());
     let mut one = vec![0; 364_000];
     one[100_000] = 1;
     let one = LabelVolume::from_dense(shape, VoxelSize::default(), &one).unwrap();
-    assert_ne!(made.fingerprint(), one.fingerprint());
+    assert_ne!(empty.fingerprint(), one.fingerprint());
     let turned = LabelVolume::new([40, 130, 70], VoxelSize::default()).unwrap();
-    assert_ne!(made.fingerprint(), turned.fingerprint());
-    assert!(made.slice(SliceAxis::X, 129).unwrap().iter().all(|v| *v == 0));
-    assert!(made.labels().stored_bytes() < 1000, "a uniform volume takes no memory");
+    assert_ne!(empty.fingerprint(), turned.fingerprint());
+    assert!(empty.slice(SliceAxis::X, 129).unwrap().iter().all(|v| *v == 0));
+    assert!(empty.labels().stored_bytes() < 1000, "a uniform volume needs almost no memory");
 }
 
-/// A raw stack of two times and channels, and labels for one of them.
+/// A raw stack with two time points and two channels, and labels for one of each.
 fn raw_and_labels(folder: &Path) -> (PathBuf, LabelVolume, Vec<u16>) {
     let raw = folder.join("raw.ome.tif");
     let values: Vec<u16> = (0..2 * 3 * 2 * 8 * 9).map(|i: u32| (i * 37 % 65_521) as u16).collect();
@@ -187,7 +187,7 @@ fn raw_and_labels(folder: &Path) -> (PathBuf, LabelVolume, Vec<u16>) {
 }
 
 #[test]
-fn pairs_are_added_to_a_dataset_and_never_replace_one() {
+fn exported_pairs_never_replace_existing_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (raw, labels, chosen) = raw_and_labels(folder.path());
     let dataset = folder.path().join("a/dataset");
@@ -208,7 +208,7 @@ fn pairs_are_added_to_a_dataset_and_never_replace_one() {
     let second = export("day 1, well B").unwrap();
     assert_eq!(second.name, "day 1, well B-2");
     assert_eq!(std::fs::read(&first.raw).unwrap(), before);
-    // A file of another kind in the way is not replaced, and neither is a pair that only the table knows.
+    // Existing files are not replaced, and the names of pairs listed only in the table are not used.
     std::fs::write(dataset.join("x_labels.tif"), "kept").unwrap();
     std::fs::remove_file(&second.raw).unwrap();
     std::fs::remove_file(&second.labels).unwrap();
@@ -224,7 +224,7 @@ fn pairs_are_added_to_a_dataset_and_never_replace_one() {
 }
 
 #[test]
-fn a_table_keeps_its_columns_and_lines() {
+fn existing_columns_and_rows_of_the_table_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (raw, labels, _) = raw_and_labels(folder.path());
     let source = RawSource { path: &raw, series: 0, channel: Some(0), time: Some(0) };
@@ -240,8 +240,8 @@ fn a_table_keeps_its_columns_and_lines() {
     };
     let before = listing();
     std::fs::write(&table, "brightfield,signal\na.tif,b.tif\n").unwrap();
-    let told = export_pair(&source, labels.labels(), folder.path(), "c").unwrap_err().to_string();
-    assert!(told.contains("brightfield") && told.contains("raw and seg"), "{told}");
+    let error = export_pair(&source, labels.labels(), folder.path(), "c").unwrap_err().to_string();
+    assert!(error.contains("brightfield") && error.contains("raw and seg"), "{error}");
     let other = LabelVolume::new([3, 8, 8], VoxelSize::default()).unwrap();
     std::fs::remove_file(&table).unwrap();
     let refusals = [
@@ -251,7 +251,7 @@ fn a_table_keeps_its_columns_and_lines() {
         export_pair(&RawSource { channel: None, ..source.clone() }, labels.labels(), folder.path(), "c"),
     ];
     assert!(refusals.iter().all(Result::is_err));
-    // A folder in the table's place: nothing is written.
+    // If the table's path is a folder, nothing is written.
     std::fs::create_dir(&table).unwrap();
     assert!(export_pair(&source, labels.labels(), folder.path(), "c").is_err());
     std::fs::remove_dir(&table).unwrap();
@@ -262,7 +262,7 @@ fn a_table_keeps_its_columns_and_lines() {
 }
 
 #[test]
-fn only_what_was_corrected_is_known() {
+fn only_corrected_voxels_are_known() {
     let folder = tempfile::tempdir().unwrap();
     let raw = folder.path().join("raw.tif");
     write(&raw, "ZYX", &[3, 12, 12], vec![7u16; 432]);
@@ -293,7 +293,7 @@ fn only_what_was_corrected_is_known() {
     assert_eq!(slices[144..], after[144..]);
     let objects = export(Extent::CorrectedObjects, "o");
     assert_eq!([objects[at(1, 2, 2)], objects[at(1, 2, 3)], objects[at(2, 2, 2)]], [2; 3]);
-    assert_eq!(objects[at(2, 10, 10)], 0, "what was erased is background");
+    assert_eq!(objects[at(2, 10, 10)], 0, "erased voxels are background");
     assert_eq!([objects[at(1, 5, 3)], objects[at(1, 6, 3)]], [0, UNKNOWN_LABEL], "a rim of three voxels is known");
     assert_eq!(objects[at(0, 1, 1)], UNKNOWN_LABEL);
     let table = std::fs::read_to_string(folder.path().join("dataset.csv")).unwrap();

@@ -1,4 +1,4 @@
-//! A process that is killed while it annotates: every finished stroke is there afterwards.
+//! A process is killed while it annotates: all finished strokes are restored afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 
 const JOURNAL: &str = "CYTOSCOPE_TEST_KILLED_JOURNAL";
 
-/// The `n`-th stroke; every third one is taken back at once, and half of those are made again.
-fn act(session: &mut Session, n: u64) {
+/// The `n`-th stroke; every third one is undone immediately, and half of those are redone.
+fn apply_stroke(session: &mut Session, n: u64) {
     let (brush, points) = (0u64..)
         .find_map(|k| match edit(n * 1000 + k) {
             Edit::Paint { brush, points } => Some((brush, points)),
@@ -33,18 +33,18 @@ fn act(session: &mut Session, n: u64) {
 #[test]
 #[ignore = "the process that `finished_strokes_outlive_a_kill` starts and kills"]
 fn annotate_until_killed() {
-    let journal = std::env::var_os(JOURNAL).expect("the journal is named");
+    let journal = std::env::var_os(JOURNAL).expect("the journal is given in the environment");
     let (mut session, _) = open(Path::new(&journal));
     let mut out = std::io::stdout();
     for n in 0.. {
-        act(&mut session, n);
+        apply_stroke(&mut session, n);
         writeln!(out, "finished {n}").unwrap();
         out.flush().unwrap();
     }
 }
 
 #[test]
-fn finished_strokes_outlive_a_kill() {
+fn finished_strokes_survive_a_kill() {
     for wait_for in [0u64, 7, 40, 41, 150] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cells.journal");
@@ -58,7 +58,7 @@ fn finished_strokes_outlive_a_kill() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut finished = None;
         let mut killed = false;
-        // What it told before it was killed is read to the end.
+        // Its output before the kill is read to the end.
         for line in lines {
             let Ok(line) = line else { break };
             let Some((_, n)) = line.split_once("finished ") else { continue };
@@ -73,16 +73,16 @@ fn finished_strokes_outlive_a_kill() {
         assert!(killed && !status.success(), "it was killed in the middle: {status}");
         let finished = finished.unwrap();
         let (session, replay) = open(&path);
-        // The same without being killed. What it had begun after what it told may be there, in part or whole.
+        // The same session without the kill. A later stroke, which was not reported, may be present in part or whole.
         let mut plain = Session::in_memory(base(), SessionOptions::default());
-        (0..=finished).for_each(|n| act(&mut plain, n));
+        (0..=finished).for_each(|n| apply_stroke(&mut plain, n));
         let mut fits = same(&session, &plain);
         let next = finished + 1;
         let mut with_next = Session::in_memory(base(), SessionOptions::default());
-        (0..=finished).for_each(|n| act(&mut with_next, n));
-        act(&mut with_next, next);
+        (0..=finished).for_each(|n| apply_stroke(&mut with_next, n));
+        apply_stroke(&mut with_next, next);
         fits |= same(&session, &with_next);
-        // Between the stroke and its undo or redo.
+        // The process may have been killed between a stroke and its undo or redo.
         if next.is_multiple_of(3) {
             if next.is_multiple_of(6) {
                 with_next.undo().unwrap();

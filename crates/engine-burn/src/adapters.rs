@@ -1,4 +1,4 @@
-//! The adapters wgpu sees, and which of Burn's devices each of them is.
+//! Lists wgpu's adapters and maps them to Burn's devices.
 
 use burn_wgpu::{RuntimeOptions, WgpuDevice, graphics, init_setup};
 use cytoscope_engine::Device;
@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use wgpu::{AdapterInfo, Backend, DeviceType};
 
-/// One adapter. Its place in [`list`] is the index of its device.
+/// A wgpu adapter. Its position in [`list`] is the index of its device.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapter {
     pub info: AdapterInfo,
-    /// What Burn calls it; `None` where Burn has no name for it.
+    /// The device in Burn; `None` if Burn has none for this kind of adapter.
     pub device: Option<WgpuDevice>,
 }
 
 impl Adapter {
-    /// Whether a processor does the work.
+    /// Returns whether the adapter is a software renderer that runs on the CPU.
     pub(crate) fn is_software(&self) -> bool {
         let name = self.info.name.to_lowercase();
         let known = ["llvmpipe", "lavapipe", "swiftshader", "basic render driver"];
@@ -23,13 +23,13 @@ impl Adapter {
     }
 }
 
-/// Driver and version as one text.
+/// Returns the driver's name and version, and the graphics API.
 pub(crate) fn driver(info: &AdapterInfo) -> String {
     let parts = [info.driver.as_str(), info.driver_info.as_str(), api(info.backend)];
     parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The name of a graphics interface.
+/// Returns the name of a graphics API.
 pub(crate) fn api(backend: Backend) -> &'static str {
     match backend {
         Backend::Vulkan => "Vulkan",
@@ -40,7 +40,7 @@ pub(crate) fn api(backend: Backend) -> &'static str {
     }
 }
 
-/// The graphics interfaces of this system, the preferred one first. OpenGL is left out.
+/// The graphics APIs of this operating system, the preferred one first. OpenGL is not used.
 pub(crate) const INTERFACES: &[Backend] = if cfg!(target_os = "macos") {
     &[Backend::Metal]
 } else if cfg!(windows) {
@@ -49,7 +49,7 @@ pub(crate) const INTERFACES: &[Backend] = if cfg!(target_os = "macos") {
     &[Backend::Vulkan]
 };
 
-/// The adapters of the first interface that has any, in its own order, which is the same every time.
+/// Returns the adapters of the first API that has any, in the API's order, which is stable.
 pub(crate) fn list() -> Vec<Adapter> {
     for backend in INTERFACES {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
@@ -64,7 +64,7 @@ pub(crate) fn list() -> Vec<Adapter> {
     Vec::new()
 }
 
-/// Burn counts the adapters of each kind by themselves, and has a name for one processor only.
+/// Assigns Burn's devices. Burn numbers the adapters of each kind separately and supports a single software renderer.
 fn name_all(infos: Vec<AdapterInfo>) -> Vec<Adapter> {
     let (mut discrete, mut integrated, mut virtual_, mut software) = (0, 0, 0, 0);
     let next = |counter: &mut usize| {
@@ -85,24 +85,30 @@ fn name_all(infos: Vec<AdapterInfo>) -> Vec<Adapter> {
     named
 }
 
-/// What tells one adapter from another.
+/// Returns the properties that distinguish one adapter from another.
 fn identity(info: &AdapterInfo) -> (String, String, u32, u32, String) {
     (info.name.clone(), driver(info), info.vendor, info.device, info.device_pci_bus_id.clone())
 }
 
-/// Burn's device for adapter `index`, which must still be the one that was found as `device`. A device is started once in a
-/// process; it is this room's own.
+/// Returns Burn's device for adapter `index`, which must still be the adapter that was listed as `device`. A device is
+/// initialized once per process and not shared with other users of wgpu.
+///
+/// # Errors
+/// The reason, as text, if the adapter no longer exists, is another one now, or is not supported by Burn.
 pub(crate) fn open(index: usize, device: &Device) -> Result<WgpuDevice, String> {
     static STARTED: Mutex<BTreeMap<usize, AdapterInfo>> = Mutex::new(BTreeMap::new());
     let adapters = list();
     let Some(adapter) = adapters.get(index) else {
-        return Err(format!("there are {} graphics adapters now, and {} was asked for", adapters.len(), device.id));
+        return Err(format!("{1} no longer exists: {0} graphics adapters found", adapters.len(), device.id));
     };
     if adapter.info.name != device.name || driver(&adapter.info) != device.driver {
-        return Err(format!("it is {} now and was {} when devices were listed", adapter.info.name, device.name));
+        return Err(format!(
+            "the adapter is now {}, but was {} when devices were listed",
+            adapter.info.name, device.name
+        ));
     }
     let Some(burn) = adapter.device.clone() else {
-        return Err("Burn has no name for an adapter of this kind".to_owned());
+        return Err("adapters of this kind are not supported".to_owned());
     };
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     let info = started.entry(index).or_insert_with(|| {
@@ -115,12 +121,12 @@ pub(crate) fn open(index: usize, device: &Device) -> Result<WgpuDevice, String> 
         setup.adapter.get_info()
     });
     if identity(info) != identity(&adapter.info) {
-        return Err(format!("Burn started {} instead of {}", info.name, adapter.info.name));
+        return Err(format!("Burn opened {} instead of {}", info.name, adapter.info.name));
     }
     Ok(burn)
 }
 
-/// Waits for a future that wgpu completes at once outside the web.
+/// Polls a future that wgpu completes immediately on native platforms.
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let mut future = std::pin::pin!(future);

@@ -1,17 +1,18 @@
-//! The engine of graphics processors: one lowering, two Burn backends (CUDA and wgpu), chosen at run time.
+//! The GPU engine: runs graphs through Burn on CUDA or wgpu, chosen at run time.
 //!
-//! This room owns the lowering of a graph to steps on rank-5 device tensors (`plan`), their execution generic over Burn's
-//! `Backend` (`exec`), sessions whose weights are uploaded once, and [`probe`]: what graphics devices there are and why one
-//! cannot be used, found out in child processes because drivers do crash. What Burn measures about its kernels is kept in
-//! the user's cache folder ([`tuning_folder`]). Inference runs on a device of its own, never on that of a window.
+//! The crate owns the lowering of a graph to steps on rank-5 device tensors (`plan`), their execution generic over
+//! Burn's `Backend` (`exec`), sessions whose weights are uploaded once, and [`probe`], which lists GPUs and the reason
+//! why one cannot be used. Probing runs in child processes because drivers may crash. Burn's kernel timings are stored
+//! in the user's cache folder ([`tuning_folder`]). Inference never shares a wgpu device with the window.
 //!
-//! It fails with [`cytoscope_engine::EngineError`]: an operator it lacks is named with its node, so that the model goes to
-//! another engine; whatever Burn or a driver panics about comes back as a failed (or full) device.
+//! Failures are reported as [`cytoscope_engine::EngineError`]: an unsupported operator is named together with its node,
+//! so that the caller can use another engine; panics of Burn and drivers become device or out-of-memory errors.
 //!
-//! Steps of training (gradients, losses, optimizers) are lowered as inference is; what only they need lies in the `train` modules.
+//! Training steps (gradients, losses, optimizers) are lowered like inference; the `train` modules hold what only they
+//! need.
 //!
-//! Computing is in f32, and in f16 or bf16 where a graph casts to them (mixed precision). On NVIDIA GPUs with tensor cores Burn's tuning may pick convolution and matrix kernels that round
-//! their factors to TF32.
+//! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On NVIDIA GPUs with
+//! tensor cores, Burn's tuning may choose convolution and matrix kernels that round their factors to TF32.
 //!
 //! ```
 //! use cytoscope_engine::{Device, DeviceId, EngineError};
@@ -47,14 +48,14 @@ use burn_wgpu::{Wgpu, WgpuDevice};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Graph;
 
-/// The backend of an engine, with its device.
+/// Burn backend and device of an engine.
 #[derive(Debug)]
 enum Backend {
     Cuda(CudaDevice),
     Wgpu(WgpuDevice),
 }
 
-/// One graphics device.
+/// The engine of one GPU.
 #[derive(Debug)]
 pub struct BurnEngine {
     device: Device,
@@ -62,11 +63,11 @@ pub struct BurnEngine {
 }
 
 impl BurnEngine {
-    /// The engine of a device that [`probe`] found usable.
+    /// Opens a device that [`probe`] reported as usable.
     ///
     /// # Errors
-    /// [`EngineError::Device`] if the device is not usable, is gone, or is another one by now; [`EngineError::BadDevice`] for
-    /// the processor.
+    /// [`EngineError::Device`] if the device is not usable, no longer exists, or is now another one;
+    /// [`EngineError::BadDevice`] for the CPU.
     pub fn open(device: &Device) -> Result<Self, EngineError> {
         let failed = |reason: String| EngineError::Device { device: device.id, reason };
         if !device.usable {
@@ -75,7 +76,7 @@ impl BurnEngine {
         let backend = match device.id {
             DeviceId::Cpu => return Err(EngineError::BadDevice { text: device.id.to_string() }),
             DeviceId::Cuda(index) => {
-                // Touching CUDA where a part of it is missing ends the process' CUDA for good.
+                // If CUDA is initialized while a component is missing, it stays unusable for the rest of the process.
                 probe::cuda_parts().map_err(failed)?;
                 tuning::configure();
                 Backend::Cuda(CudaDevice::new(index))

@@ -1,9 +1,10 @@
-//! From a model's graph to one whose shapes are all known and whose constants are folded.
+//! Prepares a graph for planning: shape inference, constant folding and fusion.
 
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::{Graph, infer_shapes, passes};
 
-/// A copy of `graph` with concrete shapes, constants and batch norms folded, activations and residuals fused.
+/// Returns a copy of `graph` with concrete shapes, folded constants and batch norms, and fused activations and
+/// residuals.
 pub(crate) fn prepare(graph: &Graph, input_shapes: &[Vec<usize>]) -> Result<Graph, EngineError> {
     let mut graph = graph.clone();
     let shapes = shapes_by_input(&graph, input_shapes)?;

@@ -1,4 +1,4 @@
-//! A program on its device: weights uploaded once, inputs and outputs once a run.
+//! A session on a device: weights are uploaded once, inputs and outputs are transferred at every run.
 
 use crate::exec::{self, Image, Uploaded};
 use crate::guard::{device_error, guard};
@@ -14,17 +14,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A compiled program on a device of backend `B`.
 pub(crate) struct DeviceSession<B: Backend> {
     program: Program,
-    /// `None` once the device failed.
+    /// `None` after the device has failed.
     uploaded: Option<Uploaded<B>>,
     device: B::Device,
     id: DeviceId,
-    /// Burn orders work by stream; it would take the calling thread's, and a session may move between threads.
+    /// Burn orders work by stream. Its default stream is the calling thread's, but a session may move between threads.
     stream: StreamId,
     recorder: Recorder,
 }
 
-/// A stream no thread has: threads count from zero.
-fn own_stream() -> StreamId {
+/// Returns a stream id that no thread has; thread ids count from zero.
+fn new_stream() -> StreamId {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
     StreamId { value: NEXT.fetch_add(1, Ordering::Relaxed) }
 }
@@ -42,7 +42,7 @@ impl<B: Backend> DeviceSession<B> {
         if needed_bytes > available_bytes {
             return Err(EngineError::OutOfMemory { device: known.id, needed_bytes, available_bytes });
         }
-        let stream = own_stream();
+        let stream = new_stream();
         let span = options.recorder.span(Stage::Upload, "weights").bytes(program.report.weight_bytes as usize);
         let (uploaded, backend) = guard(known.id, || {
             stream.executes(|| {
@@ -53,9 +53,9 @@ impl<B: Backend> DeviceSession<B> {
                     let length = t.len();
                     Tensor::from_data(TensorData::new(t, [length]), device)
                 });
-                let widens = matches!(known.id, DeviceId::Wgpu(_));
-                let uploaded = Uploaded::<B> { widens, constants: constants.collect(), tables: tables.collect() };
-                settle::<B>(device, known.id)?;
+                let widen_f16 = matches!(known.id, DeviceId::Wgpu(_));
+                let uploaded = Uploaded::<B> { widen_f16, constants: constants.collect(), tables: tables.collect() };
+                synchronize::<B>(device, known.id)?;
                 Ok((uploaded, B::name(device)))
             })
         })?;
@@ -70,7 +70,7 @@ impl<B: Backend> DeviceSession<B> {
         if inputs.len() != wanted.len() {
             return Err(EngineError::Input {
                 name: "inputs".to_owned(),
-                expected: format!("{} of them", wanted.len()),
+                expected: format!("{} inputs", wanted.len()),
                 got: inputs.len().to_string(),
             });
         }
@@ -89,9 +89,9 @@ impl<B: Backend> DeviceSession<B> {
     fn execute(&self, uploaded: &Uploaded<B>, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, EngineError> {
         let internal =
             |name: &str, what: &str| EngineError::Internal { place: name.to_owned(), reason: what.to_owned() };
-        // Work is queued: only where single steps are to be seen is it waited for after each.
-        let wait = |wanted: bool| if wanted { settle::<B>(&self.device, self.id) } else { Ok(()) };
-        let each = self.recorder.keeps_spans();
+        // Work is queued; the device is synchronized after each step only if steps are profiled.
+        let wait = |wanted: bool| if wanted { synchronize::<B>(&self.device, self.id) } else { Ok(()) };
+        let each = self.recorder.times_operators();
         let bytes = |tensors: &[HostTensor]| tensors.iter().map(|t| t.len() * size_of::<f32>()).sum();
         let mut values: BTreeMap<ValueId, Image<B>> = BTreeMap::new();
         let span = self.recorder.span(Stage::Upload, "inputs").bytes(bytes(inputs));
@@ -105,33 +105,39 @@ impl<B: Backend> DeviceSession<B> {
             let span = each.then(|| self.recorder.span(Stage::Op, step.name.clone()).macs(step.macs));
             let mut arguments = Vec::with_capacity(step.inputs.len());
             for (index, source) in step.inputs.iter().enumerate() {
-                let found = match source {
+                let argument = match source {
                     Source::Constant(index) => uploaded.constants.get(*index).cloned(),
-                    // What nobody else will read is given away, so that it can be written over.
-                    Source::Value(value) if step.dead.contains(value) && !step.inputs[index + 1..].contains(source) => {
+                    // The last reader takes ownership, so that the buffer can be reused in place.
+                    Source::Value(value)
+                        if step.last_used.contains(value) && !step.inputs[index + 1..].contains(source) =>
+                    {
                         values.remove(value)
                     }
                     Source::Value(value) => values.get(value).cloned(),
                 };
-                arguments.push(found.ok_or_else(|| internal(&step.name, "an input was not made"))?);
+                arguments.push(argument.ok_or_else(|| internal(&step.name, "an input was not computed"))?);
             }
-            let made = exec::run(step, arguments, uploaded).ok_or_else(|| internal(&step.name, "inputs do not fit"))?;
-            if made.len() != step.outputs.len() {
-                return Err(internal(&step.name, "another number of results was made"));
+            let outputs_of_step = exec::run(step, arguments, uploaded)
+                .ok_or_else(|| internal(&step.name, "inputs do not match the plan"))?;
+            if outputs_of_step.len() != step.outputs.len() {
+                return Err(internal(&step.name, "wrong number of outputs"));
             }
-            for (made, (output, form)) in made.into_iter().zip(&step.outputs) {
-                if made.dims() != *form {
-                    return Err(internal(&step.name, &format!("{:?} was made instead of {form:?}", made.dims())));
+            for (tensor, (output, form)) in outputs_of_step.into_iter().zip(&step.outputs) {
+                if tensor.dims() != *form {
+                    return Err(internal(
+                        &step.name,
+                        &format!("output has form {:?} instead of {form:?}", tensor.dims()),
+                    ));
                 }
-                values.insert(*output, made);
+                values.insert(*output, tensor);
             }
-            for value in &step.dead {
+            for value in &step.last_used {
                 values.remove(value);
             }
             wait(each)?;
             drop(span);
         }
-        // So that copying is told apart from computing.
+        // Wait for the computation, so that the span below measures the download only.
         wait(true)?;
         let mut span = self.recorder.span(Stage::Download, "outputs");
         let mut outputs = Vec::with_capacity(self.program.outputs.len());
@@ -143,8 +149,8 @@ impl<B: Backend> DeviceSession<B> {
                 }
                 Output::Value { value, shape } => (value, shape),
             };
-            let made = values.get(value).cloned().ok_or_else(|| internal("outputs", "one was not made"))?;
-            let data = made.try_into_data().map_err(|e| failed(self.id, &e))?;
+            let tensor = values.get(value).cloned().ok_or_else(|| internal("outputs", "an output was not computed"))?;
+            let data = tensor.try_into_data().map_err(|e| failed(self.id, &e))?;
             let host = data.into_vec::<f32>().map_err(|e| internal("outputs", &format!("{e:?}")))?;
             span.add_bytes(host.len() * size_of::<f32>());
             outputs.push(HostTensor::new(shape.clone(), host)?);
@@ -159,12 +165,12 @@ impl<B: Backend> Session for DeviceSession<B> {
         let Some(uploaded) = &self.uploaded else {
             return Err(EngineError::Device {
                 device: self.id,
-                reason: "it failed in an earlier run: open it in a new process".to_owned(),
+                reason: "the device failed in an earlier run: restart the program".to_owned(),
             });
         };
         let result = guard(self.id, || self.stream.executes(|| self.execute(uploaded, inputs)));
         if matches!(result, Err(EngineError::Device { .. })) {
-            // Giving memory back to a device that failed may fail again, and then the process ends.
+            // Freeing memory of a failed device may fail again and abort the process.
             std::mem::forget(self.uploaded.take());
         }
         result
@@ -189,7 +195,7 @@ fn failed(device: DeviceId, error: &ExecutionError) -> EngineError {
     device_error(device, &error.to_string())
 }
 
-/// Waits for the device.
-fn settle<B: Backend>(device: &B::Device, id: DeviceId) -> Result<(), EngineError> {
+/// Waits until the device has finished all queued work.
+fn synchronize<B: Backend>(device: &B::Device, id: DeviceId) -> Result<(), EngineError> {
     B::sync(device).map_err(|e| failed(id, &e))
 }

@@ -1,4 +1,4 @@
-//! Where Burn keeps which of its kernels were fastest.
+//! Configures where Burn caches its kernel timings.
 
 use cubecl_runtime::config::autotune::{AutotuneConfig, AutotuneLogLevel};
 use cubecl_runtime::config::cache::CacheConfig;
@@ -6,9 +6,9 @@ use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The folder of what was measured about kernels, by device: `gpu-tuning` in the folder that `CYTOSCOPE_CACHE` names, or in
-/// `cytoscope` in the user's cache folder. The first run of a shape on a device measures, later processes read. It may be
-/// deleted at any time.
+/// Returns the folder of Burn's kernel timings, by device: `gpu-tuning` in the folder named by `CYTOSCOPE_CACHE`, or in
+/// `cytoscope` in the user's cache folder. The first run of a shape on a device measures; later processes read the
+/// timings. The folder may be deleted at any time.
 pub fn tuning_folder() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let cache = || {
@@ -24,25 +24,25 @@ pub fn tuning_folder() -> PathBuf {
     base.unwrap_or_else(|| std::env::temp_dir().join("cytoscope")).join("gpu-tuning")
 }
 
-/// Tells Burn, once in a process and before anything else is asked of it. Its own variables (`CUBECL_AUTOTUNE_LEVEL`,
-/// `CUBECL_DEBUG_LOG`) still hold; its configuration files are not looked for.
+/// Configures Burn, once per process and before its first use. Its environment variables (`CUBECL_AUTOTUNE_LEVEL`,
+/// `CUBECL_DEBUG_LOG`) still apply; its configuration files are ignored.
 pub(crate) fn configure() {
     static DONE: OnceLock<()> = OnceLock::new();
     DONE.get_or_init(|| {
         let wanted = tuning_folder();
-        // Burn panics where it cannot write: then what is measured lasts as long as the temporary folder.
+        // Burn panics if it cannot write there; fall back to the temporary folder.
         let folder = if writable(&wanted) { wanted } else { std::env::temp_dir().join("cytoscope-gpu-tuning") };
         let mut autotune = AutotuneConfig { cache: CacheConfig::File(folder), ..AutotuneConfig::default() };
         autotune.logger.level = AutotuneLogLevel::Disabled;
         let config = CubeClRuntimeConfig { autotune, ..CubeClRuntimeConfig::default() };
-        // Setting it panics if it was read before: whoever did that decided for the process.
+        // This panics if the configuration was read before; that configuration then applies to the whole process.
         let _ = std::panic::catch_unwind(|| CubeClRuntimeConfig::set(config.override_from_env()));
     });
 }
 
 fn writable(folder: &Path) -> bool {
     let probe = folder.join(format!(".{}.partial", std::process::id()));
-    // New, so that a link planted under this name is not followed.
+    // `create_new` does not follow a symbolic link of this name.
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::File::create_new(&probe).map(drop));
     if written.is_ok() {
         let _ = std::fs::remove_file(&probe);

@@ -1,4 +1,4 @@
-//! Where a network's time goes on this processor, layer by layer, beside the measured peak of a core:
+//! Profiles a network on the CPU, layer by layer, and compares it with the measured peak of the cores:
 //! `cargo run --release -p cytoscope-engine-cpu --example layers -- MODEL.onnx 1,1,64,64,64 int8 [THREADS] [RUNS]`.
 
 use cytoscope_engine::{CompileOptions, Engine, Precision};
@@ -13,12 +13,12 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let get = |i: usize, none: &str| arguments.get(i).cloned().unwrap_or_else(|| none.to_owned());
+    let get = |i: usize, default: &str| arguments.get(i).cloned().unwrap_or_else(|| default.to_owned());
     let graph = Graph::load(get(0, "model.onnx").as_ref(), &GraphLimits::default())?;
     let shape: Vec<usize> = get(1, "1,1,64,64,64").split(',').map(str::parse).collect::<Result<_, _>>()?;
     let precision: Precision = get(2, "f32").parse()?;
     let (threads, runs): (usize, usize) = (get(3, "1").parse()?, get(4, "9").parse()?);
-    // Blobs and noise, about normal.
+    // Noise, roughly normal.
     let mut state = 1u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -31,16 +31,17 @@ fn main() -> Result<(), Failure> {
     let start = Instant::now();
     let mut session = CpuEngine::new().compile(&graph, &[shape], &options)?;
     let compile_ms = start.elapsed().as_secs_f64() * 1e3;
-    let mut whole = Vec::new();
+    let mut totals_ms = Vec::new();
     for _ in 0..runs {
         let start = Instant::now();
         session.run(&input)?;
-        whole.push(start.elapsed().as_secs_f64() * 1e3);
+        totals_ms.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    whole.sort_by(f64::total_cmp);
+    totals_ms.sort_by(f64::total_cmp);
     let isa = Isa::detect();
-    let most = peak::measure(isa);
-    let most = if precision == Precision::Int8 { most.bytes } else { most.float } * threads.max(1) as f64;
+    let peak_rate = peak::measure(isa);
+    let peak_rate =
+        if precision == Precision::Int8 { peak_rate.bytes } else { peak_rate.float } * threads.max(1) as f64;
     let trace = recorder.chrome_trace();
     let events = trace["traceEvents"].as_array().cloned().unwrap_or_default();
     let mut order = Vec::new();
@@ -54,22 +55,23 @@ fn main() -> Result<(), Failure> {
         layer.0.push(event["dur"].as_f64().unwrap_or(0.0) / 1e3);
         layer.1 = event["args"]["macs"].as_f64().unwrap_or(0.0);
     }
-    println!("{isa}, {threads} threads, {precision}: peak {:.0} G/s, compiled in {compile_ms:.0} ms", most / 1e9);
+    println!("{isa}, {threads} threads, {precision}: peak {:.0} G/s, compiled in {compile_ms:.0} ms", peak_rate / 1e9);
     for name in order {
         let Some((times, macs)) = layers.get_mut(&name) else { continue };
         let count = (times.len() / runs).max(1);
         times.sort_by(f64::total_cmp);
         let ms = times[times.len() / 2] * count as f64;
         let rate = 2.0 * *macs * count as f64 / ms / 1e6;
-        let share = if *macs > 0.0 { format!("{rate:7.0} G/s {:4.0} %", rate * 1e11 / most) } else { String::new() };
+        let share =
+            if *macs > 0.0 { format!("{rate:7.0} G/s {:4.0} %", rate * 1e11 / peak_rate) } else { String::new() };
         println!("{ms:8.3} ms {share:>19}  {count} × {}", name.chars().take(110).collect::<String>());
     }
     let macs = session.report().macs as f64;
     println!(
-        "{:8.3} ms in all (median of {runs}, least {:.3}), {:.0} G/s",
-        whole[runs / 2],
-        whole[0],
-        2.0 * macs / whole[runs / 2] / 1e6
+        "{:8.3} ms in total (median of {runs}, minimum {:.3}), {:.0} G/s",
+        totals_ms[runs / 2],
+        totals_ms[0],
+        2.0 * macs / totals_ms[runs / 2] / 1e6
     );
     Ok(())
 }

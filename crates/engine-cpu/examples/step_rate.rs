@@ -1,7 +1,9 @@
-//! Time and memory of a training step: `cargo run --release -p cytoscope-engine-cpu --example step_rate -- [BATCH Z Y X] [rounds]`.
+//! Measures time and memory of a training step:
 //!
-//! The network of CytoDL's workflows (DynUNet 16, 32, 64; instance norm; 342 k parameters) unless a second network is named by
-//! `unet`: ours, with batch norm. `mib=N` computes activations again until the others fit N MiB.
+//! `cargo run --release -p cytoscope-engine-cpu --example step_rate -- [BATCH Z Y X] [ROUNDS]`.
+//!
+//! The default network is the one of CytoDL's workflows (DynUNet 16, 32, 64; instance norm; 342 k parameters); `unet`
+//! selects Cytoscope's U-Net with batch norm. `mib=N` recomputes activations until the stored ones fit into N MiB.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "an example")]
 
 use cytoscope_engine::{CompileOptions, Engine, Session};
@@ -17,7 +19,8 @@ fn cpu_ms() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<f64> =
         stat.rsplit(')').next().unwrap_or("").split_whitespace().filter_map(|f| f.parse().ok()).collect();
-    // After the state letter: utime and stime are the 12th and 13th numbers here, in hundredths of a second.
+    // The command name was cut off and the state letter does not parse, so utime and stime (fields 14 and 15 of the
+    // line) have the indices 10 and 11 here, in hundredths of a second.
     fields.get(10).copied().unwrap_or(0.0) * 10.0 + fields.get(11).copied().unwrap_or(0.0) * 10.0
 }
 
@@ -38,8 +41,8 @@ fn main() {
     let mut options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1e-5 }, 1));
     options.memory_budget_bytes = mib.map(|m| m << 20);
     let step = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
-    if let Some(again) = &step.recomputed {
-        println!("{again:?}");
+    if let Some(recomputed) = &step.recomputed {
+        println!("{recomputed:?}");
     }
     let n: usize = shape.iter().product();
     let wave = |k: usize| {
@@ -81,24 +84,24 @@ fn main() {
         inputs.truncate(3);
         inputs.extend(values.iter().cloned());
         let out = gradients.run(&inputs).unwrap();
-        let made = updates.run(&state(&values, &out[1..=values.len()], &first, &second)).unwrap();
+        let updated = updates.run(&state(&values, &out[1..=values.len()], &first, &second)).unwrap();
         let k = values.len();
-        let mut parts = made.into_iter().skip(1);
+        let mut parts = updated.into_iter().skip(1);
         values = parts.by_ref().take(k).collect();
         first = parts.by_ref().take(k).collect();
         second = parts.collect();
         let (wall, cpu) = (wall.elapsed().as_secs_f64() * 1e3, cpu_ms() - cpu);
         best = (best.0.min(wall), best.1.min(cpu));
-        println!("step {round}: loss {:.5}, {wall:.0} ms, {cpu:.0} ms of processor time", out[0].to_f64_vec()[0]);
+        println!("step {round}: loss {:.5}, {wall:.0} ms, {cpu:.0} ms CPU time", out[0].to_f64_vec()[0]);
     }
-    println!("best: {:.0} ms on the clock, {:.0} ms of processor time", best.0, best.1);
-    let mut by: BTreeMap<String, (f64, usize)> = BTreeMap::new();
+    println!("best: {:.0} ms wall time, {:.0} ms CPU time", best.0, best.1);
+    let mut by_operator: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for span in recorder.spans() {
-        let entry = by.entry(span.name.split(' ').next().unwrap_or("").to_owned()).or_default();
+        let entry = by_operator.entry(span.name.split(' ').next().unwrap_or("").to_owned()).or_default();
         entry.0 += span.duration_us / 1e3 / rounds as f64;
         entry.1 += 1;
     }
-    let mut by: Vec<_> = by.into_iter().collect();
-    by.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
-    by.iter().for_each(|(name, (ms, n))| println!("{ms:8.1} ms  {name} ({})", n / rounds));
+    let mut by_operator: Vec<_> = by_operator.into_iter().collect();
+    by_operator.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
+    by_operator.iter().for_each(|(name, (ms, n))| println!("{ms:8.1} ms  {name} ({})", n / rounds));
 }

@@ -1,45 +1,47 @@
-//! One allocation for all activations: buffers whose lives do not overlap share memory.
+//! Plans one allocation for all activations: buffers whose lifetimes do not overlap share memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A buffer to be placed.
+/// A buffer to be placed in the arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// Values it holds.
+    /// Length in 32-bit words.
     pub len: usize,
-    /// First step that touches it.
+    /// Index of the first step that reads or writes it.
     pub first: usize,
-    /// Last step that touches it.
+    /// Index of the last step that reads or writes it.
     pub last: usize,
 }
 
-/// Values of one cache line: every buffer starts on one.
+/// Words of one cache line; every buffer starts on a cache line.
 const ALIGNMENT: usize = 16;
 
-/// Up to so many buffers each is compared with all others: tighter, in quadratic time.
-const COMPARED: usize = 4096;
+/// Up to this many buffers, each is compared with all others: a tighter packing in quadratic time.
+const MAX_PAIRWISE: usize = 4096;
 
-/// Where each buffer starts, and the length of the arena.
+/// Returns the start of each buffer and the length of the arena, in words.
 pub(crate) fn place(requests: &[Request]) -> (Vec<usize>, usize) {
-    if requests.len() <= COMPARED { place_largest_first(requests) } else { place_in_order(requests) }
+    if requests.len() <= MAX_PAIRWISE { place_largest_first(requests) } else { place_in_order(requests) }
 }
 
-/// In the order of their births, each in the smallest gap that holds it; gaps beside each other become one.
+/// Placement buffers in the order of their first use, each in the smallest gap that fits; adjacent gaps are merged.
 fn place_in_order(requests: &[Request]) -> (Vec<usize>, usize) {
     let length = |i: usize| requests[i].len.max(1).next_multiple_of(ALIGNMENT);
-    let mut births: Vec<usize> = (0..requests.len()).collect();
-    births.sort_by_key(|i| requests[*i].first);
-    let mut deaths: Vec<usize> = births.clone();
-    deaths.sort_by_key(|i| requests[*i].last);
+    let mut by_first_use: Vec<usize> = (0..requests.len()).collect();
+    by_first_use.sort_by_key(|i| requests[*i].first);
+    let mut by_last_use: Vec<usize> = by_first_use.clone();
+    by_last_use.sort_by_key(|i| requests[*i].last);
     let mut starts = vec![0; requests.len()];
-    // Gaps by start, and by length.
+    // The gaps by start (start -> length), and by length (length, start).
     let mut gaps: BTreeMap<usize, usize> = BTreeMap::new();
     let mut by_length: BTreeSet<(usize, usize)> = BTreeSet::new();
-    let (mut total, mut dead) = (0usize, 0);
-    for i in births {
-        while let Some(gone) = deaths.get(dead).copied().filter(|d| requests[*d].last < requests[i].first) {
-            dead += 1;
-            let (mut start, mut len) = (starts[gone], length(gone));
+    let (mut total, mut released_count) = (0usize, 0);
+    for i in by_first_use {
+        while let Some(released) =
+            by_last_use.get(released_count).copied().filter(|d| requests[*d].last < requests[i].first)
+        {
+            released_count += 1;
+            let (mut start, mut len) = (starts[released], length(released));
             if let Some(after) = gaps.remove(&(start + len)) {
                 by_length.remove(&(after, start + len));
                 len += after;
@@ -71,7 +73,7 @@ fn place_in_order(requests: &[Request]) -> (Vec<usize>, usize) {
     (starts, total)
 }
 
-/// Largest first, each in the lowest gap that is free for its life.
+/// Placement the largest buffers first, each at the lowest address that is free during its lifetime.
 fn place_largest_first(requests: &[Request]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(requests[*i].len));

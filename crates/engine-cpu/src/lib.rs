@@ -1,17 +1,18 @@
-//! The engine of this machine's processor.
+//! The CPU engine.
 //!
-//! A graph is folded and fused, its shapes made concrete, and lowered ([`mod@lower`]) to steps on blocked buffers that share
-//! one planned arena ([`mod@arena`]); concatenations are written side by side without a copy, normalisation and
-//! activations work in place. An operator without a kernel of ours is run by the graph room's reference executor, and
-//! [`cytoscope_engine::CompileReport::fallbacks`] names it.
+//! Compiling infers all shapes, folds and fuses nodes, and lowers the graph ([`mod@lower`]) to steps on blocked buffers
+//! that share one planned arena ([`mod@arena`]). The parts of a concatenation are written directly into its buffer, and
+//! normalisations and activations work in place. An operator without a kernel is run by the graph crate's reference
+//! executor and listed in [`cytoscope_engine::CompileReport::fallbacks`].
 //!
-//! Quantized graphs run on their integers where the precision asks for it: what lies between a quantize and a dequantize node
-//! stays bytes, convolutions between them are summed exactly, and what a norm reads is kept in 16-bit floats. In `f32` the same
-//! graph is computed in floats as it is written.
+//! In `int8`, quantized graphs run on integers: tensors between a QuantizeLinear and a DequantizeLinear node stay
+//! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit
+//! floats where a normalisation follows. In `f32`, the same graph is computed in floats.
 //!
-//! Graphs of a training step ([`cytoscope_graph::training`]) are lowered apart ([`mod@train`]): their weights change at every run.
+//! Graphs of a training step ([`cytoscope_graph::training`]) are lowered separately ([`mod@train`]), because their
+//! weights change at every run.
 //!
-//! It fails with [`cytoscope_engine::EngineError`], at compile time wherever that is possible.
+//! Failures are reported as [`cytoscope_engine::EngineError`], at compile time wherever possible.
 //!
 //! ```
 //! use cytoscope_engine::{CompileOptions, Engine};
@@ -31,7 +32,7 @@
 mod arena;
 mod execute;
 mod lower;
-mod places;
+mod placement;
 mod prepare;
 mod reference;
 mod session;
@@ -46,7 +47,7 @@ use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Pr
 use cytoscope_graph::Graph;
 use cytoscope_kernels::{Isa, IsaName};
 
-/// The processor.
+/// The engine that runs graphs on the CPU.
 pub struct CpuEngine {
     device: Device,
     isa: Isa,
@@ -59,12 +60,12 @@ impl Default for CpuEngine {
 }
 
 impl CpuEngine {
-    /// The engine with the best instruction set of this machine (or the one `CYTOSCOPE_ISA` names).
+    /// Creates the engine for the best available instruction set, or the one named by `CYTOSCOPE_ISA`.
     pub fn new() -> Self {
         Self::with_isa(Isa::detect())
     }
 
-    /// The engine with one instruction set.
+    /// Creates the engine for a given instruction set.
     pub fn with_isa(isa: Isa) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let sets: Vec<&str> =
@@ -75,7 +76,7 @@ impl CpuEngine {
             name: processor_name(),
             memory_bytes: cytoscope_profile::available_bytes(),
             usable: true,
-            reason: format!("always there: {cores} cores, {isa} kernels (the machine has {sets})"),
+            reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets})"),
             precisions: vec![Precision::F32, Precision::Int8],
             driver: isa.to_string(),
         };

@@ -1,61 +1,70 @@
-//! From a prepared graph to steps on slots of one arena.
+//! Lowers a prepared graph to steps on slots of one arena.
 
 mod plan;
 
 pub(crate) use plan::exact_transpose;
 
 use crate::arena::{self, Request};
-use crate::places::Places;
+use crate::placement::Placement;
 use crate::prepare::Prepared;
 use crate::step::{Affine, Kind, PlaneScale, Slot, Step, Term};
 use cytoscope_engine::{CompileReport, EngineError, OpFallback};
 use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, analysis, op_name};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::{CHANNEL_BLOCK, Isa};
-use plan::{Dequantized, Plan, PlanKind, Plans, Ranged};
+use plan::{Dequantized, DynamicDequantized, Plan, PlanKind, Plans};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A lowered graph.
+/// A lowered graph, ready to run.
 pub(crate) struct Program {
-    /// The prepared graph: constants and the nodes of reference steps.
+    /// The prepared graph; holds the constants and the nodes that the reference executor runs.
     pub graph: Graph,
-    /// What is done, in order.
+    /// Steps in execution order.
     pub steps: Vec<Step>,
-    /// Blocked values.
+    /// Placement of blocked values in the arena.
     pub slots: Vec<Slot>,
-    /// 32-bit words of the arena.
+    /// Length of the arena in 32-bit words.
     pub arena_len: usize,
-    /// Moments kept while running.
+    /// Number of moments that a run stores.
     pub moments: usize,
-    /// Run-time quantizations.
+    /// Number of run-time quantizations.
     pub ranges: usize,
-    /// Dense values that nothing reads after a step.
+    /// For each step, the dense values that are not read afterwards.
     pub dead_after: Vec<Vec<ValueId>>,
-    /// What is said to the caller.
+    /// The report for the caller.
     pub report: CompileReport,
 }
 
-/// Lowers a prepared graph; `integers` runs quantized convolutions on bytes.
+/// Lowers a prepared graph; with `integers`, quantized convolutions run on bytes.
 pub(crate) fn lower(
     prepared: Prepared,
     isa: Isa,
     integers: bool,
     interrupt: &Interrupt,
 ) -> Result<Program, EngineError> {
-    let Plans { nodes: plans, dequantized, ranged, ranges, zero_points, halves, moments, integer_convolutions } =
-        plan::plan(&prepared, isa, integers, interrupt)?;
+    let Plans {
+        nodes: plans,
+        dequantized,
+        dyn_dequantized,
+        ranges,
+        zero_points,
+        halves,
+        moments,
+        integer_convolutions,
+    } = plan::plan(&prepared, isa, integers, interrupt)?;
     let Prepared { mut graph, .. } = prepared;
     if integers && integer_convolutions == 0 {
         return Err(EngineError::NotQuantized { engine: "cpu" });
     }
-    let mut places = Places::new(&graph);
-    zero_points.iter().for_each(|(value, zero)| places.keep_bytes(*value, *zero));
-    halves.iter().for_each(|value| places.keep_half(*value));
-    // Floats that are made of bytes where something reads them.
-    let real =
-        |value: ValueId| dequantized.get(&value).map(|d| d.bytes).or_else(|| ranged.get(&value).map(|r| r.bytes));
-    share_buffers(&graph, &plans, &real, &mut places);
-    let mut emitter = Emitter::new(&graph, &places, &dequantized, &ranged);
+    let mut placement = Placement::new(&graph);
+    zero_points.iter().for_each(|(value, zero)| placement.store_as_bytes(*value, *zero));
+    halves.iter().for_each(|value| placement.store_as_f16(*value));
+    // The bytes of floats that are dequantized only when something reads them.
+    let bytes_of = |value: ValueId| {
+        dequantized.get(&value).map(|d| d.bytes).or_else(|| dyn_dequantized.get(&value).map(|r| r.bytes))
+    };
+    share_buffers(&graph, &plans, &bytes_of, &mut placement);
+    let mut emitter = Emitter::new(&graph, &placement, &dequantized, &dyn_dequantized);
     let mut weight_bytes = 0;
     for (index, plan) in plans.into_iter().enumerate() {
         interrupt.check()?;
@@ -69,11 +78,11 @@ pub(crate) fn lower(
         }
     }
     for output in &graph.outputs {
-        emitter.need_dense(*output)?;
+        emitter.require_dense(*output)?;
     }
-    let Emitter { steps, slots, lives, fallbacks, slot_roots, .. } = emitter;
-    let roots: Vec<ValueId> = lives.keys().copied().collect();
-    let requests: Vec<Request> = lives.values().map(|(_, r)| r.clone()).collect();
+    let Emitter { steps, slots, lifetimes, fallbacks, slot_roots, .. } = emitter;
+    let roots: Vec<ValueId> = lifetimes.keys().copied().collect();
+    let requests: Vec<Request> = lifetimes.values().map(|(_, r)| r.clone()).collect();
     let (starts, arena_len) = arena::place(&requests);
     let start_of: BTreeMap<ValueId, usize> = roots.into_iter().zip(starts).collect();
     let slots = slots
@@ -82,7 +91,7 @@ pub(crate) fn lower(
         .map(|(slot, root)| Slot { start: slot.start + start_of.get(&root).copied().unwrap_or(0), ..slot })
         .collect();
     let dead_after = last_uses(&graph, &steps);
-    keep_what_is_read(&mut graph, &steps);
+    drop_packed_constants(&mut graph, &steps);
     weight_bytes += graph.initializer_bytes() as u64;
     let report = CompileReport {
         fallbacks: fallbacks.into_iter().map(|(op, count)| OpFallback { op, count }).collect(),
@@ -94,8 +103,8 @@ pub(crate) fn lower(
     Ok(Program { steps, slots, arena_len, moments, ranges, dead_after, report, graph })
 }
 
-/// Lets go of the constants that were packed: only those a step or the caller reads stay.
-fn keep_what_is_read(graph: &mut Graph, steps: &[Step]) {
+/// Removes constants that were packed into kernels; keeps those that a step or the caller still reads.
+fn drop_packed_constants(graph: &mut Graph, steps: &[Step]) {
     let mut read: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
     for step in steps {
         match &step.kind {
@@ -107,8 +116,8 @@ fn keep_what_is_read(graph: &mut Graph, steps: &[Step]) {
     graph.initializers.retain(|id, _| read.contains(id));
 }
 
-/// How often each value is read: by steps, by nodes of the reference executor, and as a graph output. `bytes_of` gives the
-/// bytes that a dequantized value is made of; reading it reads those.
+/// Counts how often each value is read: by steps, by nodes of the reference executor, and as a graph output. `bytes_of`
+/// returns the bytes of a dequantized value; reading the value also reads them.
 fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<ValueId>) -> BTreeMap<ValueId, usize> {
     let mut reads: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut count = |id: ValueId| {
@@ -127,43 +136,43 @@ fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<Va
     reads
 }
 
-/// In-place steps, concatenations without a copy, and borders.
+/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders.
 fn share_buffers(
     graph: &Graph,
     plans: &[Plan],
     bytes_of: &impl Fn(ValueId) -> Option<ValueId>,
-    places: &mut Places<'_>,
+    placement: &mut Placement<'_>,
 ) {
     let reads = reads(graph, plans, bytes_of);
-    let given: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
+    let graph_inputs: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
     let read_once = |value: &ValueId| reads.get(value) == Some(&1);
-    let own = |value: &ValueId| graph.constant(*value).is_none() && !given.contains(value);
+    let is_intermediate = |value: &ValueId| graph.constant(*value).is_none() && !graph_inputs.contains(value);
     let kernels = || plans.iter().filter_map(|p| if let Plan::Kernel(k) = p { Some(k.as_ref()) } else { None });
     for planned in kernels() {
         if let Some((input, width)) = planned.border {
-            places.need_border(input, width);
+            placement.require_border(input, width);
         }
         let Some(first) = planned.inputs.first() else { continue };
-        if planned.kind.works_in_place() && read_once(first) && own(first) {
-            places.overwrite(*first, planned.output);
+        if planned.kind.works_in_place() && read_once(first) && is_intermediate(first) {
+            placement.alias_in_place(*first, planned.output);
         }
     }
-    // The last concatenation first, so that it is known of each whether its buffer is overwritten later.
+    // In reverse order, so that it is already known whether a concatenation's buffer is overwritten later.
     let concatenations: Vec<_> = kernels().filter(|p| matches!(p.kind, PlanKind::Concat { .. })).collect();
     for planned in concatenations.into_iter().rev() {
         let PlanKind::Concat { blocks, tables } = &planned.kind else { continue };
-        let overwritten = places.is_overwritten(planned.output);
+        let overwritten = placement.is_overwritten(planned.output);
         for ((input, block), table) in planned.inputs.iter().zip(blocks).zip(tables) {
-            // A part that is read again (by another operand of this node, too) must stay what it is.
-            if table.is_none() && own(input) && (!overwritten || read_once(input)) {
-                places.put_into(*input, planned.output, *block);
+            // A part that is read again, even as another operand of this node, must not be overwritten.
+            if table.is_none() && is_intermediate(input) && (!overwritten || read_once(input)) {
+                placement.alias_into(*input, planned.output, *block);
             }
         }
     }
-    places.settle_borders();
+    placement.propagate_borders();
 }
 
-/// For each step, the dense values it is the last to read (graph outputs are never among them).
+/// Returns for each step the dense values that it reads last, graph outputs excluded.
 fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (i, step) in steps.iter().enumerate() {
@@ -189,42 +198,42 @@ fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
     dead
 }
 
-/// Emits steps and keeps track of what exists in which form.
+/// Emits steps and tracks which values exist in blocked and in dense form.
 struct Emitter<'a> {
     graph: &'a Graph,
-    places: &'a Places<'a>,
+    placement: &'a Placement<'a>,
     dequantized: &'a BTreeMap<ValueId, Dequantized>,
-    ranged: &'a BTreeMap<ValueId, Ranged>,
+    dyn_dequantized: &'a BTreeMap<ValueId, DynamicDequantized>,
     steps: Vec<Step>,
     slots: Vec<Slot>,
     slot_roots: Vec<ValueId>,
     slot_of: BTreeMap<ValueId, usize>,
     blocked: BTreeSet<ValueId>,
     dense: BTreeSet<ValueId>,
-    lives: BTreeMap<ValueId, (usize, Request)>,
+    lifetimes: BTreeMap<ValueId, (usize, Request)>,
     fallbacks: BTreeMap<String, usize>,
 }
 
 impl<'a> Emitter<'a> {
     fn new(
         graph: &'a Graph,
-        places: &'a Places<'a>,
+        placement: &'a Placement<'a>,
         dequantized: &'a BTreeMap<ValueId, Dequantized>,
-        ranged: &'a BTreeMap<ValueId, Ranged>,
+        dyn_dequantized: &'a BTreeMap<ValueId, DynamicDequantized>,
     ) -> Self {
         let dense = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
         Self {
             graph,
-            places,
+            placement,
             dequantized,
-            ranged,
+            dyn_dequantized,
             steps: Vec::new(),
             slots: Vec::new(),
             slot_roots: Vec::new(),
             slot_of: BTreeMap::new(),
             blocked: BTreeSet::new(),
             dense,
-            lives: BTreeMap::new(),
+            lifetimes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
         }
     }
@@ -233,15 +242,16 @@ impl<'a> Emitter<'a> {
         EngineError::Internal { place: place.to_owned(), reason: format!("value \"{}\"", self.graph.value(value).name) }
     }
 
-    /// The slot of a value, made where it has none yet. Its start is relative to its buffer until that is placed.
+    /// Returns the slot of a value, creating it if needed. Its start is relative to its buffer until the buffers are
+    /// placed.
     fn slot(&mut self, value: ValueId) -> Result<usize, EngineError> {
         if let Some(slot) = self.slot_of.get(&value) {
             return Ok(*slot);
         }
-        let (root, block) = self.places.root(value);
-        let (layout, images) = self.places.layout(value).ok_or_else(|| self.internal("layout", value))?;
-        let (root_layout, _) = self.places.layout(root).ok_or_else(|| self.internal("layout", root))?;
-        let elem = self.places.elem(value);
+        let (root, block) = self.placement.root(value);
+        let (layout, images) = self.placement.layout(value).ok_or_else(|| self.internal("layout", value))?;
+        let (root_layout, _) = self.placement.layout(root).ok_or_else(|| self.internal("layout", root))?;
+        let elem = self.placement.elem(value);
         let start = elem.words(block * layout.block_stride());
         self.slots.push(Slot { layout, elem, images, start, image_stride: elem.words(root_layout.len()) });
         self.slot_roots.push(root);
@@ -253,35 +263,36 @@ impl<'a> Emitter<'a> {
         self.steps.push(Step { kind, name, macs });
     }
 
-    /// Notes that the next step touches a value's buffer; at its birth its border is cleared first.
+    /// Extends the lifetime of a value's buffer to the next step; at the first use, its border is cleared.
     fn touch(&mut self, value: ValueId) -> Result<(), EngineError> {
-        let root = self.places.root(value).0;
-        if !self.lives.contains_key(&root) {
+        let root = self.placement.root(value).0;
+        if !self.lifetimes.contains_key(&root) {
             let slot = self.slot(root)?;
             let Slot { layout, elem, images, .. } = self.slots[slot];
             let len = elem.words(layout.len()).saturating_mul(images);
             let at = self.steps.len();
-            self.lives.insert(root, (slot, Request { len, first: at, last: at }));
+            self.lifetimes.insert(root, (slot, Request { len, first: at, last: at }));
             if layout.halo != [0; 3] {
                 self.push(Kind::ClearBorder { slot }, "border".to_owned(), 0);
             }
         }
         let at = self.steps.len();
-        if let Some((_, request)) = self.lives.get_mut(&root) {
+        if let Some((_, request)) = self.lifetimes.get_mut(&root) {
             request.last = at;
         }
         Ok(())
     }
 
-    fn need_blocked(&mut self, value: ValueId) -> Result<usize, EngineError> {
+    /// Ensures that a value exists in blocked form and returns its slot.
+    fn require_blocked(&mut self, value: ValueId) -> Result<usize, EngineError> {
         let slot = self.slot(value)?;
         if !self.blocked.contains(&value) {
             if !self.dense.contains(&value) {
                 if let Some(from) = self.dequantized.get(&value) {
-                    return self.real(value, *from);
+                    return self.dequantize(value, *from);
                 }
-                if let Some(from) = self.ranged.get(&value) {
-                    return self.real_of_range(value, *from);
+                if let Some(from) = self.dyn_dequantized.get(&value) {
+                    return self.dequantize_dynamic(value, *from);
                 }
             }
             if !self.dense.contains(&value) {
@@ -294,9 +305,9 @@ impl<'a> Emitter<'a> {
         Ok(slot)
     }
 
-    /// Makes floats of bytes.
-    fn real(&mut self, value: ValueId, from: Dequantized) -> Result<usize, EngineError> {
-        let bytes = self.need_blocked(from.bytes)?;
+    /// Emits the dequantization of bytes with a constant scale.
+    fn dequantize(&mut self, value: ValueId, from: Dequantized) -> Result<usize, EngineError> {
+        let bytes = self.require_blocked(from.bytes)?;
         let output = self.slot(value)?;
         self.touch(value)?;
         self.touch(from.bytes)?;
@@ -314,9 +325,9 @@ impl<'a> Emitter<'a> {
         Ok(output)
     }
 
-    /// Makes floats of bytes of run-time scale.
-    fn real_of_range(&mut self, value: ValueId, from: Ranged) -> Result<usize, EngineError> {
-        let bytes = self.need_blocked(from.bytes)?;
+    /// Emits the dequantization of bytes with a run-time scale.
+    fn dequantize_dynamic(&mut self, value: ValueId, from: DynamicDequantized) -> Result<usize, EngineError> {
+        let bytes = self.require_blocked(from.bytes)?;
         let output = self.slot(value)?;
         self.touch(value)?;
         self.touch(from.bytes)?;
@@ -333,12 +344,13 @@ impl<'a> Emitter<'a> {
         Ok(output)
     }
 
-    fn need_dense(&mut self, value: ValueId) -> Result<(), EngineError> {
+    /// Ensures that a value exists as a dense tensor.
+    fn require_dense(&mut self, value: ValueId) -> Result<(), EngineError> {
         if self.dense.contains(&value) {
             return Ok(());
         }
-        if self.dequantized.contains_key(&value) || self.ranged.contains_key(&value) {
-            self.need_blocked(value)?;
+        if self.dequantized.contains_key(&value) || self.dyn_dequantized.contains_key(&value) {
+            self.require_blocked(value)?;
         }
         if !self.blocked.contains(&value) {
             return Err(self.internal("order of steps", value));
@@ -356,7 +368,7 @@ impl<'a> Emitter<'a> {
         let graph = self.graph;
         let node = &graph.nodes[index];
         for input in node.inputs.iter().flatten() {
-            self.need_dense(*input)?;
+            self.require_dense(*input)?;
         }
         let op = op_name(&node.op).to_owned();
         *self.fallbacks.entry(op.clone()).or_default() += 1;
@@ -366,19 +378,19 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    fn kernel(&mut self, index: usize, planned: plan::Planned) -> Result<(), EngineError> {
+    fn kernel(&mut self, index: usize, planned: plan::KernelPlan) -> Result<(), EngineError> {
         let mut inputs = Vec::with_capacity(planned.inputs.len());
         for input in &planned.inputs {
-            inputs.push(self.need_blocked(*input)?);
+            inputs.push(self.require_blocked(*input)?);
         }
         let output = self.slot(planned.output)?;
         let node = &self.graph.nodes[index];
         let name = format!("{} {}", planned.label, node.name);
         if let PlanKind::Concat { blocks, tables } = &planned.kind {
-            let (root, first) = self.places.root(planned.output);
+            let (root, first) = self.placement.root(planned.output);
             for (((value, input), block), table) in planned.inputs.iter().zip(inputs).zip(blocks).zip(tables) {
-                // One value may be several parts: it lies in at most one of their places.
-                if self.places.root(*value) == (root, first + block) {
+                // A value that occurs several times was placed in at most one of its positions.
+                if self.placement.root(*value) == (root, first + block) {
                     continue;
                 }
                 let part = self.concat_part(planned.output, *value, *block)?;
@@ -396,7 +408,7 @@ impl<'a> Emitter<'a> {
             for input in &planned.inputs {
                 self.touch(*input)?;
             }
-            let root = self.places.root(planned.output).0;
+            let root = self.placement.root(planned.output).0;
             for kind in planned.kind.into_steps(&inputs, output) {
                 self.touch(root)?;
                 for input in &planned.inputs {
@@ -409,15 +421,15 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// A slot for the part of a concatenation's output that starts at channel block `block` and holds `input`.
+    /// Creates a slot for the part of a concatenation's output that starts at channel block `block` and holds `input`.
     fn concat_part(&mut self, output: ValueId, input: ValueId, block: usize) -> Result<usize, EngineError> {
         let whole = self.slot(output)?;
         let whole = self.slots[whole];
-        let (part, _) = Places::plain_layout(self.graph, input).ok_or_else(|| self.internal("layout", input))?;
+        let (part, _) = Placement::plain_layout(self.graph, input).ok_or_else(|| self.internal("layout", input))?;
         let layout = cytoscope_kernels::Blocked { halo: whole.layout.halo, ..part };
         let start = whole.start + whole.elem.words(block * whole.layout.block_stride());
         self.slots.push(Slot { layout, start, ..whole });
-        self.slot_roots.push(self.places.root(output).0);
+        self.slot_roots.push(self.placement.root(output).0);
         Ok(self.slots.len() - 1)
     }
 }

@@ -1,33 +1,37 @@
-//! From a model's graph to one whose shapes are all known and whose constants are folded.
+//! Prepares a graph for lowering: shape inference, constant folding and fusion.
 
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::{Budget, ElementType, Graph, Interrupt, Op, Tensor, ValueId, infer_shapes_within, passes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Stored integers behind a weight: real value = (stored − zero) · scale, one scale or one a channel along `axis`.
+/// The integers that a weight is dequantized from: weight = (stored − zero) · scale, with one scale or one per channel
+/// along `axis`.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredWeight {
-    /// The integers.
+    /// The stored 8-bit integers.
     pub values: Arc<Tensor>,
-    /// Scales.
+    /// One scale, or one per channel.
     pub scales: Vec<f32>,
-    /// The axis of the scales.
+    /// Axis along which the scales vary.
     pub axis: usize,
-    /// The one zero point.
+    /// Zero point, the same for all channels.
     pub zero: i32,
 }
 
-/// A graph ready to be planned.
+/// A graph that is ready for planning.
 pub(crate) struct Prepared {
-    /// Folded and fused; weights are floats.
+    /// The folded and fused graph; its weights are floats.
     pub graph: Graph,
-    /// The integers that weights were dequantized from.
+    /// The integers that weights are dequantized from, by weight.
     pub stored: BTreeMap<ValueId, StoredWeight>,
 }
 
-/// A copy of `graph` with concrete shapes, constants and batch norms folded, activations and residuals fused.
-/// Stops where `interrupt` says so.
+/// Returns a copy of `graph` with concrete shapes, folded constants and batch norms, and fused activations and
+/// residuals.
+///
+/// # Errors
+/// [`EngineError::Graph`] if the graph is invalid or `interrupt` is set.
 pub(crate) fn prepare(
     graph: &Graph,
     input_shapes: &[Vec<usize>],
@@ -51,7 +55,7 @@ pub(crate) fn prepare(
     Ok(Prepared { graph, stored })
 }
 
-/// The integers behind every dequantized constant of 8 bits with one zero point.
+/// Finds the integers of every dequantized 8-bit constant that has a single zero point.
 fn stored_weights(graph: &Graph) -> BTreeMap<ValueId, StoredWeight> {
     let mut stored = BTreeMap::new();
     for node in &graph.nodes {

@@ -1,9 +1,9 @@
-//! The naive reference executor behind the same trait, so that one suite can judge every engine by it.
+//! The naive reference executor as an engine, so that tests can compare every engine with it.
 
 use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::{Graph, Tensor, reference};
 
-/// The reference executor as an engine: slow, plain, and right.
+/// Runs graphs with the reference executor: slow and simple, the standard that other engines are tested against.
 pub struct ReferenceEngine {
     device: Device,
 }
@@ -15,7 +15,7 @@ impl Default for ReferenceEngine {
 }
 
 impl ReferenceEngine {
-    /// The engine.
+    /// Creates the engine.
     pub fn new() -> Self {
         Self {
             device: Device {

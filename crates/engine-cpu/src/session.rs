@@ -1,4 +1,4 @@
-//! Running a program: the arena, the dense tensors beside it, and the thread pool.
+//! A session that runs a lowered program: its arena, the dense tensors and the thread pool.
 
 use crate::execute::{Memory, run_step};
 use crate::lower::Program;
@@ -9,8 +9,8 @@ use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where the system does not tell how much memory it has, this is taken for it.
-const LARGEST_MEMORY_BYTES: u64 = 1 << 40;
+/// Memory size assumed where the operating system does not report one.
+const ASSUMED_MEMORY_BYTES: u64 = 1 << 40;
 
 pub(crate) struct CpuSession {
     program: Program,
@@ -37,19 +37,19 @@ impl CpuSession {
         }
         let arena = Arena::new(program.arena_len).map_err(|_| out_of_memory())?;
         let pool = pool(options)?;
-        let dense_bytes = available_bytes.min(LARGEST_MEMORY_BYTES).saturating_sub(needed_bytes);
+        let dense_bytes = available_bytes.min(ASSUMED_MEMORY_BYTES).saturating_sub(needed_bytes);
         Ok(Self { program, isa, arena, pool, integers, recorder: options.recorder.clone(), dense_bytes })
     }
 
-    fn check(&self, inputs: &[Tensor]) -> Result<(), EngineError> {
+    fn check_values(&self, inputs: &[Tensor]) -> Result<(), EngineError> {
         let graph = &self.program.graph;
-        // Bytes have no place for what is not a number.
+        // NaN and infinity have no 8-bit representation.
         for (id, tensor) in graph.inputs.iter().zip(inputs).filter(|_| self.integers) {
             let values = tensor.as_f32().unwrap_or_default();
             if let Some((at, got)) = values.iter().enumerate().find(|(_, v)| !v.is_finite()) {
                 return Err(EngineError::Input {
                     name: graph.value(*id).name.clone(),
-                    expected: "finite numbers (int8 cannot hold NaN or infinity): mask them, or compute in f32"
+                    expected: "finite numbers (int8 cannot represent NaN or infinity): replace them, or choose f32"
                         .to_owned(),
                     got: format!("{got} at element {at}"),
                 });
@@ -59,12 +59,12 @@ impl CpuSession {
     }
 }
 
-/// Checks that inputs have the types and shapes a graph was compiled for.
+/// Checks that the inputs have the types and shapes that the graph was compiled for.
 pub(crate) fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), EngineError> {
     if inputs.len() != graph.inputs.len() {
         return Err(EngineError::Input {
             name: "inputs".to_owned(),
-            expected: format!("{} of them", graph.inputs.len()),
+            expected: format!("{} inputs", graph.inputs.len()),
             got: inputs.len().to_string(),
         });
     }
@@ -73,31 +73,31 @@ pub(crate) fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), Engin
         let shape_fits = value.fixed_shape().is_none_or(|s| s == tensor.shape());
         let type_fits = value.dtype.is_none_or(|d| d == tensor.dtype());
         if !shape_fits || !type_fits {
-            let say = |d: Option<ElementType>, s: String| format!("{} {s}", d.map_or("any", ElementType::name));
+            let describe = |d: Option<ElementType>, s: String| format!("{} {s}", d.map_or("any", ElementType::name));
             return Err(EngineError::Input {
                 name: value.name.clone(),
-                expected: say(value.dtype, format!("{:?}", value.fixed_shape().unwrap_or_default())),
-                got: say(Some(tensor.dtype()), format!("{:?}", tensor.shape())),
+                expected: describe(value.dtype, format!("{:?}", value.fixed_shape().unwrap_or_default())),
+                got: describe(Some(tensor.dtype()), format!("{:?}", tensor.shape())),
             });
         }
     }
     Ok(())
 }
 
-/// The threads a session computes with.
+/// Creates the thread pool of a session.
 pub(crate) fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, EngineError> {
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads == 0 { all() } else { options.threads };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| EngineError::Device {
         device: DeviceId::Cpu,
-        reason: format!("{threads} threads could not be started: {e}"),
+        reason: format!("cannot start {threads} threads: {e}"),
     })?;
     Ok(Arc::new(pool))
 }
 
 impl Session for CpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        self.check(inputs)?;
+        self.check_values(inputs)?;
         let graph = &self.program.graph;
         let mut dense: BTreeMap<ValueId, Tensor> = graph.inputs.iter().copied().zip(inputs.iter().cloned()).collect();
         let arena = self.arena.words();
@@ -113,7 +113,7 @@ impl Session for CpuSession {
             for (step, dead) in self.program.steps.iter().zip(&self.program.dead_after) {
                 let span = self
                     .recorder
-                    .keeps_spans()
+                    .times_operators()
                     .then(|| self.recorder.span(Stage::Op, step.name.clone()).macs(step.macs));
                 run_step(&self.program, self.isa, step, &mut memory)?;
                 drop(span);
@@ -127,12 +127,12 @@ impl Session for CpuSession {
             .outputs
             .iter()
             .map(|id| {
-                // A value can be asked for twice, and can be a constant.
+                // A graph output can be listed twice, and can be a constant.
                 dense
                     .get(id)
                     .cloned()
                     .or_else(|| graph.constant(*id).map(|t| t.as_ref().clone()))
-                    .ok_or_else(|| internal("outputs", format!("\"{}\" was not made", graph.value(*id).name)))
+                    .ok_or_else(|| internal("outputs", format!("\"{}\" was not computed", graph.value(*id).name)))
             })
             .collect()
     }

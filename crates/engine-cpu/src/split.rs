@@ -1,8 +1,8 @@
-//! One part of the arena written while others are read.
+//! Borrows one range of the arena mutably and the rest for reading.
 
 use std::ops::Range;
 
-/// Splits the arena into the range written and what lies before and after it.
+/// The readable parts of the arena before and after a range that is being written.
 pub(crate) struct Split<'a> {
     before: &'a [f32],
     after: &'a [f32],
@@ -10,6 +10,8 @@ pub(crate) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
+    /// Splits the arena at `written`; returns the readable rest and the writable range, or `None` if it is out of
+    /// bounds.
     pub(crate) fn new(arena: &'a mut [f32], written: Range<usize>) -> Option<(Self, &'a mut [f32])> {
         if written.end > arena.len() {
             return None;
@@ -19,6 +21,7 @@ impl<'a> Split<'a> {
         Some((Self { before, after, written }, target))
     }
 
+    /// Returns a range of the readable parts, or `None` if it overlaps the written range or is out of bounds.
     pub(crate) fn read(&self, range: Range<usize>) -> Option<&'a [f32]> {
         if range.end <= self.written.start {
             self.before.get(range)

@@ -8,16 +8,16 @@ use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
 use std::ops::Range;
 
-/// What a buffer's elements are.
+/// Element type of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Elem {
     /// 32-bit floats.
     F32,
     /// 16-bit floats.
     F16,
-    /// Bytes, and the one that stands for 0.
+    /// Unsigned bytes with a zero point.
     U8 {
-        /// The byte of 0.
+        /// The byte that represents 0.
         zero_point: u8,
     },
 }
@@ -31,152 +31,152 @@ impl Elem {
         }
     }
 
-    /// 32-bit words that `len` elements take.
+    /// Returns how many 32-bit words `len` elements occupy.
     pub(crate) fn words(self, len: usize) -> usize {
         len.saturating_mul(self.size_bytes()).div_ceil(size_of::<f32>())
     }
 }
 
-/// A blocked value in the arena, which counts in 32-bit words.
+/// A blocked value in the arena; positions are in 32-bit words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Layout of one image.
+    /// Layout of one image of the batch.
     pub layout: Blocked,
-    /// What its elements are.
+    /// Element type.
     pub elem: Elem,
-    /// Images in the batch.
+    /// Number of images in the batch.
     pub images: usize,
-    /// First word of the first image in the arena.
+    /// First word of the first image.
     pub start: usize,
     /// Words from one image to the next.
     pub image_stride: usize,
 }
 
 impl Slot {
-    /// The words of one image.
+    /// Returns the words of one image.
     pub fn range(&self, image: usize) -> Range<usize> {
         let start = self.start + image * self.image_stride;
         start..start + self.elem.words(self.layout.len())
     }
 }
 
-/// What is done to a convolution's sums.
+/// Operations on a convolution's sums before they are stored: scale, bias, residual and activation, in this order.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct End {
-    /// Factors by output channel.
+pub(crate) struct Epilogue {
+    /// Factor of each output channel.
     pub scale: Option<Vec<f32>>,
-    /// Summands by output channel, after the factors.
+    /// Bias of each output channel, added after scaling.
     pub bias: Option<Vec<f32>>,
-    /// A slot to add.
+    /// A slot that is added.
     pub residual: Option<usize>,
-    /// Done last.
+    /// Applied last.
     pub activation: Activation,
-    /// Where mean and variance of the results are kept.
+    /// Index under which mean and variance of the results are stored, if wanted.
     pub moments: Option<usize>,
-    /// How results become bytes, where they do.
+    /// How results are quantized, if they are stored as bytes.
     pub quantizer: Option<Quantizer>,
-    /// The input's scale and zero point are found at run time: factors are of the weights alone.
-    pub dynamic: Option<DynamicEnd>,
+    /// Set if the input's scale and zero point are computed at run time; `scale` then holds the weights' scales only.
+    pub dynamic: Option<DynamicScale>,
 }
 
-/// What a convolution of bytes with run-time scale needs to know of its weights.
+/// Parameters of a convolution whose input is quantized at run time.
 #[derive(Debug, Clone)]
-pub(crate) struct DynamicEnd {
-    /// Which quantization.
+pub(crate) struct DynamicScale {
+    /// Index of the run-time quantization.
     pub ranges: usize,
     /// Sum of the weights of each output channel.
     pub weight_sums: Vec<f32>,
 }
 
-/// Factor and summand of each channel of a term.
+/// Scale and shift of each channel of a term.
 #[derive(Debug, Clone)]
 pub(crate) enum Affine {
-    /// Known.
+    /// Constants known at compile time.
     Fixed {
-        /// Factors.
+        /// Scale of each channel.
         scale: Vec<f32>,
-        /// Summands.
+        /// Shift of each channel.
         shift: Vec<f32>,
     },
-    /// From the moments of what was stored.
+    /// A normalisation, computed from the moments of the stored values.
     Norm {
-        /// Which moments.
+        /// Index of the moments.
         moments: usize,
-        /// Of the normalisation.
+        /// Scale of the normalisation, by channel.
         gamma: Vec<f32>,
-        /// Of the normalisation.
+        /// Bias of the normalisation, by channel.
         beta: Vec<f32>,
-        /// Of the normalisation.
+        /// Added to the variance.
         epsilon: f32,
-        /// Stored values are `factor[c] · true value`, plus a number all channels share.
+        /// Stored values are `factor[c] · true value` plus a constant that all channels share.
         factor: Vec<f32>,
-        /// Groups of channels normalised together: as many as channels in an instance norm.
+        /// Number of groups; equals the number of channels in an instance norm.
         groups: usize,
     },
-    /// What a run-time quantization made of bytes.
+    /// Dequantization with the scale and zero point of a run-time quantization.
     Dynamic {
-        /// Which quantization.
+        /// Index of the run-time quantization.
         ranges: usize,
-        /// Channels.
+        /// Number of channels.
         channels: usize,
     },
-    /// A normalised 1×1×1 convolution of one plane, whose moments follow from the plane's.
+    /// A normalised 1×1×1 convolution of one plane; its moments follow from those of the plane.
     PlaneNorm {
-        /// The plane's moments.
+        /// Index of the plane's moments.
         moments: usize,
-        /// Weights by output channel.
+        /// Weight of each output channel.
         weights: Vec<f32>,
-        /// Of the normalisation.
+        /// Scale of the normalisation, by channel.
         gamma: Vec<f32>,
-        /// Of the normalisation.
+        /// Bias of the normalisation, by channel.
         beta: Vec<f32>,
-        /// Of the normalisation.
+        /// Added to the variance.
         epsilon: f32,
     },
 }
 
-/// Scale of bytes that become planes of floats.
+/// Scale with which bytes are dequantized to planes of floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum PlaneScale {
-    /// Value of one step.
+    /// Scale known at compile time.
     Known(f32),
-    /// Number of the run-time quantization that finds it.
+    /// Index of the run-time quantization that computes it.
     AtRunTime(usize),
 }
 
-/// One summand of a pass.
+/// One operand of a pass that sums scaled and shifted slots.
 #[derive(Debug, Clone)]
 pub(crate) struct Term {
-    /// The slot read.
+    /// Index of the slot that is read.
     pub slot: usize,
-    /// Whether the slot is one plane that every channel sees.
+    /// Whether the slot is a single plane that is broadcast to all channels.
     pub plane: bool,
-    /// Factors and summands.
+    /// Scale and shift of each channel.
     pub affine: Affine,
 }
 
 /// One step; slots are indices into the program's slot table.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Dense tensor into a slot.
+    /// Copies a dense tensor into a slot.
     Pack { from: ValueId, to: usize },
-    /// Slot into a dense tensor of this shape.
+    /// Copies a slot into a dense tensor of this shape.
     Unpack { from: usize, to: ValueId, shape: Vec<usize>, signed: bool },
-    /// Zeros around a slot that starts its life here.
+    /// Fills the border of a slot with zeros before its first use.
     ClearBorder { slot: usize },
     /// Convolution.
-    Conv { input: usize, weights: PackedConv, shape: ConvShape, end: End, output: usize },
-    /// Convolution of bytes.
-    ConvInt8 { input: usize, weights: PackedConvInt8, shape: ConvShape, end: End, output: usize },
-    /// Transposed convolution whose kernel is its stride.
-    ConvTranspose { input: usize, weights: Transposed<PackedConv>, end: End, output: usize },
-    /// Transposed convolution of bytes whose kernel is its stride.
-    ConvTransposeInt8 { input: usize, weights: Transposed<PackedConvInt8>, end: End, output: usize },
+    Conv { input: usize, weights: PackedConv, shape: ConvShape, epilogue: Epilogue, output: usize },
+    /// Convolution of bytes with 32-bit integer accumulation.
+    ConvInt8 { input: usize, weights: PackedConvInt8, shape: ConvShape, epilogue: Epilogue, output: usize },
+    /// Transposed convolution whose kernel size equals its stride.
+    ConvTranspose { input: usize, weights: Transposed<PackedConv>, epilogue: Epilogue, output: usize },
+    /// Transposed convolution of bytes whose kernel size equals its stride.
+    ConvTransposeInt8 { input: usize, weights: Transposed<PackedConvInt8>, epilogue: Epilogue, output: usize },
     /// Mean and variance of a slot's channels.
     Moments { input: usize, moments: usize },
-    /// Sum of terms, activation, number format.
+    /// Sums terms, applies an activation, and quantizes if asked.
     Apply { terms: Vec<Term>, activation: Activation, quantizer: Option<Quantizer>, output: usize },
-    /// The same, and a 1×1×1 convolution to few channels.
+    /// As `Apply`, followed by a 1×1×1 convolution to few channels.
     Head {
         terms: Vec<Term>,
         channels: usize,
@@ -186,7 +186,7 @@ pub(crate) enum Kind {
         quantizer: Option<Quantizer>,
         output: usize,
     },
-    /// Scale and shift a channel.
+    /// Scales and shifts each channel.
     Affine {
         input: usize,
         scale: Vec<f32>,
@@ -197,35 +197,35 @@ pub(crate) enum Kind {
     },
     /// Instance normalisation of planes, in place or not.
     PlanarNorm { input: usize, scale: Vec<f32>, bias: Vec<f32>, epsilon: f32, activation: Activation, output: usize },
-    /// Function of one value.
+    /// Element-wise function of one operand.
     Unary { f: Unary, input: usize, output: usize },
-    /// Function of two values.
+    /// Element-wise function of two operands.
     Binary { f: Binary, a: usize, b: usize, output: usize },
-    /// Pool.
+    /// Max or average pooling.
     Pool { kind: Pool, shape: ConvShape, input: usize, output: usize },
-    /// Resampling, or padding by existing voxels.
+    /// Resampling, or padding with existing voxels.
     Resize { tables: Box<[Vec<Tap>; 3]>, input: usize, output: usize },
-    /// Floats to bytes by the range they have (all images together), as `DynamicQuantizeLinear` says.
+    /// Quantizes floats by their range over the whole batch, as ONNX `DynamicQuantizeLinear` defines.
     DynamicQuantize { input: usize, ranges: usize, output: usize },
-    /// Planes of floats to narrow blocks of bytes.
+    /// Quantizes planes of floats to narrow blocks of bytes.
     QuantizePlanes { input: usize, quantizer: Quantizer, output: usize },
-    /// Narrow blocks of bytes to planes of floats, with a known scale or that of a run-time quantization.
+    /// Dequantizes narrow blocks of bytes to planes of floats.
     DequantizePlanes { input: usize, scale: PlaneScale, output: usize },
-    /// Bytes by a table.
+    /// Maps each byte through a table.
     Translate { input: usize, table: Box<[u8; 256]>, output: usize },
-    /// Into another slot of the same channels.
+    /// Copies a slot into another one with the same channels.
     Copy { input: usize, output: usize },
-    /// The reference executor, on dense tensors.
+    /// Runs a node with the reference executor, on dense tensors.
     Reference { node: usize },
 }
 
-/// A step with its name and work.
+/// A step with its name and amount of work.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// What is done.
+    /// The operation.
     pub kind: Kind,
-    /// Operator and node for profiles.
+    /// Operator and node name, shown in profiles.
     pub name: String,
-    /// Multiply-accumulates of one run.
+    /// Multiply-accumulate operations of one run.
     pub macs: u64,
 }

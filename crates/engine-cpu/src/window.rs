@@ -1,43 +1,43 @@
-//! Geometry of windows in the three spatial axes the kernels know.
+//! Geometry of convolutions, pooling, resizing and padding along the three spatial axes of the kernels.
 
 use cytoscope_graph::{ConvAttrs, NearestMode, PadMode, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, reference};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::resize::Tap;
 
-/// Spatial lengths `[.., D, H, W]` from a tensor's shape of rank 3 to 5 (missing axes are 1).
+/// Returns the spatial lengths `[D, H, W]` of a tensor of rank 3 to 5 (missing axes are 1).
 pub(crate) fn spatial(shape: &[usize]) -> Option<[usize; 3]> {
-    (3..=5).contains(&shape.len()).then(|| three(&shape[2..], 1))
+    (3..=5).contains(&shape.len()).then(|| to_3d(&shape[2..], 1))
 }
 
-/// One to three per-axis numbers as three, the missing outer ones `fill`.
-pub(crate) fn three(values: &[usize], fill: usize) -> [usize; 3] {
+/// Extends one to three per-axis numbers to three, filling the missing outer axes with `fill`.
+pub(crate) fn to_3d(values: &[usize], fill: usize) -> [usize; 3] {
     let missing = 3usize.saturating_sub(values.len());
     std::array::from_fn(|i| if i < missing { fill } else { values.get(i - missing).copied().unwrap_or(fill) })
 }
 
-/// A convolution's geometry for an input of spatial lengths `input` (as many as the attributes have).
+/// Returns a convolution's geometry for an input of spatial lengths `input` (one per axis of the attributes).
 pub(crate) fn conv_shape(attrs: &ConvAttrs, input: &[usize]) -> ConvShape {
     let (before, _) = attrs.padding.resolve(input, &attrs.kernel, &attrs.strides, &attrs.dilations);
     ConvShape {
-        kernel: three(&attrs.kernel, 1),
-        stride: three(&attrs.strides, 1),
-        dilation: three(&attrs.dilations, 1),
-        pad_before: three(&before, 0),
+        kernel: to_3d(&attrs.kernel, 1),
+        stride: to_3d(&attrs.strides, 1),
+        dilation: to_3d(&attrs.dilations, 1),
+        pad_before: to_3d(&before, 0),
     }
 }
 
-/// A pool's geometry.
+/// Returns a pooling window's geometry for an input of spatial lengths `input`.
 pub(crate) fn pool_shape(attrs: &PoolAttrs, input: &[usize]) -> ConvShape {
     let (before, _) = attrs.padding.resolve(input, &attrs.kernel, &attrs.strides, &attrs.dilations);
     ConvShape {
-        kernel: three(&attrs.kernel, 1),
-        stride: three(&attrs.strides, 1),
-        dilation: three(&attrs.dilations, 1),
-        pad_before: three(&before, 0),
+        kernel: to_3d(&attrs.kernel, 1),
+        stride: to_3d(&attrs.strides, 1),
+        dilation: to_3d(&attrs.dilations, 1),
+        pad_before: to_3d(&before, 0),
     }
 }
 
-/// The border a convolution needs around an input of `dims` to make `out`.
+/// Returns the border that a convolution needs around an input of size `dims` to compute an output of size `out`.
 pub(crate) fn border(shape: &ConvShape, dims: [usize; 3], out: [usize; 3]) -> [usize; 3] {
     std::array::from_fn(|a| {
         let reach = (out[a].max(1) - 1) * shape.stride[a] + (shape.kernel[a] - 1) * shape.dilation[a] + 1;
@@ -45,9 +45,9 @@ pub(crate) fn border(shape: &ConvShape, dims: [usize; 3], out: [usize; 3]) -> [u
     })
 }
 
-/// The tables of a resize of batch × channels × space from shape `from` to shape `to`, or `None` where the kernel does not
-/// serve. Positions are those of the reference executor: in other arithmetic a position half-way between two voxels falls to
-/// the other side.
+/// Returns the interpolation tables (Z, Y, X) of a resize from shape `from` to shape `to` (N, C, space), or `None` if
+/// the kernel does not support it. Positions come from the reference executor, because other arithmetic could round a
+/// position half-way between two voxels to the other side.
 pub(crate) fn resize_tables(
     attrs: &ResizeAttrs,
     from: &[usize],
@@ -69,7 +69,7 @@ pub(crate) fn resize_tables(
     Some(Box::new(tables))
 }
 
-/// The table of one axis of a resize from `input` to `output` voxels.
+/// Returns the interpolation table of one axis, from `input` to `output` voxels.
 fn resize_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -> Option<Vec<Tap>> {
     if input == 0
         || attrs.antialias
@@ -107,7 +107,7 @@ fn resize_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -
         .collect()
 }
 
-/// The table of one axis of padding with voxels of the image, or `None` for modes that need others.
+/// Returns the table of one axis of padding with existing voxels, or `None` for constant padding.
 pub(crate) fn pad_table(mode: PadMode, input: usize, before: i64, after: i64) -> Option<Vec<Tap>> {
     let n = i64::try_from(input).ok().filter(|n| *n > 0)?;
     let length = n.checked_add(before)?.checked_add(after)?;

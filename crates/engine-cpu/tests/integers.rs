@@ -1,5 +1,5 @@
-//! Quantized graphs on integers: every instruction set of this machine against the reference executor, which computes the same
-//! graph as it is written, in floats.
+//! Quantized graphs on integers: every instruction set of this machine is compared with the reference executor, which
+//! computes the same graph in floats.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
@@ -12,17 +12,17 @@ use cytoscope_kernels::{Isa, IsaName};
 use std::io::Write;
 
 fn isas() -> Vec<Isa> {
-    let there = |name: IsaName| {
+    let available = |name: IsaName| {
         let isa = Isa::available(name);
         if isa.is_none() {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: this machine has no {}", name.as_str());
+            let _ = writeln!(std::io::stderr(), "SKIPPED: this machine does not support {}", name.as_str());
         }
         isa
     };
-    IsaName::ALL.into_iter().filter_map(there).collect()
+    IsaName::ALL.into_iter().filter_map(available).collect()
 }
 
-/// Reproducible numbers, roughly normal.
+/// Returns reproducible, roughly normal numbers.
 fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -35,12 +35,12 @@ fn noise(seed: u64, n: usize) -> Vec<f32> {
 }
 
 /// Builds quantized graphs.
-struct Maker {
+struct GraphBuilder {
     graph: Graph,
     seed: u64,
 }
 
-impl Maker {
+impl GraphBuilder {
     fn new(channels: usize, axes: usize) -> (Self, ValueId) {
         let mut graph = Graph::new("quantized");
         let free = ["d", "h", "w"][3 - axes..].iter().map(|n| Dim::Free((*n).to_owned()));
@@ -53,7 +53,7 @@ impl Maker {
         Some(self.graph.add_initializer(name, Tensor::new(Vec::<usize>::new(), vec![value]).unwrap()))
     }
 
-    /// Quantize and dequantize, to unsigned or signed bytes.
+    /// Adds a quantize and a dequantize node, to unsigned or signed bytes.
     fn grid(&mut self, x: ValueId, scale: f32, zero: i16, to: ElementType) -> ValueId {
         let s = self.scalar("s", scale);
         let zero = Tensor::new(Vec::<usize>::new(), vec![zero]).unwrap().cast(to);
@@ -66,7 +66,7 @@ impl Maker {
         self.grid(x, scale, zero, ElementType::U8)
     }
 
-    /// A weight of signed bytes with one scale an output channel along `axis`.
+    /// Adds a weight of signed bytes with one scale per output channel along `axis`.
     fn weight(&mut self, shape: &[usize], axis: usize) -> ValueId {
         self.seed += 1;
         let values: Vec<i8> = noise(self.seed, shape.iter().product()).iter().map(|v| (v * 120.0) as i8).collect();
@@ -115,7 +115,7 @@ impl Maker {
         self.graph.push("add", Op::Binary(BinaryOp::Add), &[Some(a), Some(b)])
     }
 
-    fn end(mut self, y: ValueId) -> Graph {
+    fn finish(mut self, y: ValueId) -> Graph {
         self.graph.outputs.push(y);
         self.graph.validate().unwrap();
         self.graph
@@ -126,14 +126,14 @@ fn input(shape: &[usize]) -> Tensor {
     Tensor::new(shape, noise(77, shape.iter().product())).unwrap()
 }
 
-/// Relative distance of the first outputs.
+/// Returns the relative L2 distance between the first outputs of engine and reference executor.
 fn distance(graph: &Graph, x: &Tensor, isa: Isa, precision: Precision) -> f64 {
     let want = reference::run(graph, &[("x".to_owned(), x.clone())]).unwrap();
     let options = CompileOptions { precision, threads: 2, ..CompileOptions::default() };
     let mut session = CpuEngine::with_isa(isa).compile(graph, &[x.shape().to_vec()], &options).unwrap();
     assert!(session.report().fallbacks.is_empty(), "{isa}: {:?}", session.report().fallbacks);
     let mut worst = 0.0f64;
-    // Twice: what a run leaves behind must not matter to the next.
+    // Twice: the second run must not depend on what the first one left in memory.
     for _ in 0..2 {
         let got = session.run(std::slice::from_ref(x)).unwrap();
         assert_eq!(got[0].shape(), want[0].shape());
@@ -146,22 +146,22 @@ fn distance(graph: &Graph, x: &Tensor, isa: Isa, precision: Precision) -> f64 {
     worst
 }
 
-/// On integers within rounding of the graph as written; `exact` where nothing is rounded between integers and the end.
-fn check(name: &str, graph: &Graph, shape: &[usize], most: f64) {
+/// Checks that the relative distance is at most `tolerance`, in int8 and in f32, on every instruction set.
+fn check(name: &str, graph: &Graph, shape: &[usize], tolerance: f64) {
     let x = input(shape);
     for isa in isas() {
         for precision in [Precision::Int8, Precision::F32] {
             let far = distance(graph, &x, isa, precision);
             assert!(
-                far <= most,
-                "{name}, {isa}, {precision}: relative distance {far:.2e}, at most {most:.0e} expected"
+                far <= tolerance,
+                "{name}, {isa}, {precision}: relative distance {far:.2e}, expected at most {tolerance:.0e}"
             );
         }
     }
 }
 
 #[test]
-fn single_convolutions_of_every_kind() {
+fn int8_convolutions_of_every_kind_match_the_reference() {
     let same = |kernel: &[usize]| ConvAttrs::same(kernel);
     let cases: Vec<(&str, usize, usize, ConvAttrs)> = vec![
         ("3×3×3", 16, 16, same(&[3, 3, 3])),
@@ -186,39 +186,39 @@ fn single_convolutions_of_every_kind() {
         ),
     ];
     for (name, ci, co, attrs) in cases {
-        let (mut m, x) = Maker::new(ci, 3);
+        let (mut m, x) = GraphBuilder::new(ci, 3);
         let x = m.u8(x, 0.013, 113);
         let y = m.conv(x, ci, co, attrs);
-        check(name, &m.end(y), &[2, ci, 4, 7, 21], 2e-6);
+        check(name, &m.finish(y), &[2, ci, 4, 7, 21], 2e-6);
     }
 }
 
 #[test]
-fn a_convolution_of_slices_of_signed_bytes() {
-    let (mut m, x) = Maker::new(16, 2);
+fn int8_2d_convolutions_of_signed_bytes_match_the_reference() {
+    let (mut m, x) = GraphBuilder::new(16, 2);
     let x = m.grid(x, 0.013, 5, ElementType::I8);
     let y = m.conv(x, 16, 20, ConvAttrs::same(&[3, 3]));
     let y = m.leaky(y);
     let y = m.grid(y, 0.05, -3, ElementType::I8);
     let y = m.conv(y, 20, 1, ConvAttrs::same(&[1, 1]));
-    check("slices", &m.end(y), &[1, 16, 11, 30], 2e-3);
+    check("slices", &m.finish(y), &[1, 16, 11, 30], 2e-3);
 }
 
 #[test]
-fn quantized_results_come_out_as_they_are() {
-    let (mut m, x) = Maker::new(16, 3);
+fn quantized_outputs_stay_bytes() {
+    let (mut m, x) = GraphBuilder::new(16, 3);
     let x = m.u8(x, 0.013, 113);
     let y = m.conv(x, 16, 16, ConvAttrs::same(&[3, 3, 3]));
     let s = m.scalar("s", 0.02);
     let z = Some(m.graph.add_initializer("z", Tensor::new(Vec::<usize>::new(), vec![120u8]).unwrap()));
     let q = m.graph.push("q", Op::QuantizeLinear { axis: 1, block_size: 0, to: ElementType::U8 }, &[Some(y), s, z]);
-    check("bytes out", &m.end(q), &[1, 16, 3, 5, 9], 1e-4);
+    check("bytes out", &m.finish(q), &[1, 16, 3, 5, 9], 1e-4);
 }
 
-/// A residual U-Net with instance norms as quantizers write them: one pair before each convolution.
+/// A residual U-Net with instance norms, quantized as usual: a quantize-dequantize pair before each convolution.
 #[test]
-fn a_residual_network_with_instance_norms() {
-    let (mut m, x) = Maker::new(1, 3);
+fn int8_residual_network_with_instance_norms_matches_the_reference() {
+    let (mut m, x) = GraphBuilder::new(1, 3);
     let xq = m.u8(x, 0.013, 113);
     let a = m.conv(xq, 1, 16, ConvAttrs::same(&[3, 3, 3]));
     let a = m.norm(a, 16);
@@ -247,12 +247,12 @@ fn a_residual_network_with_instance_norms() {
     let y = m.leaky(y);
     let y = m.u8(y, 0.03, 10);
     let y = m.conv(y, 16, 1, ConvAttrs::same(&[1, 1, 1]));
-    check("residual", &m.end(y), &[2, 1, 8, 12, 20], 2e-2);
+    check("residual", &m.finish(y), &[2, 1, 8, 12, 20], 2e-2);
 }
 
 #[test]
-fn group_norms_are_one_pass_too() {
-    let (mut m, x) = Maker::new(16, 3);
+fn int8_group_norms_match_the_reference() {
+    let (mut m, x) = GraphBuilder::new(16, 3);
     let x = m.u8(x, 0.013, 113);
     let y = m.conv(x, 16, 32, ConvAttrs::same(&[3, 3, 3]));
     let gamma: Vec<f32> = noise(41, 32).iter().map(|v| 1.0 + 0.3 * v).collect();
@@ -261,14 +261,14 @@ fn group_norms_are_one_pass_too() {
     let op = Op::GroupNormalization { groups: 4, epsilon: 1e-5 };
     let y = m.graph.push("groups", op, &[Some(y), Some(g), Some(b)]);
     let y = m.leaky(y);
-    check("group norm", &m.end(y), &[2, 16, 3, 7, 21], 2e-3);
+    check("group norm", &m.finish(y), &[2, 16, 3, 7, 21], 2e-3);
 }
 
-/// Static normalization: convolution, rectifier, bytes; pooling, nearest neighbour and concatenation on bytes; parts with
-/// other scales are translated.
+/// Without instance norms: convolution, ReLU, quantization; pooling, nearest-neighbour resize and concatenation on
+/// bytes, with parts of different scales.
 #[test]
-fn a_static_network_moves_bytes_only() {
-    let (mut m, x) = Maker::new(3, 3);
+fn int8_network_without_norms_matches_the_reference() {
+    let (mut m, x) = GraphBuilder::new(3, 3);
     let x = m.u8(x, 0.013, 113);
     let a = m.conv(x, 3, 16, ConvAttrs::same(&[3, 3, 3]));
     let a = m.leaky(a);
@@ -297,12 +297,12 @@ fn a_static_network_moves_bytes_only() {
     let y = m.u8(y, 0.02, 6);
     let y = m.conv(y, 16, 2, ConvAttrs::same(&[1, 1, 1]));
     let y = m.graph.push("sigmoid", Op::Activation(Activation::Sigmoid), &[Some(y)]);
-    check("static", &m.end(y), &[1, 3, 3, 8, 22], 2e-3);
+    check("static", &m.finish(y), &[1, 3, 3, 8, 22], 2e-3);
 }
 
 #[test]
-fn ranges_can_be_taken_at_run_time() {
-    let (mut m, x) = Maker::new(16, 3);
+fn dynamic_quantization_matches_the_reference() {
+    let (mut m, x) = GraphBuilder::new(16, 3);
     let mut now = x;
     for _ in 0..2 {
         let [q, s, z] = ["q", "s", "z"].map(|n| m.graph.add_value(n, None, None));
@@ -318,7 +318,7 @@ fn ranges_can_be_taken_at_run_time() {
         now = m.conv(real, 16, 16, ConvAttrs::same(&[3, 3, 3]));
         now = m.leaky(now);
     }
-    let graph = m.end(now);
+    let graph = m.finish(now);
     let x = input(&[2, 16, 3, 6, 18]);
     for isa in isas() {
         let far = distance(&graph, &x, isa, Precision::Int8);
@@ -327,7 +327,7 @@ fn ranges_can_be_taken_at_run_time() {
 }
 
 #[test]
-fn integers_of_a_model_of_floats_are_refused() {
+fn int8_is_refused_for_a_float_model() {
     let mut graph = Graph::new("floats");
     let x = graph.add_input(
         "x",
@@ -342,22 +342,22 @@ fn integers_of_a_model_of_floats_are_refused() {
     assert!(refused.unwrap().to_string().contains("cytoscope quantize"));
 }
 
-/// A file written by ONNX Runtime's quantizer, results by ONNX Runtime.
+/// A file written by ONNX Runtime's quantizer.
 #[test]
-fn a_file_of_onnx_runtime_runs_on_our_integers() {
+fn a_model_quantized_by_onnx_runtime_matches_the_reference() {
     let folder = std::env::var_os("CYTOSCOPE_BENCH_MODELS").map_or_else(
         || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/bench/models"),
         std::path::PathBuf::from,
     );
     let path = folder.join("M1t_qdq.onnx");
     if !path.is_file() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not there (set CYTOSCOPE_BENCH_MODELS)", path.display());
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist (set CYTOSCOPE_BENCH_MODELS)", path.display());
         return;
     }
     let graph = Graph::load(&path, &cytoscope_graph::GraphLimits::default()).unwrap();
     let x = input(&[1, 1, 16, 16, 32]);
     for isa in isas() {
-        // Half a step of rounding at many places, amplified by norms of small volumes.
+        // Rounding errors of half a step in many layers, amplified by norms over small volumes.
         let far = distance(&graph, &x, isa, Precision::Int8);
         assert!(far < 3e-2, "{isa}: {far:.2e}");
     }

@@ -1,5 +1,5 @@
-//! Graphs of 20,000 nodes compile: a pass that looks at all nodes for each of them would take minutes here. And what stops
-//! compiling and running.
+//! Graphs of 20,000 nodes compile quickly (a pass of quadratic time would take minutes), compiling can be interrupted,
+//! and the memory limit holds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_engine::{CompileOptions, Engine, EngineError};
@@ -12,7 +12,7 @@ use cytoscope_graph::{
 const NODES: usize = 20_000;
 const SHAPE: [usize; 4] = [1, 1, 2, 3];
 
-/// Builds graphs without looking for each name: it is known to be new.
+/// Builds graphs without checking that names are unused, which would take quadratic time.
 struct Large {
     graph: Graph,
     x: ValueId,
@@ -51,13 +51,13 @@ fn check(name: &str, graph: &Graph) {
     assert_eq!(got.len(), want.len());
     for (got, want) in got.iter().zip(&want) {
         for (g, w) in got.to_f64_vec().iter().zip(want.to_f64_vec()) {
-            assert!((g - w).abs() <= 1e-4 * w.abs().max(1.0), "{name}: {g} for {w}");
+            assert!((g - w).abs() <= 1e-4 * w.abs().max(1.0), "{name}: {g}, expected {w}");
         }
     }
 }
 
 #[test]
-fn chains() {
+fn long_chains_compile_and_run() {
     let mut large = Large::new();
     let mut y = large.x;
     for _ in 0..NODES {
@@ -76,7 +76,7 @@ fn chains() {
 }
 
 #[test]
-fn deep_residual_networks_with_norms() {
+fn deep_residual_networks_compile_and_run() {
     let mut large = Large::new();
     let [weight, vector] = large.parameters;
     let mut y = large.x;
@@ -94,7 +94,7 @@ fn deep_residual_networks_with_norms() {
 }
 
 #[test]
-fn wide_graphs() {
+fn wide_graphs_compile_and_run() {
     let mut large = Large::new();
     let x = large.x;
     let [weight, _] = large.parameters;
@@ -115,7 +115,7 @@ fn wide_graphs() {
 }
 
 #[test]
-fn compiling_is_stopped() {
+fn compiling_can_be_interrupted() {
     let mut large = Large::new();
     let y = large.act(large.x, Activation::Sigmoid);
     large.graph.outputs.push(y);
@@ -126,7 +126,7 @@ fn compiling_is_stopped() {
 }
 
 #[test]
-fn what_the_reference_executor_needs_is_refused_before_it_is_taken() {
+fn the_memory_limit_holds_for_the_reference_executor() {
     let mut large = Large::new();
     let repeats = large.graph.add_initializer("repeats", Tensor::vector(vec![1i64, 4096, 1, 1024]));
     let y = large.push(Op::Tile, &[Some(large.x), Some(repeats)]);

@@ -1,4 +1,4 @@
-//! Random networks on the engine, on the reference executor, and in ONNX Runtime.
+//! Random networks: the engine is compared with the reference executor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "common/agreement.rs"]
@@ -8,23 +8,24 @@ use agreement::{Form, disagreement, graph};
 use cytoscope_graph::builders::{RandomNetwork, random_bytes, random_network};
 use cytoscope_kernels::{Isa, IsaName};
 
-/// Networks that are drawn.
+/// Number of random networks.
 const NETWORKS: u64 = 2_000;
 
 fn network(seed: u64) -> RandomNetwork {
     random_network(&random_bytes(seed, 512)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
 }
 
-/// Instruction sets take turns: each sees every kind of network.
+/// Returns the instruction set for a seed; they alternate such that each runs every kind of network.
 fn isa(seed: u64) -> Isa {
     let all: Vec<Isa> = IsaName::ALL.into_iter().filter_map(Isa::available).collect();
     all[usize::try_from(seed).unwrap() / 3 % all.len()]
 }
 
-/// All, or those that `CYTOSCOPE_SEEDS` names: `17` or `2000..9000`.
+/// Returns all seeds, or those given by `CYTOSCOPE_SEEDS`, such as `17` or `2000..9000`.
 fn seeds() -> std::ops::Range<u64> {
     let Ok(asked) = std::env::var("CYTOSCOPE_SEEDS") else { return 0..NETWORKS };
-    let number = |text: &str| text.parse::<u64>().expect("CYTOSCOPE_SEEDS is a number or two with .. between");
+    let number =
+        |text: &str| text.parse::<u64>().expect("CYTOSCOPE_SEEDS must be a number or a range such as 2000..9000");
     match asked.split_once("..") {
         Some((first, end)) => number(first)..number(end),
         None => number(&asked)..number(&asked) + 1,

@@ -1,4 +1,5 @@
-//! One value as several operands, as several outputs, and as an operand that others read too: engine against reference executor.
+//! Values that are used several times: as several operands, as several outputs, or by several nodes. The engine is
+//! compared with the reference executor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_engine::{CompileOptions, Engine, Precision};
@@ -8,7 +9,7 @@ use cytoscope_graph::{
     Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId, reference,
 };
 
-/// Reproducible numbers in −1.5 to 1.5.
+/// Returns reproducible numbers between −1.5 and 1.5.
 fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -24,7 +25,7 @@ fn tensor(seed: u64, shape: &[usize]) -> Tensor {
     Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()
 }
 
-fn start(shape: &[usize]) -> (Graph, ValueId) {
+fn new_graph(shape: &[usize]) -> (Graph, ValueId) {
     let mut graph = Graph::new("operands");
     let x = graph.add_input("x", ElementType::F32, shape.iter().map(|n| Dim::Fixed(*n)).collect());
     (graph, x)
@@ -48,7 +49,7 @@ fn binary(graph: &mut Graph, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
     graph.push("binary", Op::Binary(op), &[Some(a), Some(b)])
 }
 
-/// Quantize and dequantize to unsigned bytes.
+/// Adds a quantize and a dequantize node, to unsigned bytes.
 fn bytes(graph: &mut Graph, x: ValueId, scale: f32, zero: u8) -> ValueId {
     let s = Some(graph.add_initializer("s", Tensor::scalar(scale)));
     let z = Some(graph.add_initializer("z", Tensor::scalar(zero)));
@@ -57,7 +58,7 @@ fn bytes(graph: &mut Graph, x: ValueId, scale: f32, zero: u8) -> ValueId {
     graph.push("dq", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[Some(q), s, z])
 }
 
-/// A convolution whose weights are stored as signed bytes.
+/// Adds a convolution whose weights are stored as signed bytes.
 fn conv_of_bytes(graph: &mut Graph, x: ValueId, ci: usize, co: usize) -> ValueId {
     let values: Vec<i8> = noise((ci + co) as u64, co * ci * 9).iter().map(|v| (v * 80.0) as i8).collect();
     let w = Some(graph.add_initializer("w8", Tensor::new([co, ci, 3, 3], values).unwrap()));
@@ -66,8 +67,8 @@ fn conv_of_bytes(graph: &mut Graph, x: ValueId, ci: usize, co: usize) -> ValueId
     graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(x), Some(w)])
 }
 
-/// Runs a graph with one input on the engine and on the reference executor: every output agrees, twice in a row.
-fn check(name: &str, mut graph: Graph, outputs: &[ValueId], precision: Precision, most: f64) {
+/// Checks that every output of the engine agrees with the reference executor, in two consecutive runs.
+fn check(name: &str, mut graph: Graph, outputs: &[ValueId], precision: Precision, tolerance: f64) {
     graph.outputs = outputs.to_vec();
     graph.validate().unwrap();
     let shape = graph.value(graph.inputs[0]).fixed_shape().unwrap();
@@ -83,7 +84,7 @@ fn check(name: &str, mut graph: Graph, outputs: &[ValueId], precision: Precision
             let (g, w) = (g.to_f64_vec(), w.to_f64_vec());
             let range = w.iter().fold(1e-6f64, |m, v| m.max(v.abs()));
             let far = g.iter().zip(&w).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / range;
-            assert!(far <= most, "{name}, {precision}: output {index} is off by {far:.1e} of its range");
+            assert!(far <= tolerance, "{name}, {precision}: output {index} differs by {far:.1e} of its range");
         }
     }
 }
@@ -93,15 +94,15 @@ fn check_float(name: &str, graph: Graph, outputs: &[ValueId]) {
 }
 
 #[test]
-fn one_value_is_every_part_of_a_concatenation() {
+fn a_value_can_be_every_part_of_a_concatenation() {
     for channels in [1, 2, 3, 16, 32] {
         for spatial in [&[5, 6][..], &[3, 5, 6]] {
             let shape = [&[2, channels][..], spatial].concat();
-            let (mut graph, x) = start(&shape);
+            let (mut graph, x) = new_graph(&shape);
             let y = concat(&mut graph, &[x, x, x]);
             check_float("grey to RGB", graph, &[y]);
         }
-        let (mut graph, x) = start(&[2, 1, 5, 6]);
+        let (mut graph, x) = new_graph(&[2, 1, 5, 6]);
         let a = conv(&mut graph, x, 1, channels);
         let y = concat(&mut graph, &[a, a, a]);
         check_float("a convolution thrice", graph.clone(), &[y]);
@@ -114,9 +115,9 @@ fn one_value_is_every_part_of_a_concatenation() {
 }
 
 #[test]
-fn some_parts_of_a_concatenation_are_equal() {
+fn a_value_can_be_several_parts_of_a_concatenation() {
     for channels in [1, 3, 16] {
-        let (mut graph, x) = start(&[1, 1, 5, 6]);
+        let (mut graph, x) = new_graph(&[1, 1, 5, 6]);
         let a = conv(&mut graph, x, 1, channels);
         let b = act(&mut graph, a, Activation::Sigmoid);
         let y = concat(&mut graph, &[a, b, a, b, b]);
@@ -126,9 +127,9 @@ fn some_parts_of_a_concatenation_are_equal() {
 }
 
 #[test]
-fn a_part_of_a_part_is_a_part_again() {
+fn a_value_can_be_part_of_nested_concatenations() {
     for channels in [1, 16] {
-        let (mut graph, x) = start(&[1, 1, 5, 6]);
+        let (mut graph, x) = new_graph(&[1, 1, 5, 6]);
         let a = conv(&mut graph, x, 1, channels);
         let b = act(&mut graph, a, Activation::Sigmoid);
         let inner = concat(&mut graph, &[a, b]);
@@ -141,9 +142,9 @@ fn a_part_of_a_part_is_a_part_again() {
 }
 
 #[test]
-fn a_part_is_read_after_the_concatenation_was_overwritten() {
+fn a_part_can_be_read_after_its_concatenation_was_overwritten() {
     for channels in [1, 16] {
-        let (mut graph, x) = start(&[1, 1, 5, 6]);
+        let (mut graph, x) = new_graph(&[1, 1, 5, 6]);
         let a = conv(&mut graph, x, 1, channels);
         let b = act(&mut graph, a, Activation::Sigmoid);
         let both = concat(&mut graph, &[a, b]);
@@ -157,17 +158,17 @@ fn a_part_is_read_after_the_concatenation_was_overwritten() {
 }
 
 #[test]
-fn both_operands_are_one_value() {
+fn a_value_can_be_both_operands() {
     for channels in [1, 16] {
         for op in [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::Div, BinaryOp::Max, BinaryOp::Min] {
-            let (mut graph, x) = start(&[1, 1, 5, 6]);
+            let (mut graph, x) = new_graph(&[1, 1, 5, 6]);
             let a = conv(&mut graph, x, 1, channels);
             let y = binary(&mut graph, op, a, a);
             check_float("x with itself", graph.clone(), &[y]);
             let y = act(&mut graph, y, Activation::Relu);
             check_float("x with itself, and x", graph, &[y, a]);
         }
-        let (mut graph, x) = start(&[1, 16, 5, 6]);
+        let (mut graph, x) = new_graph(&[1, 16, 5, 6]);
         let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; 16]));
         let shift = graph.add_initializer("h", Tensor::vector(vec![0.5f32; 16]));
         let a = conv(&mut graph, x, 16, 16);
@@ -181,8 +182,8 @@ fn both_operands_are_one_value() {
 }
 
 #[test]
-fn outputs_are_inputs_constants_and_each_other() {
-    let (mut graph, x) = start(&[1, 16, 5, 6]);
+fn inputs_constants_and_repeated_values_can_be_outputs() {
+    let (mut graph, x) = new_graph(&[1, 16, 5, 6]);
     let a = conv(&mut graph, x, 16, 16);
     let y = act(&mut graph, a, Activation::Relu);
     let c = graph.add_initializer("c", tensor(3, &[2, 2]));
@@ -193,9 +194,9 @@ fn outputs_are_inputs_constants_and_each_other() {
 }
 
 #[test]
-fn bytes_are_several_parts_and_read_by_several() {
+fn quantized_values_can_be_used_several_times() {
     for (channels, scale, zero) in [(16, 0.02, 120), (16, 0.03, 100), (1, 0.02, 120), (3, 0.03, 100)] {
-        let (mut graph, x) = start(&[2, channels, 5, 6]);
+        let (mut graph, x) = new_graph(&[2, channels, 5, 6]);
         let a = bytes(&mut graph, x, 0.02, 120);
         let twice = concat(&mut graph, &[a, a]);
         let twice = bytes(&mut graph, twice, scale, zero);
@@ -212,8 +213,8 @@ fn bytes_are_several_parts_and_read_by_several() {
 }
 
 #[test]
-fn a_table_of_bytes_leaves_what_others_read() {
-    let (mut graph, x) = start(&[1, 16, 5, 6]);
+fn in_place_tables_keep_values_that_are_read_later() {
+    let (mut graph, x) = new_graph(&[1, 16, 5, 6]);
     let a = bytes(&mut graph, x, 0.02, 120);
     let r = act(&mut graph, a, Activation::Sigmoid);
     let r = bytes(&mut graph, r, 0.01, 3);
@@ -225,7 +226,7 @@ fn a_table_of_bytes_leaves_what_others_read() {
 }
 
 #[test]
-fn a_pool_and_a_concatenation_share_bytes() {
+fn a_pool_and_a_concatenation_can_read_the_same_bytes() {
     let pool = PoolAttrs {
         kernel: vec![3, 3],
         strides: vec![1, 1],
@@ -236,7 +237,7 @@ fn a_pool_and_a_concatenation_share_bytes() {
         column_major_indices: false,
     };
     for channels in [1, 16] {
-        let (mut graph, x) = start(&[1, channels, 5, 6]);
+        let (mut graph, x) = new_graph(&[1, channels, 5, 6]);
         let a = bytes(&mut graph, x, 0.02, 120);
         let p = graph.push("pool", Op::MaxPool(pool.clone()), &[Some(a)]);
         let p = bytes(&mut graph, p, 0.02, 120);
@@ -248,7 +249,7 @@ fn a_pool_and_a_concatenation_share_bytes() {
 }
 
 #[test]
-fn resizes_read_the_voxels_that_the_reference_executor_reads() {
+fn resizes_select_the_same_voxels_as_the_reference_executor() {
     let coordinates = [
         CoordinateMode::HalfPixel,
         CoordinateMode::PytorchHalfPixel,
@@ -260,8 +261,8 @@ fn resizes_read_the_voxels_that_the_reference_executor_reads() {
         [NearestMode::RoundPreferFloor, NearestMode::RoundPreferCeil, NearestMode::Floor, NearestMode::Ceil];
     let policies = [AspectPolicy::Stretch, AspectPolicy::NotLarger, AspectPolicy::NotSmaller];
     for (from, to) in [2usize, 3, 7, 9].into_iter().flat_map(|from| (1..14i64).map(move |to| (from, to))) {
-        // Many positions lie half-way between two voxels; each result takes all roundings of one geometry.
-        let (mut graph, x) = start(&[1, 1, from, 5]);
+        // Many positions lie half-way between two voxels; the outputs cover all rounding modes of one geometry.
+        let (mut graph, x) = new_graph(&[1, 1, from, 5]);
         let a = conv(&mut graph, x, 1, 16);
         let mut outputs = Vec::new();
         for ((coordinates, nearest), policy) in
@@ -280,9 +281,9 @@ fn resizes_read_the_voxels_that_the_reference_executor_reads() {
 }
 
 #[test]
-fn bytes_of_few_channels_are_read_as_floats_where_a_convolution_needs_them() {
+fn a_float_convolution_can_read_quantized_values_of_few_channels() {
     for channels in [1, 3] {
-        let (mut graph, x) = start(&[2, channels, 5, 6]);
+        let (mut graph, x) = new_graph(&[2, channels, 5, 6]);
         let [q, s, z] = ["q", "s", "z"].map(|n| graph.add_value(n, None, None));
         graph.nodes.push(Node {
             name: "range".into(),
@@ -293,7 +294,7 @@ fn bytes_of_few_channels_are_read_as_floats_where_a_convolution_needs_them() {
         let dq = Op::DequantizeLinear { axis: 1, block_size: 0 };
         let real = graph.push("real", dq, &[Some(q), Some(s), Some(z)]);
         let a = conv_of_bytes(&mut graph, real, channels, 16);
-        // No kernel on bytes ends in this function of its sums.
+        // No int8 kernel has Softplus in its epilogue.
         let b = conv_of_bytes(&mut graph, real, channels, 32);
         let b = act(&mut graph, b, Activation::Softplus);
         check("two convolutions", graph, &[a, b], Precision::Int8, 1e-4);
@@ -301,9 +302,9 @@ fn bytes_of_few_channels_are_read_as_floats_where_a_convolution_needs_them() {
 }
 
 #[test]
-fn a_norm_of_one_voxel_is_its_shift() {
+fn a_norm_of_few_voxels_matches_the_reference() {
     for spatial in [[1, 1], [1, 2]] {
-        let (mut graph, x) = start(&[1, 16, spatial[0], spatial[1]]);
+        let (mut graph, x) = new_graph(&[1, 16, spatial[0], spatial[1]]);
         let a = bytes(&mut graph, x, 0.02, 120);
         let a = conv_of_bytes(&mut graph, a, 16, 16);
         let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; 16]));
@@ -315,10 +316,10 @@ fn a_norm_of_one_voxel_is_its_shift() {
 }
 
 #[test]
-fn an_average_of_nothing_is_zero() {
-    // Dilated windows that leave out the one voxel between their taps; ONNX Runtime makes 0 of them.
+fn the_average_of_an_empty_window_is_zero() {
+    // Dilated windows that skip the only voxel between their taps; ONNX Runtime returns 0 for them.
     for channels in [1, 16] {
-        let (mut graph, x) = start(&[1, channels, 3, 1]);
+        let (mut graph, x) = new_graph(&[1, channels, 3, 1]);
         let a = conv(&mut graph, x, channels, channels);
         let pool = PoolAttrs {
             kernel: vec![2, 2],

@@ -1,4 +1,4 @@
-//! Training steps on our kernels, against the reference executor.
+//! Training steps on the CPU kernels, compared with the reference executor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_engine::{CompileOptions, Engine};
@@ -22,12 +22,12 @@ fn noise(seed: u64, n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// A stack, a target of 0 and 1, a weight, and the network's own parameters.
-fn inputs(net: &Graph, made: &GradientGraph) -> Vec<Tensor> {
-    let count = made.graph.inputs.len() - made.parameters.len();
+/// Returns an image, a target of 0 and 1, a weight map, and the network's initial parameters.
+fn inputs(net: &Graph, gradient_step: &GradientGraph) -> Vec<Tensor> {
+    let count = gradient_step.graph.inputs.len() - gradient_step.parameters.len();
     let mut all = Vec::new();
-    for (i, id) in made.graph.inputs.iter().take(count).enumerate() {
-        let shape = made.graph.value(*id).fixed_shape().unwrap();
+    for (i, id) in gradient_step.graph.inputs.iter().take(count).enumerate() {
+        let shape = gradient_step.graph.value(*id).fixed_shape().unwrap();
         let mut values = noise(i as u64 + 1, shape.iter().product());
         match i {
             1 => values.iter_mut().for_each(|v| *v = f32::from(u8::from(*v > 0.2))),
@@ -36,7 +36,7 @@ fn inputs(net: &Graph, made: &GradientGraph) -> Vec<Tensor> {
         }
         all.push(Tensor::new(shape, values).unwrap());
     }
-    all.extend(made.values(net).unwrap());
+    all.extend(gradient_step.values(net).unwrap());
     all
 }
 
@@ -63,7 +63,8 @@ fn networks() -> Vec<(&'static str, Graph, Vec<usize>)> {
     ]
 }
 
-/// One value as several parts of a concatenation, as a part of two, as both operands of a sum, and sliced twice alike.
+/// A network that uses a value as several parts of a concatenation, as part of two concatenations, as both operands of
+/// a sum, and in two equal slices.
 fn repeated() -> Graph {
     use cytoscope_graph::{BinaryOp, ConvAttrs, Dim, ElementType, Op};
     let mut graph = Graph::new("repeated");
@@ -93,7 +94,7 @@ fn repeated() -> Graph {
     graph
 }
 
-/// Pools instead of strides, as many networks made elsewhere have them.
+/// A network with pooling layers instead of strided convolutions.
 fn pooled() -> Graph {
     use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op, Padding, PoolAttrs, ResizeAttrs, ResizeMode};
     let mut graph = Graph::new("pooled");
@@ -133,82 +134,91 @@ fn pooled() -> Graph {
     graph
 }
 
-fn made(net: &Graph, shape: &[usize]) -> (Graph, GradientGraph) {
+fn gradient_step(net: &Graph, shape: &[usize]) -> (Graph, GradientGraph) {
     let net = prepare(net).unwrap();
     let channels = if net.name == "unet3d" { 2 } else { 1 };
     let options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, channels));
-    let made = gradient_graph(&net, &[shape.to_vec()], &options).unwrap();
-    (net, made)
+    let gradient_step = gradient_graph(&net, &[shape.to_vec()], &options).unwrap();
+    (net, gradient_step)
 }
 
-fn run(isa: Isa, threads: usize, made: &GradientGraph, inputs: &[Tensor]) -> Vec<Tensor> {
+fn run(isa: Isa, threads: usize, gradient_step: &GradientGraph, inputs: &[Tensor]) -> Vec<Tensor> {
     let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
     let options = CompileOptions { threads, ..CompileOptions::default() };
-    let mut session = CpuEngine::with_isa(isa).compile(&made.graph, &shapes, &options).unwrap();
+    let mut session = CpuEngine::with_isa(isa).compile(&gradient_step.graph, &shapes, &options).unwrap();
     let first = session.run(inputs).unwrap();
-    // A second run must not see what the first one left behind.
+    // The second run must not depend on what the first one left in memory.
     let second = session.run(inputs).unwrap();
     assert_eq!(first, second);
     first
 }
 
 #[test]
-fn gradients_are_those_of_the_reference_on_every_instruction_set() {
+fn gradients_match_the_reference_on_every_instruction_set() {
     for (name, net, shape) in networks().into_iter().chain([("repeated", repeated(), vec![2, 1, 3, 6, 8])]) {
-        let (net, made) = made(&net, &shape);
-        let inputs = inputs(&net, &made);
-        let named: Vec<(String, Tensor)> =
-            made.graph.inputs.iter().map(|id| made.graph.value(*id).name.clone()).zip(inputs.iter().cloned()).collect();
-        let want = reference::run(&made.graph, &named).unwrap();
+        let (net, gradient_step) = gradient_step(&net, &shape);
+        let inputs = inputs(&net, &gradient_step);
+        let named: Vec<(String, Tensor)> = gradient_step
+            .graph
+            .inputs
+            .iter()
+            .map(|id| gradient_step.graph.value(*id).name.clone())
+            .zip(inputs.iter().cloned())
+            .collect();
+        let want = reference::run(&gradient_step.graph, &named).unwrap();
         for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
-            let got = run(isa, 2, &made, &inputs);
+            let got = run(isa, 2, &gradient_step, &inputs);
             assert_eq!(got.len(), want.len());
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
                 assert_eq!(got.shape(), want.shape());
                 let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
                 let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
-                let off = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
-                let what = i.checked_sub(1).and_then(|i| made.parameters.get(i)).map_or("other", |p| p.name.as_str());
-                assert!(off <= 2e-3 * norm.max(1e-4), "{name}, {isa}, output {i} ({what}): off by {off} of {norm}");
+                let error = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+                let what =
+                    i.checked_sub(1).and_then(|i| gradient_step.parameters.get(i)).map_or("other", |p| p.name.as_str());
+                assert!(
+                    error <= 2e-3 * norm.max(1e-4),
+                    "{name}, {isa}, output {i} ({what}): differs by {error} of {norm}"
+                );
             }
         }
     }
 }
 
 #[test]
-fn steps_are_the_same_bit_by_bit_whatever_the_number_of_threads() {
+fn steps_are_bit_identical_for_any_number_of_threads() {
     let (_, net, shape) = networks().swap_remove(0);
-    let (net, made) = made(&net, &shape);
-    let inputs = inputs(&net, &made);
-    let one = run(Isa::detect(), 1, &made, &inputs);
+    let (net, gradient_step) = gradient_step(&net, &shape);
+    let inputs = inputs(&net, &gradient_step);
+    let one = run(Isa::detect(), 1, &gradient_step, &inputs);
     for threads in [2, 3] {
-        assert!(one == run(Isa::detect(), threads, &made, &inputs), "{threads} threads");
+        assert!(one == run(Isa::detect(), threads, &gradient_step, &inputs), "{threads} threads");
     }
 }
 
 #[test]
-fn only_the_loss_is_left_to_the_reference_executor() {
+fn training_networks_need_no_fallbacks() {
     for (name, net, shape) in networks() {
         if name == "odd channels" {
             continue;
         }
-        let (net, made) = made(&net, &shape);
-        let shapes: Vec<Vec<usize>> = inputs(&net, &made).iter().map(|t| t.shape().to_vec()).collect();
-        let session = CpuEngine::new().compile(&made.graph, &shapes, &CompileOptions::default()).unwrap();
+        let (net, gradient_step) = gradient_step(&net, &shape);
+        let shapes: Vec<Vec<usize>> = inputs(&net, &gradient_step).iter().map(|t| t.shape().to_vec()).collect();
+        let session = CpuEngine::new().compile(&gradient_step.graph, &shapes, &CompileOptions::default()).unwrap();
         assert!(session.report().fallbacks.is_empty(), "{name}: {:?}", session.report().fallbacks);
     }
 }
 
 #[test]
-fn optimizers_agree_with_the_reference() {
-    let (net, made) = made(&networks()[0].1, &[1, 1, 4, 8, 8]);
-    let values = made.values(&net).unwrap();
+fn optimizers_match_the_reference() {
+    let (net, gradient_step) = gradient_step(&networks()[0].1, &[1, 1, 4, 8, 8]);
+    let values = gradient_step.values(&net).unwrap();
     for optimizer in [
         Optimizer::default(),
         Optimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.01 },
         Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
     ] {
-        let update = update_graph(&made.parameters, optimizer);
+        let update = update_graph(&gradient_step.parameters, optimizer);
         let hyper = Hyper { rate: 1e-2, step: 3, scale: 0.5, limit: 1.0 };
         let mut inputs = vec![Tensor::vector(hyper.to_vec())];
         let copies = if update.has_second { 4 } else { 3 };
@@ -228,15 +238,15 @@ fn optimizers_agree_with_the_reference() {
         let mut session = CpuEngine::new().compile(&update.graph, &shapes, &CompileOptions::default()).unwrap();
         assert!(session.report().fallbacks.is_empty(), "{:?}", session.report().fallbacks);
         for (got, want) in session.run(&inputs).unwrap().iter().zip(&want) {
-            let off = got.to_f64_vec().iter().zip(want.to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(off < 1e-4, "{optimizer:?}: {off}");
+            let error = got.to_f64_vec().iter().zip(want.to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(error < 1e-4, "{optimizer:?}: {error}");
         }
     }
 }
 
-/// Two convolutions that read rounded values, as a quantized network is taught. Scales are powers of two, so that sums are exact in
-/// any order and no value rounds another way.
-fn rounded() -> Graph {
+/// Two convolutions on fake-quantized values, as in quantization-aware training. Scales are powers of two, so that sums
+/// are exact in any order and no value is rounded differently.
+fn fake_quantized() -> Graph {
     use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op};
     let mut graph = Graph::new("rounded");
     let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
@@ -259,27 +269,32 @@ fn rounded() -> Graph {
 }
 
 #[test]
-fn rounded_networks_have_the_gradients_of_the_reference() {
-    let (net, shape) = (rounded(), vec![2, 1, 4, 6, 8]);
+fn fake_quantized_networks_match_the_reference() {
+    let (net, shape) = (fake_quantized(), vec![2, 1, 4, 6, 8]);
     let options = StepOptions::new(Loss::single(LossKind::MeanSquared, 1));
-    let made = gradient_graph(&net, &[shape], &options).unwrap();
-    assert_eq!(made.parameters.len(), 2, "weights are taught through their rounding");
-    let inputs = inputs(&net, &made);
-    let named: Vec<(String, Tensor)> =
-        made.graph.inputs.iter().map(|id| made.graph.value(*id).name.clone()).zip(inputs.iter().cloned()).collect();
-    let want = reference::run(&made.graph, &named).unwrap();
+    let gradient_step = gradient_graph(&net, &[shape], &options).unwrap();
+    assert_eq!(gradient_step.parameters.len(), 2, "weights are trained through their rounding");
+    let inputs = inputs(&net, &gradient_step);
+    let named: Vec<(String, Tensor)> = gradient_step
+        .graph
+        .inputs
+        .iter()
+        .map(|id| gradient_step.graph.value(*id).name.clone())
+        .zip(inputs.iter().cloned())
+        .collect();
+    let want = reference::run(&gradient_step.graph, &named).unwrap();
     for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
-        for (i, (got, want)) in run(isa, 2, &made, &inputs).iter().zip(&want).enumerate() {
+        for (i, (got, want)) in run(isa, 2, &gradient_step, &inputs).iter().zip(&want).enumerate() {
             let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
             let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
-            let off = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
-            assert!(norm > 0.0 && off <= 1e-4 * norm, "{isa}, output {i}: off by {off} of {norm}");
+            let error = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+            assert!(norm > 0.0 && error <= 1e-4 * norm, "{isa}, output {i}: differs by {error} of {norm}");
         }
     }
 }
 
-/// Two convolutions with a rectifier between them that has a slope for each channel.
-fn sloped() -> Graph {
+/// Two convolutions with a PReLU between them that has one slope per channel.
+fn prelu_network() -> Graph {
     use cytoscope_graph::{ConvAttrs, Dim, ElementType, Op};
     let mut graph = Graph::new("sloped");
     let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
@@ -298,33 +313,33 @@ fn sloped() -> Graph {
 }
 
 #[test]
-fn slopes_are_taught_with_some_help_of_the_reference_executor() {
-    let (net, made) = made(&sloped(), &[2, 1, 4, 6, 8]);
-    assert_eq!(made.parameters.len(), 3);
-    let inputs = inputs(&net, &made);
+fn per_channel_prelu_slopes_are_trainable() {
+    let (net, gradient_step) = gradient_step(&prelu_network(), &[2, 1, 4, 6, 8]);
+    assert_eq!(gradient_step.parameters.len(), 3);
+    let inputs = inputs(&net, &gradient_step);
     let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
-    let session = CpuEngine::new().compile(&made.graph, &shapes, &CompileOptions::default()).unwrap();
-    let left = &session.report().fallbacks;
+    let session = CpuEngine::new().compile(&gradient_step.graph, &shapes, &CompileOptions::default()).unwrap();
+    let fallbacks = &session.report().fallbacks;
     let known = ["PRelu", "Mul", "ReduceSum", "Reshape"];
-    assert!(left.iter().all(|f| known.contains(&f.op.as_str())), "{left:?}");
-    let names = made.graph.inputs.iter().map(|id| made.graph.value(*id).name.clone());
+    assert!(fallbacks.iter().all(|f| known.contains(&f.op.as_str())), "{fallbacks:?}");
+    let names = gradient_step.graph.inputs.iter().map(|id| gradient_step.graph.value(*id).name.clone());
     let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
-    let want = reference::run(&made.graph, &named).unwrap();
+    let want = reference::run(&gradient_step.graph, &named).unwrap();
     for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
-        for (i, (got, want)) in run(isa, 2, &made, &inputs).iter().zip(&want).enumerate() {
+        for (i, (got, want)) in run(isa, 2, &gradient_step, &inputs).iter().zip(&want).enumerate() {
             assert_eq!(got.shape(), want.shape());
             let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
             let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
-            let off = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
-            assert!(norm > 0.0 && off <= 2e-3 * norm, "{isa}, output {i}: off by {off} of {norm}");
+            let error = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+            assert!(norm > 0.0 && error <= 2e-3 * norm, "{isa}, output {i}: differs by {error} of {norm}");
         }
     }
 }
 
 #[test]
-fn steps_that_compute_again_hold_less_and_give_the_same_bits() {
+fn recomputation_saves_memory_and_is_bit_identical() {
     for (name, net, shape) in networks().into_iter().filter(|(name, ..)| *name != "odd channels") {
-        let (net, whole) = made(&net, &shape);
+        let (net, whole) = gradient_step(&net, &shape);
         let channels = if net.name == "unet3d" { 2 } else { 1 };
         let inputs = inputs(&net, &whole);
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
@@ -334,15 +349,15 @@ fn steps_that_compute_again_hold_less_and_give_the_same_bits() {
         let mut options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, channels));
         options.memory_budget_bytes = Some(u64::MAX);
         assert!(gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap().recomputed.is_none(), "{name}");
-        // As little as can be.
+        // The smallest possible memory.
         options.memory_budget_bytes = Some(1);
-        let lean = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
-        let report = lean.recomputed.unwrap();
+        let recomputing = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
+        let report = recomputing.recomputed.unwrap();
         assert!(report.bytes_after < report.bytes_before && report.nodes > 0, "{name}: {report:?}");
-        let (mut much, mut little) = (compile(&whole), compile(&lean));
+        let (mut much, mut little) = (compile(&whole), compile(&recomputing));
         let held = (much.report().arena_bytes, little.report().arena_bytes);
         assert!(held.1 < held.0, "{name}: {held:?}, {report:?}");
-        assert_eq!(much.report().macs + report.macs_again, little.report().macs, "{name}");
+        assert_eq!(much.report().macs + report.recomputed_macs, little.report().macs, "{name}");
         assert!(little.report().fallbacks.is_empty(), "{name}: {:?}", little.report().fallbacks);
         assert!(much.run(&inputs).unwrap() == little.run(&inputs).unwrap(), "{name}");
         println!("{name}: arena {} KiB instead of {}, {report:?}", held.1 >> 10, held.0 >> 10);

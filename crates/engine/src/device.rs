@@ -1,18 +1,18 @@
-//! Devices and precisions by name.
+//! Devices and precisions, and their names.
 
 use crate::EngineError;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Where a model runs.
+/// Identifies a device that models run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceId {
-    /// An NVIDIA GPU by its index.
+    /// An NVIDIA GPU by its CUDA index.
     Cuda(usize),
     /// A GPU (or software device) of Vulkan, Metal or DX12 by its index.
     Wgpu(usize),
-    /// This machine's processor.
+    /// The CPU.
     Cpu,
 }
 
@@ -58,13 +58,13 @@ impl From<DeviceId> for String {
     }
 }
 
-/// What a caller asks for: a device, or the fastest.
+/// A requested device, or the request to choose one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceRequest {
-    /// The fastest by a measured run.
+    /// The device on which a short run of the model is fastest.
     #[default]
     Auto,
-    /// This one.
+    /// A specific device.
     Device(DeviceId),
 }
 
@@ -91,18 +91,18 @@ impl fmt::Display for DeviceRequest {
 pub enum Precision {
     /// 32-bit float.
     F32,
-    /// 32-bit storage, products rounded to 10 mantissa bits (NVIDIA tensor cores).
+    /// 32-bit storage, factors rounded to 10 mantissa bits (NVIDIA tensor cores).
     Tf32,
     /// 16-bit float.
     F16,
-    /// 16-bit float with 32-bit range.
+    /// 16-bit float with the exponent range of a 32-bit float.
     Bf16,
-    /// 8-bit integers with 32-bit sums.
+    /// 8-bit integers with 32-bit accumulation.
     Int8,
 }
 
 impl Precision {
-    /// Its name on the command line.
+    /// Returns the name used on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
@@ -134,19 +134,19 @@ impl FromStr for Precision {
 /// A device of this machine, usable or not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its id.
+    /// Identifier, such as `cuda:0`.
     pub id: DeviceId,
-    /// What its maker calls it.
+    /// Product name, as the driver reports it.
     pub name: String,
-    /// Its memory, where known.
+    /// Total memory, if known.
     pub memory_bytes: Option<u64>,
     /// Whether models can run on it.
     pub usable: bool,
-    /// Why it can be used, or why not and what would help.
+    /// Why the device is usable, or why not and how to fix that.
     pub reason: String,
-    /// Precisions it computes in.
+    /// Supported precisions.
     pub precisions: Vec<Precision>,
-    /// Driver and version, or instruction set: part of what a measurement holds for.
+    /// Driver and version, or the CPU's instruction set; part of the key of cached measurements.
     #[serde(default)]
     pub driver: String,
 }

@@ -1,64 +1,64 @@
-//! What an engine answers when it cannot.
+//! The errors of compiling and running a model.
 
 use crate::DeviceId;
 use cytoscope_graph::GraphError;
 
-/// A model that could not be compiled or run.
+/// A failure to compile or run a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// An operator this engine does not run: the model goes to another engine.
-    #[error("the {engine} engine does not run {op} (node \"{node}\"): take another device for this model")]
+    /// The engine does not support an operator; the caller may use another engine.
+    #[error("the {engine} engine does not support {op} (node \"{node}\"): choose another device for this model")]
     UnsupportedOp {
-        /// The engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// The operator and what about it is not supported.
+        /// The operator, and which of its features is not supported.
         op: String,
-        /// The node's name.
+        /// Name of the node in the model.
         node: String,
     },
-    /// A precision this engine does not compute in.
-    #[error("the {engine} engine does not compute in {precision}: it has {has}")]
+    /// The engine does not support the requested precision.
+    #[error("the {engine} engine does not support {precision}; supported: {has}")]
     UnsupportedPrecision {
-        /// The engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// Precision asked for.
+        /// The requested precision.
         precision: String,
-        /// Precisions it has.
+        /// The supported precisions, as text.
         has: String,
     },
-    /// Integers asked of a model that has none.
+    /// Int8 was requested for a model that is not quantized.
     #[error(
-        "int8 was asked for, but the model is not quantized for the {engine} engine: it has no convolution between \
-         QuantizeLinear and DequantizeLinear nodes; make a quantized model with `cytoscope quantize`, or take f32"
+        "int8 was requested, but the model is not quantized for the {engine} engine: it has no convolution between \
+         QuantizeLinear and DequantizeLinear nodes; quantize the model with `cytoscope quantize`, or choose f32"
     )]
     NotQuantized {
-        /// The engine.
+        /// Name of the engine.
         engine: &'static str,
     },
-    /// The model itself is at fault, or does not fit its inputs.
+    /// The model is invalid or does not fit its inputs.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// An input the session was not compiled for.
+    /// An input has another type, shape or count than the session was compiled for.
     #[error("input \"{name}\": expected {expected}, got {got}")]
     Input {
         /// Name of the input.
         name: String,
-        /// What it takes.
+        /// The expected type and shape.
         expected: String,
-        /// What it got.
+        /// The type and shape that were passed.
         got: String,
     },
-    /// More memory than there is.
+    /// The session needs more memory than is available.
     #[error(
-        "{device} has too little memory: this needs {needed_bytes} bytes, {available_bytes} can be had; take smaller tiles"
+        "not enough memory on {device}: {needed_bytes} bytes needed, {available_bytes} available; use smaller tiles"
     )]
     OutOfMemory {
         /// The device.
         device: DeviceId,
-        /// Bytes needed.
+        /// Bytes that the session needs.
         needed_bytes: u64,
-        /// Bytes to be had.
+        /// Bytes that are free, or that the budget allows.
         available_bytes: u64,
     },
     /// The device or its driver failed.
@@ -66,35 +66,35 @@ pub enum EngineError {
     Device {
         /// The device.
         device: DeviceId,
-        /// What it or its driver said.
+        /// The message of the device or its driver.
         reason: String,
     },
-    /// A device that is not there, or that models cannot run on.
+    /// The device does not exist, or cannot run models.
     #[error("{device} cannot be used: {reason}")]
     Unavailable {
-        /// The device asked for.
+        /// The requested device.
         device: DeviceId,
-        /// Why not, and what there is.
+        /// Why it cannot be used, and which devices exist.
         reason: String,
     },
-    /// A text that names no device.
-    #[error("\"{text}\" names no device: expected auto, cpu, cuda[:i] or wgpu[:i]")]
+    /// The text is not the name of a device.
+    #[error("unknown device \"{text}\": expected auto, cpu, cuda[:i] or wgpu[:i]")]
     BadDevice {
-        /// The text.
+        /// The text that was parsed.
         text: String,
     },
-    /// A text that names no precision.
-    #[error("\"{text}\" is no precision: expected auto, f32, tf32, f16, bf16 or int8")]
+    /// The text is not the name of a precision.
+    #[error("unknown precision \"{text}\": expected auto, f32, tf32, f16, bf16 or int8")]
     BadPrecision {
-        /// The text.
+        /// The text that was parsed.
         text: String,
     },
-    /// Kernels refused their buffers: a fault of ours.
-    #[error("internal fault in {place}: {reason}; please report it")]
+    /// A kernel rejected its buffers: a bug in an engine.
+    #[error("internal error in {place}: {reason}; please report this bug")]
     Internal {
-        /// Where.
+        /// Step or module that failed.
         place: String,
-        /// What did not fit.
+        /// What was inconsistent.
         reason: String,
     },
 }

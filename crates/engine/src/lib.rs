@@ -1,10 +1,10 @@
-//! What every engine promises, whatever it computes on.
+//! The interface that every engine implements, for any device.
 //!
-//! This room owns the [`Engine`] and [`Session`] traits, [`Device`] and [`Precision`], and [`select`]: the choice of a device by a
-//! short measured run of the real model, remembered per model, device and driver. It computes nothing itself.
+//! The crate owns the [`Engine`] and [`Session`] traits, [`Device`] and [`Precision`], and [`select`], which chooses a
+//! device by timing the real model and caches the times per model, device and driver. It contains no kernels.
 //!
-//! It fails with [`EngineError`]: an operator an engine lacks is named with its node, so that the caller can take another
-//! engine; memory a device lacks is told apart from a device that failed.
+//! Failures are reported as [`EngineError`]. An unsupported operator is named together with its node, so that the
+//! caller can fall back to another engine; running out of memory is distinguished from a device failure.
 //!
 //! ```
 //! use cytoscope_engine::{DeviceId, Precision};

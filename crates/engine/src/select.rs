@@ -1,4 +1,4 @@
-//! The fastest device for a model, by a short measured run, remembered.
+//! Chooses the fastest device for a model by timing short runs, and caches the times.
 
 use crate::{Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Tensor;
@@ -8,32 +8,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// One device's measured time for one model.
+/// Measured time of one model on one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// The device.
+    /// The measured device.
     pub device: DeviceId,
-    /// Best time of one run on the probe's shape in ms; `None` if the model does not run there.
+    /// Shortest time of one run on the probe's inputs in ms; `None` if the model was not measured or cannot run.
     pub best_ms: Option<f64>,
-    /// Why not, where it does not.
+    /// Why there is no time; empty otherwise.
     pub reason: String,
-    /// Whether the figure was remembered from an earlier measurement.
+    /// Whether the time comes from the cache.
     pub cached: bool,
 }
 
-/// The choice and what it rests on.
+/// The chosen device and the measurements behind the choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Choice {
-    /// The device chosen.
+    /// The chosen device.
     pub device: DeviceId,
-    /// A sentence for people.
+    /// The reason for the choice, shown to the user.
     pub why: String,
-    /// Every device's figure.
+    /// Measurements of all devices, including unusable ones.
     pub measurements: Vec<Measurement>,
 }
 
-/// Figures kept between runs: model, device, driver and shape -> ms. A file that cannot be read counts as empty, one that
-/// cannot be written is left: measuring again is always possible.
+/// Measured times by model, device, driver and input shape, in ms. An unreadable cache file counts as empty, and
+/// failing to write it is ignored: the times can always be measured again.
 #[derive(Debug, Default)]
 pub struct Cache {
     path: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache kept in a file.
+    /// Opens the cache in a file, which is created on the first write.
     pub fn open(path: &Path) -> Self {
         let entries = std::fs::metadata(path)
             .ok()
@@ -52,7 +52,7 @@ impl Cache {
         Self { path: Some(path.to_owned()), entries }
     }
 
-    /// A cache that forgets.
+    /// Returns a cache that is not saved to a file.
     pub fn in_memory() -> Self {
         Self::default()
     }
@@ -60,16 +60,16 @@ impl Cache {
     fn put(&mut self, key: String, ms: f64) {
         self.entries.insert(key, ms);
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec_pretty(&self.entries)) {
-            // A cache that cannot be written is measured again next time.
-            let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-            if made.is_ok() {
+            // If the cache cannot be written, the next start measures again.
+            let created = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+            if created.is_ok() {
                 let _ = cytoscope_storage::write::atomic_write(path, &text);
             }
         }
     }
 }
 
-/// A fingerprint of a model's bytes.
+/// Returns the first 128 bits of the SHA-256 of a model's bytes as hex.
 pub fn fingerprint(model: &[u8]) -> String {
     Sha256::digest(model).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
@@ -77,26 +77,26 @@ pub fn fingerprint(model: &[u8]) -> String {
 /// Compiles a model for an engine.
 pub type CompileFor<'a> = dyn Fn(&dyn Engine) -> Result<Box<dyn Session>, EngineError> + 'a;
 
-/// What [`fastest`] measures.
+/// The model and inputs that [`fastest`] measures.
 pub struct Probe<'a> {
-    /// The model's fingerprint, for the cache.
+    /// The model's [`fingerprint`], part of the cache key.
     pub fingerprint: &'a str,
     /// Inputs of one run.
     pub inputs: &'a [Tensor],
-    /// Threads it is compiled for; 0 takes all.
+    /// Number of threads to compile for; 0 uses all cores.
     pub threads: usize,
-    /// The precision it has on a device.
+    /// Returns the precision to use on a device.
     pub precision: &'a dyn Fn(DeviceId) -> Precision,
-    /// Compiles the model for an engine, in that precision.
+    /// Compiles the model for an engine in that precision.
     pub compile: &'a CompileFor<'a>,
 }
 
-/// Measures the probe on each engine (one warm-up, then the best of three) and takes the fastest.
+/// Measures the probe on each engine (one warm-up run, then the best of three) and returns the fastest device.
 ///
-/// An engine that cannot run the model is left out with its reason; with one candidate left nothing is measured.
+/// An engine that cannot run the model is listed with the reason. A single engine is chosen without measuring.
 ///
 /// # Errors
-/// The last engine's error if none can run the model.
+/// The last engine's error if no engine can run the model.
 pub fn fastest(
     engines: &[Box<dyn Engine>],
     unusable: &[Device],
@@ -130,14 +130,14 @@ pub fn fastest(
             (probe.precision)(device.id),
             probe.threads
         );
-        let known = cache.entries.get(&key).copied();
-        let measured = match known {
+        let cached = cache.entries.get(&key).copied();
+        let measured = match cached {
             Some(ms) => Ok(ms),
             None => measure(engine.as_ref(), probe).inspect(|ms| cache.put(key, *ms)),
         };
         measurements.push(match measured {
             Ok(ms) => {
-                Measurement { device: device.id, best_ms: Some(ms), reason: String::new(), cached: known.is_some() }
+                Measurement { device: device.id, best_ms: Some(ms), reason: String::new(), cached: cached.is_some() }
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -152,12 +152,12 @@ pub fn fastest(
         [] => Err(last_error.unwrap_or_else(|| EngineError::BadDevice { text: "no usable device".to_owned() })),
         [(ms, device)] => Ok(Choice {
             device: *device,
-            why: format!("{device} took {ms:.1} ms; no other device runs this model"),
+            why: format!("{device} takes {ms:.1} ms per tile; no other device can run this model"),
             measurements,
         }),
         [(ms, device), (next_ms, next), ..] => Ok(Choice {
             device: *device,
-            why: format!("{device} took {ms:.1} ms a tile, {next} {next_ms:.1} ms"),
+            why: format!("{device} takes {ms:.1} ms per tile, {next} {next_ms:.1} ms"),
             measurements,
         }),
     }

@@ -1,22 +1,22 @@
-//! Compiling and running.
+//! The [`Engine`] and [`Session`] traits, and what compiling takes and returns.
 
 use crate::{Device, EngineError, Precision};
 use cytoscope_graph::{Graph, Interrupt, Tensor, ValueId};
 use cytoscope_profile::Recorder;
 use serde::Serialize;
 
-/// How a model is compiled.
+/// Options for compiling a model.
 #[derive(Clone)]
 pub struct CompileOptions {
     /// Number format to compute in.
     pub precision: Precision,
-    /// Threads to compute with (processors only); 0 takes all.
+    /// Number of threads (CPU only); 0 uses all cores.
     pub threads: usize,
-    /// Most bytes the session may hold, where the caller has a budget.
+    /// Upper limit on the session's memory in bytes; `None` for no limit besides the device's memory.
     pub memory_budget_bytes: Option<u64>,
-    /// Where a run's spans go.
+    /// Receives the spans of each run.
     pub recorder: Recorder,
-    /// Stops compiling, with [`cytoscope_graph::GraphError::Interrupted`].
+    /// Cancels compiling, which then fails with [`cytoscope_graph::GraphError::Interrupted`].
     pub interrupt: Interrupt,
 }
 
@@ -32,43 +32,44 @@ impl Default for CompileOptions {
     }
 }
 
-/// An operator that the engine's own kernels do not cover and the reference executor runs instead.
+/// An operator that the engine has no kernel for and that the reference executor runs instead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpFallback {
-    /// The operator.
+    /// ONNX name of the operator.
     pub op: String,
-    /// Nodes of that kind.
+    /// Number of nodes with this operator.
     pub count: usize,
 }
 
-/// What compiling found out.
+/// Properties of a compiled graph: memory, work, and operators without a kernel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CompileReport {
-    /// Operators the reference executor runs.
+    /// Operators that the reference executor runs.
     pub fallbacks: Vec<OpFallback>,
-    /// Bytes of activations held while running.
+    /// Bytes of the arena that holds all activations.
     pub arena_bytes: u64,
-    /// Bytes of weights held.
+    /// Bytes of the packed weights and other constants.
     pub weight_bytes: u64,
-    /// Multiply-accumulates of one run.
+    /// Multiply-accumulate operations of one run.
     pub macs: u64,
-    /// Instruction set or backend.
+    /// Instruction set (CPU) or backend (GPU).
     pub backend: String,
 }
 
-/// Something that runs graphs on one device.
+/// Runs graphs on one device.
 pub trait Engine: Send + Sync {
-    /// A short name: `reference`, `cpu`, `cuda`, `wgpu`.
+    /// Returns the engine's short name: `reference`, `cpu`, `cuda`, `wgpu`.
     fn name(&self) -> &'static str;
 
-    /// The device it computes on.
+    /// Returns the device that the engine computes on.
     fn device(&self) -> &Device;
 
-    /// Prepares a graph for inputs of these shapes, one for each graph input in order.
+    /// Compiles a graph for the given input shapes, one per graph input, in graph order.
     ///
     /// # Errors
-    /// [`EngineError::UnsupportedOp`] or [`EngineError::UnsupportedPrecision`] if another engine must be taken,
-    /// [`EngineError::OutOfMemory`] before anything large is allocated, [`EngineError::Graph`] if the model is at fault.
+    /// [`EngineError::UnsupportedOp`] or [`EngineError::UnsupportedPrecision`] if the engine cannot run the graph;
+    /// [`EngineError::OutOfMemory`], checked before anything large is allocated; [`EngineError::Graph`] if the model is
+    /// invalid.
     fn compile(
         &self,
         graph: &Graph,
@@ -77,28 +78,28 @@ pub trait Engine: Send + Sync {
     ) -> Result<Box<dyn Session>, EngineError>;
 }
 
-/// A compiled graph with its memory.
+/// A compiled graph and the memory it runs in.
 pub trait Session: Send {
-    /// Runs once: inputs and outputs in the graph's order.
+    /// Runs the graph once. Inputs and outputs are in graph order.
     ///
     /// # Errors
-    /// [`EngineError::Input`] for inputs of other types or shapes than compiled for; [`EngineError::Device`] if the
+    /// [`EngineError::Input`] if an input's type or shape is not the compiled one; [`EngineError::Device`] if the
     /// device fails.
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError>;
 
-    /// What compiling found out.
+    /// Returns the compile report.
     fn report(&self) -> &CompileReport;
 }
 
-/// The input shapes of a compile call by input, for [`cytoscope_graph::infer_shapes`].
+/// Pairs each graph input with its shape, for [`cytoscope_graph::infer_shapes`].
 ///
 /// # Errors
-/// [`EngineError::Input`] if the number of shapes is not the number of inputs.
+/// [`EngineError::Input`] if there is not exactly one shape per input.
 pub fn shapes_by_input(graph: &Graph, shapes: &[Vec<usize>]) -> Result<Vec<(ValueId, Vec<usize>)>, EngineError> {
     if graph.inputs.len() != shapes.len() {
         return Err(EngineError::Input {
             name: "inputs".to_owned(),
-            expected: format!("{} of them", graph.inputs.len()),
+            expected: format!("{} shapes", graph.inputs.len()),
             got: shapes.len().to_string(),
         });
     }

@@ -1,6 +1,6 @@
-//! Reads a whole image and prints, as one JSON line, the seconds it took: `read_bench FILE [REPEATS]`.
+//! Reads a whole image and prints the time in seconds as one line of JSON: `read_bench FILE [REPEATS]`.
 //!
-//! CPU time is the whole process's, so run it with `RAYON_NUM_THREADS=1` to compare one core with one core.
+//! CPU time is that of the whole process; run it with `RAYON_NUM_THREADS=1` to compare single cores.
 
 use cytoscope_formats::{OpenOptions, open};
 use std::{path::Path, time::Instant};
@@ -19,9 +19,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Seconds of CPU time of this process so far (all threads); 0 where the system does not say.
+/// CPU time of this process so far (all threads) in seconds; 0 if the system does not report it.
 fn cpu_secs() -> f64 {
-    // The kernel counts time on the CPU in nanoseconds for each thread.
+    // The kernel counts CPU time in nanoseconds per thread.
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0.0 };
     let nanos = tasks.flatten().filter_map(|t| {
         let text = std::fs::read_to_string(t.path().join("schedstat")).ok()?;

@@ -1,4 +1,4 @@
-//! What can go wrong with files: malformed, unsupported, over a limit and misused are four different answers.
+//! Errors of reading and writing. Malformed, unsupported, over a limit and misused are four different kinds.
 
 use cytoscope_storage::{StorageError, io_advice, is_exhausted};
 use cytoscope_volume::printable;
@@ -8,86 +8,86 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A path as messages show it.
-fn shown(path: &Path) -> String {
+/// A path as text for messages.
+fn path_text(path: &Path) -> String {
     printable(&path.display().to_string()).into_owned()
 }
 
-/// The class of a [`FormatError`], from which a program picks its exit code or its advice.
+/// The kind of a [`FormatError`], from which a program derives its exit code or advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FormatErrorKind {
-    /// The file breaks its own format.
+    /// The file violates its format.
     Malformed,
-    /// The file is sound, but uses something that is not read or written here.
+    /// The file is valid, but uses a feature that is not supported.
     Unsupported,
-    /// The file asks for more than a limit in [`crate::Limits`] allows.
+    /// The file exceeds a limit in [`crate::Limits`].
     OverLimit,
-    /// The call does not fit the file (a region outside it, a series it does not have, a wrong extension).
+    /// The call does not match the file (a region outside it, a series that does not exist, a wrong extension).
     Misused,
-    /// A disk, quota or memory is exhausted.
+    /// The disk, a quota or the memory is exhausted.
     OutOfResources,
-    /// Any other failure of the operating system.
+    /// Any other error of the operating system.
     Io,
 }
 
-/// A failed read or write: always the file, what was met, and what would be right.
+/// A failed read or write, with the file, the problem and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// The file breaks its own format.
-    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
+    /// The file violates its format.
+    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What was met in it.
+        /// What is wrong.
         met: String,
-        /// What would be right, or what to do next.
+        /// What was expected, or what to do next.
         next: String,
     },
-    /// The file is sound, but uses something that is not read or written here.
-    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
+    /// The file is valid, but uses a feature that is not supported.
+    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
     Unsupported {
         /// The file.
         file: PathBuf,
-        /// What was met in it.
+        /// What is wrong.
         met: String,
-        /// What would be right, or what to do next.
+        /// What was expected, or what to do next.
         next: String,
     },
-    /// The file asks for more than a limit allows.
-    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
+    /// The file exceeds a limit.
+    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
     OverLimit {
         /// The file.
         file: PathBuf,
-        /// What was met in it.
+        /// What is wrong.
         met: String,
-        /// What would be right, or what to do next.
+        /// What was expected, or what to do next.
         next: String,
     },
-    /// The call does not fit the file.
-    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
+    /// The call does not match the file.
+    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
     Misused {
         /// The file.
         file: PathBuf,
-        /// What was asked.
+        /// What was requested.
         met: String,
-        /// What would be right, or what to do next.
+        /// What was expected, or what to do next.
         next: String,
     },
-    /// The operating system failed.
-    #[error("{}: {doing} failed: {source}; {}", shown(.file), io_advice(.source))]
+    /// The operating system reported an error.
+    #[error("{}: {doing} failed: {source}; {}", path_text(.file), io_advice(.source))]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was being done.
+        /// The failed operation, such as "reading".
         doing: &'static str,
-        /// What the operating system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl FormatError {
-    /// The class of the error.
+    /// The kind of the error.
     pub fn kind(&self) -> FormatErrorKind {
         match self {
             FormatError::Malformed { .. } => FormatErrorKind::Malformed,
@@ -99,7 +99,7 @@ impl FormatError {
         }
     }
 
-    /// The file the error is about.
+    /// The file that the error refers to.
     pub fn file(&self) -> &Path {
         match self {
             FormatError::Malformed { file, .. }
@@ -130,14 +130,14 @@ impl From<StorageError> for FormatError {
             StorageError::Exists { path } | StorageError::IsInput { path } | StorageError::Busy { path } => {
                 FormatError::misused(&path, "the file exists or is in use", "write to another path")
             }
-            StorageError::NotOurs { path, problem, .. } => {
+            StorageError::NotReplaceable { path, problem, .. } => {
                 FormatError::misused(&path, problem, "write to another path")
             }
         }
     }
 }
 
-/// A failure inside a decoder or parser, before the file's name is attached with [`Fault::at`].
+/// An error inside a decoder or parser, before the path of the file is attached with [`Fault::at`].
 #[derive(Debug)]
 pub(crate) enum Fault {
     Malformed(Cow<'static, str>, Cow<'static, str>),
@@ -152,7 +152,7 @@ pub(crate) const RESAVE: &str =
     "save it uncompressed or with LZW, Deflate, Zstd, PackBits or JPEG compression, for example with Fiji";
 
 impl Fault {
-    /// A broken file; the advice is to get the file again.
+    /// A malformed file; the advice is to export or copy the file again.
     pub fn malformed(met: impl Into<Cow<'static, str>>) -> Self {
         Fault::Malformed(met.into(), DAMAGED.into())
     }
@@ -161,15 +161,15 @@ impl Fault {
         Fault::Unsupported(met.into(), next.into())
     }
 
-    /// More than a limit allows.
+    /// A file that exceeds a limit; `limit_name` is the field of [`crate::Limits`].
     pub fn over(what: &str, got: u64, limit_name: &str, limit: u64) -> Self {
         Fault::OverLimit(
             format!("{what} is {got}, more than the limit {limit_name} = {limit}").into(),
-            "if the file is trusted, raise that limit, else take it for damaged".into(),
+            "if you trust the file, raise this limit; otherwise it is probably damaged".into(),
         )
     }
 
-    /// The error, with the name of its file.
+    /// Attaches the path of the file.
     pub fn at(self, file: &Path) -> FormatError {
         let file = file.to_owned();
         match self {
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_from_other_trouble() {
+    fn a_full_disk_is_distinguished_from_other_io_errors() {
         let kind = |k: io::ErrorKind| FormatError::io(Path::new("a.tif"), "writing", k.into()).kind();
         assert_eq!(kind(io::ErrorKind::StorageFull), FormatErrorKind::OutOfResources);
         assert_eq!(kind(io::ErrorKind::QuotaExceeded), FormatErrorKind::OutOfResources);
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quoted_from_a_file_does_not_steer_a_terminal() {
+    fn text_from_a_file_is_escaped_in_messages() {
         let error = Fault::malformed("its name is \u{1b}[2J").at(Path::new("a\u{202e}\n.tif")).to_string();
         assert!(error.starts_with("a\\u{202e}\\u{a}.tif: its name is \\u{1b}[2J; "), "{error}");
     }
 
     #[test]
-    fn the_four_answers_differ() {
+    fn the_four_kinds_are_distinguished() {
         let at = |f: Fault| f.at(Path::new("a.tif")).kind();
         assert_eq!(at(Fault::malformed("x")), FormatErrorKind::Malformed);
         assert_eq!(at(Fault::unsupported("x", "y")), FormatErrorKind::Unsupported);

@@ -1,4 +1,4 @@
-//! Opening a file by its content, and reading from it.
+//! Opening image files and reading regions from them.
 
 use crate::{
     error::{Fault, FormatError},
@@ -11,7 +11,7 @@ use crate::{
         ifd::looks_like_tiff,
         ome,
         read::Stack,
-        series::{self, Opened},
+        series::{self, OpenedSeries},
     },
 };
 use cytoscope_volume::{Array, Axes, Region, VoxelSize};
@@ -21,19 +21,19 @@ use std::{
     time::Duration,
 };
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Which image of a file that holds several.
+    /// Index of the image to open, if the file holds several.
     pub series: usize,
-    /// Axes to use where the file's own are wrong: one letter of T, Z, C that all planes run along (such as `TYX`), or
-    /// one for each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
+    /// Axes that replace the axes stated in the file: one of T, Z, C for all planes (such as `TYX`), or one letter for
+    /// each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
     pub axes: Option<Axes>,
-    /// What the file may ask for.
+    /// Limits on what the file may contain.
     pub limits: Limits,
 }
 
-/// An opened image: its metadata, and its pixels on demand. Clones share the open files.
+/// An open image: its metadata, and its pixels on demand. Clones share the open files.
 #[derive(Debug, Clone)]
 pub struct Image {
     inner: Arc<Inner>,
@@ -53,13 +53,13 @@ enum Data {
     Npy(Npy),
 }
 
-/// Opens an image; the format is told from the content, whatever the extension.
+/// Opens an image. The format is recognised from the content, not from the extension.
 ///
-/// Only headers are read. A multi-file OME-TIFF set opens whole from any of its files, or from its companion file.
+/// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file.
 ///
 /// # Errors
-/// [`FormatError`] if the file cannot be read, is no format read here, breaks its format or a limit, or lacks the
-/// series or axes asked for.
+/// [`FormatError`] if the file cannot be read, has an unsupported format, violates its format, exceeds a limit, or does
+/// not have the requested series or axes.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     let counters = Arc::<Counters>::default();
     let source = Source::open(path, Arc::clone(&counters)).map_err(|f| f.at(path))?;
@@ -70,7 +70,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     open_source(path, source, head, options, counters)
 }
 
-/// Opens an image held in memory, as [`open`] opens a file; sets of several files cannot be opened so.
+/// Opens an image from memory, as [`open`] opens a file. Sets of several files cannot be opened from memory.
 ///
 /// # Errors
 /// As [`open`].
@@ -99,7 +99,7 @@ fn open_source(
     }
     Err(FormatError::unsupported(
         path,
-        "the file is no TIFF, OME-TIFF or NPY",
+        "the file is not a TIFF, OME-TIFF or NPY",
         "save it as TIFF, for example with Fiji (File > Save As > Tiff)",
     ))
 }
@@ -110,7 +110,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         return Err(FormatError::misused(
             path,
             format!("there is no series {}", options.series),
-            "an .npy file has one: 0",
+            "an .npy file has only series 0",
         ));
     }
     let shape_full = npy.shape_full.to_vec();
@@ -141,13 +141,13 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
 
 fn from_tiff(
     path: &Path,
-    opened: Opened,
+    opened: OpenedSeries,
     options: &OpenOptions,
     counters: Arc<Counters>,
 ) -> Result<Image, FormatError> {
-    let Opened { series, files, count } = opened;
+    let OpenedSeries { series, files, count } = opened;
     let Some(first) = series.planes.iter().flatten().next() else {
-        return Err(Fault::malformed("the image has no plane").at(path));
+        return Err(Fault::malformed("the image has no planes").at(path));
     };
     let file = files.get(first.file)?;
     let Some(Some(page)) = file.pages.get(first.page as usize) else {
@@ -190,19 +190,19 @@ fn from_tiff(
     Ok(Image { inner: Arc::new(Inner { meta, data: Data::Tiff(stack), limits: options.limits.clone(), counters }) })
 }
 
-/// The canonical axes longer than 1, with their extents.
+/// The canonical axes of an extent other than 1, with their extents.
 fn squeezed(shape_full: &[usize]) -> (Axes, Vec<usize>) {
     let kept: Vec<_> = Axes::canonical().iter().zip(shape_full.iter().copied()).filter(|(_, n)| *n != 1).collect();
     (Axes::new(kept.iter().map(|k| k.0).collect()).unwrap_or_default(), kept.iter().map(|k| k.1).collect())
 }
 
 impl Image {
-    /// What is known of the image.
+    /// The metadata of the image.
     pub fn meta(&self) -> &ImageMeta {
         &self.inner.meta
     }
 
-    /// Every file the image is made of: several where it is a set.
+    /// All files of the image: more than one for a multi-file set.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.inner.data {
             Data::Tiff(stack) => stack.files.paths().map(Path::to_owned).collect(),
@@ -210,23 +210,24 @@ impl Image {
         }
     }
 
-    /// Bytes read from the image's files so far, its headers included.
+    /// Number of bytes read from the image's files so far, including headers.
     pub fn bytes_read(&self) -> u64 {
         self.inner.counters.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Strips and tiles decoded since the image was opened: time summed over threads, and bytes that came out.
+    /// Decoding of strips and tiles since the image was opened: time summed over threads, and number of decoded bytes.
     pub fn decoded(&self) -> (Duration, u64) {
         let counters = &self.inner.counters;
         let nanos = counters.decode_nanos.load(Ordering::Relaxed);
         (Duration::from_nanos(nanos), counters.decoded_bytes.load(Ordering::Relaxed))
     }
 
-    /// The samples of a region of a level, along T, Z, C, Y, X, S: only the strips or tiles it touches are read, and
-    /// they are decoded on all cores.
+    /// Reads a region of a level, axes T, Z, C, Y, X, S. Only the strips or tiles that overlap the region are read;
+    /// they are decoded in parallel.
     ///
     /// # Errors
-    /// [`FormatError`] if the level does not exist, the region leaves it, or the data are damaged or over a limit.
+    /// [`FormatError`] if the level does not exist, the region is not inside it, or the data are damaged or exceed a
+    /// limit.
     pub fn read(&self, level: usize, region: &Region) -> Result<Array, FormatError> {
         let meta = self.meta();
         let Some(shape) = meta.levels.get(level).map(|l| &l.shape_full) else {
@@ -249,7 +250,7 @@ impl Image {
             .map_err(|e| FormatError::misused(&meta.path, e.to_string(), "read a smaller region"))
     }
 
-    /// The whole of level 0, without axes of length 1.
+    /// Reads the whole of level 0, without axes of length 1.
     ///
     /// # Errors
     /// As [`Image::read`].
@@ -257,7 +258,7 @@ impl Image {
         Ok(self.read(0, &Region::whole(&self.meta().shape_full))?.squeeze())
     }
 
-    /// Whether samples are stored in this machine's order.
+    /// Whether samples are stored in native byte order.
     pub fn is_native_order(&self) -> bool {
         self.meta().byte_order == ByteOrder::NATIVE
     }

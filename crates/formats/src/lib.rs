@@ -1,13 +1,13 @@
-//! Images in files: TIFF, ImageJ TIFF, OME-TIFF and NPY, in and out.
+//! Reading and writing images: TIFF, ImageJ TIFF, OME-TIFF and NPY.
 //!
-//! This room owns the formats: what a file says of its axes, voxels and channels, where its planes are, how their
-//! strips and tiles decode, and how a stack is written so that Fiji, Bio-Formats and Python read the same back.
-//! Values are exactly those stored: nothing is inverted, scaled or mapped through a palette.
+//! This crate owns the formats: metadata (axes, voxel size, channels), the positions of planes in a file, the decoding
+//! of strips and tiles, and writing of stacks so that Fiji, Bio-Formats and Python read the same values back. Values
+//! are returned as stored: nothing is inverted, scaled or mapped through a palette.
 //!
-//! Opening reads headers only, a region read touches only its strips or tiles, and writing streams plane by plane.
-//! It fails with [`FormatError`], whose [`FormatError::kind`] tells a damaged file from one of an unread kind, one over
-//! a limit, a wrong call, a full disk, and other trouble with files. Whatever is in a file, nothing panics, and memory
-//! is taken only for data that the file can hold ([`Limits`]).
+//! Opening reads headers only, reading a region accesses only its strips or tiles, and writing streams plane by plane.
+//! Functions return [`FormatError`]; its [`FormatError::kind`] distinguishes damaged files, unsupported features,
+//! exceeded limits, wrong calls, a full disk, and other I/O errors. No file content causes a panic, and memory is
+//! allocated only for data that the file can contain ([`Limits`]).
 //!
 //! ```
 //! use cytoscope_formats::{OpenOptions, WriteSpec, open, write_array, container_for_path};
@@ -26,7 +26,7 @@
 //! assert_eq!(image.read_all()?, stack);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-// One exception: the advice on large pages in `huge`.
+// The only unsafe code is the `madvise` call in `huge`.
 #![deny(unsafe_code)]
 
 mod codec;

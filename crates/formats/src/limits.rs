@@ -1,21 +1,21 @@
-//! What a file may ask for before it is refused.
+//! Limits on what a file may contain.
 
-/// Bounds on what a file can make the reader do; every one is checked before memory is taken.
+/// Limits on the work and memory that a file can cause. Each is checked before memory is allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Pages (IFDs, SubIFDs and planes of a stack) in one file or set.
+    /// Number of pages (IFDs, SubIFDs and planes of a stack) in one file or set.
     pub max_pages: u64,
-    /// Entries of one IFD.
+    /// Number of entries of one IFD.
     pub max_ifd_entries: u64,
-    /// Bytes of one tag's value, of OME-XML, or of an NPY header.
+    /// Size of a tag's value, of the OME-XML, or of an NPY header, in bytes.
     pub max_metadata_bytes: u64,
-    /// Bytes of one decoded strip or tile (raw strips are read in parts and not counted).
+    /// Size of one decoded strip or tile in bytes. Uncompressed strips are read in parts and are not limited.
     pub max_chunk_bytes: u64,
-    /// Bytes of strips and tiles that a file declares but does not store (they read as zeros), in one read.
+    /// Size of all strips and tiles in one read that a file declares but does not store (they read as zeros), in bytes.
     pub max_unstored_bytes: u64,
-    /// Bytes of the array one read returns.
+    /// Size of the array that one read returns, in bytes.
     pub max_read_bytes: u64,
-    /// Files of one OME-TIFF set.
+    /// Number of files of one OME-TIFF set.
     pub max_set_files: u64,
 }
 

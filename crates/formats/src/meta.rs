@@ -1,10 +1,10 @@
-//! What is known of an image before its pixels are read.
+//! Metadata of an image.
 
 use cytoscope_volume::{Axes, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Order of the bytes of a sample in a file.
+/// Byte order of the samples in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ByteOrder {
@@ -15,7 +15,7 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// This machine's order.
+    /// The byte order of this machine.
     pub const NATIVE: ByteOrder = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
 
     pub(crate) fn u16(self, b: [u8; 2]) -> u16 {
@@ -34,65 +34,65 @@ impl ByteOrder {
 /// One channel (stain) of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Channel {
-    /// Name, such as `DAPI`; empty where the file does not say.
+    /// Name, such as `DAPI`; empty if the file does not state it.
     pub name: String,
-    /// Display colour as red, green, blue, where the file says one.
+    /// Display colour as red, green, blue, if the file states one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub color_rgb: Option<[u8; 3]>,
 }
 
-/// One resolution of an image; level 0 is the full one.
+/// One resolution level of an image; level 0 is the full resolution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Level {
-    /// The level's number as text.
+    /// The index of the level as text.
     pub name: String,
-    /// Extents along T, Z, C, Y, X, S.
+    /// Number of samples along T, Z, C, Y, X, S.
     pub shape_full: Vec<usize>,
 }
 
-/// All that is known of an image before its pixels are read; as JSON, the answer of `cytoscope info`.
+/// Metadata of an open image. As JSON it is the output of `cytoscope info`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImageMeta {
-    /// The file opened.
+    /// Path of the opened file.
     pub path: PathBuf,
     /// `tiff`, `bigtiff`, `imagej`, `ome-tiff` or `npy`.
     pub format: String,
-    /// Axes of [`crate::Image::read_all`]: T, Z, C, Y, X, S without those of length 1.
+    /// Axes of the array from [`crate::Image::read_all`]: T, Z, C, Y, X, S without those of length 1.
     pub axes: Axes,
-    /// Extents along `axes`.
+    /// Number of samples along `axes`.
     pub shape: Vec<usize>,
     /// Always T, Z, C, Y, X, S: the axes of [`crate::Image::read`] and of its regions.
     pub axes_full: Axes,
-    /// Extents along `axes_full`.
+    /// Number of samples along `axes_full`.
     pub shape_full: Vec<usize>,
-    /// Type the samples are read as.
+    /// Sample type of the arrays that are read.
     pub dtype: DType,
-    /// Size of a voxel in µm.
+    /// Voxel size in µm.
     pub voxel_size_um: VoxelSize,
-    /// Seconds from one time point to the next.
+    /// Time between time points in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_interval_secs: Option<f64>,
-    /// Channels; as many as the C axis is long.
+    /// Channels, one for each index of the C axis.
     pub channels: Vec<Channel>,
     /// `none`, `lzw`, `deflate`, `zstd`, `packbits` or `jpeg`.
     pub compression: String,
     /// Byte order of the file.
     pub byte_order: ByteOrder,
-    /// Resolutions, the full one first.
+    /// Resolution levels, full resolution first.
     pub levels: Vec<Level>,
-    /// The series opened.
+    /// Index of the opened series.
     pub series: usize,
     /// Number of series (images of different shapes) in the file.
     pub series_count: usize,
-    /// Bits of a sample as stored (12 for 12-bit data in `uint16`).
+    /// Stored bits per sample (12 for 12-bit data in `uint16`).
     pub bits_per_sample: u32,
-    /// Range of values to show black to white, where the file says one.
+    /// Values shown as black and white, if the file states them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display_range: Option<(f64, f64)>,
-    /// Planes that the metadata announce and no file holds; they read as zeros.
+    /// Number of planes that the metadata declare but no file contains; they read as zeros.
     #[serde(skip_serializing_if = "is_zero")]
     pub missing_planes: usize,
-    /// Pages of the file that are of a kind not read (such as a fax mask) and belong to no series.
+    /// Number of pages of the file that are not supported (such as a fax mask) and belong to no series.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread_pages: usize,
 }
@@ -101,7 +101,7 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// Micrometres in one unit of length, for the names that OME-XML and ImageJ use; `None` for pixels and the unknown.
+/// Micrometres per unit of length, for the unit names of OME-XML and ImageJ; `None` for pixels and unknown units.
 pub(crate) fn micrometres_per(unit: &str) -> Option<f64> {
     let unit = unit.trim();
     // ImageJ escapes the micro sign in its text; OME allows both micro signs of Unicode.
@@ -121,7 +121,7 @@ pub(crate) fn micrometres_per(unit: &str) -> Option<f64> {
     })
 }
 
-/// Seconds in one unit of time; `None` for the unknown.
+/// Seconds per unit of time; `None` for unknown units.
 pub(crate) fn seconds_per(unit: &str) -> Option<f64> {
     let unit = unit.trim().replace("\\u00B5", "µ").replace('\u{3bc}', "µ");
     Some(match unit.as_str() {
@@ -136,7 +136,7 @@ pub(crate) fn seconds_per(unit: &str) -> Option<f64> {
     })
 }
 
-/// A length or time that can be one: finite and above zero.
+/// Returns the value if it is finite and positive.
 pub(crate) fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }

@@ -1,4 +1,4 @@
-//! NumPy's `.npy`: reading by region, and the header written.
+//! NumPy's `.npy` format: reading of regions, and the header for writing.
 
 use crate::{codec, error::Fault, huge, limits::Limits, meta::ByteOrder, source::Source};
 use cytoscope_storage::npy::{self, HeaderError};
@@ -7,21 +7,21 @@ use cytoscope_volume::{Axes, Axis, DType, Region, Samples, element_count};
 /// First bytes of every `.npy` file.
 pub(crate) const MAGIC: &[u8] = npy::MAGIC;
 
-/// An opened `.npy` file.
+/// An open `.npy` file.
 #[derive(Debug)]
 pub(crate) struct Npy {
     source: Source,
     pub order: ByteOrder,
     pub dtype: DType,
     data_at: u64,
-    /// Extents along T, Z, C, Y, X, S.
+    /// Number of samples along T, Z, C, Y, X, S.
     pub shape_full: [usize; 6],
-    /// Step in samples along T, Z, C, Y, X, S.
+    /// Strides in samples along T, Z, C, Y, X, S.
     strides: [usize; 6],
 }
 
 impl Npy {
-    /// Reads the header; `axes` names the array's axes, else they are guessed from its rank.
+    /// Reads the header; `axes` are the array's axes. Without them, the axes are chosen by the array's rank.
     pub fn open(source: Source, limits: &Limits, axes: Option<&Axes>) -> Result<Self, Fault> {
         let mut head = [0u8; npy::PREFIX_BYTES];
         let have = source.len().min(head.len() as u64) as usize;
@@ -37,7 +37,7 @@ impl Npy {
         let dtype = sample_type(&header.code)?;
         let order = if header.big_endian { ByteOrder::Big } else { ByteOrder::Little };
         let shape = header.shape;
-        // With at most one axis longer than 1 both orders are the same.
+        // With at most one axis longer than 1, C and Fortran order are the same.
         if header.fortran_order && shape.iter().filter(|n| **n > 1).count() > 1 {
             return Err(Fault::unsupported("the array is in Fortran order", "save it with numpy.ascontiguousarray"));
         }
@@ -45,11 +45,11 @@ impl Npy {
         let bytes = element_count(&shape).ok().and_then(|n| n.checked_mul(dtype.size_bytes()));
         if !bytes.is_some_and(|n| source.holds(data_at, n as u64)) {
             return Err(Fault::malformed(format!(
-                "an array of shape {shape:?} does not fit into its {} bytes",
+                "an array of shape {shape:?} does not fit into the file's {} bytes of data",
                 source.len().saturating_sub(data_at)
             )));
         }
-        let axes = name_axes(&shape, axes)?;
+        let axes = axes_of_array(&shape, axes)?;
         let mut strides = [0; 6];
         let mut shape_full = [1; 6];
         let mut step = 1;
@@ -63,7 +63,7 @@ impl Npy {
         Ok(Self { source, order, dtype, data_at, shape_full, strides })
     }
 
-    /// The samples of a region along T, Z, C, Y, X, S, already checked against the shape.
+    /// Reads a region, axes T, Z, C, Y, X, S, which has been checked against the shape.
     pub fn read(&self, region: &Region) -> Result<Samples, Fault> {
         let len = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
         let mut samples = huge::zeros(self.dtype, len);
@@ -73,7 +73,7 @@ impl Npy {
             return Ok(samples);
         };
         let bytes = self.dtype.size_bytes();
-        // Axes from `run` on are read in one piece: whole inner axes, in the array's own order.
+        // The axes from `run` on are contiguous in the file and are read at once.
         let mut run = 6;
         let mut piece = 1;
         while run > 0 {
@@ -104,8 +104,8 @@ impl Npy {
     }
 }
 
-fn name_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
-    let guess = match shape.len() {
+fn axes_of_array(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
+    let default = match shape.len() {
         0 => "",
         1 => "X",
         2 => "YX",
@@ -115,10 +115,11 @@ fn name_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
         n => return Err(Fault::unsupported(format!("the array has {n} axes"), "save it with at most 5")),
     };
     match axes {
-        None => Ok(guess.chars().filter_map(Axis::from_letter).collect()),
+        None => Ok(default.chars().filter_map(Axis::from_letter).collect()),
         Some(axes) if axes.len() == shape.len() => Ok(axes.iter().collect()),
         Some(axes) => Err(Fault::Misused(
-            format!("the axes {axes} are {} and the array of shape {shape:?} has {}", axes.len(), shape.len()).into(),
+            format!("there are {} axes in {axes}, but the array of shape {shape:?} has {}", axes.len(), shape.len())
+                .into(),
             "give one letter of T, Z, C, Y, X, S for each axis".into(),
         )),
     }
@@ -126,7 +127,7 @@ fn name_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
 
 fn header_fault(error: HeaderError) -> Fault {
     match error {
-        HeaderError::Version(..) => Fault::unsupported(error.to_string(), "save it with a version 1 to 3"),
+        HeaderError::Version(..) => Fault::unsupported(error.to_string(), "save it in version 1, 2 or 3 of the format"),
         HeaderError::Records => Fault::unsupported(error.to_string(), "save a plain array of numbers"),
         _ => Fault::malformed(error.to_string()),
     }
@@ -147,14 +148,14 @@ fn sample_type(code: &str) -> Result<DType, Fault> {
         "f8" => DType::F64,
         _ => {
             return Err(Fault::unsupported(
-                format!("its samples are of type {code:?}"),
-                "save integers of 8 to 64 bits or floats of 16 to 64",
+                format!("its sample type {code:?} is not supported"),
+                "save it as integers of 8 to 64 bits or floats of 16 to 64 bits",
             ));
         }
     })
 }
 
-/// The header of a little-endian, C-order array, padded as NumPy pads it.
+/// The header of a little-endian, C-order array, padded in the same way as by NumPy.
 pub(crate) fn header(dtype: DType, shape: &[usize]) -> Vec<u8> {
     let code = match dtype {
         DType::U8 => "|u1",

@@ -5,13 +5,13 @@ use cytoscope_volume::{Array, Axis, Element, with_samples};
 use image::{ExtendedColorType, ImageEncoder, codecs::png::PngEncoder};
 use std::path::Path;
 
-/// A PNG of a 2-D array (YX) or a colour one (YXS with 3 or 4 samples); `path` is named in errors.
+/// Encodes a 2-D array (YX), or a colour image (YXS with 3 or 4 samples), as PNG; `path` is used in errors.
 ///
-/// Intensities are stretched from their smallest to their largest value; 8-bit colours are taken as they are. Labels
-/// get a colour each, the same in every image, and background is black.
+/// Intensities are scaled from their smallest to their largest value; 8-bit colours are not changed. Each label has its
+/// own colour, the same in every image, and background is black.
 ///
 /// # Errors
-/// [`FormatError::Misused`] for an array of another shape.
+/// [`FormatError::Misused`] for an array with other axes.
 pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<Vec<u8>, FormatError> {
     let letters: String = array.axes().to_string();
     let (height, width, samples) = match (letters.as_str(), array.shape()) {
@@ -20,8 +20,8 @@ pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<Vec<u8>, 
         _ => {
             return Err(FormatError::misused(
                 path,
-                format!("a preview of axes {letters} {:?} was asked for", array.shape()),
-                "give one plane (YX), or one in RGB (YXS)",
+                format!("a preview cannot have the axes {letters} and the shape {:?}", array.shape()),
+                "give one plane (YX) or one RGB plane (YXS)",
             ));
         }
     };
@@ -37,19 +37,26 @@ pub fn preview_png(array: &Array, labels: bool, path: &Path) -> Result<Vec<u8>, 
             3 => ExtendedColorType::Rgb8,
             _ => ExtendedColorType::Rgba8,
         };
-        let as_is = array.dtype().size_bytes() == 1 && array.axes().contains(Axis::S);
-        let gray =
-            if as_is { array.samples().as_bytes().to_vec() } else { with_samples!(array.samples(), v => stretched(v)) };
+        let keep_values = array.dtype().size_bytes() == 1 && array.axes().contains(Axis::S);
+        let gray = if keep_values {
+            array.samples().as_bytes().to_vec()
+        } else {
+            with_samples!(array.samples(), v => scale_to_u8(v))
+        };
         (gray, color)
     };
     let mut png = Vec::new();
     PngEncoder::new(&mut png).write_image(&pixels, w, h, color).map_err(|e| {
-        FormatError::misused(path, format!("the preview cannot be encoded ({e})"), "give a plane of some pixels")
+        FormatError::misused(
+            path,
+            format!("the preview cannot be encoded ({e})"),
+            "give a plane with at least one pixel",
+        )
     })?;
     Ok(png)
 }
 
-fn stretched<E: Element>(values: &[E]) -> Vec<u8> {
+fn scale_to_u8<E: Element>(values: &[E]) -> Vec<u8> {
     let finite = || values.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
     let low = finite().fold(f64::INFINITY, f64::min);
     let high = finite().fold(f64::NEG_INFINITY, f64::max);
@@ -57,12 +64,12 @@ fn stretched<E: Element>(values: &[E]) -> Vec<u8> {
     values.iter().map(|v| ((v.to_f64() - low) * scale).round().clamp(0.0, 255.0) as u8).collect()
 }
 
-/// A bright colour (RGB) that depends on the label alone; black for background, 0.
+/// The display colour (RGB) of a label: bright, and the same in every image. Background (0) is black.
 pub fn label_color(label: u64) -> [u8; 3] {
     if label == 0 {
         return [0, 0, 0];
     }
-    // Golden-ratio steps of hue keep neighbouring labels apart; brightness varies with the next bits.
+    // Steps of the golden ratio give consecutive labels very different hues; a hash of the label varies the brightness.
     let bits = label.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let hue = (label as f64 * 0.618_033_988_749_895).rem_euclid(1.0) * 6.0;
     let value = [255.0, 215.0, 180.0, 235.0][(bits >> 62) as usize & 3];

@@ -1,4 +1,4 @@
-//! Positioned, counted reads of a file or of bytes in memory.
+//! Positioned reads of a file or of bytes in memory, with counters.
 
 use crate::error::Fault;
 use cytoscope_storage::read::{self, Refusal};
@@ -13,24 +13,24 @@ use std::{
     time::Duration,
 };
 
-/// What reading an image took so far; shared by all its files.
+/// Counters of the reads of an image, shared by all its files.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Bytes taken from files.
+    /// Bytes read from files.
     pub bytes_read: AtomicU64,
-    /// Time in decoders, summed over threads.
+    /// Time spent decoding in nanoseconds, summed over threads.
     pub decode_nanos: AtomicU64,
-    /// Bytes that decoders made.
+    /// Bytes written by decoders.
     pub decoded_bytes: AtomicU64,
 }
 
-/// Bytes that can be read at any position by many threads at once.
+/// Bytes that several threads can read at any position at the same time.
 #[derive(Debug)]
 pub(crate) struct Source {
     store: Store,
     len: u64,
-    /// Bytes taken from this source alone.
-    taken: AtomicU64,
+    /// Bytes read from this source.
+    bytes_read: AtomicU64,
     counters: Arc<Counters>,
 }
 
@@ -41,46 +41,46 @@ enum Store {
 }
 
 impl Source {
-    /// Opens a file; reads are added to `counters`.
+    /// Opens a file whose reads are added to `counters`.
     pub fn open(path: &Path, counters: Arc<Counters>) -> Result<Self, Fault> {
-        let file = read::open_regular(path).map_err(not_opened)?;
+        let file = read::open_regular(path).map_err(open_fault)?;
         let len = file.metadata().map_err(|e| Fault::Io("opening", e))?.len();
-        Ok(Self { store: Store::File(file), len, taken: AtomicU64::new(0), counters })
+        Ok(Self { store: Store::File(file), len, bytes_read: AtomicU64::new(0), counters })
     }
 
-    /// Bytes in memory.
+    /// Creates a source from bytes in memory.
     pub fn memory(bytes: Vec<u8>) -> Self {
         Self {
             len: bytes.len() as u64,
             store: Store::Memory(bytes),
-            taken: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
             counters: Arc::default(),
         }
     }
 
-    /// Bytes in all.
+    /// Total number of bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Bytes taken so far.
-    pub fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    /// Number of bytes read so far; bytes read twice count twice.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Whether `offset..offset + count` lies inside.
+    /// Whether `offset..offset + count` is inside the source.
     pub fn holds(&self, offset: u64, count: u64) -> bool {
         offset.checked_add(count).is_some_and(|end| end <= self.len)
     }
 
-    /// Counts a decoded strip or tile.
+    /// Adds a decoded strip or tile to the counters.
     pub fn count_decoded(&self, took: Duration, bytes: usize) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.counters.decode_nanos.fetch_add(nanos, Ordering::Relaxed);
         self.counters.decoded_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Fills `into` from `offset` on.
+    /// Fills `into` with the bytes from `offset` on.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
         if !self.holds(offset, into.len() as u64) {
             return Err(Fault::malformed(format!(
@@ -89,7 +89,7 @@ impl Source {
                 self.len
             )));
         }
-        self.taken.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.counters.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
         match &self.store {
             Store::File(file) => read_exact_at(file, offset, into).map_err(|e| Fault::Io("reading", e)),
@@ -104,7 +104,7 @@ impl Source {
         }
     }
 
-    /// `count` bytes from `offset` on; checked against the length before memory is taken.
+    /// Reads `count` bytes from `offset` on. The length is checked before memory is allocated.
     pub fn read_vec(&self, offset: u64, count: usize) -> Result<Vec<u8>, Fault> {
         if !self.holds(offset, count as u64) {
             return Err(Fault::malformed(format!(
@@ -118,13 +118,13 @@ impl Source {
     }
 }
 
-/// Why a file was not opened: it is not a regular file, or the system failed.
-pub(crate) fn not_opened(error: io::Error) -> Fault {
+/// Converts an error of opening a file: it is not a regular file, or the system reported an error.
+pub(crate) fn open_fault(error: io::Error) -> Fault {
     match read::refusal(&error) {
         Some(Refusal::NotRegular(kind @ "a folder")) => {
-            Fault::unsupported(format!("this is {kind}"), "name an image file inside it")
+            Fault::unsupported(format!("this is {kind}"), "choose an image file inside it")
         }
-        Some(refusal) => Fault::unsupported(refusal.to_string(), "name an image file"),
+        Some(refusal) => Fault::unsupported(refusal.to_string(), "choose an image file"),
         None => Fault::Io("opening", error),
     }
 }

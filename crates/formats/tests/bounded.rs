@@ -1,6 +1,6 @@
-//! Small files that claim much: refused with the limit they meet, and sound ones of the same kind read.
+//! Small files that declare large images are refused with the limit they exceed; valid files of the same kind are read.
 //!
-//! Sizes are such that work growing with the square of a count would take minutes.
+//! The sizes are such that work growing with the square of a count would take minutes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatError, FormatErrorKind, Image, OpenOptions, open_bytes};
@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// One entry of a directory: tag, type (3 SHORT, 4 LONG), count, value or offset.
 type Entry = (u16, u16, u32, u32);
 
-/// A classic little-endian TIFF: `data` behind the header, then one directory a page.
+/// A classic little-endian TIFF: `data` after the header, then one directory per page.
 fn tiff(data: &[u8], pages: impl Iterator<Item = Vec<Entry>>) -> Vec<u8> {
     let mut bytes = b"II*\0\0\0\0\0".to_vec();
     bytes.extend(data);
@@ -74,7 +74,7 @@ fn over_limit(bytes: Vec<u8>, says: &str) {
 
 #[test]
 fn pages_that_share_a_strip_are_refused_when_opened() {
-    // 2,000 pages of 1 MiB from one strip: uncompressed, and compressed so that every page could be true.
+    // 2,000 pages of 1 MiB from one strip, uncompressed and compressed.
     let raw = vec![7u8; 1 << 20];
     over_limit(tiff(&raw, (0..2000).map(|_| page(1024, 1024, 1, 8, 1 << 20))), "share");
     // Overlapping strips, none of which equals another.
@@ -85,17 +85,17 @@ fn pages_that_share_a_strip_are_refused_when_opened() {
 }
 
 #[test]
-fn sound_files_and_small_ones_open() {
+fn valid_files_and_small_files_open() {
     let raw: Vec<u8> = (0..40u32 << 20).map(|i| (i >> 12) as u8).collect();
     let image = read(tiff(&raw, (0..40).map(|i| page(1024, 1024, 1, 8 + (i << 20), 1 << 20)))).unwrap();
     assert_eq!(image.meta().shape, [40, 1024, 1024]);
-    // Every page compressed a hundred times, none shared.
+    // Every page is compressed about 60 times; none is shared.
     let plane = [0x81u8, 7].repeat((4 << 20) / 128);
     let stored = plane.len() as u32;
     let data = plane.repeat(40);
     let image = read(tiff(&data, (0..40).map(|i| page(2048, 2048, 32773, 8 + i * stored, stored)))).unwrap();
     assert_eq!(image.meta().shape, [40, 2048, 2048]);
-    // Pages that are not stored read as zeros, however many.
+    // Pages that are not stored read as zeros; any number of them is allowed.
     let image = read(tiff(&[], (0..2000).map(|_| page(1024, 1024, 1, 0, 0)))).unwrap();
     assert_eq!(image.meta().shape, [2000, 1024, 1024]);
     // Blank pages of a small file may share a strip.
@@ -117,7 +117,7 @@ fn values_that_many_directories_share_are_refused() {
     };
     let error = read(tiff(&data, (0..60_000).map(many))).unwrap_err();
     assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
-    assert!(error.to_string().contains("lie over each other"), "{error}");
+    assert!(error.to_string().contains("overlap"), "{error}");
 }
 
 #[test]
@@ -150,13 +150,13 @@ fn many_tiff_data_are_read_in_linear_time() {
 }
 
 #[test]
-fn planes_are_placed_a_few_times_at_most() {
-    // Each TiffData names all planes: a thousand million places.
+fn pages_are_assigned_to_planes_a_few_times_at_most() {
+    // Each TiffData element covers all planes: a thousand million assignments.
     let sizes = "SizeZ=\"1\" SizeC=\"1\" SizeT=\"20000\"";
     for one in ["<TiffData/>", "<TiffData PlaneCount=\"18446744073709551615\"/>"] {
         let error = read(ome(&pixels(sizes, &one.repeat(50_000)), 20_000)).unwrap_err();
         assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
-        assert!(error.to_string().contains("place planes"), "{error}");
+        assert!(error.to_string().contains("assign pages"), "{error}");
     }
     let mut data = String::new();
     (0..1000).for_each(|i| write!(data, "<TiffData IFD=\"0\" FirstT=\"{i}\"/>").unwrap());

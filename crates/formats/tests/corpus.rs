@@ -1,4 +1,5 @@
-//! Every file of the shared TIFF collection: `core` right by hash, `extended` right or refused, `malformed` bounded.
+//! All files of the shared TIFF collection: `core` files match by hash, `extended` files match or are refused,
+//! `malformed` files are refused or read within limits of time and memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,7 +16,7 @@ fn manifest(folder: &Path) -> Vec<Value> {
     json["files"].as_array().expect("the manifest lists files").clone()
 }
 
-/// The array with the axes in the manifest's order, where S may come first and pages are called I.
+/// The array with its axes in the manifest's order, in which S may come first and the page axis is called I or Q.
 fn in_manifest_order(array: Array, axes: &str) -> Array {
     let order: Vec<Axis> = axes
         .chars()
@@ -30,8 +31,8 @@ fn sha(array: &Array) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// What is wrong with a file that should be right, if something is.
-fn judge(folder: &Path, entry: &Value, all: &[Value]) -> Result<(), String> {
+/// Compares a file with the manifest; the error is the difference.
+fn check_file(folder: &Path, entry: &Value, all: &[Value]) -> Result<(), String> {
     let file = entry["file"].as_str().unwrap_or_default();
     let image = open(&folder.join(file), &OpenOptions::default()).map_err(|e| format!("{:?} {e}", e.kind()))?;
     if image.meta().missing_planes != 0 {
@@ -43,12 +44,12 @@ fn judge(folder: &Path, entry: &Value, all: &[Value]) -> Result<(), String> {
         let options = OpenOptions { series: index, ..OpenOptions::default() };
         let image =
             if index == 0 { image.clone() } else { open(&folder.join(file), &options).map_err(|e| e.to_string())? };
-        judge_series(folder, file, &image, entry, expected, all).map_err(|e| format!("series {index}: {e}"))?;
+        check_series(folder, file, &image, entry, expected, all).map_err(|e| format!("series {index}: {e}"))?;
     }
     Ok(())
 }
 
-fn judge_series(
+fn check_series(
     folder: &Path,
     file: &str,
     image: &Image,
@@ -60,7 +61,7 @@ fn judge_series(
     if let Some(reference) = entry["reference_pixels"].as_str() {
         return within_two(&array, &folder.join(reference));
     }
-    // Any file of a set opens the whole set: one that the manifest knows alone is one plane of it.
+    // Any file of a set opens the whole set; the manifest lists each file as a single plane.
     if file.contains("multiples/") {
         let z = file.as_bytes()[file.find("multifile-Z").expect("a set file") + 11] - b'1';
         if array.shape() != [5, 24, 18] {
@@ -109,37 +110,37 @@ fn within_two(array: &Array, reference: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn core_files_are_right() {
+fn core_files_match_the_manifest() {
     let Some(folder) = common::tiff_folder() else { return };
     let all = manifest(&folder);
     let core: Vec<&Value> = all.iter().filter(|f| f["tier"] == "core").collect();
     let wrong: Vec<String> =
-        core.iter().filter_map(|f| judge(&folder, f, &all).err().map(|e| format!("{}: {e}", f["file"]))).collect();
+        core.iter().filter_map(|f| check_file(&folder, f, &all).err().map(|e| format!("{}: {e}", f["file"]))).collect();
     assert!(wrong.is_empty(), "{} of {} core files are wrong:\n{}", wrong.len(), core.len(), wrong.join("\n"));
     assert_eq!(core.len(), 157);
 }
 
 #[test]
-fn extended_files_are_right_or_refused() {
+fn extended_files_match_the_manifest_or_are_refused() {
     let Some(folder) = common::tiff_folder() else { return };
     let all = manifest(&folder);
-    let (mut right, mut refused, mut unjudged, mut wrong) = (0, Vec::new(), Vec::new(), Vec::new());
+    let (mut right, mut refused, mut unchecked, mut wrong) = (0, Vec::new(), Vec::new(), Vec::new());
     for f in all.iter().filter(|f| f["tier"] == "extended") {
         let path = folder.join(f["file"].as_str().unwrap_or_default());
         match open(&path, &OpenOptions::default()).and_then(|i| i.read_all()) {
             Err(e) if e.kind() == FormatErrorKind::Unsupported => refused.push(format!("{e}")),
             Err(e) => wrong.push(format!("{} {:?} {e}", f["file"], e.kind())),
-            Ok(_) if f["hash_exact"] != true => unjudged.push(f["file"].to_string()),
-            Ok(_) => match judge(&folder, f, &all) {
+            Ok(_) if f["hash_exact"] != true => unchecked.push(f["file"].to_string()),
+            Ok(_) => match check_file(&folder, f, &all) {
                 Ok(()) => right += 1,
                 Err(e) => wrong.push(format!("{}: {e}", f["file"])),
             },
         }
     }
     println!(
-        "{right} right, {} refused, {} lossy: {unjudged:?}\n{}",
+        "{right} right, {} refused, {} lossy: {unchecked:?}\n{}",
         refused.len(),
-        unjudged.len(),
+        unchecked.len(),
         refused.join("\n")
     );
     assert!(wrong.is_empty(), "{} extended files are wrong:\n{}", wrong.len(), wrong.join("\n"));

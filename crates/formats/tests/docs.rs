@@ -1,6 +1,6 @@
-//! Keeps the tables of `docs/formats.md` true: every row has files that are read or refused as the row says.
+//! Checks the tables of `docs/formats.md`: every row has files that are read or refused as the row says.
 //!
-//! `CYTOSCOPE_BLESS=1 cargo test -p cytoscope-formats --test docs` writes the tables anew.
+//! `CYTOSCOPE_BLESS=1 cargo test -p cytoscope-formats --test docs` updates the tables.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A row of the reading table: what, how it is read, and files of the shared collection that show it.
+/// A row of the reading table: the feature, how it is read, and files of the shared collection that use it.
 struct Reads(&'static str, &'static str, &'static [&'static str]);
 
 const READS: &[Reads] = &[
@@ -148,7 +148,7 @@ fn writing_table() -> String {
     table
 }
 
-/// Whether a stack is written and reads back the same.
+/// Whether a stack can be written and reads back the same.
 fn can_write(container: Container, compression: Compression, dtype: DType) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
@@ -166,8 +166,8 @@ fn can_write(container: Container, compression: Compression, dtype: DType) -> bo
     true
 }
 
-/// A TIFF of one small page, with some of its tags (up to two short values each) set otherwise.
-fn made(changes: &str) -> Vec<u8> {
+/// A TIFF of one small page, with some of its tags (up to two 16-bit values each) changed.
+fn tiff_with_tags(changes: &str) -> Vec<u8> {
     let mut tags: BTreeMap<u16, Vec<u16>> =
         [(256, 4), (257, 3), (258, 8), (259, 1), (262, 1), (273, 8), (277, 1), (278, 3), (279, 96)]
             .map(|(tag, value)| (tag, vec![value]))
@@ -205,7 +205,7 @@ fn with_tables(text: &str) -> String {
 }
 
 #[test]
-fn the_tables_are_those_of_the_code() {
+fn the_tables_match_the_code() {
     let text = std::fs::read_to_string(page()).expect("docs/formats.md is there");
     let right = with_tables(&text);
     if std::env::var_os("CYTOSCOPE_BLESS").is_some() {
@@ -216,8 +216,8 @@ fn the_tables_are_those_of_the_code() {
 }
 
 #[test]
-fn the_made_file_is_sound_but_for_its_changes() {
-    assert!(open_bytes(made("262=1"), &OpenOptions::default()).and_then(|i| i.read_all()).is_ok());
+fn the_generated_file_is_valid() {
+    assert!(open_bytes(tiff_with_tags("262=1"), &OpenOptions::default()).and_then(|i| i.read_all()).is_ok());
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn every_row_of_the_reading_table_holds() {
     for Reads(what, how, files) in READS {
         for file in *files {
             let image = match file.strip_prefix("made: ") {
-                Some(tags) => open_bytes(made(tags), &OpenOptions::default()),
+                Some(tags) => open_bytes(tiff_with_tags(tags), &OpenOptions::default()),
                 None => open(&folder.join(file), &OpenOptions::default()),
             };
             let result = image.and_then(|i| i.read_all());

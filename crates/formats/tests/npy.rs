@@ -39,7 +39,7 @@ fn every_version_and_spelling_is_read() {
 }
 
 #[test]
-fn fortran_order_is_seen_in_every_spelling() {
+fn fortran_order_is_recognised_in_every_spelling() {
     for header in [
         "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }",
         "{'descr':'<i2','fortran_order':True,'shape':(2,3)}",
@@ -48,7 +48,7 @@ fn fortran_order_is_seen_in_every_spelling() {
     ] {
         assert_eq!(read(1, header, &[0; 6]), Err(FormatErrorKind::Unsupported), "{header}");
     }
-    // One axis has one order.
+    // With a single axis both orders are the same.
     let header = "{'descr': '<i2', 'fortran_order': True, 'shape': (1, 3)}";
     assert_eq!(read(1, header, &[7, 8, 9]), Ok(vec![7, 8, 9]));
 }

@@ -1,4 +1,4 @@
-//! What is written reads back the same: by this crate, and by Python's tifffile.
+//! Written files read back the same, with this crate and with Python's tifffile.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -10,7 +10,7 @@ use cytoscope_formats::{
 use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
 use std::path::{Path, PathBuf};
 
-/// An array of values that differ everywhere and use the type's whole range.
+/// An array of different values that cover the whole range of the type.
 fn pattern(axes: &str, shape: &[usize], dtype: DType) -> Array {
     let len: usize = shape.iter().product();
     let mut samples = Samples::zeros(dtype, len);
@@ -75,7 +75,7 @@ fn name_for(folder: &Path, i: usize, container: Container) -> PathBuf {
 }
 
 #[test]
-fn every_container_and_type_reads_back() {
+fn every_container_and_type_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     for (i, (array, container, compression)) in cases().into_iter().enumerate() {
         let path = name_for(folder.path(), i, container);
@@ -190,7 +190,7 @@ fn tifffile_reads_the_same() {
 }
 
 #[test]
-fn imagej_labels_carry_their_range() {
+fn imagej_labels_have_a_display_range() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("labels.tif");
     let mut spec = WriteSpec::new(Container::ImageJ, "ZYX".parse().unwrap(), vec![3, 4, 5], DType::U32);
@@ -211,7 +211,7 @@ fn imagej_labels_carry_their_range() {
 }
 
 #[test]
-fn unfinished_and_refused_writes_leave_nothing() {
+fn unfinished_and_refused_writes_leave_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stack.tif");
     let spec = WriteSpec::new(Container::ImageJ, "ZYX".parse().unwrap(), vec![3, 4, 5], DType::U16);
@@ -238,7 +238,7 @@ fn unfinished_and_refused_writes_leave_nothing() {
 }
 
 #[test]
-fn slabs_of_any_size_make_the_same_file() {
+fn slabs_of_any_size_give_the_same_file() {
     let folder = tempfile::tempdir().unwrap();
     let array = pattern("TZCYX", &[2, 3, 2, 9, 11], DType::U16);
     for container in [Container::ImageJ, Container::OmeTiff, Container::Npy] {
@@ -259,7 +259,7 @@ fn slabs_of_any_size_make_the_same_file() {
 }
 
 #[test]
-fn images_and_writers_go_between_threads() {
+fn images_and_writers_can_be_sent_between_threads() {
     fn send_sync<T: Send + Sync + Clone>() {}
     fn send<T: Send>() {}
     send_sync::<cytoscope_formats::Image>();
@@ -267,7 +267,7 @@ fn images_and_writers_go_between_threads() {
 }
 
 #[test]
-fn previews_show_labels_in_colour_and_intensities_stretched() {
+fn previews_colour_labels_and_scale_intensities() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("p.png");
     let labels = Array::new("YX".parse().unwrap(), vec![2, 2], vec![0u32, 1, 2, 70_000]).unwrap();

@@ -1,15 +1,15 @@
-//! What is not a regular file is refused at once, with what it is.
+//! Paths that are not regular files are refused at once, and the error names their kind.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open};
 use std::path::Path;
 
-fn refused(path: &Path, says: &str) {
+fn assert_refused(path: &Path, says: &str) {
     let error = open(path, &OpenOptions::default()).unwrap_err();
     assert_eq!(error.kind(), FormatErrorKind::Unsupported, "{error}");
     let text = error.to_string();
-    assert!(text.contains(says) && text.contains("name an image file"), "\"{text}\" does not say \"{says}\"");
+    assert!(text.contains(says) && text.contains("an image file"), "\"{text}\" does not say \"{says}\"");
 }
 
 fn pipe(path: &Path) {
@@ -17,23 +17,23 @@ fn pipe(path: &Path) {
 }
 
 #[test]
-fn pipes_sockets_devices_and_folders_are_no_images() {
+fn pipes_sockets_devices_and_folders_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    refused(folder.path(), "a folder");
+    assert_refused(folder.path(), "a folder");
     let path = folder.path().join("a.tif");
     pipe(&path);
-    refused(&path, "a named pipe");
+    assert_refused(&path, "a named pipe");
     let socket = folder.path().join("b.tif");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    refused(&socket, "a socket");
-    refused(Path::new("/dev/zero"), "a device");
+    assert_refused(&socket, "a socket");
+    assert_refused(Path::new("/dev/zero"), "a device");
     let link = folder.path().join("c.tif");
     std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
-    refused(&link, "a device");
+    assert_refused(&link, "a device");
 }
 
 #[test]
-fn a_set_does_not_wait_for_a_pipe() {
+fn a_set_that_names_a_pipe_does_not_block() {
     let folder = tempfile::tempdir().unwrap();
     let companion = folder.path().join("set.companion.ome");
     let xml = r#"<OME><Image><Pixels DimensionOrder="XYZCT" Type="uint8" SizeX="2" SizeY="2" SizeZ="1" SizeC="1" SizeT="1">

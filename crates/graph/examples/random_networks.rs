@@ -1,4 +1,4 @@
-//! Writes random networks as ONNX files, as they are drawn and quantized: seeds for the fuzz target `onnx_run`.
+//! Writes random networks as ONNX files, in float and quantized: seeds for the fuzz target `onnx_run`.
 //!
 //! `cargo run --release -p cytoscope-graph --example random_networks -- fuzz/corpus/onnx_run 200`
 
@@ -7,12 +7,12 @@ use cytoscope_graph::builders::{quantized, random_bytes, random_network};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(folder), Some(count)) = (arguments.next(), arguments.next()) else {
-        return Err("expected a folder and a number of networks".into());
+        return Err("usage: random_networks FOLDER COUNT".into());
     };
     let folder = std::path::PathBuf::from(folder);
     std::fs::create_dir_all(&folder)?;
     for seed in 0..count.parse::<u64>()? {
-        // Few bytes make small networks.
+        // Few bytes give small networks.
         let network = random_network(&random_bytes(seed, 96))?;
         network.graph.save(&folder.join(format!("{seed}.onnx")))?;
         if let Some(graph) = quantized(&network, seed % 2 == 0)? {

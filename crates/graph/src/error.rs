@@ -1,105 +1,105 @@
-//! What can go wrong with a model, in the four kinds a caller treats differently.
+//! Errors of models, and the kinds that callers treat differently.
 
 use std::path::PathBuf;
 
-/// The four answers a model can be refused with.
+/// Kind of a [`GraphError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphErrorKind {
-    /// The file or graph breaks its own rules.
+    /// The file or graph violates its own rules or the ONNX format.
     Malformed,
-    /// The graph is well formed but uses something this crate does not run.
+    /// The graph is valid but uses something that this crate does not support.
     Unsupported,
-    /// The graph asks for more than a [`crate::GraphLimits`] entry allows.
+    /// The graph exceeds a limit of [`crate::GraphLimits`].
     OverLimit,
-    /// The caller gave inputs or arguments that do not fit the graph.
+    /// The caller passed inputs or arguments that do not fit the graph.
     Misused,
-    /// The operating system refused a file.
+    /// A file could not be read or written.
     Io,
-    /// The caller asked to stop.
+    /// The caller requested a stop.
     Interrupted,
 }
 
-/// Why a graph could not be read, written, shaped or run.
+/// Error of reading, writing, analysing or running a graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
     /// The file or graph contradicts itself or the ONNX format.
     #[error("malformed model: {what}")]
     Malformed {
-        /// What is wrong, and where.
+        /// Description of the fault and its location.
         what: String,
     },
-    /// An operator, or a form of it, that is not implemented.
+    /// An operator, or a variant of it, that is not supported.
     #[error("unsupported operator {op} (node \"{node}\", opset {opset}): {why}")]
     UnsupportedOp {
-        /// Operator type, with its domain when it is not the default one.
+        /// Operator type, with its domain if that is not the default one.
         op: String,
-        /// Name of the node, or of its first output when it has no name.
+        /// Name of the node, or of its first output if it has no name.
         node: String,
         /// Opset version of the operator's domain.
         opset: i64,
-        /// What exactly is missing.
+        /// The unsupported feature.
         why: String,
     },
-    /// Something else in the model that is not implemented.
+    /// Another unsupported feature of the model.
     #[error("unsupported model: {what}")]
     Unsupported {
-        /// What is missing.
+        /// The unsupported feature.
         what: String,
     },
-    /// A graph in which quantizing would change nothing.
+    /// Quantizing would not change the graph.
     #[error("there is nothing to quantize: {why}")]
     NothingToQuantize {
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// A named limit was exceeded.
-    #[error("{limit} is limited to {allowed}, but {what} asks for {asked}")]
+    #[error("{what} needs {limit} = {asked}, more than the limit of {allowed}")]
     OverLimit {
         /// Name of the field of [`crate::GraphLimits`].
         limit: &'static str,
-        /// What asked.
+        /// The part of the model that exceeds the limit.
         what: String,
-        /// How much was asked for.
+        /// Requested amount.
         asked: u128,
-        /// How much is allowed.
+        /// Allowed amount.
         allowed: u128,
     },
     /// A caller's argument does not fit.
     #[error("{what}: got {got}, expected {expected}")]
     Misused {
-        /// Which argument.
+        /// The argument.
         what: String,
-        /// What was given.
+        /// The value that was passed.
         got: String,
-        /// What would have been right.
+        /// Values that are accepted.
         expected: String,
     },
-    /// A node's inputs do not fit its operator.
+    /// An error of one node.
     #[error("node \"{node}\" ({op}): {source}")]
     Node {
         /// Name of the node.
         node: String,
         /// Its operator.
         op: String,
-        /// What went wrong in it.
+        /// The underlying error.
         source: Box<GraphError>,
     },
     /// Preparing the graph was stopped by [`crate::Interrupt`].
-    #[error("stopped while the model was being prepared")]
+    #[error("interrupted while preparing the model")]
     Interrupted,
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl GraphError {
-    /// Which of the kinds of answer this is.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> GraphErrorKind {
         match self {
             Self::Malformed { .. } => GraphErrorKind::Malformed,
@@ -126,7 +126,7 @@ impl GraphError {
         Self::Unsupported { what: what.into() }
     }
 
-    /// Says in which node it happened; an error that already names a node stays as it is.
+    /// Adds the node to an error; an error that already names a node is unchanged.
     pub(crate) fn at(self, node: &str, op: &str) -> Self {
         match self {
             Self::Node { .. } | Self::UnsupportedOp { .. } | Self::Interrupted => self,
@@ -135,5 +135,5 @@ impl GraphError {
     }
 }
 
-/// Result of everything in this crate that can fail.
+/// Result of this crate's fallible functions.
 pub type Result<T, E = GraphError> = std::result::Result<T, E>;

@@ -1,7 +1,7 @@
-//! From a [`Graph`] to an ONNX file of opset [`crate::EXPORT_OPSET`].
+//! Export of a [`Graph`] to an ONNX file of opset [`crate::EXPORT_OPSET`].
 //!
-//! Internal forms are written as what they are made of: a fused convolution as `Conv`, `Add` and an activation, SiLU as
-//! `Sigmoid` and `Mul`. Weights are stored in the file.
+//! Internal operators are written as the operators they consist of: a fused convolution as `Conv`, `Add` and an
+//! activation, SiLU as `Sigmoid` and `Mul`. Weights are stored in the file.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -21,21 +21,21 @@ use crate::tensor::{ElementType, Tensor};
 use cytoscope_storage::StorageError;
 use cytoscope_storage::write::atomic_write;
 
-/// Version of the file format; the one that opset 21 came with.
+/// Version of the file format, the one introduced with opset 21.
 const IR_VERSION: i64 = 10;
 
-/// Protobuf's own limit on a message.
-const LARGEST_FILE: usize = i32::MAX as usize;
+/// Protobuf's limit on the size of a message.
+const MAX_FILE_BYTES: usize = i32::MAX as usize;
 
 impl Graph {
-    /// The graph as an ONNX file, which this crate and other executors read.
+    /// Returns the graph as the bytes of an ONNX file.
     ///
     /// # Errors
-    /// When the graph breaks its rules, or is larger than the 2 GiB a protobuf message may have.
+    /// If the graph is invalid, or larger than protobuf's limit of 2 GiB.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        if let Some(node) = self.nodes.iter().find(|n| n.op.is_of_training()) {
+        if let Some(node) = self.nodes.iter().find(|n| n.op.is_training_only()) {
             return Err(GraphError::unsupported(format!(
-                "writing {}, which exists only while a network is taught, to a file",
+                "writing the training operator {} to a file",
                 op_name(&node.op)
             )));
         }
@@ -51,7 +51,7 @@ impl Graph {
             let dtype = node.input(0).and_then(|id| infos.get(&id)).and_then(|i| i.dtype);
             nodes.extend(export.node(node, dtype.unwrap_or(ElementType::F32)));
         }
-        // Other executors want node names to be unique.
+        // Other executors require unique node names.
         let mut taken = HashSet::new();
         for (index, node) in nodes.iter_mut().enumerate() {
             if !taken.insert(node.name.clone()) {
@@ -88,20 +88,19 @@ impl Graph {
             });
         }
         let bytes = writer.finish();
-        if bytes.len() > LARGEST_FILE {
+        if bytes.len() > MAX_FILE_BYTES {
             return Err(GraphError::unsupported(format!(
-                "a model of {} bytes in one file; the format ends at 2 GiB",
+                "a model of {} bytes in one file; the format's limit is 2 GiB",
                 bytes.len()
             )));
         }
         Ok(bytes)
     }
 
-    /// Writes the graph as an ONNX file: beside its place, flushed to the disk, then renamed, so that the place holds
-    /// the old file or the whole new one.
+    /// Writes the graph as an ONNX file atomically: to a temporary file beside it, flushed to disk, then renamed.
     ///
     /// # Errors
-    /// As [`Graph::to_bytes`], and when the file cannot be written.
+    /// As [`Graph::to_bytes`], or if the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         atomic_write(path, &self.to_bytes()?).map_err(|error| match error {
             StorageError::Io { path, source, .. } => GraphError::Io { path, source },
@@ -129,7 +128,7 @@ fn value_info(writer: &mut Writer, value: &Value, dtype: ElementType, shape: Opt
     });
 }
 
-/// An attribute's value.
+/// Value of an attribute.
 enum Setting {
     Int(i64),
     Float(f32),
@@ -138,8 +137,8 @@ enum Setting {
     Tensor(Tensor),
 }
 
-/// A node as it is written.
-struct Written {
+/// A node in the file.
+struct NodeRecord {
     op_type: String,
     name: String,
     inputs: Vec<String>,
@@ -147,7 +146,7 @@ struct Written {
     attributes: Vec<(&'static str, Setting)>,
 }
 
-impl Written {
+impl NodeRecord {
     fn write(&self, w: &mut Writer) {
         for input in &self.inputs {
             w.text(1, input);
@@ -196,7 +195,7 @@ struct Export<'g> {
 }
 
 impl Export<'_> {
-    fn fresh(&mut self, base: &str) -> String {
+    fn unique_name(&mut self, base: &str) -> String {
         let mut number = 0;
         loop {
             let name = if number == 0 { base.to_owned() } else { format!("{base}_{number}") };
@@ -207,11 +206,11 @@ impl Export<'_> {
         }
     }
 
-    fn node(&mut self, node: &Node, dtype: ElementType) -> Vec<Written> {
+    fn node(&mut self, node: &Node, dtype: ElementType) -> Vec<NodeRecord> {
         let text = |id: &Option<crate::ValueId>| id.map_or_else(String::new, |id| self.graph.value(id).name.clone());
         let mut inputs: Vec<String> = node.inputs.iter().map(text).collect();
         let outputs: Vec<String> = node.outputs.iter().map(text).collect();
-        let simple = |op_type: &str, inputs: Vec<String>, outputs: Vec<String>, attributes| Written {
+        let simple = |op_type: &str, inputs: Vec<String>, outputs: Vec<String>, attributes| NodeRecord {
             op_type: op_type.to_owned(),
             name: node.name.clone(),
             inputs,
@@ -227,23 +226,23 @@ impl Export<'_> {
                 }
                 let output = outputs.first().cloned().unwrap_or_default();
                 let steps = 1 + usize::from(extra.is_some()) + usize::from(activation.is_some());
-                let mut made = Vec::new();
+                let mut records = Vec::new();
                 let target = |export: &mut Self, step: usize| {
-                    if step == steps { output.clone() } else { export.fresh(&format!("{output}_step{step}")) }
+                    if step == steps { output.clone() } else { export.unique_name(&format!("{output}_step{step}")) }
                 };
                 let mut step = 1;
                 let mut now = target(self, step);
-                made.push(simple("Conv", inputs, vec![now.clone()], conv_settings(conv)));
+                records.push(simple("Conv", inputs, vec![now.clone()], conv_settings(conv)));
                 if let Some(extra) = extra {
                     step += 1;
                     let next = target(self, step);
-                    made.push(simple("Add", vec![now, extra], vec![next.clone()], Vec::new()));
+                    records.push(simple("Add", vec![now, extra], vec![next.clone()], Vec::new()));
                     now = next;
                 }
                 if let Some(a) = activation {
-                    made.extend(self.activation(a, &node.name, now, output, dtype));
+                    records.extend(self.activation(a, &node.name, now, output, dtype));
                 }
-                made
+                records
             }
             Op::Activation(a) => {
                 let (x, y) =
@@ -260,8 +259,8 @@ impl Export<'_> {
         }
     }
 
-    fn activation(&mut self, a: &Activation, name: &str, x: String, y: String, dtype: ElementType) -> Vec<Written> {
-        let one = |op_type: &str, inputs, output, attributes| Written {
+    fn activation(&mut self, a: &Activation, name: &str, x: String, y: String, dtype: ElementType) -> Vec<NodeRecord> {
+        let one = |op_type: &str, inputs, output, attributes| NodeRecord {
             op_type: op_type.to_owned(),
             name: name.to_owned(),
             inputs,
@@ -271,7 +270,7 @@ impl Export<'_> {
         let float = Setting::Float;
         match *a {
             Activation::Silu => {
-                let gate = self.fresh(&format!("{y}_gate"));
+                let gate = self.unique_name(&format!("{y}_gate"));
                 vec![
                     one("Sigmoid", vec![x.clone()], gate.clone(), Vec::new()),
                     one("Mul", vec![x, gate], y, Vec::new()),
@@ -281,7 +280,7 @@ impl Export<'_> {
                 let mut nodes = Vec::new();
                 let mut inputs = vec![x];
                 for (part, v) in [("min", min), ("max", max)] {
-                    let bound = self.fresh(&format!("{y}_{part}"));
+                    let bound = self.unique_name(&format!("{y}_{part}"));
                     let value = Setting::Tensor(Tensor::scalar(v).cast(dtype));
                     nodes.push(one("Constant", Vec::new(), bound.clone(), vec![("value", value)]));
                     inputs.push(bound);
@@ -410,7 +409,7 @@ fn resize_settings(a: &ResizeAttrs) -> Settings {
     settings
 }
 
-/// The attributes of an operator that is written as itself.
+/// Returns the attributes of an operator that is written as itself.
 fn settings(op: &Op) -> Settings {
     let int = Setting::Int;
     let float = Setting::Float;

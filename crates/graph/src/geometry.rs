@@ -1,36 +1,36 @@
-//! Windows that slide over spatial axes: convolutions, transposed convolutions and pools, and the lengths they make.
+//! Sliding windows over spatial axes (convolutions, transposed convolutions, pools) and their output lengths.
 
 use crate::error::{GraphError, Result};
 
-/// How a window that leaves the input is filled up.
+/// Padding at the borders of a sliding window.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Padding {
-    /// So many elements before and after, one entry a spatial axis.
+    /// Explicit padding, one entry per spatial axis.
     Explicit {
         /// Elements before the first one.
         before: Vec<usize>,
         /// Elements after the last one.
         after: Vec<usize>,
     },
-    /// As many as make output = ceil(input / stride), the odd one after.
+    /// Padding for output = ceil(input / stride), an odd element at the end.
     SameUpper,
-    /// As many as make output = ceil(input / stride), the odd one before.
+    /// Padding for output = ceil(input / stride), an odd element at the start.
     SameLower,
 }
 
 impl Padding {
-    /// The same number of elements before and after.
+    /// Returns equal padding before and after.
     pub fn symmetric(pads: Vec<usize>) -> Self {
         Self::Explicit { before: pads.clone(), after: pads }
     }
 
-    /// No padding on `axes` spatial axes.
+    /// Returns no padding on `axes` spatial axes.
     pub fn none(axes: usize) -> Self {
         Self::symmetric(vec![0; axes])
     }
 
-    /// Elements before and after on each spatial axis of an input of lengths `input`. All slices have one entry a
-    /// spatial axis.
+    /// Returns the elements before and after on each spatial axis for an input with spatial lengths `input`. All slices
+    /// have one entry per spatial axis.
     pub fn resolve(
         &self,
         input: &[usize],
@@ -60,23 +60,23 @@ impl Padding {
     }
 }
 
-/// A convolution's geometry. Every vector has one entry a spatial axis, in the order of the tensor (z, y, x).
+/// Geometry of a convolution. Every vector has one entry per spatial axis, in the order of the tensor (z, y, x).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvAttrs {
-    /// Taps of the kernel.
+    /// Kernel lengths.
     pub kernel: Vec<usize>,
     /// Step between outputs, in input elements.
     pub strides: Vec<usize>,
     /// Step between taps, in input elements.
     pub dilations: Vec<usize>,
-    /// Filling at the borders (zeros; the zero point for quantized inputs).
+    /// Padding at the borders (with zeros; with the zero point for quantized inputs).
     pub padding: Padding,
-    /// Channels are convolved in this many separate groups.
+    /// Number of separate channel groups.
     pub group: usize,
 }
 
 impl ConvAttrs {
-    /// Stride 1, dilation 1, one group, "same" zero padding of an odd kernel.
+    /// Returns stride 1, dilation 1, one group, and "same" zero padding for an odd kernel.
     pub fn same(kernel: &[usize]) -> Self {
         Self {
             kernel: kernel.to_vec(),
@@ -87,57 +87,57 @@ impl ConvAttrs {
         }
     }
 
-    /// The same with other strides.
+    /// Returns the geometry with other strides.
     pub fn with_strides(mut self, strides: &[usize]) -> Self {
         self.strides = strides.to_vec();
         self
     }
 
-    /// The same with other padding.
+    /// Returns the geometry with other padding.
     pub fn with_padding(mut self, padding: Padding) -> Self {
         self.padding = padding;
         self
     }
 
-    /// Lengths of the output's spatial axes for an input of spatial lengths `input`.
+    /// Returns the output's spatial lengths for an input with spatial lengths `input`.
     ///
     /// # Errors
-    /// When the number of axes differs or the window is larger than the padded input.
+    /// If the number of axes differs or the window is larger than the padded input.
     pub fn output_lengths(&self, input: &[usize]) -> Result<Vec<usize>> {
         window_output(input, &self.kernel, &self.strides, &self.dilations, &self.padding, false)
     }
 }
 
-/// A transposed convolution's geometry; see [`ConvAttrs`]. The weight is `[in, out / group, kernel…]`.
+/// Geometry of a transposed convolution; see [`ConvAttrs`]. The weight is `[in, out / group, kernel…]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvTransposeAttrs {
-    /// Taps of the kernel.
+    /// Kernel lengths.
     pub kernel: Vec<usize>,
     /// Step between inputs, in output elements.
     pub strides: Vec<usize>,
     /// Step between taps, in output elements.
     pub dilations: Vec<usize>,
-    /// What is cut off the full result at both ends. For the `Same…` forms see [`Self::geometry`].
+    /// Elements cropped from both ends of the full result. For the `Same…` variants see [`Self::geometry`].
     pub padding: Padding,
     /// Elements added to the output at the far end.
     pub output_padding: Vec<usize>,
-    /// Lengths the output must have (overrides the padding), if the file asked for them.
+    /// Explicit output lengths, if the file has them (they override the padding).
     pub output_shape: Option<Vec<usize>>,
-    /// Channels are convolved in this many separate groups.
+    /// Number of separate channel groups.
     pub group: usize,
 }
 
-/// Where a transposed convolution's output lies in its full, uncut result.
+/// Position of a transposed convolution's output in its full, uncropped result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransposedGeometry {
     /// Lengths of the output's spatial axes.
     pub output: Vec<usize>,
-    /// Elements cut off before (negative: zeros put in front).
+    /// Elements cropped at the start (negative: zeros inserted in front).
     pub before: Vec<isize>,
 }
 
 impl ConvTransposeAttrs {
-    /// Stride = kernel, no padding: every input element becomes a block of its own.
+    /// Returns stride = kernel without padding: every input element becomes a separate block.
     pub fn upsample(factors: &[usize]) -> Self {
         Self {
             kernel: factors.to_vec(),
@@ -150,11 +150,11 @@ impl ConvTransposeAttrs {
         }
     }
 
-    /// Output lengths and cut for an input of spatial lengths `input` (ONNX `ConvTranspose`): output element `o`
-    /// collects input element `i` through tap `k` where `o = i·stride + k·dilation − before`.
+    /// Returns output lengths and cropping for an input with spatial lengths `input` (ONNX `ConvTranspose`): output
+    /// element `o` collects input element `i` through tap `k` where `o = i·stride + k·dilation − before`.
     ///
     /// # Errors
-    /// When the number of axes differs or a length would be negative.
+    /// If the number of axes differs or a length would be negative.
     pub fn geometry(&self, input: &[usize]) -> Result<TransposedGeometry> {
         let axes = self.kernel.len();
         let same = |v: usize| v == axes;
@@ -194,37 +194,37 @@ impl ConvTransposeAttrs {
     }
 }
 
-/// A pooling window; see [`ConvAttrs`].
+/// Geometry of a pooling window; see [`ConvAttrs`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolAttrs {
-    /// Lengths of the window.
+    /// Window lengths.
     pub kernel: Vec<usize>,
     /// Step between windows.
     pub strides: Vec<usize>,
-    /// Step inside a window.
+    /// Step between elements of a window.
     pub dilations: Vec<usize>,
-    /// Filling at the borders (never the maximum; counted in an average only with `count_include_pad`).
+    /// Padding at the borders (never the maximum; counted in an average only with `count_include_pad`).
     pub padding: Padding,
-    /// Round the output length up instead of down.
+    /// Whether the output length is rounded up instead of down.
     pub ceil_mode: bool,
-    /// Average pools: divide by the whole window, padding included.
+    /// Average pools: whether to divide by the full window including padding.
     pub count_include_pad: bool,
-    /// Max pools with indices: count them with the last axis slowest (`storage_order` = 1).
+    /// Max pools with indices: whether the last axis varies slowest (`storage_order` = 1).
     pub column_major_indices: bool,
 }
 
 impl PoolAttrs {
-    /// Lengths of the output's spatial axes for an input of spatial lengths `input`.
+    /// Returns the output's spatial lengths for an input with spatial lengths `input`.
     ///
     /// # Errors
-    /// When the number of axes differs or the window is larger than the padded input.
+    /// If the number of axes differs or the window is larger than the padded input.
     pub fn output_lengths(&self, input: &[usize]) -> Result<Vec<usize>> {
         window_output(input, &self.kernel, &self.strides, &self.dilations, &self.padding, self.ceil_mode)
     }
 }
 
-/// Output lengths of a sliding window (ONNX `Conv` and pools); with `ceil`, a last window that would start in the
-/// far padding is left out, as ONNX and PyTorch do.
+/// Returns the output lengths of a sliding window (ONNX `Conv` and pools). With `ceil`, a last window that would start
+/// in the trailing padding is dropped, as in ONNX and PyTorch.
 fn window_output(
     input: &[usize],
     kernel: &[usize],
@@ -254,7 +254,7 @@ fn window_output(
             return Err(GraphError::misused(
                 format!("length of spatial axis {axis}"),
                 format!("{padded} with padding"),
-                format!("at least the window's {reach}"),
+                format!("at least the window length {reach}"),
             ));
         }
         let mut n = if ceil { (padded - reach).div_ceil(stride) } else { (padded - reach) / stride } + 1;

@@ -1,4 +1,4 @@
-//! The graph itself: values, nodes, constants, and the rules that hold between them.
+//! The computation graph: values, nodes, constants, and their invariants.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::tensor::{ElementType, Tensor};
 pub struct ValueId(pub u32);
 
 impl ValueId {
-    /// As an index.
+    /// The id as an index into [`Graph::values`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -21,14 +21,14 @@ impl ValueId {
 /// Length of an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Known.
+    /// Known length.
     Fixed(usize),
-    /// Chosen by the caller, under this name.
+    /// Symbolic length with this name, chosen by the caller.
     Free(String),
 }
 
 impl Dim {
-    /// The length, if it is known.
+    /// Returns the length if it is known.
     pub fn fixed(&self) -> Option<usize> {
         if let Self::Fixed(n) = self { Some(*n) } else { None }
     }
@@ -46,47 +46,48 @@ impl std::fmt::Display for Dim {
 /// A named tensor that flows through the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Value {
-    /// Unique in the graph, never empty.
+    /// Unique within the graph, never empty.
     pub name: String,
-    /// Type of its elements, when known.
+    /// Element type, if known.
     pub dtype: Option<ElementType>,
-    /// Its axes, when their number is known.
+    /// Axis lengths, if the rank is known.
     pub shape: Option<Vec<Dim>>,
 }
 
 impl Value {
-    /// The lengths, if all are known.
+    /// Returns the shape if all lengths are known.
     pub fn fixed_shape(&self) -> Option<Vec<usize>> {
         self.shape.as_ref()?.iter().map(Dim::fixed).collect()
     }
 }
 
-/// One step of the computation.
+/// One operator application.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// For messages; may be empty in files, made up at import.
+    /// Name used in messages. May be empty in files; the importer then generates one.
     pub name: String,
-    /// What it does.
+    /// The operator.
     pub op: Op,
-    /// What it reads; `None` where an optional input is absent.
+    /// Input values; `None` where an optional input is absent.
     pub inputs: Vec<Option<ValueId>>,
-    /// What it makes; `None` where an optional output is not wanted.
+    /// Output values; `None` where an optional output is not used.
     pub outputs: Vec<Option<ValueId>>,
 }
 
 impl Node {
-    /// Input number `index`, if it is there.
+    /// Returns input `index`, if present.
     pub fn input(&self, index: usize) -> Option<ValueId> {
         self.inputs.get(index).copied().flatten()
     }
 
-    /// Output number `index`, if it is wanted.
+    /// Returns output `index`, if used.
     pub fn output(&self, index: usize) -> Option<ValueId> {
         self.outputs.get(index).copied().flatten()
     }
 }
 
-/// The names of a graph's values, for passes that add many: [`Graph::add_value`] looks at every value for each it adds.
+/// The set of value names of a graph, for passes that add many values: [`Graph::add_value`] scans all values on every
+/// call.
 pub(crate) struct Names(HashSet<String>);
 
 impl Names {
@@ -94,7 +95,7 @@ impl Names {
         Self(graph.values.iter().map(|v| v.name.clone()).collect())
     }
 
-    /// As [`Graph::add_initializer`].
+    /// Like [`Graph::add_initializer`], without the scan.
     pub(crate) fn add_initializer(&mut self, graph: &mut Graph, wanted: &str, tensor: Tensor) -> ValueId {
         let mut name = wanted.to_owned();
         let mut number = graph.values.len();
@@ -109,50 +110,50 @@ impl Names {
     }
 }
 
-/// A model's computation.
+/// A network: operators in execution order, with their weights.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
     /// Name of the graph.
     pub name: String,
-    /// Every value; [`ValueId`] indexes it.
+    /// All values, indexed by [`ValueId`].
     pub values: Vec<Value>,
-    /// The steps, each after all it reads from.
+    /// Nodes in topological order.
     pub nodes: Vec<Node>,
-    /// What a caller gives.
+    /// Values that the caller provides.
     pub inputs: Vec<ValueId>,
-    /// What a caller gets.
+    /// Values that the caller receives.
     pub outputs: Vec<ValueId>,
-    /// Constants and weights.
+    /// Constants and weights, by value.
     pub initializers: BTreeMap<ValueId, Arc<Tensor>>,
-    /// Opset of the default domain the graph was written in.
+    /// Default-domain opset of the file the graph was read from.
     pub opset: i64,
-    /// Free text of the model (`metadata_props`), by key.
+    /// Entries of the model's `metadata_props`.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl Graph {
-    /// An empty graph.
+    /// Creates an empty graph.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), opset: crate::EXPORT_OPSET, ..Self::default() }
     }
 
-    /// The value `id`, if it is of this graph.
+    /// Returns the value `id`, if it belongs to this graph.
     pub fn get(&self, id: ValueId) -> Option<&Value> {
         self.values.get(id.index())
     }
 
-    /// The value `id`; an empty one if `id` is not of this graph.
+    /// Returns the value `id`, or an empty value if `id` does not belong to this graph.
     pub fn value(&self, id: ValueId) -> &Value {
         static NONE: Value = Value { name: String::new(), dtype: None, shape: None };
         self.values.get(id.index()).unwrap_or(&NONE)
     }
 
-    /// The value of this name.
+    /// Returns the id of the value with this name.
     pub fn find(&self, name: &str) -> Option<ValueId> {
         self.values.iter().position(|v| v.name == name).map(|i| ValueId(i as u32))
     }
 
-    /// Adds a value. A name already taken, or empty, gets a number appended.
+    /// Adds a value. A number is appended to a name that is empty or already taken.
     pub fn add_value(
         &mut self,
         name: impl Into<String>,
@@ -169,7 +170,7 @@ impl Graph {
         self.push_value(Value { name, dtype, shape })
     }
 
-    /// Adds a value whose name is known to be new.
+    /// Adds a value whose name is known to be unique.
     pub(crate) fn push_value(&mut self, value: Value) -> ValueId {
         let id = ValueId(self.values.len() as u32);
         self.values.push(value);
@@ -192,7 +193,7 @@ impl Graph {
         id
     }
 
-    /// Appends a node with one output, and gives that output, which is named after the node.
+    /// Appends a node with one output and returns that output, which is named after the node.
     pub fn push(&mut self, name: impl Into<String>, op: Op, inputs: &[Option<ValueId>]) -> ValueId {
         let name = name.into();
         let output = self.add_value(name.clone(), None, None);
@@ -200,12 +201,12 @@ impl Graph {
         output
     }
 
-    /// The constant `id`, if it is one.
+    /// Returns the constant `id`, if it is one.
     pub fn constant(&self, id: ValueId) -> Option<&Arc<Tensor>> {
         self.initializers.get(&id)
     }
 
-    /// For each value, the node that makes it.
+    /// Maps each value to the node that produces it.
     pub fn producers(&self) -> BTreeMap<ValueId, usize> {
         let mut map = BTreeMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -214,7 +215,8 @@ impl Graph {
         map
     }
 
-    /// For each value, the nodes that read it (a node that reads it twice is there twice). Graph outputs are not in it.
+    /// Maps each value to the nodes that read it (a node that reads it twice is listed twice). Graph outputs are not
+    /// included.
     pub fn consumers(&self) -> BTreeMap<ValueId, Vec<usize>> {
         let mut map: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -225,7 +227,7 @@ impl Graph {
         map
     }
 
-    /// Every reference to `from`, in nodes and outputs, becomes one to `to`.
+    /// Replaces every use of `from`, in nodes and graph outputs, by `to`.
     pub fn replace_uses(&mut self, from: ValueId, to: ValueId) {
         for id in self.nodes.iter_mut().flat_map(|n| n.inputs.iter_mut().flatten()).chain(&mut self.outputs) {
             if *id == from {
@@ -234,15 +236,16 @@ impl Graph {
         }
     }
 
-    /// Bytes of all constants.
+    /// Total size of all constants in bytes.
     pub fn initializer_bytes(&self) -> usize {
         self.initializers.values().map(|t| t.len() * t.dtype().size_bytes()).sum()
     }
 
-    /// Checks the rules: names unique and not empty, every value made once and before it is read, outputs made.
+    /// Checks the invariants: names unique and not empty, every value produced once and before it is read, outputs
+    /// produced.
     ///
     /// # Errors
-    /// [`GraphError::Malformed`] naming the value and node.
+    /// [`GraphError::Malformed`], naming the value and node.
     pub fn validate(&self) -> Result<()> {
         let mut names = BTreeSet::new();
         for value in &self.values {
@@ -250,11 +253,13 @@ impl Graph {
                 return Err(GraphError::malformed("a value has no name"));
             }
             if !names.insert(value.name.as_str()) {
-                return Err(GraphError::malformed(format!("two values are called \"{}\"", value.name)));
+                return Err(GraphError::malformed(format!("two values are named \"{}\"", value.name)));
             }
         }
         let known = |id: ValueId, what: &str| {
-            self.get(id).map(|_| ()).ok_or_else(|| GraphError::malformed(format!("{what} refers to no value")))
+            self.get(id)
+                .map(|_| ())
+                .ok_or_else(|| GraphError::malformed(format!("{what} refers to a value that does not exist")))
         };
         let mut made: BTreeSet<ValueId> = BTreeSet::new();
         for (what, ids) in [
@@ -273,7 +278,7 @@ impl Graph {
                 known(id, "an input of a node")?;
                 if !made.contains(&id) {
                     return Err(GraphError::malformed(format!(
-                        "node \"{}\" reads \"{}\", which nothing before it makes",
+                        "node \"{}\" reads \"{}\", which no earlier node produces",
                         node.name,
                         self.value(id).name
                     )));
@@ -282,14 +287,14 @@ impl Graph {
             for &id in node.outputs.iter().flatten() {
                 known(id, "an output of a node")?;
                 if !made.insert(id) {
-                    return Err(GraphError::malformed(format!("\"{}\" is made twice", self.value(id).name)));
+                    return Err(GraphError::malformed(format!("\"{}\" is produced twice", self.value(id).name)));
                 }
             }
         }
         for &id in &self.outputs {
             known(id, "an output")?;
             if !made.contains(&id) {
-                return Err(GraphError::malformed(format!("output \"{}\" is never made", self.value(id).name)));
+                return Err(GraphError::malformed(format!("output \"{}\" is never produced", self.value(id).name)));
             }
         }
         Ok(())

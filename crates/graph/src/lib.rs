@@ -1,14 +1,14 @@
-//! The model: a graph of typed operators with weights, and everything computed from it before an engine runs it.
+//! Neural network models: a graph of typed operators with weights, and everything computed from it before an engine
+//! runs it.
 //!
-//! This room owns the in-memory [`Graph`] and its operators ([`Op`], one form whatever the file's opset), ONNX files in
-//! and out ([`Graph::load`], [`Graph::save`]), shape inference ([`infer_shapes`]), rewrites ([`passes`]), what a graph
-//! tells about itself ([`analysis`]), networks made from a description ([`builders`]), and the naive executor that every
-//! engine is judged by ([`mod@reference`]). It knows no device and no image file.
+//! The crate owns the in-memory [`Graph`] and its operators ([`Op`], in one form for all opsets), reading and writing
+//! ONNX files ([`Graph::load`], [`Graph::save`]), shape inference ([`infer_shapes`]), rewrites ([`passes`]), analysis
+//! ([`analysis`]), networks built from a description ([`builders`]), and the naive executor that every engine is tested
+//! against ([`mod@reference`]). It knows neither devices nor image files.
 //!
-//! It fails with [`GraphError`], whose [`GraphError::kind`] is malformed, unsupported (with operator, node and opset),
-//! over a limit ([`GraphLimits`], checked before memory is taken), misused, or I/O. Nothing that comes from a file makes
-//! it panic.
-//!
+//! Errors are [`GraphError`]s, whose [`GraphError::kind`] is malformed, unsupported (with operator, node and opset),
+//! over a limit ([`GraphLimits`], checked before memory is allocated), misused, I/O, or interrupted. No file content
+//! makes it panic.
 //! ```
 //! use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
 //! use cytoscope_graph::{Graph, GraphLimits, Tensor, analysis, passes, reference};
@@ -19,7 +19,7 @@
 //! let stack = Tensor::new([1, 1, 4, 8, 8], vec![0.5f32; 256])?;
 //! let prediction = reference::run(&again, &[("x".into(), stack)])?;
 //! assert_eq!(prediction[0].shape(), [1, 1, 4, 8, 8]);
-//! assert!(!analysis::normalises_over_tile(&again));
+//! assert!(!analysis::depends_on_tile_statistics(&again));
 //! # Ok::<(), cytoscope_graph::GraphError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -61,5 +61,5 @@ pub use proto::parse_tensor;
 pub use table::{SUPPORTED, SupportedOperator, operators_markdown};
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 
-/// Opset of the default domain that exported files are written in.
+/// Default-domain opset of exported files.
 pub const EXPORT_OPSET: i64 = 21;

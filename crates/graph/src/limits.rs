@@ -1,18 +1,18 @@
-//! How much a model may ask for before it is refused.
+//! Limits on what a model may ask for.
 
 use crate::error::{GraphError, Result};
 
-/// Bounds on what a model file may make this crate allocate or visit. All are checked before the allocation.
+/// Limits on what a model file may make this crate allocate or visit. All are checked before the allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphLimits {
     /// Bytes of the model file, and of each external data file. Default 4 GiB.
     pub model_bytes: u64,
     /// Nodes in the graph, after import. Default 100 000.
     pub nodes: usize,
-    /// Elements of one tensor: a stored one, or one made by constant folding. Default 2³¹.
+    /// Elements of one tensor, stored or created by constant folding. Default 2³¹.
     pub tensor_elements: usize,
-    /// Elements of one constant that folding makes out of fewer (`ConstantOfShape`, `Expand`, `Tile`, `Range`), and taps
-    /// of a pool's window. Default 2²⁴.
+    /// Elements of one constant that folding expands from fewer elements (`ConstantOfShape`, `Expand`, `Tile`,
+    /// `Range`), and elements of a pooling window. Default 2²⁴.
     pub folded_elements: usize,
     /// Axes of one tensor. Default 16.
     pub rank: usize,
@@ -28,7 +28,7 @@ pub(crate) fn check(limit: &'static str, what: impl Into<String>, asked: u128, a
     if asked <= allowed { Ok(()) } else { Err(GraphError::OverLimit { limit, what: what.into(), asked, allowed }) }
 }
 
-/// Product of the lengths, or an error when it does not fit or exceeds `allowed`.
+/// Returns the product of the lengths, or an error if it overflows or exceeds `allowed`.
 pub(crate) fn checked_elements(shape: &[usize], limit: &'static str, what: &str, allowed: usize) -> Result<usize> {
     let product = shape.iter().try_fold(1u128, |total, &n| total.checked_mul(n as u128)).unwrap_or(u128::MAX);
     check(limit, what, product, allowed as u128)?;

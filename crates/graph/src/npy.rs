@@ -5,33 +5,38 @@ use crate::error::{GraphError, Result};
 use crate::{ElementType, Tensor, TensorData};
 use cytoscope_storage::npy;
 
-/// Most axes of an array.
+/// Maximum number of axes of an array.
 const MAX_RANK: usize = 32;
 
 fn bad(what: impl Into<String>) -> GraphError {
     GraphError::malformed(format!("npy: {}", what.into()))
 }
 
-/// Reads an array.
+/// Reads an array from the bytes of a `.npy` file.
 ///
 /// # Errors
-/// [`GraphError`] if the bytes are no array, its type is not a tensor's, or they are fewer than its shape takes.
+/// [`GraphError`] if the bytes are not a valid array, its element type is unsupported, or the data is shorter than its
+/// shape requires.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let prefix = npy::prefix(bytes).map_err(|e| bad(e.to_string()))?;
     let start = prefix.header_at;
     let length = prefix.header_bytes;
-    let header = bytes.get(start..start + length).ok_or_else(|| bad("the header is cut short"))?;
+    let header = bytes.get(start..start + length).ok_or_else(|| bad("the header is truncated"))?;
     let npy::Header { code, big_endian: big, fortran_order: fortran, shape } =
         npy::parse(prefix.version, header).map_err(|e| bad(e.to_string()))?;
     if shape.len() > MAX_RANK {
-        return Err(bad(format!("{} axes, more than {MAX_RANK}", shape.len())));
+        return Err(bad(format!("{} axes, more than the limit of {MAX_RANK}", shape.len())));
     }
     let dtype = element(&code)?;
-    let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).ok_or_else(|| bad("a shape beyond memory"))?;
-    let size = count.checked_mul(dtype.size_bytes()).ok_or_else(|| bad("a shape beyond memory"))?;
+    let count = shape
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul(*d))
+        .ok_or_else(|| bad("the shape is too large for memory"))?;
+    let size = count.checked_mul(dtype.size_bytes()).ok_or_else(|| bad("the shape is too large for memory"))?;
     let body = bytes.get(start + length..).unwrap_or_default();
-    let body =
-        body.get(..size).ok_or_else(|| bad(format!("{} bytes of data, shape {shape:?} takes {size}", body.len())))?;
+    let body = body
+        .get(..size)
+        .ok_or_else(|| bad(format!("{} bytes of data, but shape {shape:?} needs {size}", body.len())))?;
     if !fortran || shape.len() < 2 {
         return Tensor::from_data(shape, decode(dtype, big, body));
     }
@@ -69,7 +74,7 @@ fn element(code: &str) -> Result<ElementType> {
         "u4" => ElementType::U32,
         "u8" => ElementType::U64,
         "b1" => ElementType::Bool,
-        _ => return Err(bad(format!("elements of type {code:?}: numbers and bool are read"))),
+        _ => return Err(bad(format!("unsupported element type {code:?}: expected numbers or bool"))),
     })
 }
 
@@ -102,7 +107,7 @@ fn decode(dtype: ElementType, big: bool, bytes: &[u8]) -> TensorData {
     }
 }
 
-/// Writes an array: version 1, little-endian, C order; `bfloat16` becomes 32-bit float, which NumPy has.
+/// Writes an array as `.npy`: version 1, little-endian, C order. `bfloat16`, which NumPy lacks, becomes 32-bit float.
 pub fn write(tensor: &Tensor) -> Vec<u8> {
     macro_rules! bytes {
         ($v:expr) => {
@@ -143,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_survive_and_fortran_order_is_undone() {
+    fn arrays_round_trip_and_fortran_order_is_converted() {
         let tensor = Tensor::new(vec![2, 3], vec![1i16, 2, 3, 4, 5, -6]).unwrap();
         let bytes = write(&tensor);
         assert_eq!(bytes.len() % 64, 12);
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_about_sizes_are_refused() {
+    fn wrong_sizes_are_refused() {
         let mut bytes = write(&Tensor::vector(vec![1.0f32, 2.0]));
         bytes.truncate(bytes.len() - 1);
         assert!(read(&bytes).is_err());

@@ -1,15 +1,15 @@
 //! The operators of a graph, with typed attributes whose defaults are resolved.
 //!
 //! Differences between opsets are removed at import: attributes that later became inputs *are* inputs here, so an
-//! executor sees one form, that of the newest opset, whatever the file's age. The order and meaning of inputs and
-//! outputs is ONNX's unless a variant says otherwise. Absent optional inputs are `None`, and trailing ones may be
-//! missing from [`crate::Node::inputs`] altogether.
+//! executor sees one form, that of the newest opset. The order and meaning of inputs and outputs is ONNX's unless a
+//! variant says otherwise. Absent optional inputs are `None`, and trailing ones may be missing from
+//! [`crate::Node::inputs`] altogether.
 
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, PoolAttrs};
 use crate::tensor::{ElementType, Tensor};
 use crate::training::{Loss, Optimizer};
 
-/// A function applied to each element, with its own parameters: what follows a convolution, alone or fused.
+/// An element-wise activation function with its parameters, standalone or fused into a convolution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// max(x, 0)
@@ -29,7 +29,7 @@ pub enum Activation {
     /// x·Φ(x); with `tanh` the approximation 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
     #[expect(missing_docs, reason = "the formula above says it")]
     Gelu { tanh: bool },
-    /// x·σ(x), also called Swish. Files hold it as `Sigmoid` and `Mul`; the fusion pass finds it.
+    /// x·σ(x), also called Swish. Files store it as `Sigmoid` and `Mul`; the fusion pass recognises it.
     Silu,
     /// σ(x) = 1 / (1 + e⁻ˣ)
     Sigmoid,
@@ -49,12 +49,12 @@ pub enum Activation {
     /// x for x > alpha, else 0
     #[expect(missing_docs, reason = "the formula above says it")]
     ThresholdedRelu { alpha: f32 },
-    /// clamp(x, min, max) with constant bounds (made by the fusion pass out of [`Op::Clip`]).
+    /// clamp(x, min, max) with constant bounds (created by the fusion pass from [`Op::Clip`]).
     #[expect(missing_docs, reason = "the formula above says it")]
     Clip { min: f32, max: f32 },
 }
 
-/// A function of one element that keeps the type (except [`UnaryOp::IsNaN`], which gives bool).
+/// A function of one element that keeps the type (except [`UnaryOp::IsNaN`], which returns bool).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum UnaryOp {
@@ -67,7 +67,7 @@ pub enum UnaryOp {
     Erf,
     Floor,
     Ceil,
-    /// To the nearest integer, halves to even.
+    /// To the nearest integer, ties to even.
     Round,
     Sign,
     Sin,
@@ -90,13 +90,13 @@ pub enum BinaryOp {
     Add,
     Sub,
     Mul,
-    /// Integers divide towards zero.
+    /// Integer division truncates towards zero.
     Div,
     /// Result has the type of the base.
     Pow,
     Min,
     Max,
-    /// Remainder: sign of the divisor, or of the dividend when `fmod`.
+    /// Remainder, with the sign of the divisor, or of the dividend with `fmod`.
     Mod {
         fmod: bool,
     },
@@ -111,7 +111,7 @@ pub enum BinaryOp {
 }
 
 impl BinaryOp {
-    /// Whether the result is bool whatever the operands' type.
+    /// Whether the result is bool regardless of the operand type.
     pub fn is_comparison(self) -> bool {
         matches!(
             self,
@@ -127,7 +127,7 @@ impl BinaryOp {
     }
 }
 
-/// What a reduction makes out of the elements it sees.
+/// Kind of reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum ReduceOp {
@@ -143,16 +143,16 @@ pub enum ReduceOp {
     SumSquare,
 }
 
-/// How [`Op::Pad`] fills.
+/// Padding mode of [`Op::Pad`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PadMode {
-    /// With a value.
+    /// Pads with a constant value.
     Constant,
-    /// Mirrored, the border element not repeated.
+    /// Mirrors at the border; the border element is not repeated.
     Reflect,
-    /// With the border element.
+    /// Repeats the border element.
     Edge,
-    /// From the other end.
+    /// Wraps around to the opposite end.
     Wrap,
 }
 
@@ -165,7 +165,7 @@ pub enum ResizeMode {
     Cubic,
 }
 
-/// How an output position becomes an input position in [`Op::Resize`].
+/// How [`Op::Resize`] maps output positions to input positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum CoordinateMode {
@@ -178,7 +178,7 @@ pub enum CoordinateMode {
     TfCropAndResize,
 }
 
-/// Which neighbour nearest resizing takes.
+/// Rounding of input positions in nearest-neighbour resizing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum NearestMode {
@@ -188,7 +188,7 @@ pub enum NearestMode {
     Ceil,
 }
 
-/// How the `sizes` of [`Op::Resize`] are taken.
+/// How [`Op::Resize`] interprets its `sizes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum AspectPolicy {
@@ -204,24 +204,24 @@ pub struct ResizeAttrs {
     pub mode: ResizeMode,
     /// Coordinate transformation.
     pub coordinates: CoordinateMode,
-    /// Rounding of the nearest mode.
+    /// Rounding in nearest mode.
     pub nearest: NearestMode,
     /// Coefficient of the cubic kernel.
     pub cubic_coeff_a: f32,
-    /// Cubic and linear: weights outside the input count as zero and the rest is renormalised.
+    /// Cubic and linear: weights outside the input count as zero and the others are renormalised.
     pub exclude_outside: bool,
-    /// Value outside, with [`CoordinateMode::TfCropAndResize`].
+    /// Value outside the input, with [`CoordinateMode::TfCropAndResize`].
     pub extrapolation_value: f32,
     /// Widen the kernel when shrinking.
     pub antialias: bool,
-    /// Axes that scales and sizes speak of; `None`: all.
+    /// Axes that scales and sizes refer to; `None`: all.
     pub axes: Option<Vec<i64>>,
-    /// What sizes mean.
+    /// How sizes are interpreted.
     pub policy: AspectPolicy,
 }
 
 impl ResizeAttrs {
-    /// Nearest neighbour by whole factors: output `o` takes input `o / factor`.
+    /// Nearest neighbour by integer factors: output `o` takes input `o / factor`.
     pub fn nearest() -> Self {
         Self {
             mode: ResizeMode::Nearest,
@@ -246,7 +246,7 @@ pub enum DepthOrder {
     Crd,
 }
 
-/// What a node does.
+/// The operation of a node.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Op {
@@ -254,14 +254,14 @@ pub enum Op {
     Conv(ConvAttrs),
     /// `[x, w, b?]`: w `[c, m / group, kernel…]`.
     ConvTranspose(ConvTransposeAttrs),
-    /// Made by [`crate::passes::fuse_activations`], never in a file: `[x, w, b?, residual?]`;
-    /// activation(conv(x, w, b) + residual). With `residual` there are always four inputs.
+    /// Created by [`crate::passes::fuse_activations`], never in a file: `[x, w, b?, residual?]`; activation(conv(x, w,
+    /// b) + residual). With `residual` there are always four inputs.
     FusedConv {
         /// The convolution.
         conv: ConvAttrs,
         /// Applied last.
         activation: Option<Activation>,
-        /// Whether the fourth input, of the output's shape, is added before the activation.
+        /// Whether the fourth input, which has the output's shape, is added before the activation.
         residual: bool,
     },
     /// `[x, scale, bias, mean, variance]`, inference form: (x − mean) / √(variance + ε) · scale + bias.
@@ -303,12 +303,12 @@ pub enum Op {
     Clip,
     /// `[x]`
     Softmax {
-        /// The axis that sums to one.
+        /// The axis along which the outputs sum to one.
         axis: i64,
     },
     /// `[x]`
     LogSoftmax {
-        /// The axis whose exponentials sum to one.
+        /// The axis along which the exponentials of the outputs sum to one.
         axis: i64,
     },
     /// `[x]` -> `[y, indices?]`
@@ -319,23 +319,23 @@ pub enum Op {
     GlobalAveragePool,
     /// `[x]`: spatial axes become 1.
     GlobalMaxPool,
-    /// `[x, roi?, scales?, sizes?]`; exactly one of scales and sizes. `Upsample` becomes this.
+    /// `[x, roi?, scales?, sizes?]`; exactly one of scales and sizes. `Upsample` is imported as this.
     Resize(ResizeAttrs),
     /// `[x…]`
     Concat {
-        /// The axis along which they are put side by side.
+        /// The axis of concatenation.
         axis: i64,
     },
-    /// `[x, lengths?]`; without lengths, equal parts (the last one shorter), one an output.
+    /// `[x, lengths?]`; without lengths, one equal part per output (the last one may be shorter).
     Split {
-        /// The axis cut.
+        /// The axis that is split.
         axis: i64,
     },
     /// `[x, starts, ends, axes?, steps?]`
     Slice,
-    /// `[x, pads, value?, axes?]`; negative pads cut.
+    /// `[x, pads, value?, axes?]`; negative pads crop.
     Pad {
-        /// Filling.
+        /// Padding mode.
         mode: PadMode,
     },
     /// `[x]`
@@ -351,29 +351,29 @@ pub enum Op {
     Gemm { alpha: f32, beta: f32, trans_a: bool, trans_b: bool },
     /// `[x, axes?]`
     Reduce {
-        /// What is made.
+        /// Kind of reduction.
         kind: ReduceOp,
-        /// Keep reduced axes with length 1.
+        /// Whether reduced axes are kept with length 1.
         keep_dims: bool,
-        /// Without axes: copy instead of reducing all.
+        /// Without axes: copy instead of reducing over all.
         noop_with_empty_axes: bool,
     },
-    /// `[x]` -> i64 position of the largest (or smallest).
+    /// `[x]` -> i64 position of the largest or smallest element.
     ArgReduce {
-        /// Largest, else smallest.
+        /// Largest instead of smallest.
         max: bool,
         /// The axis searched.
         axis: i64,
-        /// Keep it with length 1.
+        /// Whether the axis is kept with length 1.
         keep_dims: bool,
-        /// Of equals, take the last.
+        /// Of equal elements, take the last.
         last: bool,
     },
     /// `[x, k]` -> `[values, indices]`
     TopK {
         /// The axis searched.
         axis: i64,
-        /// Largest, else smallest.
+        /// Largest instead of smallest.
         largest: bool,
     },
     /// `[x, shape]`
@@ -386,7 +386,7 @@ pub enum Op {
         /// Output axis i is input axis perm\[i\]; empty: reversed.
         perm: Vec<usize>,
     },
-    /// `[x, axes?]`; without axes every axis of length 1 goes.
+    /// `[x, axes?]`; without axes, every axis of length 1 is removed.
     Squeeze,
     /// `[x, axes]`
     Unsqueeze,
@@ -411,7 +411,7 @@ pub enum Op {
     },
     /// `[x, indices]`
     GatherNd {
-        /// Leading axes shared.
+        /// Number of leading axes shared by x and indices.
         batch_dims: usize,
     },
     /// `[x, indices, updates]`, no reduction.
@@ -437,7 +437,7 @@ pub enum Op {
     },
     /// `[start, limit, delta]`, scalars.
     Range,
-    /// `[x]`, a copy. `Dropout` becomes this.
+    /// `[x]`, a copy. `Dropout` is imported as this.
     Identity,
     /// `[x]`: (n, c·b², h, w) -> (n, c, h·b, w·b).
     DepthToSpace {
@@ -453,19 +453,19 @@ pub enum Op {
     },
     /// `[x, k?]`: lower or upper triangle of the last two axes.
     Trilu {
-        /// Upper, else lower.
+        /// Upper instead of lower triangle.
         upper: bool,
     },
     /// `[x, axis]`
     CumSum {
-        /// Leave the element itself out.
+        /// Whether the element itself is excluded.
         exclusive: bool,
-        /// From the end.
+        /// Whether to sum from the end.
         reverse: bool,
     },
     /// `[a, b…]`
     Einsum {
-        /// As numpy's, without spaces.
+        /// The equation in numpy's notation, without spaces.
         equation: String,
     },
     /// `[x, scale, zero_point?]`: saturate(round half to even(x / scale) + zero point).
@@ -494,40 +494,40 @@ pub enum Op {
     ConvInteger(ConvAttrs),
     /// `[a, b, a_zero?, b_zero?]` -> i32
     MatMulInteger,
-    /// Made by [`crate::passes::differentiate`], never in a file. Vector-Jacobian product of an operator with one output:
-    /// `[its inputs…, dy]` -> `[gradient of its inputs…]`. For activations that rise with their input, such as the (leaky)
-    /// rectifier, x may be given as y.
+    /// Created by [`crate::passes::differentiate`], never in a file. Vector-Jacobian product of an operator with one
+    /// output: `[its inputs…, dy]` -> `[gradients of its inputs…]`. For monotonic activations such as (leaky) ReLU, y
+    /// may be given in place of x.
     Vjp(Box<Op>),
-    /// Made for training, never in a file: `[x, scale, bias]` -> `[y, mean?, variance?]`, normalised with the statistics of the
-    /// batch by channel (variance divided by N).
+    /// Training only, never in a file: `[x, scale, bias]` -> `[y, mean?, variance?]`, normalised with the statistics of
+    /// the batch per channel (variance divided by N).
     BatchNormalizationTraining {
         /// ε
         epsilon: f32,
     },
-    /// Made for training, never in a file: `[x]` -> clamp(round half to even(x / scale), low, high)·scale, what
-    /// [`Op::QuantizeLinear`] and [`Op::DequantizeLinear`] make of it together. Its derivative is taken as 1 where nothing is cut
-    /// off, else 0 (straight-through estimator).
+    /// Training only, never in a file: `[x]` -> clamp(round half to even(x / scale), low, high)·scale, the composition
+    /// of [`Op::QuantizeLinear`] and [`Op::DequantizeLinear`]. Its derivative is taken as 1 inside the clamping range
+    /// and 0 outside (straight-through estimator).
     FakeQuantize {
         /// One scale, or one for each index along `axis`.
         scales: Vec<f32>,
-        /// The axis of several scales.
+        /// The axis that `scales` run along.
         axis: usize,
-        /// Least step, counted from the one that stands for 0.
+        /// Smallest quantization level, relative to the zero point.
         low: f32,
-        /// Greatest step.
+        /// Largest quantization level, relative to the zero point.
         high: f32,
     },
-    /// Made for training, never in a file: see [`Loss`].
+    /// Training only, never in a file: see [`Loss`].
     Loss(Loss),
-    /// Made for training, never in a file: `[g…]` -> root of the sum of all squares, a scalar.
+    /// Training only, never in a file: `[g…]` -> root of the sum of all squares, a scalar.
     GlobalNorm,
-    /// Made for training, never in a file: see [`Optimizer`].
+    /// Training only, never in a file: see [`Optimizer`].
     Update(Optimizer),
 }
 
 impl Op {
-    /// Whether the operator makes, reads or computes with quantized values.
-    pub fn is_of_bytes(&self) -> bool {
+    /// Whether the operator produces, reads or computes with quantized values.
+    pub fn is_quantized_op(&self) -> bool {
         matches!(
             self,
             Self::QuantizeLinear { .. }
@@ -540,8 +540,8 @@ impl Op {
         )
     }
 
-    /// Whether the operator exists only while a network is taught.
-    pub fn is_of_training(&self) -> bool {
+    /// Whether the operator exists only during training.
+    pub fn is_training_only(&self) -> bool {
         matches!(
             self,
             Self::Vjp(_)

@@ -1,8 +1,9 @@
-//! The ONNX name of every operator, for messages, export and the table of what is supported.
+//! ONNX names of all operators, for messages, export and the table of supported operators.
 
 use crate::op::{Activation, BinaryOp, Op, ReduceOp, UnaryOp};
 
-/// ONNX operator type an activation is written as; [`Activation::Silu`] and [`Activation::Clip`] have none of their own.
+/// Returns the ONNX operator type of an activation; [`Activation::Silu`] and [`Activation::Clip`] have none of their
+/// own.
 pub fn activation_name(activation: &Activation) -> &'static str {
     match activation {
         Activation::Relu => "Relu",
@@ -39,7 +40,8 @@ fn gradient_name(of: &Op) -> &'static str {
     }
 }
 
-/// ONNX operator type of `op` (`FusedConv` for the one of ours).
+/// Returns the ONNX operator type of `op`; operators that exist only here, such as `FusedConv`, have names of their
+/// own.
 pub fn op_name(op: &Op) -> &'static str {
     match op {
         Op::Conv(_) => "Conv",

@@ -1,13 +1,13 @@
-//! The table of what is supported, as the user guide shows it.
+//! The table of supported operators, as shown in the documentation.
 
-/// An ONNX operator the importer takes, and what of it is left out.
+/// An ONNX operator that the importer accepts, with its restrictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SupportedOperator {
     /// ONNX operator type, default domain.
     pub name: &'static str,
     /// Group in the table.
     pub group: &'static str,
-    /// Restrictions and how it is taken, empty when there is nothing to say.
+    /// Restrictions and how it is imported; empty if there are none.
     pub note: &'static str,
 }
 
@@ -21,7 +21,7 @@ const REDUCE: &str = "Reduction and search";
 const SHAPE: &str = "Shape and movement";
 const QUANT: &str = "Quantization";
 
-/// Every operator the importer takes.
+/// Every operator that the importer accepts.
 pub const SUPPORTED: &[SupportedOperator] = &{
     const fn op(group: &'static str, name: &'static str, note: &'static str) -> SupportedOperator {
         SupportedOperator { name, group, note }
@@ -30,7 +30,7 @@ pub const SUPPORTED: &[SupportedOperator] = &{
     [
         op(CONV, "Conv", SPATIAL),
         op(CONV, "ConvTranspose", SPATIAL),
-        op(CONV, "MaxPool", "1 to 3 spatial axes; indices too"),
+        op(CONV, "MaxPool", "1 to 3 spatial axes; indices output supported"),
         op(CONV, "AveragePool", SPATIAL),
         op(CONV, "GlobalAveragePool", ""),
         op(CONV, "GlobalMaxPool", ""),
@@ -38,8 +38,8 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(CONV, "Upsample", "from opset 7; becomes Resize"),
         op(NORM, "BatchNormalization", "inference only; folded into the convolution before it"),
         op(NORM, "InstanceNormalization", ""),
-        op(NORM, "GroupNormalization", "opset 18 parameters are spread to channels"),
-        op(NORM, "LayerNormalization", "mean and inverse deviation too"),
+        op(NORM, "GroupNormalization", "opset 18 parameters are expanded to channels"),
+        op(NORM, "LayerNormalization", "mean and inverse standard deviation outputs supported"),
         op(NORM, "LpNormalization", ""),
         op(NORM, "Softmax", "before opset 13 over flattened axes"),
         op(NORM, "LogSoftmax", "before opset 13 over flattened axes"),
@@ -50,7 +50,7 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(ACT, "Celu", ""),
         op(ACT, "Selu", ""),
         op(ACT, "Gelu", "exact and tanh"),
-        op(ACT, "Swish", "alpha 1; Sigmoid and Mul are recognised as it"),
+        op(ACT, "Swish", "alpha 1; Sigmoid followed by Mul is recognised as Swish"),
         op(ACT, "Sigmoid", ""),
         op(ACT, "HardSigmoid", ""),
         op(ACT, "HardSwish", ""),
@@ -135,11 +135,11 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(SHAPE, "Shape", "folded where the shape is known"),
         op(SHAPE, "Size", "folded where the shape is known"),
         op(SHAPE, "Cast", "not to strings, 4-bit integers or 8-bit floats"),
-        op(SHAPE, "Constant", "becomes a stored constant"),
+        op(SHAPE, "Constant", "becomes an initializer"),
         op(SHAPE, "ConstantOfShape", ""),
         op(SHAPE, "Range", ""),
         op(SHAPE, "Identity", ""),
-        op(SHAPE, "Dropout", "a copy; no mask"),
+        op(SHAPE, "Dropout", "becomes Identity; no mask output"),
         op(SHAPE, "DepthToSpace", "two spatial axes"),
         op(SHAPE, "SpaceToDepth", "two spatial axes"),
         op(SHAPE, "Trilu", ""),
@@ -153,11 +153,11 @@ pub const SUPPORTED: &[SupportedOperator] = &{
     ]
 };
 
-/// The table as Markdown: the text of `docs/operators.md`.
+/// Returns the table as Markdown: the content of `docs/operators.md`.
 pub fn operators_markdown() -> String {
     let mut text = format!(
         "# Supported operators\n\n\
-         Written by `cargo run -p cytoscope-graph --example operators_table`; a test keeps it true.\n\n\
+         Written by `cargo run -p cytoscope-graph --example operators_table`; a test checks that it is up to date.\n\n\
          {} operators of ONNX's default domain, opsets 1 to {}. Files are written in opset {}. Differences between\n\
          opsets are removed when a file is read. Any other operator is refused with its name, node and opset; so are\n\
          operators with subgraphs (`If`, `Loop`, `Scan`), model-local functions and sparse or string tensors.\n",

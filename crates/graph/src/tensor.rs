@@ -1,4 +1,4 @@
-//! Dense tensors in C order, with their element type known at run time.
+//! Dense tensors in C order, with the element type known at run time.
 
 use half::{bf16, f16};
 
@@ -41,7 +41,7 @@ impl ElementType {
         Self::Bool,
     ];
 
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     pub fn size_bytes(self) -> usize {
         match self {
             Self::I8 | Self::U8 | Self::Bool => 1,
@@ -51,17 +51,17 @@ impl ElementType {
         }
     }
 
-    /// Whether values have a fraction.
+    /// Whether it is a floating-point type.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
     }
 
-    /// Whether values are floats of 16 bits.
+    /// Whether it is a 16-bit floating-point type.
     pub fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }
 
-    /// Number of this type in `TensorProto.DataType`.
+    /// Returns the type's number in `TensorProto.DataType`.
     pub fn onnx_code(self) -> i32 {
         match self {
             Self::F32 => 1,
@@ -80,12 +80,12 @@ impl ElementType {
         }
     }
 
-    /// The type with this number in `TensorProto.DataType`, if it is one of ours.
+    /// Returns the type with this number in `TensorProto.DataType`, if it is supported.
     pub fn from_onnx_code(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|t| t.onnx_code() == code)
     }
 
-    /// Lower-case name as numpy writes it (`"float32"`, `"uint8"`, …).
+    /// Returns the lower-case name used by numpy (`"float32"`, `"uint8"`, …).
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -130,7 +130,7 @@ pub enum TensorData {
     Bool(Vec<bool>),
 }
 
-/// Runs `$body` with `$v` bound to the vector inside, whatever its type.
+/// Runs `$body` with `$v` bound to the vector inside, for any type.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! with_tensor_data {
@@ -154,17 +154,17 @@ macro_rules! with_tensor_data {
 }
 
 impl TensorData {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         with_tensor_data!(self, v => v.len())
     }
 
-    /// Whether there is no element.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Type of the elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> ElementType {
         match self {
             Self::F32(_) => ElementType::F32,
@@ -184,19 +184,19 @@ impl TensorData {
     }
 }
 
-/// A type that can be a tensor's element.
+/// A type of tensor elements.
 pub trait Scalar: Copy + PartialEq + PartialOrd + Default + Send + Sync + std::fmt::Debug + 'static {
-    /// Its run-time name.
+    /// The corresponding run-time type.
     const TYPE: ElementType;
     /// Wraps a vector.
     fn wrap(values: Vec<Self>) -> TensorData;
-    /// The values, if `data` holds this type.
+    /// Returns the values as a slice, if `data` holds this type.
     fn slice(data: &TensorData) -> Option<&[Self]>;
-    /// The values, if `data` holds this type.
+    /// Returns the values as a vector, if `data` holds this type.
     fn unwrap(data: TensorData) -> Option<Vec<Self>>;
-    /// Nearest `f64` (integers beyond 2⁵³ round).
+    /// Converts to the nearest `f64` (integers beyond 2⁵³ are rounded).
     fn to_f64(self) -> f64;
-    /// From `f64` as ONNX `Cast` does: fractions are cut off, integers wrap through 64 bits, non-zero is true.
+    /// Converts from `f64` like ONNX `Cast`: fractions are truncated, integers wrap through 64 bits, non-zero is true.
     fn from_f64(value: f64) -> Self;
 }
 
@@ -245,18 +245,18 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of `shape` holding `values`.
+    /// Creates a tensor of `shape` with `values`.
     ///
     /// # Errors
-    /// When the product of `shape` is not the number of values.
+    /// If the product of `shape` is not the number of values.
     pub fn new<T: Scalar>(shape: impl Into<Vec<usize>>, values: Vec<T>) -> Result<Self> {
         Self::from_data(shape, T::wrap(values))
     }
 
-    /// A tensor of `shape` holding `data`.
+    /// Creates a tensor of `shape` with `data`.
     ///
     /// # Errors
-    /// When the product of `shape` is not the number of values.
+    /// If the product of `shape` is not the number of values.
     pub fn from_data(shape: impl Into<Vec<usize>>, data: TensorData) -> Result<Self> {
         let shape = shape.into();
         let expected = shape.iter().try_fold(1usize, |total, &n| total.checked_mul(n));
@@ -267,20 +267,20 @@ impl Tensor {
         }
     }
 
-    /// A tensor with no axes and one element.
+    /// Creates a tensor with no axes and one element.
     pub fn scalar<T: Scalar>(value: T) -> Self {
         Self { shape: Vec::new(), data: T::wrap(vec![value]) }
     }
 
-    /// A tensor with one axis.
+    /// Creates a tensor with one axis.
     pub fn vector<T: Scalar>(values: Vec<T>) -> Self {
         Self { shape: vec![values.len()], data: T::wrap(values) }
     }
 
-    /// A tensor of zeros (false for bool).
+    /// Creates a tensor of zeros (false for bool).
     ///
     /// # Errors
-    /// When the number of elements does not fit into memory addresses.
+    /// If the number of elements exceeds the address space.
     pub fn zeros(dtype: ElementType, shape: impl Into<Vec<usize>>) -> Result<Self> {
         let shape = shape.into();
         let n = shape.iter().try_fold(1usize, |total, &n| total.checked_mul(n));
@@ -305,97 +305,97 @@ impl Tensor {
         Ok(Self { shape, data })
     }
 
-    /// Lengths of the axes.
+    /// Returns the lengths of the axes.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.data.len()
     }
 
-    /// Whether there is no element.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// Type of the elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> ElementType {
         self.data.dtype()
     }
 
-    /// Bytes of the elements.
+    /// Returns the size of the elements in bytes.
     pub fn size_bytes(&self) -> u64 {
         (self.len() as u64).saturating_mul(self.dtype().size_bytes() as u64)
     }
 
-    /// The elements.
+    /// Returns the elements.
     pub fn data(&self) -> &TensorData {
         &self.data
     }
 
-    /// The elements, given away.
+    /// Consumes the tensor and returns its elements.
     pub fn into_data(self) -> TensorData {
         self.data
     }
 
-    /// The elements as a slice of `T`, if that is their type.
+    /// Returns the elements as a slice of `T`, if that is their type.
     pub fn as_slice<T: Scalar>(&self) -> Option<&[T]> {
         T::slice(&self.data)
     }
 
-    /// The elements as a vector of `T`, if that is their type.
+    /// Consumes the tensor and returns the elements as a vector of `T`, if that is their type.
     pub fn into_vec<T: Scalar>(self) -> Option<Vec<T>> {
         T::unwrap(self.data)
     }
 
-    /// The elements, if they are f32.
+    /// Returns the elements, if they are f32.
     pub fn as_f32(&self) -> Option<&[f32]> {
         self.as_slice()
     }
 
-    /// The elements, if they are i64.
+    /// Returns the elements, if they are i64.
     pub fn as_i64(&self) -> Option<&[i64]> {
         self.as_slice()
     }
 
-    /// The elements, if they are u8.
+    /// Returns the elements, if they are u8.
     pub fn as_u8(&self) -> Option<&[u8]> {
         self.as_slice()
     }
 
-    /// The elements, if they are i8.
+    /// Returns the elements, if they are i8.
     pub fn as_i8(&self) -> Option<&[i8]> {
         self.as_slice()
     }
 
-    /// The elements, if they are i32.
+    /// Returns the elements, if they are i32.
     pub fn as_i32(&self) -> Option<&[i32]> {
         self.as_slice()
     }
 
-    /// The elements, given away, if they are f32.
+    /// Consumes the tensor and returns the elements, if they are f32.
     pub fn into_f32(self) -> Option<Vec<f32>> {
         self.into_vec()
     }
 
-    /// The elements, given away, if they are i64.
+    /// Consumes the tensor and returns the elements, if they are i64.
     pub fn into_i64(self) -> Option<Vec<i64>> {
         self.into_vec()
     }
 
-    /// Every element as `f64`, whatever its type.
+    /// Converts every element to `f64`.
     pub fn to_f64_vec(&self) -> Vec<f64> {
         with_tensor_data!(&self.data, v => v.iter().map(|&x| Scalar::to_f64(x)).collect())
     }
 
-    /// Every element as `i64`, if the type is an integer or bool.
+    /// Converts every element to `i64`, if the type is an integer or bool.
     pub fn to_i64_vec(&self) -> Option<Vec<i64>> {
         Some(match &self.data {
             TensorData::I64(v) => v.clone(),
@@ -411,18 +411,18 @@ impl Tensor {
         })
     }
 
-    /// The same elements with other axes.
+    /// Returns the same elements with a different shape.
     ///
     /// # Errors
-    /// When the number of elements differs.
+    /// If the number of elements differs.
     pub fn reshaped(self, shape: impl Into<Vec<usize>>) -> Result<Self> {
         Self::from_data(shape, self.data)
     }
 
-    /// The elements converted to another type, as ONNX `Cast` does (floats to integers cut the fraction off).
+    /// Converts the elements to another type like ONNX `Cast` (floats are truncated to integers).
     pub fn cast(&self, to: ElementType) -> Self {
         fn to_vec<T: Scalar>(data: &TensorData) -> TensorData {
-            // Integers go through i64 so that 64-bit values survive; floats through f64.
+            // Integers are converted through i64 to preserve 64-bit values; floats through f64.
             if let Some(same) = T::slice(data) {
                 return T::wrap(same.to_vec());
             }

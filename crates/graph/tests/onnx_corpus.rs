@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cytoscope_graph::{Graph, GraphLimits, Tensor, parse_tensor, reference};
 
-/// `prefix_0.pb`, `prefix_1.pb`, … of a data set.
+/// Reads `prefix_0.pb`, `prefix_1.pb`, … of a data set.
 fn tensors(folder: &Path, prefix: &str) -> Vec<Tensor> {
     let mut found = Vec::new();
     while let Ok(bytes) = std::fs::read(folder.join(format!("{prefix}_{}.pb", found.len()))) {
@@ -24,7 +24,7 @@ fn agrees(got: &Tensor, expected: &Tensor) -> Result<(), String> {
     let (rtol, atol) = match expected.dtype() {
         t if !t.is_float() => (0.0, 0.0),
         cytoscope_graph::ElementType::F16 | cytoscope_graph::ElementType::BF16 => (1e-2, 1e-3),
-        // ONNX's own tolerance: some expectations are rounded to four digits.
+        // ONNX's own tolerance: some expected values are rounded to four digits.
         _ => (1e-3, 1e-6),
     };
     for (index, (g, e)) in got.to_f64_vec().into_iter().zip(expected.to_f64_vec()).enumerate() {
@@ -58,7 +58,7 @@ fn reproduces(folder: &Path) -> Result<(), String> {
         let shapes: Vec<(&str, Vec<usize>)> = named.iter().map(|(n, t)| (n.as_str(), t.shape().to_vec())).collect();
         cytoscope_graph::infer_shapes(&mut shaped, &shapes).map_err(|e| format!("shapes: {e}"))?;
         for (&id, e) in shaped.outputs.iter().zip(&expected) {
-            // A shape may depend on data that only the run knows; what is claimed must be right.
+            // A shape may depend on data known only at run time; inferred lengths must be correct.
             if let Some(found) = shaped.value(id).fixed_shape()
                 && found != e.shape()
             {

@@ -1,11 +1,11 @@
-//! Prints the rate of the convolution kernels over typical U-Net layers, in floats and in bytes:
+//! Prints the rates of the convolution kernels for typical U-Net layers, in floats and bytes:
 //! `cargo run --release -p cytoscope-kernels --example conv_rate [ISA]`.
 
 use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, PackedConvInt8, Quantizer, Target, WeightShape};
 use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
 use std::time::Instant;
 
-/// The shortest of several runs, in seconds.
+/// Returns the shortest of several runs, in seconds.
 fn best(mut step: impl FnMut() -> Result<(), KernelError>) -> Result<f64, KernelError> {
     let mut best = f64::INFINITY;
     for _ in 0..7 {

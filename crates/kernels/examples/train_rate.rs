@@ -1,4 +1,4 @@
-//! Prints the rate of a convolution and of its gradients over typical U-Net layers, on one core:
+//! Prints the rates of convolutions and their gradients for typical U-Net layers, on one core:
 //! `cargo run --release -p cytoscope-kernels --example train_rate [ISA]`.
 
 use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, WeightShape};
@@ -9,7 +9,7 @@ use cytoscope_kernels::train::{self, Activated, InputGradient, NormFactors};
 use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
 use std::time::Instant;
 
-/// The shortest of several runs, in seconds.
+/// Returns the shortest of several runs, in seconds.
 fn best(mut step: impl FnMut() -> Result<(), KernelError>) -> Result<f64, KernelError> {
     let mut best = f64::INFINITY;
     for _ in 0..7 {
@@ -23,7 +23,7 @@ fn best(mut step: impl FnMut() -> Result<(), KernelError>) -> Result<f64, Kernel
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let only = std::env::args().nth(1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
-    // Input and output channels, extent of the output, kernel, stride.
+    // Input and output channels, output size, kernel size, stride.
     let layers = [
         (1, 16, 64, 3, 1),
         (16, 16, 64, 3, 1),
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 pool.install(|| best(|| InputGradient::new(isa, &weights, [co, ci], &shape, output.block).map(drop)))?;
             let rate = |s: f64| format!("{:6.2} ms {:6.1}", s * 1e3, flop / s / 1e9);
             println!(
-                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³, stride {stride}, GFLOP/s: forward {} by weight {} by input {}, packing {:.3} and {:.3} ms",
+                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³, stride {stride}, GFLOP/s: forward {}, weight gradient {}, input gradient {}, packing {:.3} and {:.3} ms",
                 rate(forward),
                 rate(by_weight),
                 rate(by_input),
@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Prints the rates of the passes of a norm's gradient, in bytes read and written.
+/// Prints the rates of the passes of a norm's gradient, in bytes read and written per second.
 fn norms(isa: Isa) -> Result<(), KernelError> {
     let layout = Blocked::new(16, [64; 3], [1; 3], 16);
     let (x, dy, mut dx) = (vec![0.5; layout.len()], vec![0.5; layout.len()], vec![0.0; layout.len()]);
@@ -108,7 +108,7 @@ fn norms(isa: Isa) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Prints the rates of the gradients of pooling and resampling, and of an optimizer's step.
+/// Prints the times of the gradients of pooling and resampling, and of an optimizer's step.
 fn others(isa: Isa) -> Result<(), KernelError> {
     let (large, small) = (Blocked::new(16, [64; 3], [1; 3], 16), Blocked::new(16, [32; 3], [1; 3], 16));
     let (x, dy) = (vec![0.5; large.len()], vec![0.5; small.len()]);

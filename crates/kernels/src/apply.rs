@@ -1,5 +1,5 @@
-//! One pass over blocked images after a normalisation: `activation(Σ source · scale[c] + shift[c])`, in whatever number
-//! formats the sources are and the result is wanted; and the same with a final 1×1×1 convolution to few channels.
+//! Fused element-wise pass: `activation(Σ source · scale[c] + shift[c])`, in any combination of number formats,
+//! optionally followed by a 1×1×1 convolution to few channels.
 
 use crate::conv::{Activation, Quantizer, Target};
 use crate::lanes::{Lanes, with_lanes};
@@ -11,28 +11,28 @@ use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 pub enum Source<'a> {
     /// 32-bit floats in blocks.
     F32(&'a [f32], &'a Blocked),
-    /// 16-bit floats (their bits) in blocks.
+    /// 16-bit floats in blocks, as their bits.
     F16(&'a [u16], &'a Blocked),
     /// Bytes in blocks.
     U8(&'a [u8], &'a Blocked),
-    /// One plane of 32-bit floats, seen by every channel.
+    /// One plane of 32-bit floats, broadcast to all channels.
     Plane(&'a [f32], &'a Blocked),
-    /// The 32-bit floats that lie where the result goes.
+    /// The 32-bit floats in the output buffer.
     InPlace,
 }
 
-/// A source with one factor and one summand an output channel.
+/// A source with a scale and a shift for each output channel.
 #[derive(Clone, Copy)]
 pub struct Term<'a> {
-    /// What is read.
+    /// The image that is read.
     pub source: Source<'a>,
-    /// Factors.
+    /// Scale of each channel.
     pub scale: &'a [f32],
-    /// Summands.
+    /// Shift of each channel.
     pub shift: &'a [f32],
 }
 
-/// A source's row, ready to be read.
+/// Pointer to a row of a source.
 #[derive(Clone, Copy)]
 enum RowSource {
     F32(*const f32),
@@ -42,17 +42,17 @@ enum RowSource {
     None,
 }
 
-/// A row's result.
+/// Pointer to the output of a row.
 #[derive(Clone, Copy)]
 enum RowOut {
     F32(*mut f32),
     F16(*mut u16),
     U8(*mut u8, Quantizer),
-    /// Added to one sum a voxel, after rounding as the quantizer says where there is one: weights of 16 lanes.
+    /// The dot product with 16 weights is added to one sum per voxel, after rounding by the quantizer, if any.
     Dot(*mut f32, *const f32, Option<Quantizer>),
 }
 
-/// One row of one block.
+/// Operands of one row of one block.
 struct Row {
     len: usize,
     first: RowSource,
@@ -62,13 +62,13 @@ struct Row {
     slope: f32,
 }
 
-/// Factors and summands padded to whole blocks.
-struct Lanewise {
+/// Scale and shift of a term, padded to whole blocks.
+struct PaddedTerm {
     scale: Vec<f32>,
     shift: Vec<f32>,
 }
 
-impl Lanewise {
+impl PaddedTerm {
     fn new(term: &Term<'_>, channels: usize) -> Result<Self, KernelError> {
         check_len("scale", term.scale.len(), channels)?;
         check_len("shift", term.shift.len(), channels)?;
@@ -86,7 +86,9 @@ fn check_source(source: &Source<'_>, channels: usize, dims: [usize; 3], in_place
         Source::F32(v, l) | Source::Plane(v, l) => (v.len(), l),
         Source::F16(v, l) => (v.len(), l),
         Source::U8(v, l) => (v.len(), l),
-        Source::InPlace => return check_that(in_place, "source in place", "a result of 32-bit floats", "another"),
+        Source::InPlace => {
+            return check_that(in_place, "source in place", "an output of 32-bit floats", "another format");
+        }
     };
     check_len("source", len, layout.len())?;
     let (want, block) = if matches!(source, Source::Plane(..)) { (1, 1) } else { (channels, CHANNEL_BLOCK) };
@@ -98,7 +100,7 @@ fn check_source(source: &Source<'_>, channels: usize, dims: [usize; 3], in_place
     )
 }
 
-/// The row of voxels `(d, h, ..)` of block `b`.
+/// Returns the row of voxels `(d, h, ..)` of block `b`.
 fn row_of(source: &Source<'_>, out: RowOut, b: usize, d: usize, h: usize) -> RowSource {
     match source {
         Source::F32(v, l) => RowSource::F32(v[l.row_start(b, d, h)..].as_ptr()),
@@ -118,7 +120,7 @@ enum SharedTarget<'a> {
     U8(Shared<'a, u8>, Quantizer),
 }
 
-/// `target = activation(Σ terms)`, one or two terms, on blocks of 16 channels; borders are left as they are.
+/// Computes `target = activation(Σ terms)` for one or two terms on blocks of 16 channels. Borders are not changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -155,7 +157,8 @@ pub fn apply(
                     SharedTarget::U8(v, q) => RowOut::U8(v.pointer(at, row_len), *q),
                 };
                 let row = make_row(terms, &lanes, activation, out, [b, d, h], width);
-                // SAFETY: sources and output hold whole rows of this layout; each task writes its own rows.
+                // SAFETY: `check_terms` and `check_len` ensure that sources and output hold all rows of the layout.
+                // Each task writes its own rows.
                 unsafe { write_row(isa, &row, out) };
             }
         }
@@ -163,7 +166,7 @@ pub fn apply(
     Ok(())
 }
 
-/// Rows of one task.
+/// Number of rows per task.
 const ROWS: usize = 8;
 
 fn check_terms(
@@ -171,20 +174,20 @@ fn check_terms(
     channels: usize,
     dims: [usize; 3],
     in_place: bool,
-) -> Result<Vec<Lanewise>, KernelError> {
+) -> Result<Vec<PaddedTerm>, KernelError> {
     check_that(matches!(terms.len(), 1 | 2), "terms", "1 or 2", terms.len())?;
     terms
         .iter()
         .map(|t| {
             check_source(&t.source, channels, dims, in_place)?;
-            Lanewise::new(t, channels)
+            PaddedTerm::new(t, channels)
         })
         .collect()
 }
 
 fn make_row(
     terms: &[Term<'_>],
-    lanes: &[Lanewise],
+    lanes: &[PaddedTerm],
     activation: Activation,
     out: RowOut,
     [b, d, h]: [usize; 3],
@@ -202,19 +205,19 @@ fn make_row(
     }
 }
 
-/// A 1×1×1 convolution of a pass's result to few channels.
+/// A 1×1×1 convolution to few channels at the end of a pass.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
-    /// `[O][C]`.
+    /// Weights `[O][C]`.
     pub weights: &'a [f32],
-    /// `[O]`.
+    /// Bias `[O]`.
     pub bias: &'a [f32],
-    /// The pass's result is rounded to whole steps of this before it is weighted, the weights counting in such steps.
+    /// If set, the pass's result is first quantized; the weights then apply to the integers.
     pub quantizer: Option<Quantizer>,
 }
 
-/// `output[o] = bias[o] + Σ_c weights[o][c] · y[c]`, where `y` is what [`apply`] would give (in units of the quantizer's scale,
-/// rounded and limited, where there is one). The output is planar.
+/// Computes `output[o] = bias[o] + Σ_c weights[o][c] · y[c]`, where `y` is the result of [`apply`] (in units of the
+/// quantizer's scale, rounded and clamped, if there is one). The output is planar.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -243,14 +246,15 @@ pub fn apply_head(
     for_each(depth, |d| {
         for h in 0..height {
             for o in 0..out_layout.channels {
-                // SAFETY: each task owns its slice's rows.
+                // SAFETY: each task has its own slice `d` and so its own rows; `Shared::slice` checks the bounds.
                 let out = unsafe { shared.slice(out_layout.row_start(o, d, h), width) };
                 out.fill(head.bias[o]);
                 for b in 0..blocks {
                     let lane = weights[(o * blocks + b) * CHANNEL_BLOCK..].as_ptr();
                     let to = RowOut::Dot(out.as_mut_ptr(), lane, head.quantizer);
                     let row = make_row(terms, &lanes, activation, to, [b, d, h], width);
-                    // SAFETY: sources hold whole rows of the layout, the output row was just taken.
+                    // SAFETY: `check_terms` ensures that the sources hold all rows, `weights` is padded to whole
+                    // blocks, and `out` is a row of `width` values.
                     unsafe { write_row(isa, &row, to) };
                 }
             }
@@ -280,7 +284,8 @@ impl RowSource {
 with_lanes! {
     /// Computes one row.
     unsafe fn write_row<L>(row: &Row, out: RowOut) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the pointers of `row` and `out` reach `row.len` voxels; `with_lanes` runs
+        // this on a CPU that supports `L`.
         unsafe {
             match row.first.kind().0 {
                 FROM_F32 => by_second::<L, FROM_F32>(row, out),
@@ -295,7 +300,8 @@ with_lanes! {
 
 #[inline(always)]
 unsafe fn by_second<L: Lanes, const A: u8>(row: &Row, out: RowOut) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the pointers of `row` and `out` reach `row.len` voxels and that the CPU
+    // supports `L`.
     unsafe {
         match row.second.kind().0 {
             FROM_F32 => by_out::<L, A, FROM_F32>(row, out),
@@ -309,7 +315,8 @@ unsafe fn by_second<L: Lanes, const A: u8>(row: &Row, out: RowOut) {
 
 #[inline(always)]
 unsafe fn load<L: Lanes, const KIND: u8>(from: *const u8, i: usize) -> L {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `from` holds voxel `i` in the format of `KIND` and that the CPU supports `L`;
+    // the loads are unaligned.
     unsafe {
         match KIND {
             FROM_F32 => L::load(from.cast::<f32>().add(i * 16)),
@@ -320,7 +327,7 @@ unsafe fn load<L: Lanes, const KIND: u8>(from: *const u8, i: usize) -> L {
     }
 }
 
-/// Factors and summands in registers.
+/// Scales, combined shift and slope in registers.
 #[derive(Clone, Copy)]
 struct Affine<L> {
     scale: [L; 2],
@@ -328,10 +335,11 @@ struct Affine<L> {
     slope: L,
 }
 
-// A function, as closures used twice are not inlined into code compiled for an instruction set.
+// A function, because closures that are used twice are not inlined into code for a target feature.
 #[inline(always)]
 unsafe fn value<L: Lanes, const A: u8, const B: u8>(from: [*const u8; 2], affine: Affine<L>, i: usize) -> L {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that both sources hold voxel `i` in the formats of `A` and `B` and that the CPU
+    // supports `L`.
     unsafe {
         let mut v = load::<L, A>(from[0], i).fma(affine.scale[0], affine.shift);
         if B != FROM_NONE {
@@ -343,7 +351,8 @@ unsafe fn value<L: Lanes, const A: u8, const B: u8>(from: [*const u8; 2], affine
 
 #[inline(always)]
 unsafe fn by_out<L: Lanes, const A: u8, const B: u8>(row: &Row, out: RowOut) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that all sources and `out` hold `row.len` voxels, that scale, shift and weights
+    // hold 16 values, and that the CPU supports `L`.
     unsafe {
         let from = [row.first.kind().1, row.second.kind().1];
         let len = row.len;

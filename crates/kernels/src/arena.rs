@@ -1,13 +1,13 @@
-//! The memory a network's activations live in.
+//! The memory for a network's activations.
 
 use std::collections::TryReserveError;
 use std::mem::MaybeUninit;
 
-/// A cache line, to which the arena is aligned.
+/// Size of a cache line, to which the arena is aligned.
 const LINE_BYTES: usize = 64;
 
-/// Zeroed 32-bit words that start on a cache line, in large pages where the system gives them: a network walks over hundreds of
-/// megabytes, and with small pages looking up addresses costs it up to a tenth of its time.
+/// Zeroed 32-bit words that start on a cache line, in huge pages if the system provides them. A network accesses
+/// hundreds of megabytes; with small pages, address translation costs up to a tenth of its time.
 #[derive(Debug)]
 pub struct Arena {
     words: Vec<f32>,
@@ -15,39 +15,40 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena of so many words.
+    /// Allocates an arena of `len` words.
     ///
     /// # Errors
-    /// If the memory is not to be had.
+    /// If the memory cannot be allocated.
     pub fn new(len: usize) -> Result<Self, TryReserveError> {
-        let spare = LINE_BYTES / size_of::<f32>();
+        let alignment_words = LINE_BYTES / size_of::<f32>();
         let mut words = Vec::new();
-        words.try_reserve_exact(len.saturating_add(spare))?;
-        in_large_pages(words.spare_capacity_mut());
-        words.resize(len + spare, 0.0);
-        let first = words.as_ptr().align_offset(LINE_BYTES).min(spare);
+        words.try_reserve_exact(len.saturating_add(alignment_words))?;
+        request_huge_pages(words.spare_capacity_mut());
+        words.resize(len + alignment_words, 0.0);
+        let first = words.as_ptr().align_offset(LINE_BYTES).min(alignment_words);
         Ok(Self { words, first })
     }
 
-    /// The words.
+    /// Returns the words.
     pub fn words(&mut self) -> &mut [f32] {
         let len = self.words.len() - LINE_BYTES / size_of::<f32>();
         &mut self.words[self.first..self.first + len]
     }
 }
 
-/// Asks for large pages before memory is first touched; a wish, so that a refusal does not matter.
-fn in_large_pages(memory: &mut [MaybeUninit<f32>]) {
+/// Requests huge pages before the memory is first touched. This is only a hint, so errors are ignored.
+fn request_huge_pages(memory: &mut [MaybeUninit<f32>]) {
     #[cfg(target_os = "linux")]
     {
         const PAGE_BYTES: usize = 1 << 12;
-        const LARGE_BYTES: usize = 1 << 21;
+        const HUGE_PAGE_BYTES: usize = 1 << 21;
         let start = memory.as_mut_ptr().cast::<u8>();
         let (skipped, bytes) = (start.align_offset(PAGE_BYTES), size_of_val(memory));
-        if bytes < LARGE_BYTES || skipped >= bytes {
+        if bytes < HUGE_PAGE_BYTES || skipped >= bytes {
             return;
         }
-        // SAFETY: whole pages of this slice; MADV_HUGEPAGE changes neither their contents nor their validity.
+        // SAFETY: the range consists of whole pages inside this slice. MADV_HUGEPAGE changes neither their contents nor
+        // their validity.
         unsafe {
             let whole = (bytes - skipped) / PAGE_BYTES * PAGE_BYTES;
             libc::madvise(start.add(skipped).cast(), whole, libc::MADV_HUGEPAGE);
@@ -60,7 +61,7 @@ fn in_large_pages(memory: &mut [MaybeUninit<f32>]) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn an_arena_is_zeroed_and_starts_on_a_line() {
+    fn an_arena_is_zeroed_and_aligned_to_a_cache_line() {
         for len in [0, 1, 1000, 3 << 20] {
             let mut arena = super::Arena::new(len).unwrap();
             assert_eq!(arena.words().len(), len);

@@ -1,11 +1,11 @@
-//! Instruction sets as proof tokens.
+//! Instruction sets as tokens that prove CPU support.
 
 use std::fmt;
 
-/// The name of an instruction set, lowest first.
+/// Name of an instruction set, in ascending order of capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IsaName {
-    /// Plain Rust; whatever the compiler's baseline vectorises to.
+    /// Plain Rust, vectorised for the compiler's baseline target.
     Portable,
     /// AVX2 with FMA and half-precision conversion.
     Avx2,
@@ -15,11 +15,11 @@ pub enum IsaName {
     Avx512,
     /// AVX-512 with byte dot products (VNNI).
     Avx512Vnni,
-    /// AVX-512 VNNI with the matrix unit for bytes (AMX-INT8).
+    /// AVX-512 VNNI with the byte matrix unit (AMX-INT8).
     Amx,
 }
 
-/// The width of float arithmetic an instruction set has.
+/// Width of the float arithmetic of an instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Simd {
     Portable,
@@ -30,11 +30,11 @@ pub(crate) enum Simd {
 }
 
 impl IsaName {
-    /// Every instruction set there are kernels for, lowest first.
+    /// All instruction sets with kernels, lowest first.
     pub const ALL: [IsaName; 6] =
         [IsaName::Portable, IsaName::Avx2, IsaName::Avx2Vnni, IsaName::Avx512, IsaName::Avx512Vnni, IsaName::Amx];
 
-    /// The name used by `CYTOSCOPE_ISA`.
+    /// Returns the name used by `CYTOSCOPE_ISA`.
     pub fn as_str(self) -> &'static str {
         match self {
             IsaName::Portable => "portable",
@@ -47,7 +47,7 @@ impl IsaName {
     }
 }
 
-/// An instruction set this machine has: only [`Isa::available`] and [`Isa::detect`] make one.
+/// An instruction set that this CPU supports. Only [`Isa::available`] and [`Isa::detect`] create one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(IsaName);
 
@@ -66,7 +66,7 @@ fn has_avx512() -> bool {
 }
 
 impl Isa {
-    /// The token for `name`, if this machine has that instruction set.
+    /// Returns the token for `name`, if this CPU supports that instruction set.
     pub fn available(name: IsaName) -> Option<Isa> {
         let has = match name {
             IsaName::Portable => true,
@@ -79,14 +79,14 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             IsaName::Avx512Vnni => has_avx512() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "x86_64")]
-            IsaName::Amx => has_avx512() && is_x86_feature_detected!("avx512vnni") && crate::int8::amx::permitted(),
+            IsaName::Amx => has_avx512() && is_x86_feature_detected!("avx512vnni") && crate::int8::amx::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         };
         has.then_some(Isa(name))
     }
 
-    /// The highest instruction set of this machine, or the one `CYTOSCOPE_ISA` names where the machine has it.
+    /// Returns the highest supported instruction set, or the one named by `CYTOSCOPE_ISA` if it is supported.
     pub fn detect() -> Isa {
         let wanted = std::env::var("CYTOSCOPE_ISA").ok();
         let forced = IsaName::ALL.into_iter().find(|n| wanted.as_deref() == Some(n.as_str()));
@@ -96,12 +96,12 @@ impl Isa {
             .unwrap_or(Isa(IsaName::Portable))
     }
 
-    /// The instruction set's name.
+    /// Returns the instruction set's name.
     pub fn name(self) -> IsaName {
         self.0
     }
 
-    /// The float arithmetic of the instruction set.
+    /// Returns the float arithmetic of the instruction set.
     pub(crate) fn simd(self) -> Simd {
         match self.0 {
             #[cfg(target_arch = "x86_64")]

@@ -1,13 +1,13 @@
-//! Sixteen `f32` lanes: one channel block of one voxel. Row loops are written once over [`Lanes`] and compiled once for each
-//! width of float arithmetic by [`with_lanes`].
+//! Sixteen `f32` lanes: one channel block of one voxel. Row loops are generic over [`Lanes`], and [`with_lanes`]
+//! compiles them for each width of float arithmetic.
 
 use half::f16;
 
 /// Sixteen `f32` values in registers.
 ///
 /// # Safety
-/// Every function may only be called (after inlining) inside a function compiled for the implementing type's instruction
-/// set, on a machine that has it; pointers reach sixteen elements.
+/// Functions may only be called (after inlining) inside a function compiled for the implementing type's instruction
+/// set, on a CPU that supports it. Pointers must reach sixteen elements; they need not be aligned.
 pub(crate) trait Lanes: Copy {
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -16,21 +16,21 @@ pub(crate) trait Lanes: Copy {
     unsafe fn load_u8(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn store_f16(self, to: *mut u16);
-    /// Stores `clamp(round_half_even(self), low, high) + offset` as bytes; NaN counts as `low`.
+    /// Stores `clamp(round_half_even(self), low, high) + offset` as bytes; NaN becomes `low`.
     unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8);
-    /// `clamp(round_half_even(self), low, high)`; NaN counts as `low`.
+    /// Returns `clamp(round_half_even(self), low, high)`; NaN becomes `low`.
     unsafe fn round_clamp(self, low: f32, high: f32) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
-    /// `self · a + b`, rounded once where the machine can.
+    /// Returns `self · a + b`, rounded once.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
-    /// `self · a + b`, rounded once or twice, whichever is quicker.
+    /// Returns `self · a + b`, rounded once or twice, whichever is faster.
     unsafe fn mul_then_add(self, a: Self, b: Self) -> Self;
-    /// `sums[i] + self[i] · x` for one value in memory and three vectors.
+    /// Returns `sums[i] + vectors[i] · x` for one value in memory and three vectors.
     #[inline(always)]
-    unsafe fn meet(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
-        // SAFETY: the trait's contract, for one value.
+    unsafe fn fma_three(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
+        // SAFETY: the caller guarantees a CPU that supports `Self` and a readable value at `x`.
         unsafe {
             let x = Self::splat(*x);
             [
@@ -40,36 +40,37 @@ pub(crate) trait Lanes: Copy {
             ]
         }
     }
-    /// `self` where it is not negative, else `self · slope`.
+    /// Returns `self` where it is not negative, else `self · slope`.
     unsafe fn leaky(self, slope: Self) -> Self;
-    /// `self` where `of` is above 0, else `self · slope`.
+    /// Returns `self` where `of` is positive, else `self · slope`.
     unsafe fn where_positive(self, of: Self, slope: Self) -> Self;
-    /// The greater of two by lane (where they cannot be compared, the second), and what belongs to it.
+    /// Each operand is a value and a payload. Returns the greater value of each lane and its payload; the second
+    /// operand if the values cannot be compared (NaN), the first if they are equal.
     unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2];
-    /// `self` where `a` equals `b`, else 0.
+    /// Returns `self` where `a` equals `b`, else 0.
     unsafe fn where_equal(self, a: Self, b: Self) -> Self;
-    /// The sum of the lanes.
+    /// Returns the sum of the lanes.
     unsafe fn sum(self) -> f32;
-    /// The lanes.
+    /// Returns the lanes as an array.
     unsafe fn to_array(self) -> [f32; 16];
-    /// The sums of the lanes of sixteen vectors, in their order.
+    /// Returns the sums of the lanes of sixteen vectors, in their order.
     #[inline(always)]
     unsafe fn sums(of: [Self; 16]) -> Self {
         let mut out = [0.0; 16];
         for (o, v) in out.iter_mut().zip(of) {
-            // SAFETY: the trait's contract.
+            // SAFETY: the caller guarantees a CPU that supports `Self`.
             *o = unsafe { v.sum() };
         }
-        // SAFETY: sixteen values.
+        // SAFETY: `out` holds 16 values, and the load is unaligned.
         unsafe { Self::load(out.as_ptr()) }
     }
 }
 
-/// Sixteen lanes in plain Rust.
+/// Sixteen lanes as an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain([f32; 16]);
 
-// SAFETY: plain loads and stores of sixteen elements, as the trait's contract promises.
+// SAFETY: plain Rust arrays; loads and stores touch exactly the 16 elements that the trait's contract promises.
 impl Lanes for Plain {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -77,37 +78,37 @@ impl Lanes for Plain {
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller guarantees 16 readable elements at `from`; the read is unaligned.
         Self(unsafe { from.cast::<[f32; 16]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn load_i32(from: *const i32) -> Self {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller guarantees 16 readable elements at `from`; the read is unaligned.
         Self(unsafe { from.cast::<[i32; 16]>().read_unaligned() }.map(|v| v as f32))
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller guarantees 16 readable elements at `from`; the read is unaligned.
         Self(unsafe { from.cast::<[u16; 16]>().read_unaligned() }.map(|v| f16::from_bits(v).to_f32()))
     }
     #[inline(always)]
     unsafe fn load_u8(from: *const u8) -> Self {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller guarantees 16 readable elements at `from`; the read is unaligned.
         Self(unsafe { from.cast::<[u8; 16]>().read_unaligned() }.map(f32::from))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller guarantees room for 16 elements at `to`; the write is unaligned.
         unsafe { to.cast::<[f32; 16]>().write_unaligned(self.0) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16) {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller guarantees room for 16 elements at `to`; the write is unaligned.
         unsafe { to.cast::<[u16; 16]>().write_unaligned(self.0.map(|v| f16::from_f32(v).to_bits())) }
     }
     #[inline(always)]
     unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8) {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller guarantees room for 16 elements at `to`; the write is unaligned.
         unsafe {
             let rounded = self.round_clamp(low, high).0;
             to.cast::<[u8; 16]>().write_unaligned(rounded.map(|v| (v as i32 + offset) as u8));
@@ -178,21 +179,23 @@ mod x86 {
 
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-    // SAFETY: the intrinsics are AVX2, FMA and F16C, which the trait's contract demands of the machine.
+    // SAFETY: the intrinsics need AVX2, FMA and F16C, which the trait's contract requires of the CPU.
     impl Lanes for Avx2 {
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: the trait's contract, here and below.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
         }
         #[inline(always)]
         unsafe fn load(from: *const f32) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C and 16 readable elements at `from`; the loads are
+            // unaligned.
             unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
         }
         #[inline(always)]
         unsafe fn load_i32(from: *const i32) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C and 16 readable elements at `from`; the loads are
+            // unaligned.
             unsafe {
                 let (a, b) = (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(8).cast()));
                 Self(_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b))
@@ -200,7 +203,8 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load_f16(from: *const u16) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C and 16 readable elements at `from`; the loads are
+            // unaligned.
             unsafe {
                 Self(
                     _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
@@ -210,7 +214,8 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load_u8(from: *const u8) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C and 16 readable elements at `from`; the loads are
+            // unaligned.
             unsafe {
                 let (a, b) = (_mm_loadl_epi64(from.cast()), _mm_loadl_epi64(from.add(8).cast()));
                 Self(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)))
@@ -218,7 +223,8 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C and room for 16 elements at `to`; the stores are
+            // unaligned.
             unsafe {
                 _mm256_storeu_ps(to, self.0);
                 _mm256_storeu_ps(to.add(8), self.1);
@@ -226,7 +232,8 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_f16(self, to: *mut u16) {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C and room for 16 elements at `to`; the stores are
+            // unaligned.
             unsafe {
                 _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
                 _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1));
@@ -234,7 +241,8 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8) {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C and room for 16 elements at `to`; the stores are
+            // unaligned.
             unsafe {
                 let (low, high, offset) = (_mm256_set1_ps(low), _mm256_set1_ps(high), _mm256_set1_epi32(offset));
                 let whole = |v| {
@@ -250,7 +258,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn round_clamp(self, low: f32, high: f32) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe {
                 let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
                 let clamp = |v| _mm256_round_ps::<NEAREST>(_mm256_min_ps(_mm256_max_ps(v, low), high));
@@ -259,32 +267,33 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe { Self(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe { Self(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
         }
         #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe { Self(_mm256_fmadd_ps(self.0, a.0, b.0), _mm256_fmadd_ps(self.1, a.1, b.1)) }
         }
         #[inline(always)]
         unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: `fma` has the same contract as this function.
             unsafe { self.fma(a, b) }
         }
         #[inline(always)]
         unsafe fn leaky(self, slope: Self) -> Self {
-            // SAFETY: as above. The sign bit selects; −0 becomes −0 · slope, which is 0 all the same.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used. The sign bit selects; −0
+            // becomes −0 · slope, which is also 0.
             unsafe {
                 Self(
                     _mm256_blendv_ps(self.0, _mm256_mul_ps(self.0, slope.0), self.0),
@@ -294,7 +303,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe {
                 let low = _mm256_cmp_ps::<_CMP_NLE_UQ>(second[0].0, first[0].0);
                 let high = _mm256_cmp_ps::<_CMP_NLE_UQ>(second[0].1, first[0].1);
@@ -312,7 +321,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn where_equal(self, a: Self, b: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe {
                 Self(
                     _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_EQ_OQ>(a.0, b.0)),
@@ -322,7 +331,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn where_positive(self, of: Self, slope: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
             unsafe {
                 let above = _mm256_cmp_ps::<_CMP_GT_OQ>(of.0, _mm256_setzero_ps());
                 let above_high = _mm256_cmp_ps::<_CMP_GT_OQ>(of.1, _mm256_setzero_ps());
@@ -334,26 +343,28 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn sum(self) -> f32 {
-            // SAFETY: as above.
+            // SAFETY: `to_array` has the same contract as this function.
             unsafe { self.to_array() }.iter().sum()
         }
         #[inline(always)]
         unsafe fn to_array(self) -> [f32; 16] {
             let mut out = [0.0; 16];
-            // SAFETY: the array holds sixteen.
+            // SAFETY: `out` holds 16 values, and the caller guarantees AVX2, FMA and F16C.
             unsafe { self.store(out.as_mut_ptr()) };
             out
         }
     }
 
-    /// [`Lanes::meet`], kept apart from the next one: else the compiler reads many values ahead and spills sums for them.
+    /// Implements [`Lanes::fma_three`] with a barrier between calls. Without it, the compiler reads many values ahead
+    /// and spills sums.
     ///
     /// # Safety
-    /// The machine has AVX-512 F; `x` points to a value.
+    /// The CPU must support AVX-512 F, and `x` must point to a value.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn meet(vectors: [Avx512; 3], x: *const f32, [a, b, c]: [Avx512; 3]) -> [Avx512; 3] {
-        // SAFETY: a read of one value; the assembly is a comment that no read is moved across.
+    unsafe fn fma_three(vectors: [Avx512; 3], x: *const f32, [a, b, c]: [Avx512; 3]) -> [Avx512; 3] {
+        // SAFETY: the caller guarantees AVX-512 F and a readable value at `x`. The assembly is only a comment; it keeps
+        // the compiler from moving reads across it.
         unsafe {
             let x = _mm512_set1_ps(*x);
             let mut a = _mm512_fmadd_ps(vectors[0].0, x, a.0);
@@ -374,46 +385,46 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512(__m512);
 
-    // SAFETY: the intrinsics are AVX-512 F, which the trait's contract demands of the machine.
+    // SAFETY: the intrinsics need AVX-512 F, which the trait's contract requires of the CPU.
     impl Lanes for Avx512 {
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: the trait's contract, here and below.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe { Self(_mm512_set1_ps(value)) }
         }
         #[inline(always)]
         unsafe fn load(from: *const f32) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F and 16 readable elements at `from`; the loads are unaligned.
             unsafe { Self(_mm512_loadu_ps(from)) }
         }
         #[inline(always)]
         unsafe fn load_i32(from: *const i32) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F and 16 readable elements at `from`; the loads are unaligned.
             unsafe { Self(_mm512_cvtepi32_ps(_mm512_loadu_si512(from.cast()))) }
         }
         #[inline(always)]
         unsafe fn load_f16(from: *const u16) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F and 16 readable elements at `from`; the loads are unaligned.
             unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
         }
         #[inline(always)]
         unsafe fn load_u8(from: *const u8) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F and 16 readable elements at `from`; the loads are unaligned.
             unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())))) }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F and room for 16 elements at `to`; the stores are unaligned.
             unsafe { _mm512_storeu_ps(to, self.0) }
         }
         #[inline(always)]
         unsafe fn store_f16(self, to: *mut u16) {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F and room for 16 elements at `to`; the stores are unaligned.
             unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
         }
         #[inline(always)]
         unsafe fn store_u8(self, low: f32, high: f32, offset: i32, to: *mut u8) {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F and room for 16 elements at `to`; the stores are unaligned.
             unsafe {
                 let v = _mm512_min_ps(_mm512_max_ps(self.0, _mm512_set1_ps(low)), _mm512_set1_ps(high));
                 let whole = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(offset));
@@ -422,7 +433,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn round_clamp(self, low: f32, high: f32) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe {
                 let v = _mm512_min_ps(_mm512_max_ps(self.0, _mm512_set1_ps(low)), _mm512_set1_ps(high));
                 Self(_mm512_roundscale_ps::<NEAREST>(v))
@@ -430,37 +441,37 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe { Self(_mm512_add_ps(self.0, other.0)) }
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe { Self(_mm512_sub_ps(self.0, other.0)) }
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe { Self(_mm512_mul_ps(self.0, other.0)) }
         }
         #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe { Self(_mm512_fmadd_ps(self.0, a.0, b.0)) }
         }
         #[inline(always)]
         unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: `fma` has the same contract as this function.
             unsafe { self.fma(a, b) }
         }
         #[inline(always)]
-        unsafe fn meet(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
-            // SAFETY: as above.
-            unsafe { meet(vectors, x, sums) }
+        unsafe fn fma_three(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
+            // SAFETY: the caller guarantees AVX-512 F and a readable value at `x`, as the function requires.
+            unsafe { fma_three(vectors, x, sums) }
         }
         #[inline(always)]
         unsafe fn leaky(self, slope: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe {
                 let negative = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_ps());
                 Self(_mm512_mask_mul_ps(self.0, negative, self.0, slope.0))
@@ -468,7 +479,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe {
                 let above = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(second[0].0, first[0].0);
                 [
@@ -479,12 +490,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn where_equal(self, a: Self, b: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe { Self(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a.0, b.0), self.0)) }
         }
         #[inline(always)]
         unsafe fn where_positive(self, of: Self, slope: Self) -> Self {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe {
                 let below = !_mm512_cmp_ps_mask::<_CMP_GT_OQ>(of.0, _mm512_setzero_ps());
                 Self(_mm512_mask_mul_ps(self.0, below, self.0, slope.0))
@@ -492,13 +503,13 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn sum(self) -> f32 {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe { _mm512_reduce_add_ps(self.0) }
         }
         #[inline(always)]
         unsafe fn sums(of: [Self; 16]) -> Self {
-            // Pairs are added while they are interleaved: after four rounds lane i is the sum of vector i. Macros, as closures
-            // used twice are not inlined into code compiled for an instruction set.
+            // Pairs are interleaved and added: after four rounds, lane i is the sum of vector i. These are macros,
+            // because closures that are used twice are not inlined into code for a target feature.
             macro_rules! pair {
                 ($a:expr, $b:expr) => {
                     _mm512_add_ps(_mm512_unpacklo_ps($a.0, $b.0), _mm512_unpackhi_ps($a.0, $b.0))
@@ -506,7 +517,7 @@ mod x86 {
             }
             macro_rules! four {
                 ($i:literal) => {{
-                    // Within 128 bits: (a0+a2, b0+b2, a1+a3, b1+b3), then four vectors' sums side by side.
+                    // Within 128 bits: (a0+a2, b0+b2, a1+a3, b1+b3), then the sums of four vectors side by side.
                     let (x, y) = (pair!(of[$i], of[$i + 1]), pair!(of[$i + 2], of[$i + 3]));
                     _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(x, y), _mm512_shuffle_ps::<0b11_10_11_10>(x, y))
                 }};
@@ -519,10 +530,10 @@ mod x86 {
                     )
                 };
             }
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees AVX-512 F; only registers are used.
             unsafe {
                 let q = [four!(0), four!(4), four!(8), four!(12)];
-                // Each holds, in each of its quarters, partial sums of its four vectors: quarters are added.
+                // Each quarter of a register holds partial sums of its four vectors; add the quarters.
                 let (x, y) = (halves!(q[0], q[1]), halves!(q[2], q[3]));
                 Self(_mm512_add_ps(
                     _mm512_shuffle_f32x4::<0b10_00_10_00>(x, y),
@@ -533,7 +544,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn to_array(self) -> [f32; 16] {
             let mut out = [0.0; 16];
-            // SAFETY: the array holds sixteen.
+            // SAFETY: `out` holds 16 values, and the caller guarantees AVX-512 F.
             unsafe { self.store(out.as_mut_ptr()) };
             out
         }
@@ -543,14 +554,14 @@ mod x86 {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
-/// Defines a function that runs `$body` with `$L` bound to the lanes of the token's instruction set. The body is compiled once
-/// for each.
+/// Defines a function that runs `$body` with `$L` bound to the lanes of the instruction set of `isa`. The body is
+/// compiled once for each instruction set.
 macro_rules! with_lanes {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident<$L:ident>($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         ///
         /// # Safety
-        /// Pointers reach what the arguments say.
+        /// The pointers must reach what the arguments say.
         $vis unsafe fn $name(isa: crate::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
@@ -559,17 +570,20 @@ macro_rules! with_lanes {
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
             #[allow(clippy::too_many_arguments)]
             unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: the caller's promise; the machine has the instruction set.
+                // SAFETY: the caller guarantees the pointers, and this function is compiled for the instruction set of
+                // the lanes.
                 unsafe { imp::<crate::lanes::Avx512>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             #[allow(clippy::too_many_arguments)]
             unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: as above.
+                // SAFETY: the caller guarantees the pointers, and this function is compiled for the instruction set of
+                // the lanes.
                 unsafe { imp::<crate::lanes::Avx2>($($arg),*) }
             }
-            // SAFETY: holding the token proves that the machine has the instruction set; the rest is the caller's promise.
+            // SAFETY: holding `isa` proves that the CPU has the instruction set; the caller guarantees that the
+            // pointers reach what the arguments say.
             unsafe {
                 match isa.simd() {
                     #[cfg(target_arch = "x86_64")]

@@ -1,14 +1,14 @@
-//! The arithmetic of the CPU engine: every SIMD instruction and every `unsafe` of the project's own code.
+//! The SIMD kernels of the CPU engine; the only crate of the project with `unsafe` code.
 //!
-//! Activations live in [`Blocked`] buffers: channels in blocks of 16 (or single planes where there are few), each block a
-//! dense volume of voxels with a border of zeros as wide as the next convolution's padding, so that no kernel has a
-//! special case at an edge. All functions are safe: they check every length against the layouts before a pointer is
-//! made, and fail with [`KernelError`].
+//! Activations are stored in [`Blocked`] buffers: channels in blocks of 16 (or single planes if there are few), each
+//! block a dense volume of voxels with a border of zeros as wide as the next convolution's padding, so that kernels
+//! need no special cases at edges. All public functions are safe: they check every length against the layouts before
+//! creating pointers, and fail with [`KernelError`].
 //!
-//! [`train`] holds what training adds: gradients of layers, and optimizers.
+//! [`train`] contains the kernels of training: gradients of layers, and optimizer updates.
 //!
-//! The instruction set is an [`Isa`] token that only [`Isa::detect`] (or [`Isa::available`]) hands out, so holding one
-//! proves that the machine has it. `CYTOSCOPE_ISA=portable|avx2|avx2-vnni|avx512|avx512-vnni|amx`
+//! The instruction set is an [`Isa`] token. Only [`Isa::detect`] and [`Isa::available`] create one, so holding it
+//! proves that the CPU supports the instruction set. `CYTOSCOPE_ISA=portable|avx2|avx2-vnni|avx512|avx512-vnni|amx`
 //! forces one.
 //!
 //! ```
@@ -42,27 +42,27 @@ pub use arena::Arena;
 pub use isa::{Isa, IsaName};
 pub use layout::{Blocked, CHANNEL_BLOCK};
 
-/// A kernel called with buffers or parameters that do not fit one another.
+/// A kernel was called with buffers or parameters that do not match.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum KernelError {
-    /// A buffer shorter than its layout.
+    /// A buffer has another length than its layout.
     #[error("{what}: expected {expected} values, got {got}")]
     Length {
-        /// The buffer.
+        /// Name of the buffer.
         what: &'static str,
-        /// Values its layout takes.
+        /// Number of values that the layout requires.
         expected: usize,
-        /// Values it holds.
+        /// Number of values in the buffer.
         got: usize,
     },
-    /// Layouts or parameters that do not go together.
+    /// Layouts or parameters do not match.
     #[error("{what}: expected {expected}, got {got}")]
     Mismatch {
-        /// What is being compared.
+        /// Name of the parameter.
         what: &'static str,
-        /// What would fit.
+        /// The expected value.
         expected: String,
-        /// What was met.
+        /// The actual value.
         got: String,
     },
 }
@@ -80,7 +80,7 @@ pub(crate) fn check_that(
     if ok { Ok(()) } else { Err(KernelError::Mismatch { what, expected: expected.to_string(), got: got.to_string() }) }
 }
 
-/// Checks that two layouts hold the same image, whatever their borders.
+/// Checks that two layouts are for images of the same shape; borders may differ.
 pub(crate) fn same_image(a: &Blocked, b: &Blocked) -> Result<(), KernelError> {
     check_that(
         (a.channels, a.dims, a.block) == (b.channels, b.dims, b.block),
@@ -90,7 +90,7 @@ pub(crate) fn same_image(a: &Blocked, b: &Blocked) -> Result<(), KernelError> {
     )
 }
 
-/// Checks that a kernel moves an image's channels to an output of the same channels, and both buffers.
+/// Checks both buffers, and that input and output have the same channels and block size.
 pub(crate) fn check_moved<T>(input: &[T], from: &Blocked, output: &[T], to: &Blocked) -> Result<(), KernelError> {
     check_len("input", input.len(), from.len())?;
     check_len("output", output.len(), to.len())?;

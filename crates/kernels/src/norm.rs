@@ -1,4 +1,4 @@
-//! Instance normalisation on blocked buffers: one statistics pass, one apply pass with residual and activation.
+//! Instance normalisation on blocked buffers: a statistics pass, and an affine pass with residual and activation.
 
 use crate::apply::Source;
 use crate::conv::{Activation, LaneStats, Residual};
@@ -9,7 +9,7 @@ use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, sam
 /// Mean and biased variance of each channel over the voxels.
 pub type Moments = Vec<(f64, f64)>;
 
-/// The moments of a whole image from statistics by task and output block.
+/// Combines the statistics of tasks and output blocks into the moments of a whole image.
 pub(crate) fn combine(partial: &[LaneStats], layout: &Blocked) -> Moments {
     let blocks = layout.channels.div_ceil(CHANNEL_BLOCK).max(1);
     (0..layout.channels)
@@ -34,10 +34,10 @@ pub(crate) fn combine(partial: &[LaneStats], layout: &Blocked) -> Moments {
         .collect()
 }
 
-/// [`Moments`] of an image.
+/// Computes the [`Moments`] of an image.
 ///
-/// Sums are taken around each channel's first voxel (so that an offset costs no digits), row by row in `f32` lanes and over
-/// rows in `f64`.
+/// Sums are relative to each channel's first voxel, so that an offset costs no precision. Rows are summed in `f32`
+/// lanes, the sums of rows in `f64`.
 ///
 /// # Errors
 /// [`KernelError::Length`] if the buffer does not fit the layout.
@@ -48,7 +48,7 @@ pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Mome
     if layout.voxels() == 0 {
         return Ok(vec![(0.0, 0.0); layout.channels]);
     }
-    // Per slice: 16 sums and 16 sums of squares.
+    // For each slice, 16 sums and 16 sums of squares.
     let mut partial = vec![0.0f32; blocks * depth * 32];
     let shared = Shared::new(&mut partial);
     for_each(blocks * depth, |task| {
@@ -56,7 +56,7 @@ pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Mome
         let first = layout.row_start(b, 0, 0);
         let mut pivot = [0.0f32; 16];
         pivot[..width].copy_from_slice(&input[first..first + width]);
-        // SAFETY: each task owns its own 32 values.
+        // SAFETY: each task has its own 32 values; `Shared::slice` checks the bounds.
         let out = unsafe { shared.slice(task * 32, 32) };
         let (mut sums, mut squares) = ([0.0f64; 16], [0.0f64; 16]);
         for h in 0..height {
@@ -87,48 +87,48 @@ pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Mome
         .collect())
 }
 
-/// [`Moments`] of an image in whole blocks, in the numbers it is stored in.
+/// Computes the [`Moments`] of the stored numbers of an image in blocks of 16 channels.
 ///
 /// # Errors
-/// [`KernelError`] if the buffer does not fit the layout, or the layout is not of whole blocks.
+/// [`KernelError`] if the buffer does not fit the layout, or the block size is not 16.
 pub fn moments(isa: Isa, source: &Source<'_>) -> Result<Moments, KernelError> {
     let (len, layout) = match source {
         Source::F32(v, l) => (v.len(), *l),
         Source::F16(v, l) => (v.len(), *l),
         Source::U8(v, l) => (v.len(), *l),
         Source::Plane(..) | Source::InPlace => {
-            return check_that(false, "moments", "an image in blocks", "another").map(|()| Vec::new());
+            return check_that(false, "moments", "an image in blocks", "another source").map(|()| Vec::new());
         }
     };
     check_len("input", len, layout.len())?;
     check_that(layout.block == CHANNEL_BLOCK, "block", CHANNEL_BLOCK, layout.block)?;
     let [depth, height, width] = layout.dims;
     let blocks = layout.blocks();
-    // Sums of few voxels each keep their digits.
+    // Each sum covers few voxels, which keeps it accurate.
     let rows = (1024 / width.max(1)).clamp(1, height.max(1));
     let chunks = height.div_ceil(rows);
     let mut stats = vec![LaneStats::NEW; depth * chunks * blocks];
     let shared = Shared::new(&mut stats);
     for_each(depth * chunks * blocks, |task| {
         let (d, chunk, b) = (task / blocks / chunks, task / blocks % chunks, task % blocks);
-        // SAFETY: each task owns its own statistics.
+        // SAFETY: each task has its own entry; `Shared::slice` checks the bounds.
         let own = unsafe { shared.slice(task, 1) };
         for h in chunk * rows..((chunk + 1) * rows).min(height) {
             let at = layout.row_start(b, d, h);
             let row = match source {
-                Source::F32(v, _) => RowOf::F32(v[at..at + layout.row_len()].as_ptr()),
-                Source::F16(v, _) => RowOf::F16(v[at..at + layout.row_len()].as_ptr()),
-                Source::U8(v, _) => RowOf::U8(v[at..at + layout.row_len()].as_ptr()),
+                Source::F32(v, _) => RowPointer::F32(v[at..at + layout.row_len()].as_ptr()),
+                Source::F16(v, _) => RowPointer::F16(v[at..at + layout.row_len()].as_ptr()),
+                Source::U8(v, _) => RowPointer::U8(v[at..at + layout.row_len()].as_ptr()),
                 Source::Plane(..) | Source::InPlace => return,
             };
-            // SAFETY: the row holds `width` voxels of 16 channels.
+            // SAFETY: the slice above has the length of a row: `width` voxels of 16 channels.
             unsafe { row_stats(isa, row, width, &mut own[0]) };
         }
     });
     Ok(combine(&stats, layout))
 }
 
-/// The least and the greatest value of an image; NaN counts as neither.
+/// Returns the minimum and maximum of an image, ignoring NaN.
 ///
 /// # Errors
 /// [`KernelError::Length`] if the buffer does not fit the layout.
@@ -138,7 +138,7 @@ pub fn range(isa: Isa, input: &[f32], layout: &Blocked) -> Result<(f32, f32), Ke
     let mut ends = vec![[f32::INFINITY, f32::NEG_INFINITY]; layout.blocks() * depth];
     let shared = Shared::new(&mut ends);
     for_each(layout.blocks() * depth, |task| {
-        // SAFETY: each task owns its own pair.
+        // SAFETY: each task has its own entry; `Shared::slice` checks the bounds.
         let own = unsafe { shared.slice(task, 1) };
         for h in 0..height {
             let at = layout.row_start(task / depth, task % depth, h);
@@ -167,9 +167,9 @@ multiversion! {
     }
 }
 
-/// A row of voxels of 16 channels.
+/// Pointer to a row of voxels of 16 channels.
 #[derive(Clone, Copy)]
-enum RowOf {
+enum RowPointer {
     F32(*const f32),
     F16(*const u16),
     U8(*const u8),
@@ -177,13 +177,13 @@ enum RowOf {
 
 with_lanes! {
     /// Adds a row to statistics.
-    unsafe fn row_stats<L>(row: RowOf, width: usize, stats: &mut LaneStats) {
-        // SAFETY: the caller's promise.
+    unsafe fn row_stats<L>(row: RowPointer, width: usize, stats: &mut LaneStats) {
+        // SAFETY: the caller guarantees that the row holds `width` voxels of 16 channels; `with_lanes` checked the CPU.
         unsafe {
             match row {
-                RowOf::F32(p) => add_row::<L, 0>(p.cast(), width, stats),
-                RowOf::F16(p) => add_row::<L, 1>(p.cast(), width, stats),
-                RowOf::U8(p) => add_row::<L, 2>(p, width, stats),
+                RowPointer::F32(p) => add_row::<L, 0>(p.cast(), width, stats),
+                RowPointer::F16(p) => add_row::<L, 1>(p.cast(), width, stats),
+                RowPointer::U8(p) => add_row::<L, 2>(p, width, stats),
             }
         }
     }
@@ -191,7 +191,8 @@ with_lanes! {
 
 #[inline(always)]
 unsafe fn voxel<L: Lanes, const KIND: u8>(from: *const u8, i: usize) -> L {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `from` holds voxel `i` in the format of `KIND` and that the CPU supports `L`;
+    // the loads are unaligned.
     unsafe {
         match KIND {
             0 => L::load(from.cast::<f32>().add(i * 16)),
@@ -203,7 +204,8 @@ unsafe fn voxel<L: Lanes, const KIND: u8>(from: *const u8, i: usize) -> L {
 
 #[inline(always)]
 unsafe fn add_row<L: Lanes, const KIND: u8>(from: *const u8, width: usize, stats: &mut LaneStats) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `from` holds `width` voxels in the format of `KIND` and that the CPU supports
+    // `L`.
     unsafe {
         if stats.count == 0 && width > 0 {
             stats.pivot = voxel::<L, KIND>(from, 0).to_array();
@@ -260,7 +262,7 @@ fn row_moments_planar(row: &[f32], pivot: f32) -> ([f32; 16], [f32; 16]) {
     (sums, squares)
 }
 
-/// `output = activation(input · scale[c] + shift[c] + residual)`, voxel by voxel; borders are left as they are.
+/// Computes `output = activation(input · scale[c] + shift[c] + residual)` for each voxel. Borders are not changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -289,7 +291,8 @@ pub fn affine(
     for_each(out_layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
             let at = in_layout.row_start(b, d, h);
             out.copy_from_slice(&input[at..at + in_layout.row_len()]);
@@ -327,7 +330,8 @@ pub fn affine_in_place(
     for_each(layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let out = unsafe { shared.slice(layout.row_start(b, d, h), layout.row_len()) };
             let extra = residual.map(|(values, layout)| {
                 let at = layout.row_start(b, d, h);
@@ -339,7 +343,7 @@ pub fn affine_in_place(
     Ok(())
 }
 
-/// Scale and shift of each block's lanes (planar blocks repeat theirs).
+/// Scale and shift of the lanes of each block; planar blocks repeat their channel's.
 struct LaneTable {
     lanes: Vec<([f32; 16], [f32; 16])>,
 }

@@ -1,18 +1,19 @@
-//! Writing to disjoint parts of one buffer from several threads.
+//! Parallel loops whose tasks write to disjoint parts of one buffer.
 
 use rayon::prelude::*;
 use std::marker::PhantomData;
 
-/// A mutable buffer shared by tasks that each write their own part.
+/// A mutable buffer shared by tasks that write disjoint parts.
 pub(crate) struct Shared<'a, T = f32> {
     start: *mut T,
     len: usize,
     life: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the pointer is only dereferenced through `slice`, whose callers promise disjoint ranges.
+// SAFETY: the pointer is dereferenced only through `slice` and the pointers of `pointer`, whose users write disjoint
+// ranges from different tasks; `T` is `Send`.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
-// SAFETY: as above; the buffer itself outlives `'a` and `T` is `Send`.
+// SAFETY: the buffer is borrowed mutably for `'a`, so this is the only access to it, and `T` is `Send`.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
@@ -20,26 +21,27 @@ impl<'a, T> Shared<'a, T> {
         Self { start: buffer.as_mut_ptr(), len: buffer.len(), life: PhantomData }
     }
 
-    /// The pointer to value `at`, with at least `room` values behind it.
+    /// Returns a pointer to value `at`, from which `room` values are in bounds. Panics otherwise.
     pub(crate) fn pointer(&self, at: usize, room: usize) -> *mut T {
         assert!(at.checked_add(room).is_some_and(|end| end <= self.len), "kernel reaches outside its buffer");
-        // SAFETY: at + room <= len was just checked.
+        // SAFETY: the assertion shows that `at + room <= len`, so the pointer stays inside the buffer.
         unsafe { self.start.add(at) }
     }
 
-    /// The values `at..at + len`.
+    /// Returns the values `at..at + len`. Panics if they are out of bounds.
     ///
     /// # Safety
     /// No two live slices may overlap.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, at: usize, len: usize) -> &mut [T] {
         let start = self.pointer(at, len);
-        // SAFETY: in bounds by `pointer`; disjointness is the caller's promise.
+        // SAFETY: `pointer` checked the bounds, the values are initialized, and the caller guarantees that no two live
+        // slices overlap.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }
 
-/// Runs `task(i)` for `0..count`, on the current rayon pool when it has more than one thread.
+/// Runs `task(i)` for `i` in `0..count`, on the current rayon pool if it has more than one thread.
 pub(crate) fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
     if rayon::current_num_threads() <= 1 || count <= 1 {
         (0..count).for_each(task);
@@ -48,7 +50,7 @@ pub(crate) fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
     }
 }
 
-/// Compiles one function body once per instruction set and dispatches on an [`crate::Isa`] token given first.
+/// Compiles a function body for each instruction set and dispatches on an [`crate::Isa`] token as first argument.
 macro_rules! multiversion {
     ($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
@@ -63,10 +65,10 @@ macro_rules! multiversion {
             fn avx2($($arg: $ty),*) $(-> $ret)? { imp($($arg),*) }
             match isa.simd() {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: holding the token proves the machine has the instruction set.
+                // SAFETY: holding `isa` proves that the CPU has AVX-512 F, VL, BW and DQ, AVX2 and FMA.
                 crate::isa::Simd::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: as above.
+                // SAFETY: holding `isa` proves that the CPU has AVX2 and FMA.
                 crate::isa::Simd::Avx2 => unsafe { avx2($($arg),*) },
                 crate::isa::Simd::Portable => imp($($arg),*),
             }

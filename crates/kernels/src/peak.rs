@@ -1,20 +1,20 @@
-//! What a core can do at most: loops of the multiply-add instructions alone, on registers.
+//! Measures the peak rate of a core with loops of multiply-add instructions on registers.
 
 use crate::{Isa, IsaName};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Operations a second (a multiply-add counts as two) of one core.
+/// Peak operations per second of one core; a multiply-add counts as two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Peak {
-    /// Of 32-bit floats.
+    /// With 32-bit floats.
     pub float: f64,
-    /// Of bytes with 32-bit sums.
+    /// With bytes and 32-bit sums.
     pub bytes: f64,
 }
 
-/// Measures the multiply-add instructions the kernels of an instruction set use, the best of a few short loops. Where there is no
-/// such loop (portable code, bytes without dot products) a rate is 0.
+/// Measures the multiply-add instructions that the kernels of an instruction set use, as the best of a few short loops.
+/// A rate is 0 if there is no such loop (portable code, bytes without dot products).
 pub fn measure(isa: Isa) -> Peak {
     let best = |ops: f64, f: &dyn Fn()| {
         let rate = |_| {
@@ -32,7 +32,7 @@ pub fn measure(isa: Isa) -> Peak {
     #[cfg(target_arch = "x86_64")]
     {
         let chains = (ROUNDS * CHAINS) as f64;
-        // SAFETY: the token proves the instruction set of each loop.
+        // SAFETY: holding `isa` proves that the CPU has the instruction set of the loop that is chosen for it.
         unsafe {
             let float = match isa.name() {
                 IsaName::Portable => 0.0,
@@ -42,7 +42,7 @@ pub fn measure(isa: Isa) -> Peak {
             let bytes = match isa.name() {
                 IsaName::Avx2Vnni => best(chains * 64.0, &|| dot256()),
                 IsaName::Avx512Vnni => best(chains * 128.0, &|| dot512()),
-                IsaName::Amx => best((ROUNDS / 8 * 4) as f64 * 32768.0, &|| crate::int8::amx::spin(ROUNDS / 8)),
+                IsaName::Amx => best((ROUNDS / 8 * 4) as f64 * 32768.0, &|| crate::int8::amx::run_products(ROUNDS / 8)),
                 _ => 0.0,
             };
             Peak { float, bytes }

@@ -1,9 +1,9 @@
-//! Elementwise arithmetic on blocked buffers.
+//! Element-wise arithmetic on blocked buffers.
 
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Blocked, Isa, KernelError, check_len, same_image};
 
-/// A function of one value.
+/// An element-wise function of one operand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Unary {
     /// `x` where positive, else `slope · x`.
@@ -17,27 +17,27 @@ pub enum Unary {
     Silu,
     /// `x / (1 + |x|)`.
     Softsign,
-    /// Limits.
+    /// `x` clamped to `min..=max`.
     Clip {
-        /// Least value.
+        /// Lower limit.
         min: f32,
-        /// Greatest value.
+        /// Upper limit.
         max: f32,
     },
     /// `x · gain + offset`.
     Affine {
         /// Factor.
         gain: f32,
-        /// Summand.
+        /// Added after scaling.
         offset: f32,
     },
     /// `clamp(round(x / scale), low, high) · scale`, halves to even.
     FakeQuantize {
-        /// Value of a step.
+        /// Size of a quantization step.
         scale: f32,
-        /// Least step.
+        /// Smallest integer.
         low: f32,
-        /// Greatest step.
+        /// Largest integer.
         high: f32,
     },
     /// `|x|`.
@@ -46,7 +46,7 @@ pub enum Unary {
     Neg,
 }
 
-/// A function of two values.
+/// An element-wise function of two operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
     /// `a + b`
@@ -57,13 +57,13 @@ pub enum Binary {
     Mul,
     /// `a / b`
     Div,
-    /// The greater.
+    /// `max(a, b)`
     Max,
-    /// The lesser.
+    /// `min(a, b)`
     Min,
 }
 
-/// `output = f(input)` voxel by voxel; borders are left as they are.
+/// Computes `output = f(input)`. Borders are not changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -86,7 +86,7 @@ pub fn unary(
     Ok(())
 }
 
-/// `values = f(values)` voxel by voxel; the border is left as it is.
+/// Computes `values = f(values)`. The border is not changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffer does not fit the layout.
@@ -96,7 +96,7 @@ pub fn unary_in_place(isa: Isa, f: Unary, values: &mut [f32], layout: &Blocked) 
     Ok(())
 }
 
-/// `output = f(a, b)` voxel by voxel; borders are left as they are.
+/// Computes `output = f(a, b)`. Borders are not changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -121,7 +121,7 @@ pub fn binary(
     Ok(())
 }
 
-/// Copies an image into another layout of the same channels; the border is left as it is.
+/// Copies an image into another layout with the same channels. The border is not changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers do not fit or the block sizes differ.
@@ -141,7 +141,7 @@ pub fn copy<T: Copy + Send + Sync>(
     Ok(())
 }
 
-/// Bytes into another layout of the same channels, each by `table`; the border is left as it is.
+/// Copies bytes into another layout with the same channels, mapping each through `table`. The border is not changed.
 ///
 /// # Errors
 /// As [`copy`].
@@ -184,13 +184,14 @@ pub(crate) fn rows<T: Send>(
     for_each(layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             f(b, d, h, unsafe { shared.slice(layout.row_start(b, d, h), layout.row_len()) });
         }
     });
 }
 
-/// `e^x` by range reduction to ±ln 2 / 2 and a polynomial of degree 6: relative error below 2e-7.
+/// Returns `e^x` by range reduction to ±ln 2 / 2 and a polynomial of degree 6; the relative error is below 2e-7.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 88.0);
@@ -201,7 +202,7 @@ fn exp(x: f32) -> f32 {
     for c in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         p = p.mul_add(r, c);
     }
-    // 2^n: n is a whole number in -126..=127 after the clamp.
+    // Multiply by 2^n; n is an integer in -126..=127 after the clamp.
     p * f32::from_bits((((n as i32) + 127) as u32) << 23)
 }
 
@@ -240,11 +241,11 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn exp_is_close_over_its_range() {
+    fn exp_is_accurate_over_its_range() {
         for i in -8700..8700 {
             let x = i as f32 / 100.0;
             let (got, want) = (f64::from(super::exp(x)), f64::from(x).exp());
-            assert!((got - want).abs() <= 3e-7 * want, "exp({x}) = {got}, not {want}");
+            assert!((got - want).abs() <= 3e-7 * want, "exp({x}) = {got}, expected {want}");
         }
     }
 }

@@ -4,18 +4,18 @@ use crate::conv::ConvShape;
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Blocked, Isa, KernelError, check_moved};
 
-/// What a pool does with the voxels of its window.
+/// How the voxels of a pooling window are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool {
-    /// The greatest voxel inside the image.
+    /// The maximum over the voxels inside the image.
     Max,
-    /// The mean over the whole window, padding counted as zeros.
+    /// The mean over the whole window, with zeros for padding.
     AverageWithPadding,
     /// The mean over the voxels inside the image.
     Average,
 }
 
-/// Pools windows of `shape`; voxels outside the image count as [`Pool`] says, whatever the input's border holds.
+/// Pools windows of `shape`. Voxels outside the image are treated as [`Pool`] says; the input's border is not read.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -36,7 +36,8 @@ pub fn pool(
     for_each(out_layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
             for w in 0..width {
                 let target = &mut out[w * block..(w + 1) * block];
@@ -62,7 +63,8 @@ pub fn pool(
     Ok(())
 }
 
-/// The greatest byte of each window, as [`pool`] with [`Pool::Max`]. Of quantized values that is the greatest value's byte.
+/// Max pooling of bytes, as [`pool`] with [`Pool::Max`]. Quantization is monotonic, so this is also the maximum of the
+/// values.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -81,7 +83,8 @@ pub fn max_bytes(
     for_each(out_layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
             for w in 0..width {
                 let target = &mut out[w * block..(w + 1) * block];
@@ -106,7 +109,7 @@ multiversion! {
     }
 }
 
-/// Input positions along `axis` that the window of output position `at` covers inside the image.
+/// Returns the input positions along `axis`, inside the image, that the window of output position `at` covers.
 pub(crate) fn taps(shape: &ConvShape, layout: &Blocked, axis: usize, at: usize) -> impl Iterator<Item = usize> {
     let (first, step, pad, extent) =
         (at * shape.stride[axis], shape.dilation[axis], shape.pad_before[axis], layout.dims[axis]);

@@ -1,10 +1,10 @@
-//! Between dense `[C][D][H][W]` and blocked buffers.
+//! Conversion between dense `[C][D][H][W]` and blocked buffers.
 
 use crate::conv::Quantizer;
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Blocked, Isa, KernelError, check_len, check_that};
 
-/// Fills a blocked buffer, border and spare channels included (with `zero`), from a dense `[C][D][H][W]` image.
+/// Converts a dense `[C][D][H][W]` image to a blocked buffer. Border and unused channels are set to `zero`.
 ///
 /// # Errors
 /// [`KernelError::Length`] if a buffer does not fit the layout.
@@ -22,7 +22,7 @@ pub fn pack<T: Copy + Send + Sync>(
     let shared = Shared::new(blocked);
     for_each(layout.blocks() * padded_depth, |task| {
         let (b, pd) = (task / padded_depth, task % padded_depth);
-        // SAFETY: each task owns one padded slice of one block.
+        // SAFETY: each task has its own padded slice of its own block; `Shared::slice` checks the bounds.
         let out = unsafe { shared.slice(b * layout.block_stride() + pd * slice, slice) };
         out.fill(zero);
         let Some(d) = pd.checked_sub(layout.halo[0]).filter(|d| *d < layout.dims[0]) else { return };
@@ -43,7 +43,7 @@ pub fn pack<T: Copy + Send + Sync>(
     Ok(())
 }
 
-/// Writes a blocked image as a dense `[C][D][H][W]` one.
+/// Converts a blocked image to a dense `[C][D][H][W]` one.
 ///
 /// # Errors
 /// [`KernelError::Length`] if a buffer does not fit the layout.
@@ -54,7 +54,7 @@ pub fn unpack<T: Copy + Send + Sync>(blocked: &[T], layout: &Blocked, dense: &mu
     let shared = Shared::new(dense);
     for_each(layout.channels * depth, |task| {
         let (c, d) = (task / depth, task % depth);
-        // SAFETY: each task owns one dense slice of one channel.
+        // SAFETY: each task has its own slice of its own channel; `Shared::slice` checks the bounds.
         let out = unsafe { shared.slice(task * dims_h * dims_w, dims_h * dims_w) };
         for h in 0..dims_h {
             let at = layout.row_start(c / layout.block, d, h);
@@ -65,7 +65,7 @@ pub fn unpack<T: Copy + Send + Sync>(blocked: &[T], layout: &Blocked, dense: &mu
     Ok(())
 }
 
-/// Sets the border of a blocked buffer to `zero`, whatever it held.
+/// Sets the border of a blocked buffer to `zero`.
 ///
 /// # Errors
 /// [`KernelError::Length`] if the buffer does not fit the layout.
@@ -80,7 +80,7 @@ pub fn clear_border<T: Copy + Send + Sync>(layout: &Blocked, zero: T, blocked: &
     let shared = Shared::new(blocked);
     for_each(layout.blocks() * padded[0], |task| {
         let pd = task % padded[0];
-        // SAFETY: each task owns one padded slice of one block.
+        // SAFETY: each task has its own padded slice of its own block; `Shared::slice` checks the bounds.
         let out = unsafe { shared.slice(task * slice, slice) };
         if pd < layout.halo[0] || pd >= layout.halo[0] + depth {
             return out.fill(zero);
@@ -99,7 +99,8 @@ pub fn clear_border<T: Copy + Send + Sync>(layout: &Blocked, zero: T, blocked: &
     Ok(())
 }
 
-/// Planes of floats (block 1) as blocks of bytes; border and spare channels get the zero point.
+/// Quantizes planes of floats (block size 1) to blocks of bytes. Unused channels of the written voxels get the zero
+/// point.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -117,7 +118,8 @@ pub fn quantize_planes(
     for_each(to.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let row = unsafe { shared.slice(to.row_start(b, d, h), to.row_len()) };
             row.fill(quantizer.zero_point);
             for c in 0..to.block.min(to.channels - b * to.block) {
@@ -138,7 +140,7 @@ pub fn quantize_planes(
 
 multiversion! {
     fn quantize_row(plane: &[f32], quantizer: Quantizer, channel: usize, row: &mut [u8]) {
-        // Whole quads, so that the compiler can work on vectors of them.
+        // Whole quads are rewritten, so that the compiler can vectorise.
         let keep = !(0xffu32 << (8 * channel));
         for (quad, v) in row.chunks_exact_mut(4).zip(plane) {
             let bits = u32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]) & keep;
@@ -148,7 +150,7 @@ multiversion! {
     }
 }
 
-/// Blocks of bytes as planes of floats: `(byte − zero_point) · scale`.
+/// Dequantizes blocks of bytes to planes of floats: `(byte − zero_point) · scale`.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -166,7 +168,8 @@ pub fn dequantize_planes(
     for_each(to.channels * depth, |task| {
         let (c, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one channel.
+            // SAFETY: each task has its own slice and channel and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let row = unsafe { shared.slice(to.row_start(c, d, h), width) };
             let at = from.row_start(c / from.block, d, h) + c % from.block;
             let source = bytes[at..].iter().step_by(from.block);

@@ -1,20 +1,20 @@
-//! Resampling of blocked buffers along D, H, W by per-axis tables of source positions and weights.
+//! Resampling of blocked buffers along D, H, W with a table of source positions and weights for each axis.
 
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, Isa, KernelError, check_len, check_moved, check_that};
 
-/// Where an output position along one axis comes from: `(1 - weight) · source[low] + weight · source[high]`.
+/// One output position along an axis: `(1 - weight) · source[low] + weight · source[high]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tap {
     /// First source position.
     pub low: usize,
     /// Second source position.
     pub high: usize,
-    /// Share of the second.
+    /// Weight of the second position.
     pub weight: f32,
 }
 
-/// Resamples an image; `tables[axis]` has one [`Tap`] an output position (nearest neighbour: weight 0).
+/// Resamples an image. `tables[axis]` has one [`Tap`] per output position; for nearest neighbour all weights are 0.
 ///
 /// # Errors
 /// [`KernelError`] if buffers, layouts and tables do not fit.
@@ -37,7 +37,8 @@ pub fn resize(
         let td = tables[0][d];
         for h in 0..height {
             let th = tables[1][h];
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
             if let (Some(runs), true) = (&runs, td.weight == 0.0 && th.weight == 0.0) {
                 let row = in_layout.row_start(b, td.low, th.low);
@@ -74,7 +75,7 @@ pub fn resize(
     Ok(())
 }
 
-/// Checks that tables lead from one extent to another.
+/// Checks that the tables map the extents of the input to those of the output.
 pub(crate) fn check_tables(
     tables: &[Vec<Tap>; 3],
     in_layout: &Blocked,
@@ -87,13 +88,13 @@ pub(crate) fn check_tables(
             tables[axis].iter().all(|t| t.low < extent && t.high < extent),
             "resize table",
             format!("positions below {extent}"),
-            "one beyond",
+            "a larger position",
         )?;
     }
     Ok(())
 }
 
-/// [`resize`] of bytes by tables without interpolation (every weight 0): nearest neighbour, and padding by existing voxels.
+/// Resamples bytes without interpolation (all weights 0): nearest neighbour, and padding with existing voxels.
 ///
 /// # Errors
 /// [`KernelError`] if buffers, layouts and tables do not fit, or a table interpolates.
@@ -109,7 +110,7 @@ pub fn pick_bytes(
         check_len("resize table", tables[axis].len(), out_layout.dims[axis])?;
         let extent = in_layout.dims[axis];
         let fits = tables[axis].iter().all(|t| t.low < extent && t.weight == 0.0);
-        check_that(fits, "resize table", format!("positions below {extent}, no interpolation"), "another")?;
+        check_that(fits, "resize table", format!("positions below {extent}, no interpolation"), "another table")?;
     }
     let block = in_layout.block;
     let [depth, height, _] = out_layout.dims;
@@ -118,7 +119,8 @@ pub fn pick_bytes(
     for_each(out_layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
             let row = in_layout.row_start(b, tables[0][d].low, tables[1][h].low);
             for (to, from, len) in &runs {
@@ -130,7 +132,8 @@ pub fn pick_bytes(
     Ok(())
 }
 
-/// A table without interpolation as copies: output position, input position, length.
+/// Turns a table without interpolation into copies (output position, input position, length); `None` if it
+/// interpolates.
 fn runs(table: &[Tap]) -> Option<Vec<(usize, usize, usize)>> {
     let mut runs: Vec<(usize, usize, usize)> = Vec::new();
     for (to, tap) in table.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Every float kernel of every instruction set this machine has, against plain loops.
+//! Float kernels of all available instruction sets, compared with naive loops.
 
 mod common;
 
@@ -11,7 +11,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn convolution_equals_plain_loops(
+    fn convolution_matches_naive_loops(
         ci in prop_oneof![1usize..5, 14usize..36], co in 1usize..50, d in 1usize..5, h in 1usize..6, w in 1usize..40,
         k in 0usize..4, stride in 1usize..4, dilation in 1usize..3, pad in 0usize..3, extra in 0usize..2, leaky in any::<bool>(),
         residual in any::<bool>(), planar_out in any::<bool>(), groups in 1usize..5, seed in any::<u64>(),
@@ -21,7 +21,7 @@ proptest! {
         let shape = ConvShape { kernel, stride: [stride.min(2), stride, stride], dilation: [1, dilation, dilation], pad_before };
         let dims = [d, h, w];
         let Some(out) = out_dims(dims, &shape) else { return Ok(()) };
-        // Groups where the channels allow them; of one channel each.
+        // Groups if the channels allow them; 4 stands for depthwise.
         let (co, groups) = match groups {
             4 => (ci, ci),
             g if ci % g == 0 && co % g == 0 => (co, g),
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn transposed_convolution_equals_scattering(
+    fn transposed_convolution_matches_naive_loops(
         ci in 1usize..40, co in 1usize..40, d in 1usize..4, h in 1usize..5, w in 1usize..20, kd in 1usize..3, khw in 1usize..4, seed in any::<u64>(),
     ) {
         let kernel = [kd, khw, khw];
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn moments_and_affine_equal_double_precision(c in 1usize..40, d in 1usize..4, h in 1usize..5, w in 1usize..40, offset in -50f32..50.0, seed in any::<u64>()) {
+    fn moments_and_affine_match_double_precision(c in 1usize..40, d in 1usize..4, h in 1usize..5, w in 1usize..40, offset in -50f32..50.0, seed in any::<u64>()) {
         let dims = [d, h, w];
         let n = d * h * w;
         let x: Vec<f32> = noise(c * n, seed).iter().map(|v| v + offset).collect();
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn pooling_ignores_what_lies_outside(c in 1usize..20, h in 2usize..7, w in 2usize..9, seed in any::<u64>()) {
+    fn max_pooling_ignores_padding(c in 1usize..20, h in 2usize..7, w in 2usize..9, seed in any::<u64>()) {
         let dims = [2, h, w];
         let x: Vec<f32> = noise(c * 2 * h * w, seed).iter().map(|v| v - 3.0).collect();
         let shape = ConvShape { kernel: [1, 3, 3], stride: [1, 2, 2], dilation: [1; 3], pad_before: [0, 1, 1] };
@@ -136,7 +136,7 @@ proptest! {
 }
 
 #[test]
-fn buffers_that_do_not_fit_are_refused() {
+fn mismatched_buffers_are_errors() {
     let layout = Blocked::new(16, [2, 2, 2], [0; 3], 16);
     let isa = Isa::detect();
     let weights = PackedConv::new(isa, &vec![0.0; 16 * 16 * 27], None, WeightShape::dense(16, 16, 27), 16).unwrap();

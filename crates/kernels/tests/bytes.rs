@@ -1,4 +1,4 @@
-//! The kernels of bytes: sums are exact, whatever the instruction set; what is made of them equals the formulas.
+//! Byte kernels of all available instruction sets: sums are exact, and epilogues match their formulas.
 
 mod common;
 
@@ -11,7 +11,7 @@ use cytoscope_kernels::{Blocked, norm, pointwise, pool, reorder, resize};
 use half::f16;
 use proptest::prelude::*;
 
-/// Reproducible bytes, the extremes among them.
+/// Returns reproducible bytes, including the extremes.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     noise(len, seed).iter().map(|v| (v * 140.0 + 127.0).clamp(0.0, 255.0) as u8).collect()
 }
@@ -71,13 +71,13 @@ proptest! {
         let (scale, bias): (Vec<f32>, Vec<f32>) = (noise(co, seed ^ 2), noise(co, seed ^ 3));
         for isa in isas() {
             let weights = PackedConvInt8::new(isa, &weights, zero, of, in_layout.block).unwrap();
-            // Sums as floats: below 2^24 they are exact, and above the one rounding is the same.
+            // Sums as floats: exact below 2^24, and rounded once above.
             let layout = Blocked::new(co, out, [extra, 0, 1], 16);
             let mut y = vec![7.5f32; layout.len()];
             conv::conv_int8(isa, &input, &in_layout, &weights, &shape, &Finish::default(), Target::F32(&mut y), &layout).unwrap();
             let exact: Vec<f32> = sums.iter().map(|s| *s as f32).collect();
             prop_assert_eq!(dense(&y, &layout), exact, "{}", isa);
-            // As bytes, scaled, with bias and rectifier.
+            // As bytes, scaled, with bias and leaky ReLU.
             let layout = Blocked::new(co, out, [0, extra, 1], narrow_block(co));
             let q = Quantizer { inverse_scale: 0.01, zero_point: zero };
             let mut z = vec![3u8; layout.len()];
@@ -86,11 +86,11 @@ proptest! {
             for (i, (got, sum)) in unpacked(&z, &layout).iter().zip(&sums).enumerate() {
                 let v = (*sum as f32).mul_add(scale[i / voxels], bias[i / voxels]);
                 let v = if v < 0.0 { v * 0.25 } else { v };
-                // Where the machine has no fused multiply-add in plain code, the last digit of a tie may differ.
+                // Without a fused multiply-add, a tie may round to the other side.
                 let (want, near) = (quantized(v, q), (v * q.inverse_scale).fract().abs() - 0.5);
-                prop_assert!(*got == want || near.abs() < 1e-3 && got.abs_diff(want) == 1, "{isa}: {got}, not {want} of {v}");
+                prop_assert!(*got == want || near.abs() < 1e-3 && got.abs_diff(want) == 1, "{isa}: {got}, expected {want} for {v}");
             }
-            // As 16-bit floats, with moments of what was rounded.
+            // As 16-bit floats, with moments.
             let layout = Blocked::new(co, out, [0; 3], 16);
             let mut halves = vec![0u16; layout.len()];
             let small = vec![1e-3f32; co];
@@ -104,7 +104,7 @@ proptest! {
                 let v = own.iter().map(|s| (s - m).powi(2)).sum::<f64>() / voxels as f64;
                 prop_assert!((m - mean).abs() <= 1e-4 * (1.0 + m.abs()) && (v - variance).abs() <= 1e-3 * (1.0 + v), "{isa}: {mean} {m}, {variance} {v}");
                 for (g, w) in got[c * voxels..(c + 1) * voxels].iter().zip(&own) {
-                    prop_assert!((f64::from(*g) - w).abs() <= w.abs() * 6e-4 + 1e-6, "{isa}: {g}, not {w}");
+                    prop_assert!((f64::from(*g) - w).abs() <= w.abs() * 6e-4 + 1e-6, "{isa}: {g}, expected {w}");
                 }
             }
         }
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn passes_equal_their_formula(
+    fn passes_match_their_formula(
         c in 5usize..40, d in 1usize..3, h in 1usize..12, w in 1usize..20, first in 0usize..4, second in 0usize..5, seed in any::<u64>(),
     ) {
         let (dims, n) = ([d, h, w], d * h * w);
@@ -178,15 +178,15 @@ proptest! {
             let mut y = vec![0.0; layout.len()];
             apply::apply(isa, &terms, activation, Target::F32(&mut y), &layout).unwrap();
             let far = |v: f32| 2e-4 * (1.0 + v.abs());
-            dense(&y, &layout).iter().zip(&want).for_each(|(g, w)| assert!((g - w).abs() <= far(*w), "{isa}: {g}, not {w}"));
+            dense(&y, &layout).iter().zip(&want).for_each(|(g, w)| assert!((g - w).abs() <= far(*w), "{isa}: {g}, expected {w}"));
             let q = Quantizer { inverse_scale: 40.0, zero_point: 90 };
             let mut z = vec![0u8; layout.len()];
             apply::apply(isa, &terms, activation, Target::U8(&mut z, q), &layout).unwrap();
             for (g, w) in unpacked(&z, &layout).iter().zip(&want) {
                 let (low, high) = (quantized(w - far(*w), q), quantized(w + far(*w), q));
-                prop_assert!((low..=high).contains(g), "{isa}: {g} of {w}");
+                prop_assert!((low..=high).contains(g), "{isa}: {g}, expected about {w}");
             }
-            // The pass with a final convolution, of values as they are and rounded to the quantizer's steps.
+            // The pass with a final convolution, with and without quantization.
             let out = Blocked::new(2, dims, [0; 3], 1);
             for quantizer in [None, Some(q)] {
                 let head = Head { weights: &head_weights, bias: &[0.5, -1.0], quantizer };
@@ -206,14 +206,14 @@ proptest! {
                             }
                         }
                     }
-                    prop_assert!((f64::from(*got) - sum).abs() <= room + 1e-5 * sum.abs(), "{isa}: {got}, not {sum}");
+                    prop_assert!((f64::from(*got) - sum).abs() <= room + 1e-5 * sum.abs(), "{isa}: {got}, expected {sum}");
                 }
             }
         }
     }
 
     #[test]
-    fn moments_of_bytes_and_halves_equal_double_precision(c in 5usize..40, h in 1usize..40, w in 1usize..40, seed in any::<u64>()) {
+    fn moments_of_bytes_and_f16_match_double_precision(c in 5usize..40, h in 1usize..40, w in 1usize..40, seed in any::<u64>()) {
         let n = h * w;
         let x = bytes(c * n, seed);
         let layout = Blocked::new(c, [1, h, w], [0, 1, 1], 16);
@@ -232,7 +232,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_picked_pooled_and_translated(c in 1usize..20, h in 2usize..7, w in 2usize..9, seed in any::<u64>()) {
+    fn byte_resize_pooling_and_tables_match_naive_loops(c in 1usize..20, h in 2usize..7, w in 2usize..9, seed in any::<u64>()) {
         let x = bytes(c * 2 * h * w, seed);
         let layout = Blocked::new(c, [2, h, w], [0, 1, 1], narrow_block(c));
         let input = packed(&x, &layout, 200);
@@ -266,7 +266,7 @@ proptest! {
     }
 
     #[test]
-    fn planes_become_bytes_and_come_back(c in 1usize..4, h in 1usize..7, w in 1usize..30, zero in any::<u8>(), seed in any::<u64>()) {
+    fn planes_are_quantized_and_dequantized(c in 1usize..4, h in 1usize..7, w in 1usize..30, zero in any::<u8>(), seed in any::<u64>()) {
         let x = noise(c * h * w, seed);
         let planes = Blocked::new(c, [1, h, w], [1, 0, 2], 1);
         let blocks = Blocked::new(c, [1, h, w], [0, 1, 1], 4);
@@ -289,7 +289,7 @@ proptest! {
 }
 
 #[test]
-fn sums_that_could_overflow_are_refused() {
+fn weights_whose_sums_could_overflow_are_errors() {
     let of = WeightShape::dense(16, 65_536, 1);
     let isa = cytoscope_kernels::Isa::detect();
     let refused = PackedConvInt8::new(isa, &vec![127; of.count()], 0, of, 16);
@@ -297,7 +297,7 @@ fn sums_that_could_overflow_are_refused() {
 }
 
 #[test]
-fn not_a_number_becomes_the_least_byte() {
+fn nan_is_quantized_to_zero() {
     let layout = Blocked::new(16, [1, 1, 2], [0; 3], 16);
     let x = vec![f32::NAN; layout.len()];
     let (ones, zeros) = (vec![1.0; 16], vec![0.0; 16]);

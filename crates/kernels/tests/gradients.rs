@@ -1,4 +1,4 @@
-//! Every training kernel of every instruction set this machine has, against plain loops in double precision.
+//! Training kernels of all available instruction sets, compared with naive loops in double precision.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn products(
 }
 
 prop_compose! {
-    /// A convolution: channels, extent, shape, extent of the output.
+    /// A convolution: channels, input size, shape, output size.
     fn convolutions()(
         ci in prop_oneof![1usize..4, 14usize..40], co in prop_oneof![1usize..4, 14usize..40],
         d in 1usize..5, h in 1usize..6, w in 1usize..40, k in 0usize..7, stride in 0usize..4, dilation in 1usize..3, pad in 0usize..3,
@@ -52,7 +52,7 @@ fn block_of(channels: usize) -> usize {
     if channels < 4 { 1 } else { 16 }
 }
 
-/// Few channels in planes and many in blocks, but for some seeds all in planes or all in blocks.
+/// Returns planes for few channels and blocks for many; for some seeds, planes or blocks for any number.
 fn any_block(channels: usize, seed: u64) -> usize {
     match seed % 4 {
         0 => 1,
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
 
     #[test]
-    fn weight_gradients_equal_plain_loops(conv in convolutions(), extra in 0usize..2, seed in any::<u64>()) {
+    fn weight_gradients_match_naive_loops(conv in convolutions(), extra in 0usize..2, seed in any::<u64>()) {
         let Some(([co, ci], dims, shape, out)) = conv else { return Ok(()) };
         let taps: usize = shape.kernel.iter().product();
         let (n_in, n_out): (usize, usize) = (dims.iter().product(), out.iter().product());
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn input_gradients_equal_plain_loops(conv in convolutions(), extra in 0usize..2, accumulate in any::<bool>(), seed in any::<u64>()) {
+    fn input_gradients_match_naive_loops(conv in convolutions(), extra in 0usize..2, accumulate in any::<bool>(), seed in any::<u64>()) {
         let Some(([co, ci], dims, shape, out)) = conv else { return Ok(()) };
         let taps: usize = shape.kernel.iter().product();
         let (n_in, n_out): (usize, usize) = (dims.iter().product(), out.iter().product());
@@ -107,18 +107,18 @@ proptest! {
             let mut got = blocked(&start, &in_layout);
             train::conv_input_gradient(isa, &g, &out_layout, &packed, accumulate, &mut got, &in_layout).unwrap();
             close(&dense(&got, &in_layout), &want, 5e-5);
-            // Borders and spare channels stay zeros.
+            // Borders and unused channels stay zero.
             let kept = got.iter().filter(|v| **v != 0.0).count();
             prop_assert!(kept <= ci * n_in);
         }
     }
 
     #[test]
-    fn pool_gradients_equal_plain_loops(conv in convolutions(), kind in 0usize..3, accumulate in any::<bool>(), seed in any::<u64>()) {
+    fn pool_gradients_match_naive_loops(conv in convolutions(), kind in 0usize..3, accumulate in any::<bool>(), seed in any::<u64>()) {
         let Some(([c, _], dims, shape, out)) = conv else { return Ok(()) };
         let kind = [Pool::Max, Pool::Average, Pool::AverageWithPadding][kind];
         let (n_in, n_out): (usize, usize) = (dims.iter().product(), out.iter().product());
-        // Few values, so that windows have several greatest ones.
+        // Few distinct values, so that windows have several maxima.
         let x: Vec<f32> = noise(c * n_in, seed).iter().map(|v| (v * 3.0).round()).collect();
         let (g, start) = (noise(c * n_out, seed ^ 1), noise(c * n_in, seed ^ 2));
         let mut windows = vec![Vec::new(); n_out];
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn resize_gradients_equal_plain_loops(
+    fn resize_gradients_match_naive_loops(
         c in prop_oneof![1usize..4, 14usize..40], from in prop::array::uniform3(1usize..7), to in prop::array::uniform3(1usize..12),
         nearest in any::<bool>(), accumulate in any::<bool>(), seed in any::<u64>(),
     ) {
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn norm_gradients_equal_double_precision(
+    fn norm_gradients_match_double_precision(
         c in prop_oneof![1usize..4, 14usize..40], d in 1usize..4, h in 1usize..5, w in 1usize..50, offset in -3f32..3.0,
         accumulate in any::<bool>(), slope in prop_oneof![Just(0.0f32), Just(0.01), Just(1.0)], seed in any::<u64>(),
     ) {
@@ -206,7 +206,7 @@ proptest! {
         let scale: Vec<f32> = weight.iter().zip(&inverse).map(|(w, i)| w * i).collect();
         let shift: Vec<f32> = (0..c).map(|c| bias[c] - mean[c] * scale[c]).collect();
         let z: Vec<f32> = (0..c * n).map(|i| x[i].mul_add(scale[i / n], shift[i / n])).collect();
-        // Where rounding decides the sign, the derivative is anyone's.
+        // Ignore voxels where rounding decides the sign, and with it the derivative.
         for i in 0..c * n {
             if z[i].abs() < 1e-5 * (1.0 + (x[i] * scale[i / n]).abs() + shift[i / n].abs()) { dy[i] = 0.0; }
         }
@@ -230,7 +230,7 @@ proptest! {
             let got = train::norm_gradient_sums(isa, &px, &lx, &py, &ly, &after, &mean, &inverse).unwrap();
             for (got, want) in got.iter().zip(&sums) {
                 let near = |a: f64, b: f64| (a - b).abs() < 1e-4 * (1.0 + b.abs());
-                prop_assert!(near(got.0, want.0) && near(got.1, want.1), "{got:?}, not {want:?}");
+                prop_assert!(near(got.0, want.0) && near(got.1, want.1), "{got:?}, expected {want:?}");
             }
             let factors = train::NormFactors::new(&weight, &mean, &inverse, &got, n).unwrap();
             let mut dx = blocked(&start, &lb);
@@ -240,7 +240,7 @@ proptest! {
     }
 
     #[test]
-    fn pointwise_gradients_equal_double_precision(
+    fn pointwise_gradients_match_double_precision(
         c in prop_oneof![1usize..4, 14usize..40], h in 1usize..5, w in 1usize..50, accumulate in any::<bool>(), seed in any::<u64>(),
     ) {
         let dims = [2, h, w];
@@ -250,7 +250,7 @@ proptest! {
         let (lx, ly) = (Blocked::new(c, dims, [1, 0, 1], block), Blocked::new(c, dims, [0, 1, 0], block));
         let before = |i: usize| if accumulate { start[i] } else { 0.0 };
         let leaky: Vec<f32> = (0..c * n).map(|i| before(i) + if x[i] > 0.0 { dy[i] } else { dy[i] * 0.1 }).collect();
-        // The first value lies on an end, which counts as within.
+        // The first value is at an end of the range, which counts as inside.
         let end = x[0].abs();
         let clipped: Vec<f32> = (0..c * n).map(|i| before(i) + if x[i].abs() <= end { dy[i] } else { 0.0 }).collect();
         let within = train::Derivative::Within { least: -end, greatest: end };
@@ -291,7 +291,7 @@ fn sums_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn buffers_that_do_not_fit_are_refused() {
+fn mismatched_buffers_are_errors() {
     let shape = ConvShape { kernel: [3; 3], stride: [1; 3], dilation: [1; 3], pad_before: [1; 3] };
     let (narrow, wide) = (Blocked::new(16, [4; 3], [0; 3], 16), Blocked::new(16, [4; 3], [1; 3], 16));
     let (short, long) = (vec![0.0; narrow.len()], vec![0.0; wide.len()]);

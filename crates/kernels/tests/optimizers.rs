@@ -1,4 +1,4 @@
-//! Steps of optimizers of every instruction set this machine has, against their formulas in double precision.
+//! Optimizer updates of all available instruction sets, compared with their formulas in double precision.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn narrow(values: &[f64]) -> Vec<f32> {
 }
 
 #[test]
-fn adam_equals_its_formula() {
+fn adam_matches_its_formula() {
     for decoupled in [true, false] {
         let adam = Adam { rate: 0.01, beta1: 0.8, beta2: 0.95, epsilon: 1e-3, weight_decay: 0.1, decoupled };
         for isa in isas() {
@@ -47,7 +47,7 @@ fn adam_equals_its_formula() {
 }
 
 #[test]
-fn gradient_descent_equals_its_formula() {
+fn gradient_descent_matches_its_formula() {
     for (momentum, nesterov) in [(0.0, false), (0.9, false), (0.9, true)] {
         let sgd = Sgd { rate: 0.1, momentum, nesterov, weight_decay: 0.01 };
         for isa in isas() {
@@ -69,7 +69,7 @@ fn gradient_descent_equals_its_formula() {
 }
 
 #[test]
-fn sums_of_squares_equal_theirs_and_tell_what_is_not_finite() {
+fn sums_of_squares_are_accurate_and_propagate_non_finite_values() {
     let values = noise(LEN, 3);
     let want: f64 = values.iter().map(|v| f64::from(*v).powi(2)).sum();
     for isa in isas() {

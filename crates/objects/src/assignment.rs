@@ -1,12 +1,12 @@
-//! The linear sum assignment of small dense problems.
+//! Linear sum assignment for small dense problems.
 
-/// For each row the column it is given so that the sum of `benefit[row][column]` is greatest; every row gets one, so there must be
-/// at least as many columns. The Hungarian method with potentials, O(rows² · columns).
+/// Returns the column of each row such that the sum of `benefit[row][column]` is maximal. Every row gets a column, so
+/// there must be at least as many columns as rows. Hungarian method with potentials, O(rows² · columns).
 pub(crate) fn maximise(benefit: &[Vec<f64>]) -> Vec<usize> {
     let rows = benefit.len();
     let columns = benefit.first().map_or(0, Vec::len);
     debug_assert!(rows <= columns);
-    // Indices from 1: column 0 stands for "the row being placed".
+    // Indices start at 1: column 0 stands for the row being assigned.
     let (mut u, mut v) = (vec![0.0; rows + 1], vec![0.0; columns + 1]);
     let mut row_of = vec![0usize; columns + 1];
     let mut way = vec![0usize; columns + 1];

@@ -1,55 +1,56 @@
-//! The size of bright blobs in an image, without a model: scale-space responses of a Laplacian of Gaussian.
+//! Size of bright blobs in an image, without a model, from scale-space responses of a Laplacian of Gaussian.
 //!
-//! A ball of diameter d answers most strongly to a Laplacian of Gaussian of σ = d / (2 √3) (Lindeberg, "Feature detection
-//! with automatic scale selection", 1998, for three dimensions). Differences of Gaussians stand for the Laplacian (Lowe 2004).
-//! Blur, noise and touching objects shift the result, so it is a first guess: right within a factor of two for most stacks.
+//! A ball of diameter d has its strongest response to a Laplacian of Gaussian at σ = d / (2 √3) (Lindeberg, "Feature
+//! detection with automatic scale selection", 1998, for three dimensions). The Laplacian is approximated by differences
+//! of Gaussians (Lowe 2004). Blur, noise and touching objects shift the result, so it is an estimate: within a factor
+//! of two for most stacks.
 
 use crate::ObjectsError;
 use crate::error::check_len;
 use crate::smooth::gaussian;
 
-/// Diameter over σ of the strongest response to a ball.
+/// Ratio of a ball's diameter to the σ of its strongest response.
 const DIAMETER_PER_SIGMA: f64 = 3.464_101_615_137_754_6;
 /// Ratio of neighbouring scales.
 const STEP: f64 = 1.2;
-/// Percentiles that become 0 and 1; what is outside is clipped.
+/// Percentiles that are scaled to 0 and 1; values outside are clipped.
 const LOW_HIGH: [f64; 2] = [0.01, 0.998];
-/// Responses below this share of the strongest one are not counted.
-const LEAST_SHARE: f64 = 0.4;
-/// Responses below this many noise levels (median absolute deviations) of their scale are not counted.
-const LEAST_OVER_NOISE: f32 = 4.0;
-/// Smallest response counted, as a share of the range of intensities.
-const LEAST_RESPONSE: f32 = 0.03;
-/// Most blobs counted.
+/// Minimum response of a counted blob, relative to the strongest one.
+const MIN_SHARE: f64 = 0.4;
+/// Minimum response of a counted blob, in noise levels (median absolute deviations) of its scale.
+const MIN_OVER_NOISE: f32 = 4.0;
+/// Minimum response of a counted blob, relative to the range of intensities.
+const MIN_RESPONSE: f32 = 0.03;
+/// Maximum number of counted blobs.
 const MAX_BLOBS: usize = 400;
-/// Most candidates looked at, the strongest first.
+/// Maximum number of candidates, the strongest first.
 const MAX_CANDIDATES: usize = 20_000;
-/// Scales begin at this many voxels of a row, and of slices.
-const LEAST_VOXELS: [f64; 2] = [5.0, 2.5];
-/// Scales end at this share of the shorter side of a slice.
-const MOST_OF_FIELD: f64 = 0.6;
-/// True diameter over the diameter of the strongest response: the median over simulated stacks of many looks, whose nuclei
-/// touch, vary in size and are blurred.
+/// Smallest scale in voxels along a row, and in slices.
+const MIN_VOXELS: [f64; 2] = [5.0, 2.5];
+/// Largest scale relative to the shorter side of a slice.
+const MAX_FIELD_SHARE: f64 = 0.6;
+/// Ratio of the true diameter to the diameter of the strongest response: the median over various simulated stacks whose
+/// nuclei touch, vary in size and are blurred.
 const CALIBRATION: f64 = 1.25;
-/// Values that percentiles are taken of.
+/// Number of values sampled for percentiles.
 const SAMPLED_VALUES: usize = 200_000;
 
-/// How large the blobs of an image are.
+/// Size of the blobs of an image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlobSize {
     /// Median diameter, weighted by the squared response, in µm.
     pub diameter_um: f64,
     /// Standard deviation of the logarithm of the blobs' diameters.
     pub log_spread: f64,
-    /// Blobs counted.
+    /// Number of counted blobs.
     pub count: usize,
-    /// Mean response of the blobs counted, as a share of the range of intensities.
+    /// Mean response of the counted blobs, relative to the range of intensities.
     pub response: f64,
-    /// Centre Z, Y, X in µm of the blob with the most others within three diameters.
+    /// Centre Z, Y, X in µm of the blob with the most other blobs within three diameters.
     pub centre_um: [f64; 3],
 }
 
-/// A maximum of the response in one scale.
+/// A local maximum of the response at one scale.
 #[derive(Clone, Copy)]
 struct Blob {
     response: f32,
@@ -57,10 +58,10 @@ struct Blob {
     centre_um: [f64; 3],
 }
 
-/// The median size of the bright blobs of a volume, or `None` if it has none.
+/// Returns the median size of the bright blobs of a volume, or `None` if it has none.
 ///
 /// # Errors
-/// [`ObjectsError::Length`] if the volume does not fill its shape; [`ObjectsError::Parameter`] for voxel sizes that are not
+/// [`ObjectsError::Length`] if the volume does not match its shape; [`ObjectsError::Parameter`] if a voxel size is not
 /// above 0.
 pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> Result<Option<BlobSize>, ObjectsError> {
     check_len("volume", volume.len(), shape_zyx)?;
@@ -69,27 +70,27 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
     }
     let Some(scaled) = scaled(volume) else { return Ok(None) };
     let [_, height_um, width_um] = [0, 1, 2].map(|a| shape_zyx[a] as f64 * voxel_um[a]);
-    let depth_limit = if shape_zyx[0] > 1 { LEAST_VOXELS[1] * voxel_um[0] } else { 0.0 };
-    let mut diameter_um = (LEAST_VOXELS[0] * voxel_um[1].max(voxel_um[2])).max(depth_limit);
-    let most_um = MOST_OF_FIELD * height_um.min(width_um);
+    let depth_limit = if shape_zyx[0] > 1 { MIN_VOXELS[1] * voxel_um[0] } else { 0.0 };
+    let mut diameter_um = (MIN_VOXELS[0] * voxel_um[1].max(voxel_um[2])).max(depth_limit);
+    let max_um = MAX_FIELD_SHARE * height_um.min(width_um);
     let mut blobs: Vec<Blob> = Vec::new();
-    let mut shrunk = Shrunk { factors: [1; 3], values: scaled, shape: shape_zyx };
-    while diameter_um <= most_um {
+    let mut downsampled = Downsampled { factors: [1; 3], values: scaled, shape: shape_zyx };
+    while diameter_um <= max_um {
         let sigma_um = diameter_um / DIAMETER_PER_SIGMA;
         // Voxels of half a σ are fine enough.
         let factors = [0, 1, 2].map(|a| ((0.5 * sigma_um / voxel_um[a]) as usize).clamp(1, shape_zyx[a]));
-        shrunk.to(factors);
-        let grid_um = [0, 1, 2].map(|a| voxel_um[a] * shrunk.factors[a] as f64);
-        maxima(&shrunk, grid_um, diameter_um, &mut blobs)?;
+        downsampled.downsample_to(factors);
+        let grid_um = [0, 1, 2].map(|a| voxel_um[a] * downsampled.factors[a] as f64);
+        maxima(&downsampled, grid_um, diameter_um, &mut blobs)?;
         diameter_um *= STEP;
     }
-    Ok(summary(separate(blobs)))
+    Ok(summary(without_nested(blobs)))
 }
 
-/// The volume with its percentiles brought to 0 and 1 and clipped; `None` if it is even.
+/// Returns the volume scaled to its percentiles and clipped to 0..1; `None` if it is uniform.
 fn scaled(volume: &[f32]) -> Option<Vec<f32>> {
     let stride = volume.len().div_ceil(SAMPLED_VALUES).max(1);
-    // An odd stride meets all columns.
+    // An odd stride visits all columns.
     let mut sample: Vec<f32> = volume.iter().copied().step_by(stride | 1).filter(|v| v.is_finite()).collect();
     sample.sort_by(f32::total_cmp);
     let at = |share: f64| sample.get((share * sample.len().saturating_sub(1) as f64).round() as usize).copied();
@@ -101,17 +102,17 @@ fn scaled(volume: &[f32]) -> Option<Vec<f32>> {
     Some(volume.iter().map(|v| if v.is_finite() { ((v - low) / range).clamp(0.0, 1.0) } else { 0.0 }).collect())
 }
 
-/// A volume averaged over blocks of whole voxels.
-struct Shrunk {
-    /// Voxels of the first volume in one of this along Z, Y, X.
+/// A volume downsampled by averaging blocks of voxels.
+struct Downsampled {
+    /// Voxels of the original volume per voxel of this one along Z, Y, X.
     factors: [usize; 3],
     values: Vec<f32>,
     shape: [usize; 3],
 }
 
-impl Shrunk {
-    /// Averages on towards `factors`, by whole steps from the present ones.
-    fn to(&mut self, factors: [usize; 3]) {
+impl Downsampled {
+    /// Continues averaging towards `factors`, by integer factors from the current ones.
+    fn downsample_to(&mut self, factors: [usize; 3]) {
         let steps = [0, 1, 2].map(|a| (factors[a] / self.factors[a]).max(1));
         if steps == [1; 3] {
             return;
@@ -139,11 +140,16 @@ impl Shrunk {
 }
 
 /// Adds the maxima of the response to blobs of one diameter.
-fn maxima(volume: &Shrunk, voxel_um: [f64; 3], diameter_um: f64, blobs: &mut Vec<Blob>) -> Result<(), ObjectsError> {
+fn maxima(
+    volume: &Downsampled,
+    voxel_um: [f64; 3],
+    diameter_um: f64,
+    blobs: &mut Vec<Blob>,
+) -> Result<(), ObjectsError> {
     let sigma = voxel_um.map(|v| diameter_um / DIAMETER_PER_SIGMA / v);
     let mut response = volume.values.clone();
     gaussian(&mut response, volume.shape, sigma)?;
-    // From σ to 1.2 σ by the Gaussian of the difference of the variances.
+    // From σ to 1.2 σ by a Gaussian with the difference of the variances.
     let mut wider = response.clone();
     gaussian(&mut wider, volume.shape, sigma.map(|s| s * (STEP * STEP - 1.0).sqrt()))?;
     let gain = (1.0 / (STEP - 1.0)) as f32;
@@ -152,14 +158,14 @@ fn maxima(volume: &Shrunk, voxel_um: [f64; 3], diameter_um: f64, blobs: &mut Vec
         response.iter().step_by((response.len() / SAMPLED_VALUES).max(1) | 1).map(|r| r.abs()).collect();
     let middle = sizes.len() / 2;
     let noise = 1.48 * *sizes.select_nth_unstable_by(middle, f32::total_cmp).1;
-    let least = LEAST_RESPONSE.max(LEAST_OVER_NOISE * noise);
+    let min_response = MIN_RESPONSE.max(MIN_OVER_NOISE * noise);
     let [nz, ny, nx] = volume.shape;
     let at = |z: usize, y: usize, x: usize| response[(z * ny + y) * nx + x];
     for z in 0..nz {
         for y in 0..ny {
             for x in 0..nx {
                 let here = at(z, y, x);
-                if here < least {
+                if here < min_response {
                     continue;
                 }
                 let around = |i: usize, n: usize| i.saturating_sub(1)..(i + 2).min(n);
@@ -175,16 +181,16 @@ fn maxima(volume: &Shrunk, voxel_um: [f64; 3], diameter_um: f64, blobs: &mut Vec
     Ok(())
 }
 
-/// The strongest blobs that do not lie inside one another, the strongest first.
-fn separate(mut blobs: Vec<Blob>) -> Vec<Blob> {
+/// Returns the strongest blobs that do not lie inside one another, strongest first.
+fn without_nested(mut blobs: Vec<Blob>) -> Vec<Blob> {
     blobs.sort_by(|a, b| b.response.total_cmp(&a.response));
-    let least = blobs.first().map_or(0.0, |b| LEAST_SHARE as f32 * b.response);
+    let min_response = blobs.first().map_or(0.0, |b| MIN_SHARE as f32 * b.response);
     let mut kept: Vec<Blob> = Vec::new();
-    for blob in blobs.into_iter().take(MAX_CANDIDATES).take_while(|b| b.response >= least) {
+    for blob in blobs.into_iter().take(MAX_CANDIDATES).take_while(|b| b.response >= min_response) {
         let apart = |other: &Blob| {
             let square: f64 = (0..3).map(|a| (other.centre_um[a] - blob.centre_um[a]).powi(2)).sum();
             let (small, large) = (other.diameter_um.min(blob.diameter_um), other.diameter_um.max(blob.diameter_um));
-            // Edges of a large ball answer to small scales about 0.55 of its diameter from its centre.
+            // Edges of a large ball respond to small scales at about 0.55 of its diameter from its centre.
             square.sqrt() >= 0.6 * large + 0.1 * small
         };
         if kept.iter().all(apart) {
@@ -197,8 +203,8 @@ fn separate(mut blobs: Vec<Blob>) -> Vec<Blob> {
     kept
 }
 
-/// The centre of the blob with the most others within three diameters of it.
-fn crowded(blobs: &[Blob]) -> Option<[f64; 3]> {
+/// Returns the centre of the blob with the most other blobs within three diameters.
+fn most_crowded_centre(blobs: &[Blob]) -> Option<[f64; 3]> {
     let near = |blob: &Blob| {
         let square = |other: &Blob| (0..3).map(|a| (other.centre_um[a] - blob.centre_um[a]).powi(2)).sum::<f64>();
         blobs.iter().filter(|other| square(other).sqrt() < 3.0 * blob.diameter_um).count()
@@ -209,7 +215,7 @@ fn crowded(blobs: &[Blob]) -> Option<[f64; 3]> {
 fn summary(mut blobs: Vec<Blob>) -> Option<BlobSize> {
     let count = blobs.len();
     let mean = |f: &dyn Fn(&Blob) -> f64| blobs.iter().map(f).sum::<f64>() / count as f64;
-    let centre_um = crowded(&blobs)?;
+    let centre_um = most_crowded_centre(&blobs)?;
     let (response, log_mean) = (mean(&|b| f64::from(b.response)), mean(&|b| b.diameter_um.ln()));
     let log_spread = mean(&|b| (b.diameter_um.ln() - log_mean).powi(2)).sqrt();
     blobs.sort_by(|a, b| a.diameter_um.total_cmp(&b.diameter_um));
@@ -227,7 +233,7 @@ fn summary(mut blobs: Vec<Blob>) -> Option<BlobSize> {
 mod tests {
     use super::*;
 
-    /// Balls of one diameter on a lattice with a little noise.
+    /// Balls of one diameter on a lattice with some noise.
     fn balls(shape: [usize; 3], voxel_um: [f64; 3], diameter_um: f64) -> Vec<f32> {
         let spacing_um = 1.6 * diameter_um;
         let mut state = 1u32;
@@ -254,14 +260,14 @@ mod tests {
         {
             let shape = [0, 1, 2].map(|a| ((4.8 * diameter_um / voxel_um[a]) as usize).max(8));
             let found = blob_size(&balls(shape, voxel_um, diameter_um), shape, voxel_um).unwrap().unwrap();
-            // Clean balls answer at their own size; the calibration is for what microscopes make of nuclei.
+            // Clean balls respond at their own size; the calibration is for nuclei as microscopes image them.
             let ratio = found.diameter_um / CALIBRATION / diameter_um;
             assert!((0.75..1.33).contains(&ratio), "{voxel_um:?} {diameter_um}: {found:?}");
         }
     }
 
     #[test]
-    fn an_even_volume_has_no_blobs_and_bad_sizes_are_refused() {
+    fn a_uniform_volume_has_no_blobs_and_bad_sizes_are_refused() {
         assert_eq!(blob_size(&[3.0; 1000], [10; 3], [1.0; 3]).unwrap(), None);
         assert!(blob_size(&[3.0; 1000], [10; 3], [0.0, 1.0, 1.0]).is_err());
         assert!(blob_size(&[3.0; 999], [10; 3], [1.0; 3]).is_err());

@@ -1,19 +1,19 @@
-//! Connected components of a mask, by runs and union-find.
+//! Connected components of a mask, by run-length encoding and union-find.
 
 use crate::ObjectsError;
 use crate::error::check_len;
 
-/// Which voxels touch.
+/// Neighbourhood of a voxel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Connectivity {
-    /// Those that share a face (6 neighbours).
+    /// Voxels that share a face (6 neighbours).
     #[default]
     Faces,
-    /// Those that share a face, an edge or a corner (26 neighbours).
+    /// Voxels that share a face, an edge or a corner (26 neighbours).
     Corners,
 }
 
-/// A set of numbers that are joined.
+/// Disjoint sets of numbers.
 #[derive(Debug, Default)]
 pub(crate) struct UnionFind {
     parent: Vec<u32>,
@@ -35,7 +35,7 @@ impl UnionFind {
         a
     }
 
-    /// Joins two sets under the smaller number.
+    /// Joins two sets; the smaller root stays the root.
     pub(crate) fn join(&mut self, a: u32, b: u32) -> u32 {
         let (a, b) = (self.find(a), self.find(b));
         let (low, high) = (a.min(b), a.max(b));
@@ -57,10 +57,11 @@ struct Run {
     id: u32,
 }
 
-/// Labels the components of `mask(value)` from 1 on in scan order; `labels` is overwritten. Gives their number.
+/// Labels the connected components of voxels where `mask(value)` is true from 1 on in scan order; `labels` is
+/// overwritten. Returns the number of components.
 ///
 /// # Errors
-/// [`ObjectsError::Length`] if a volume does not fill the shape; [`ObjectsError::TooManyObjects`] past `u32`.
+/// [`ObjectsError::Length`] if a volume does not match the shape; [`ObjectsError::TooManyObjects`] beyond `u32`.
 pub fn label<T: Copy>(
     volume: &[T],
     shape_zyx: [usize; 3],
@@ -142,7 +143,8 @@ pub fn label<T: Copy>(
     Ok(count)
 }
 
-/// The box of each label `1..=count`: least and greatest index (inclusive) along Z, Y, X; `None` for a label not there.
+/// Returns the bounding box of each label `1..=count`: smallest and largest index (inclusive) along Z, Y, X; `None` for
+/// labels that do not occur.
 pub fn boxes(labels: &[u32], shape_zyx: [usize; 3], count: u32) -> Vec<Option<([usize; 3], [usize; 3])>> {
     let [_, ny, nx] = shape_zyx;
     let mut boxes: Vec<Option<([usize; 3], [usize; 3])>> = vec![None; count as usize];

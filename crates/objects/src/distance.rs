@@ -1,16 +1,16 @@
-//! The exact Euclidean distance transform with voxel size.
+//! The exact Euclidean distance transform for anisotropic voxels.
 //!
-//! Squared distances axis by axis: along X by scanning, along Y and Z by the lower envelope of parabolas (Felzenszwalb and
-//! Huttenlocher, Theory of Computing 8, 2012).
+//! Squared distances are computed axis by axis: along X by scanning, along Y and Z by the lower envelope of parabolas
+//! (Felzenszwalb and Huttenlocher, Theory of Computing 8, 2012).
 
 use crate::ObjectsError;
 use crate::error::check_len;
 
-/// Distance in µm of each voxel of the mask to the centre of the nearest voxel outside it (0 outside; the volume's own border
-/// is no outside). A volume with nothing outside gives infinity.
+/// Returns the distance in µm of each mask voxel to the centre of the nearest background voxel (0 in the background;
+/// the border of the volume is not background). Infinite in a volume without background.
 ///
 /// # Errors
-/// [`ObjectsError`] if the mask does not fill the shape or a voxel size is not positive.
+/// [`ObjectsError`] if the mask does not match the shape or a voxel size is not positive.
 pub fn distance_um(mask: &[bool], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> Result<Vec<f32>, ObjectsError> {
     check_len("mask", mask.len(), shape_zyx)?;
     if voxel_um.iter().any(|v| !v.is_finite() || *v <= 0.0) {
@@ -43,7 +43,7 @@ pub fn distance_um(mask: &[bool], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> 
     Ok(squared)
 }
 
-/// Squared distance along one line to the nearest voxel outside.
+/// Squared distance to the nearest background voxel along one line.
 fn scan(mask: &[bool], out: &mut [f32], step: f32) {
     let mut away = f32::INFINITY;
     for (m, o) in mask.iter().zip(out.iter_mut()) {
@@ -58,10 +58,10 @@ fn scan(mask: &[bool], out: &mut [f32], step: f32) {
     }
 }
 
-/// Scratch space of the lower envelope.
+/// Buffers of the lower envelope.
 struct Envelope {
     heights: Vec<f32>,
-    /// Positions of the parabolas on the envelope, and from where on each is lowest.
+    /// Positions of the parabolas on the envelope, and the start of the interval in which each is lowest.
     vertex: Vec<usize>,
     from: Vec<f32>,
 }
@@ -71,7 +71,7 @@ impl Envelope {
         Self { heights: vec![0.0; longest], vertex: vec![0; longest], from: vec![0.0; longest + 1] }
     }
 
-    /// `out[i] = min_j in[j] + (step · (i − j))²` along `count` values `stride` apart from `start`.
+    /// Computes `out[i] = min_j in[j] + (step · (i − j))²` along `count` values `stride` apart from `start`.
     fn run(&mut self, volume: &mut [f32], start: usize, stride: usize, count: usize, step: f32) {
         let mut any_inside = false;
         for i in 0..count {
@@ -96,7 +96,7 @@ impl Envelope {
                     break;
                 };
                 let v = self.vertex[k];
-                // Where the parabola of q falls below that of v.
+                // The position where the parabola of q falls below that of v.
                 let (qf, vf) = (q as f32, v as f32);
                 let cross = ((h - self.heights[v]) / weight + qf * qf - vf * vf) / (2.0 * (qf - vf));
                 if cross <= self.from[k] {

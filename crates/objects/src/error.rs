@@ -1,61 +1,61 @@
-//! What can go wrong with objects.
+//! Errors of segmentation and scoring.
 
-/// Sizes or parameters that do not fit.
+/// Sizes that do not match, or parameters out of range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ObjectsError {
-    /// A volume whose length is not the product of its shape.
-    #[error("{what} has {got} voxels, but shape {shape_zyx:?} takes {expected}")]
+    /// The length of a volume is not the product of its shape.
+    #[error("{what} has {got} voxels, but shape {shape_zyx:?} needs {expected}")]
     Length {
-        /// The volume.
+        /// Name of the volume.
         what: &'static str,
         /// Shape Z, Y, X.
         shape_zyx: [usize; 3],
-        /// Voxels the shape takes.
+        /// Number of voxels of the shape.
         expected: usize,
-        /// Voxels met.
+        /// Actual number of voxels.
         got: usize,
     },
-    /// Two images that should be of one shape.
-    #[error("the images differ in shape: {a:?} and {b:?}")]
+    /// Two images of different shapes that must be equal.
+    #[error("the images have different shapes: {a:?} and {b:?}")]
     Shapes {
-        /// Shape of one.
+        /// Shape of the first image.
         a: Vec<usize>,
-        /// Shape of the other.
+        /// Shape of the second image.
         b: Vec<usize>,
     },
-    /// A parameter outside its range.
+    /// A parameter is out of range.
     #[error("{what} is {got}, expected {expected}")]
     Parameter {
-        /// The parameter.
+        /// Name of the parameter.
         what: &'static str,
-        /// Its range.
+        /// Accepted range.
         expected: &'static str,
-        /// The value met.
+        /// Actual value.
         got: String,
     },
-    /// An option outside its range.
+    /// An option is out of range.
     #[error("{name} is {got}, expected {low} to {high}{unit}")]
     Option {
         /// Name of the option, as in JSON.
         name: &'static str,
-        /// The value met.
+        /// Actual value.
         got: f64,
-        /// Least value.
+        /// Smallest accepted value.
         low: f64,
-        /// Greatest value.
+        /// Largest accepted value.
         high: f64,
         /// Unit with a leading blank, or empty.
         unit: &'static str,
     },
-    /// More objects than labels can number.
-    #[error("more than {limit} objects: raise the threshold or the least volume")]
+    /// There are more objects than label numbers.
+    #[error("more than {limit} objects: raise the threshold or the minimum volume")]
     TooManyObjects {
-        /// Most objects that can be told apart.
+        /// Maximum number of objects.
         limit: u32,
     },
 }
 
-/// Checks that a volume fills its shape.
+/// Checks that a volume has as many voxels as its shape.
 pub(crate) fn check_len(what: &'static str, got: usize, shape_zyx: [usize; 3]) -> Result<(), ObjectsError> {
     let expected = shape_zyx.iter().try_fold(1usize, |n, s| n.checked_mul(*s)).unwrap_or(usize::MAX);
     if got == expected { Ok(()) } else { Err(ObjectsError::Length { what, shape_zyx, expected, got }) }

@@ -1,29 +1,29 @@
-//! What kinds of errors a segmentation makes, and at which object sizes: merges, splits, misses and false objects.
+//! Segmentation errors by kind and object size: merges, splits, misses and false objects.
 //!
-//! Two relations between a predicted object and a true one decide, each by more than half of the voxels:
-//! the prediction *covers* the true object if it holds most of the true object's voxels; it lies *inside* the true object if most of
-//! its own voxels are the true object's. A true object is covered by at most one prediction, and a prediction lies inside at
-//! most one true object.
+//! They follow from two relations between a predicted and a true object. The prediction *covers* the true object if it
+//! contains more than half of the true object's voxels. The prediction lies *inside* the true object if more than half
+//! of its own voxels belong to the true object. A true object is covered by at most one prediction, and a prediction
+//! lies inside at most one true object.
 
 use crate::matching::Overlaps;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::f64::consts::PI;
 
-/// IoU from which on an object counts as found.
+/// Minimum IoU of an object that counts as found.
 pub const FOUND_IOU: f64 = 0.5;
 
-/// What became of one object. A true object has the first outcome that applies, in the order of this list.
+/// Outcome of one object. A true object has the first outcome that applies, in the order of this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// A true object that a prediction matches one to one at an IoU of at least [`FOUND_IOU`].
+    /// A true object that is matched one to one by a prediction with an IoU of at least [`FOUND_IOU`].
     Found,
-    /// A true object covered by a prediction that covers other true objects as well.
+    /// A true object covered by a prediction that also covers other true objects.
     Merged,
-    /// A true object that two or more predictions lie inside.
+    /// A true object that contains two or more predictions.
     Split,
-    /// A true object covered by one prediction, or with one prediction inside it, whose outline is too far off for a match.
+    /// A true object covered by one prediction, or with one prediction inside it, that overlaps too little for a match.
     Inexact,
     /// A true object that no prediction covers or lies inside.
     Missed,
@@ -31,28 +31,28 @@ pub enum Outcome {
     False,
 }
 
-/// An object's size and what became of it.
+/// Size and outcome of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectOutcome {
-    /// Its voxels.
+    /// Number of voxels.
     pub voxels: u64,
-    /// What became of it.
+    /// Outcome.
     pub outcome: Outcome,
 }
 
-/// The errors of one label image, or of several together.
+/// The errors of one or several label images.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Errors {
-    /// Predictions that cover two or more true objects.
+    /// Number of predictions that cover two or more true objects.
     pub merges: u64,
-    /// True objects that two or more predictions lie inside, found or not.
+    /// Number of true objects that contain two or more predictions, found or not.
     pub splits: u64,
-    /// Every true object and every false one.
+    /// All true objects and all false objects.
     pub objects: Vec<ObjectOutcome>,
 }
 
 impl Errors {
-    /// The errors among objects that count; see [`Overlaps::ignoring_below`].
+    /// Returns the errors among objects that are not ignored; see [`Overlaps::ignoring_below`].
     pub fn of(overlaps: &Overlaps) -> Self {
         let matched = overlaps.matched(FOUND_IOU);
         let found: BTreeSet<u32> = matched.iter().map(|m| m.0).collect();
@@ -98,28 +98,28 @@ impl Errors {
         }
     }
 
-    /// Objects of an outcome.
+    /// Returns the number of objects with an outcome.
     pub fn count(&self, outcome: Outcome) -> u64 {
         self.objects.iter().filter(|o| o.outcome == outcome).count() as u64
     }
 
-    /// Counts and sizes for a report.
+    /// Returns counts and size distribution for a report.
     pub fn summary(&self, grid: Grid) -> ErrorSummary {
         ErrorSummary::pooled(std::slice::from_ref(&(self.clone(), grid)))
     }
 }
 
-/// What is known of an image's voxels.
+/// Voxel size and dimensionality of an image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Grid {
-    /// Edges of a voxel in µm, along Z, Y, X; `None` if unknown. Of a flat image the first does not matter.
+    /// Voxel size in µm along Z, Y, X; `None` if unknown. For a flat image, Z is not used.
     pub voxel_um: Option<[f64; 3]>,
-    /// The image has one slice.
+    /// Whether the image has a single slice.
     pub flat: bool,
 }
 
 impl Grid {
-    /// Diameter of a sphere of so many voxels; of a circle where the image is flat.
+    /// Returns the diameter of a sphere with this many voxels; of a circle if the image is flat.
     pub fn diameter(&self, voxels: u64, unit: SizeUnit) -> f64 {
         let [z, y, x] = self.voxel_um.filter(|_| unit == SizeUnit::Um).unwrap_or([1.0; 3]);
         let area = voxels as f64 * y * x;
@@ -127,23 +127,24 @@ impl Grid {
     }
 }
 
-/// Unit of the diameters of a histogram.
+/// Unit of the diameters in a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SizeUnit {
     /// Micrometres.
     #[serde(rename = "µm")]
     Um,
-    /// Edges of a voxel.
+    /// Voxels.
     #[serde(rename = "voxel")]
     Voxel,
 }
 
-/// Objects of one size by what became of them.
+/// Objects of one size range, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct SizeBin {
-    /// Least equivalent diameter: of a sphere of the object's volume, or of a circle of its area in a flat image.
+    /// Lower limit of the equivalent diameter: of a sphere with the object's volume, or of a circle with its area in a
+    /// flat image.
     pub from: f64,
-    /// Diameter from which on objects belong to the next bin.
+    /// Upper limit of the diameter, exclusive.
     pub to: f64,
     /// True objects: [`Outcome::Found`].
     pub found: u64,
@@ -160,7 +161,7 @@ pub struct SizeBin {
 }
 
 impl SizeBin {
-    /// Objects of an outcome.
+    /// Returns the number of objects with an outcome.
     pub fn count(&self, outcome: Outcome) -> u64 {
         match outcome {
             Outcome::Found => self.found,
@@ -184,46 +185,47 @@ impl SizeBin {
     }
 }
 
-/// Errors as they are reported.
+/// Summary of segmentation errors for reports.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ErrorSummary {
-    /// Predictions that cover two or more true objects.
+    /// Number of predictions that cover two or more true objects.
     pub merges: u64,
-    /// True objects that two or more predictions lie inside, found or not.
+    /// Number of true objects that contain two or more predictions, found or not.
     pub splits: u64,
-    /// True objects with an outline that is too far off for a match: [`Outcome::Inexact`].
+    /// Number of true objects with too little overlap for a match: [`Outcome::Inexact`].
     pub inexact: u64,
-    /// True objects that nothing was predicted for: [`Outcome::Missed`].
+    /// Number of true objects without a prediction: [`Outcome::Missed`].
     pub misses: u64,
-    /// Predicted objects where there is no true one: [`Outcome::False`].
+    /// Number of predicted objects without a true object: [`Outcome::False`].
     pub false_objects: u64,
     /// Unit of the bins' diameters.
     pub size_unit: SizeUnit,
-    /// All true and all false objects by diameter, from the smallest to the largest there are. Edges are the preferred
-    /// numbers of the series R10 (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8, 10, …), so that the volume doubles from bin to bin.
+    /// All true and all false objects by diameter, from the smallest to the largest occurring one. Bin edges are the
+    /// preferred numbers of series R10 (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8, 10, …), so that the volume doubles
+    /// from bin to bin.
     pub sizes: Vec<SizeBin>,
 }
 
-/// Preferred numbers of the series R10 (ISO 3).
+/// Preferred numbers of series R10 (ISO 3).
 const R10: [f64; 10] = [1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0];
 
-/// Decades of diameters that are told apart on either side of 1: up to 10⁹ and down to 10⁻⁹ of the unit.
+/// Decades of diameters on either side of 1: 10⁻⁹ to 10⁹ of the unit.
 const DECADES: i32 = 9;
 
-/// A bin's lower edge.
+/// Returns the lower edge of a bin.
 fn edge(bin: i32) -> f64 {
     let series = R10.len() as i32;
     let factor = R10.get(bin.rem_euclid(series) as usize).copied().unwrap_or(1.0);
     let decade = bin.div_euclid(series);
-    // A quotient is the decimal number itself, a product with a negative power is not.
+    // Dividing gives the exact decimal number, multiplying by a negative power does not.
     if decade < 0 { factor / 10f64.powi(-decade) } else { factor * 10f64.powi(decade) }
 }
 
-/// The bin of a diameter above 0.
+/// Returns the bin of a diameter above 0.
 fn bin_of(diameter: f64) -> i32 {
     let limit = DECADES * R10.len() as i32;
     let near = ((diameter.log10() * R10.len() as f64).floor()).clamp(f64::from(-limit), f64::from(limit)) as i32;
-    // Preferred numbers are rounded: the bin is this one or a neighbour.
+    // Preferred numbers are rounded, so the bin is this one or a neighbour.
     (near - 1..=near + 1).rev().find(|bin| edge(*bin) <= diameter).unwrap_or(near - 1)
 }
 
@@ -250,7 +252,7 @@ impl ErrorSummary {
         }
     }
 
-    /// Several images together. Diameters are in voxels as soon as one image's voxel size is unknown.
+    /// Summarises several images. Diameters are in voxels if any image's voxel size is unknown.
     pub fn pooled(parts: &[(Errors, Grid)]) -> Self {
         let known = parts.iter().all(|(_, grid)| grid.voxel_um.is_some());
         let unit = if known { SizeUnit::Um } else { SizeUnit::Voxel };
@@ -273,7 +275,7 @@ mod tests {
         overlaps
     }
 
-    /// Runs of (length, true label, predicted label) laid out one after another.
+    /// Builds a volume from consecutive runs of (length, true label, predicted label).
     fn volume(runs: &[(usize, u32, u32)]) -> Overlaps {
         let part = |f: fn(&(usize, u32, u32)) -> u32| -> Vec<u32> {
             runs.iter().flat_map(|run| std::iter::repeat_n(f(run), run.0)).collect()
@@ -314,7 +316,7 @@ mod tests {
             (2, 7, 18),
             (3, 7, 0),
             (5, 0, 18),
-            // True 8 (4 voxels) is met by nothing, and 19 (3 voxels) meets nothing.
+            // True 8 (4 voxels) overlaps nothing, and 19 (3 voxels) overlaps nothing.
             (4, 8, 0),
             (3, 0, 19),
         ]);
@@ -338,12 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn half_is_not_most() {
-        // A prediction with exactly half of each of two true objects covers neither; exactly half of it lies in each: it is false.
+    fn exactly_half_is_not_a_majority() {
+        // A prediction with exactly half of each of two true objects covers neither; exactly half of it lies in each:
+        // it is false.
         let errors = Errors::of(&volume(&[(4, 1, 0), (4, 1, 9), (4, 2, 9), (4, 2, 0)]));
         assert_eq!((errors.merges, errors.splits), (0, 0));
         assert_eq!(outcomes(&errors), [(8, Outcome::Missed), (8, Outcome::Missed), (8, Outcome::False)]);
-        // One voxel more of each, and it merges them.
+        // With one voxel more of each, it merges them.
         let errors = Errors::of(&volume(&[(3, 1, 0), (5, 1, 9), (5, 2, 9), (3, 2, 0)]));
         assert_eq!(outcomes(&errors), [(8, Outcome::Merged), (8, Outcome::Merged)]);
     }
@@ -360,8 +363,8 @@ mod tests {
         assert_eq!(outcomes(&split), [(10, Outcome::Found)]);
     }
 
-    /// Labels of 12 × 32 × 64 voxels: rows of boxes in cells of 6 × 8 × `widths`, whose places, sizes and absences are drawn by
-    /// an integer hash, so that numpy makes the same ones.
+    /// Returns labels of 12 × 32 × 64 voxels: rows of boxes in cells of 6 × 8 × `widths`, whose positions, sizes and
+    /// omissions come from an integer hash, so that numpy can create the same ones.
     fn boxes(seed: u32, widths: [u32; 8], left_out: u32) -> Vec<u32> {
         let mut labels = vec![0u32; 12 * 32 * 64];
         let mut index = 0;
@@ -392,12 +395,13 @@ mod tests {
         labels
     }
 
-    /// `ignore_below`; true objects, predictions and matches at IoU 0.3 that count; merges and splits; objects by outcome.
+    /// `ignore_below`; counted true objects, predictions and matches at IoU 0.3; merges and splits; objects by outcome.
     type Expected = (u64, [u64; 3], [u64; 2], [u64; 6]);
 
-    /// Computed with numpy: `both[t, p]` is the table of shared voxels, `small` the true labels of fewer voxels than `ignore_below`,
-    /// `2 * both[small].sum(0) > n_p` the ignored predictions; matches are those of `scipy.optimize.linear_sum_assignment`, merges
-    /// `(2 * both > n_t).sum(0) > 1` and splits `(2 * both > n_p).sum(1) > 1` over what is left.
+    /// Computed with numpy: `both[t, p]` is the table of shared voxels, `small` the true labels with fewer voxels than
+    /// `ignore_below`, `2 * both[small].sum(0) > n_p` the ignored predictions; matches are from
+    /// `scipy.optimize.linear_sum_assignment`, merges `(2 * both > n_t).sum(0) > 1` and splits
+    /// `(2 * both > n_p).sum(1) > 1` over the rest.
     const NUMPY: [Expected; 4] = [
         (0, [60, 56, 31], [4, 4], [6, 8, 3, 25, 18, 14]),
         (60, [56, 56, 31], [3, 4], [6, 6, 3, 26, 15, 14]),
@@ -406,7 +410,7 @@ mod tests {
     ];
 
     #[test]
-    fn counts_are_those_of_numpy() {
+    fn counts_equal_those_of_numpy() {
         let truth = boxes(1, [8, 8, 5, 11, 8, 8, 8, 8], 10);
         let overlaps = overlaps(&truth, &boxes(7, [8, 8, 16, 8, 4, 4, 8, 8], 15));
         for (ignore_below, counts, events, outcomes) in NUMPY {
@@ -422,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_fall_into_bins_of_preferred_numbers() {
+    fn bin_edges_are_preferred_numbers() {
         for (diameter, from, to) in [
             (1.0, 1.0, 1.25),
             (1.2499, 1.0, 1.25),

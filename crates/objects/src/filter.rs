@@ -1,11 +1,11 @@
-//! Dropping objects and numbering the rest.
+//! Removal and renumbering of objects.
 
 use crate::components::boxes;
 
-/// Drops objects of fewer than `min_voxels` voxels and, if asked, those that touch the volume's faces, and numbers the rest
-/// `1..=n` in their old order. Gives `n`.
+/// Removes objects with fewer than `min_voxels` voxels and, if requested, those that touch the faces of the volume, and
+/// renumbers the others `1..=n` in their order. Returns `n`.
 ///
-/// A face of an axis of length 1 is no border. `count` is the greatest label in use.
+/// Faces along an axis of length 1 do not count as a border. `count` is the largest label.
 pub fn filter_and_relabel(
     labels: &mut [u32],
     shape_zyx: [usize; 3],
@@ -30,21 +30,21 @@ pub fn filter_and_relabel(
             }
         }
     }
-    let mut names = vec![0u32; keep.len()];
+    let mut new_labels = vec![0u32; keep.len()];
     let mut next = 0;
-    for (name, keep) in names.iter_mut().zip(keep).skip(1) {
+    for (new_label, keep) in new_labels.iter_mut().zip(keep).skip(1) {
         if keep {
             next += 1;
-            *name = next;
+            *new_label = next;
         }
     }
     for label in labels.iter_mut() {
-        *label = names.get(*label as usize).copied().unwrap_or(0);
+        *label = new_labels.get(*label as usize).copied().unwrap_or(0);
     }
     next
 }
 
-/// Fills background that no path of faces inside each slice connects to the slice's border (holes, slice by slice in XY).
+/// Fills holes in each XY slice: background that is not 4-connected to the slice's border.
 pub fn fill_holes(mask: &mut [bool], shape_zyx: [usize; 3]) {
     let [_, ny, nx] = shape_zyx;
     if ny < 3 || nx < 3 {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_and_border_objects_go_and_numbers_close_up() {
+    fn small_and_border_objects_are_removed_and_the_rest_renumbered() {
         let mut labels = vec![
             1, 0, 0, 0, 0, //
             0, 0, 2, 0, 0, //
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_filled_but_bays_are_not() {
+    fn holes_are_filled_but_open_bays_are_not() {
         let mut mask: Vec<bool> = "######.##.##.######.#####".chars().map(|c| c == '#').collect();
         fill_holes(&mut mask, [1, 5, 5]);
         let text: String = mask.iter().map(|m| if *m { '#' } else { '.' }).collect();

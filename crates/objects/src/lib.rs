@@ -1,12 +1,12 @@
-//! From a probability map to labelled, measured objects, and from two label images to how well they match.
+//! Segmentation of probability maps into labelled, measured objects, and scoring of label images.
 //!
-//! This room owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean distance
-//! transform ([`distance`]), the h-maxima watershed ([`watershed`]), the chain of them all ([`segment`]), joining
-//! labels of neighbouring slabs ([`stitch`]), the measurement table ([`measure`]) and the metrics ([`matching`],
-//! [`errors`], [`regression`]), the usual diameter of objects ([`diameter`]) and the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`;
-//! lengths are µm.
+//! The crate owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean
+//! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
+//! ([`segment`]), stitching of labels across slabs ([`stitch`]), the measurement table ([`measure`]), metrics
+//! ([`matching`], [`errors`], [`regression`]), the object diameter ([`diameter`]) and the size of blobs in an image
+//! ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
-//! It fails with [`ObjectsError`] when sizes do not fit or parameters leave their range.
+//! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
 //!
 //! ```
 //! use cytoscope_objects::{SegmentOptions, Threshold, segment};

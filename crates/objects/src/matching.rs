@@ -1,8 +1,8 @@
-//! How well predicted objects match true ones, as StarDist's `matching` and Cellpose's `average_precision` count it.
+//! Object matching scores, as in StarDist's `matching` and Cellpose's `average_precision`.
 //!
-//! Pairs are assigned one to one so that first the number of pairs at or above the threshold, then their summed IoU is
-//! greatest; that is what both packages' linear sum assignment comes to. The problem falls apart into the connected
-//! parts of "overlaps at all", so it is solved part by part.
+//! Objects are assigned one to one so that first the number of pairs at or above the threshold and then their summed
+//! IoU is maximal, which is equivalent to the linear sum assignment of both packages. The problem is solved separately
+//! for each connected component of the overlap graph.
 
 use crate::ObjectsError;
 use crate::assignment::maximise;
@@ -11,19 +11,19 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// The thresholds reported by default.
+/// Default IoU thresholds.
 pub const THRESHOLDS: [f64; 4] = [0.5, 0.7, 0.75, 0.9];
 
-/// Counts and scores at one IoU threshold, named as StarDist names them.
+/// Counts and scores at one IoU threshold, with StarDist's names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Matching {
-    /// IoU from which on two objects match.
+    /// Minimum IoU of a match.
     pub threshold: f64,
-    /// Matched objects.
+    /// Number of matched objects.
     pub tp: u64,
-    /// Predicted objects without a match.
+    /// Number of predicted objects without a match.
     pub fp: u64,
-    /// True objects without a match.
+    /// Number of true objects without a match.
     pub r#fn: u64,
     /// tp / (tp + fp).
     pub precision: f64,
@@ -33,11 +33,11 @@ pub struct Matching {
     pub accuracy: f64,
     /// 2 tp / (2 tp + fp + fn).
     pub f1: f64,
-    /// True objects.
+    /// Number of true objects.
     pub n_true: u64,
-    /// Predicted objects.
+    /// Number of predicted objects.
     pub n_pred: u64,
-    /// Summed IoU of matches over the number of true objects.
+    /// Summed IoU of matches divided by the number of true objects.
     pub mean_true_score: f64,
     /// Mean IoU of matches.
     pub mean_matched_score: f64,
@@ -67,7 +67,7 @@ impl Matching {
         }
     }
 
-    /// The counts of several images together (StarDist's `matching_dataset` with `by_image=False`).
+    /// Pools the counts of several images (StarDist's `matching_dataset` with `by_image=False`).
     pub fn pooled(parts: &[Matching]) -> Option<Matching> {
         let threshold = parts.first()?.threshold;
         let sum = |f: fn(&Matching) -> u64| parts.iter().map(f).sum::<u64>();
@@ -76,7 +76,7 @@ impl Matching {
     }
 }
 
-/// Overlaps of two label images, gathered piece by piece.
+/// Overlaps of two label images, accumulated piece by piece.
 #[derive(Debug, Clone, Default)]
 pub struct Overlaps {
     pairs: HashMap<(u32, u32), u64>,
@@ -85,15 +85,15 @@ pub struct Overlaps {
 }
 
 impl Overlaps {
-    /// No voxels yet.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds voxels: the same ones of both images.
+    /// Adds corresponding voxels of both images.
     ///
     /// # Errors
-    /// [`ObjectsError::Shapes`] if the pieces differ in length.
+    /// [`ObjectsError::Shapes`] if the pieces have different lengths.
     pub fn add(&mut self, truth: &[u32], prediction: &[u32]) -> Result<(), ObjectsError> {
         if truth.len() != prediction.len() {
             return Err(ObjectsError::Shapes { a: vec![truth.len()], b: vec![prediction.len()] });
@@ -119,7 +119,7 @@ impl Overlaps {
         Ok(())
     }
 
-    /// The IoU of every pair of objects that overlaps: (truth, prediction, IoU), in order.
+    /// Returns the IoU of every pair of overlapping objects: (truth, prediction, IoU), sorted.
     pub fn ious(&self) -> Vec<(u32, u32, f64)> {
         let mut all: Vec<(u32, u32, f64)> = self
             .pairs
@@ -133,7 +133,7 @@ impl Overlaps {
         all
     }
 
-    /// Scores at each threshold.
+    /// Returns the scores at each threshold.
     pub fn matching(&self, thresholds: &[f64]) -> Vec<Matching> {
         let ious = self.ious();
         let groups = groups(&ious);
@@ -148,7 +148,7 @@ impl Overlaps {
             .collect()
     }
 
-    /// The one-to-one matches at a threshold: (truth, prediction, IoU).
+    /// Returns the one-to-one matches at a threshold: (truth, prediction, IoU).
     pub fn matched(&self, threshold: f64) -> Vec<(u32, u32, f64)> {
         self.matched_in(&groups(&self.ious()), threshold)
     }
@@ -163,23 +163,23 @@ impl Overlaps {
             .collect()
     }
 
-    /// Voxels of each true object.
+    /// Returns the number of voxels of each true object.
     pub fn truth(&self) -> &BTreeMap<u32, u64> {
         &self.truth
     }
 
-    /// Voxels of each predicted object.
+    /// Returns the number of voxels of each predicted object.
     pub fn prediction(&self) -> &BTreeMap<u32, u64> {
         &self.prediction
     }
 
-    /// Voxels that a true and a predicted object share: (truth, prediction, voxels), in no order.
+    /// Returns the voxels shared by true and predicted objects: (truth, prediction, voxels), in no particular order.
     pub fn shared(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         self.pairs.iter().map(|((t, p), n)| (*t, *p, *n))
     }
 
-    /// The objects that count where true objects below a size are ignored: neither those nor the predicted objects of which
-    /// more than half of the voxels lie on them are left. The IoU of the objects that are left stays the same.
+    /// Returns the overlaps without small true objects: true objects below a size are removed, and predicted objects
+    /// with more than half of their voxels on them. The IoU of the other objects does not change.
     pub fn ignoring_below(&self, voxels: u64) -> Overlaps {
         let small = |t: &u32| self.truth.get(t).is_some_and(|n| *n < voxels);
         let mut on_small: BTreeMap<u32, u64> = BTreeMap::new();
@@ -201,7 +201,7 @@ impl Overlaps {
     }
 }
 
-/// Pairs that share an object, together.
+/// Groups pairs that are connected through shared objects.
 fn groups(ious: &[(u32, u32, f64)]) -> Vec<Vec<(u32, u32, f64)>> {
     let mut sets = UnionFind::default();
     let (mut of_truth, mut of_prediction) = (BTreeMap::new(), BTreeMap::new());
@@ -218,7 +218,7 @@ fn groups(ious: &[(u32, u32, f64)]) -> Vec<Vec<(u32, u32, f64)>> {
     groups.into_values().collect()
 }
 
-/// The best one-to-one assignment inside a group: (truth, prediction, IoU).
+/// Returns the best one-to-one assignment within a group: (truth, prediction, IoU).
 fn assign(group: &[(u32, u32, f64)], threshold: f64, matched_at_most: usize) -> Vec<(u32, u32, f64)> {
     if let [pair] = group {
         return vec![*pair];

@@ -1,15 +1,16 @@
-//! The table of measured objects, gathered slab by slab.
+//! The measurement table of objects, accumulated slice by slice.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Measurements of one object. Lengths in µm, positions from the centre of the stack's first voxel, axes Z, Y, X.
+/// Measurements of one object. Lengths are in µm, positions relative to the centre of the stack's first voxel, axes Z,
+/// Y, X.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectRow {
-    /// Its number in the label image.
+    /// Label of the object.
     pub label: u32,
-    /// Voxels.
+    /// Number of voxels.
     pub voxels: u64,
     /// Volume in µm³.
     pub volume_um3: f64,
@@ -17,20 +18,21 @@ pub struct ObjectRow {
     pub centroid_um: [f64; 3],
     /// First voxel of the bounding box.
     pub bbox_start: [usize; 3],
-    /// Voxel after the last of the bounding box.
+    /// Voxel after the last one of the bounding box.
     pub bbox_end: [usize; 3],
-    /// Mean intensity a channel.
+    /// Mean intensity per channel.
     pub mean: Vec<f64>,
-    /// Greatest intensity a channel.
+    /// Maximum intensity per channel.
     pub max: Vec<f64>,
-    /// Summed intensity a channel.
+    /// Summed intensity per channel.
     pub sum: Vec<f64>,
-    /// Diameter in µm of a ball of the same volume.
+    /// Diameter in µm of a sphere of the same volume.
     pub equivalent_diameter_um: f64,
-    /// Full lengths in µm of the ellipsoid of the same second moments, longest first: `2·√5·√eigenvalue`.
+    /// Full axis lengths in µm of the ellipsoid with the same second moments, longest first: `2·√5·√eigenvalue`.
     pub principal_axes_um: [f64; 3],
-    /// Surface of a ball of the same volume over the object's surface, estimated from its faces (Cauchy–Crofton with the three
-    /// axis directions: two thirds of the face area): 1 for a ball, up to discretisation.
+    /// Surface of a sphere of the same volume divided by the object's surface, which is estimated from its voxel faces
+    /// (Cauchy–Crofton with the three axis directions: two thirds of the face area). 1 for a sphere, up to
+    /// discretisation.
     pub sphericity: f64,
 }
 
@@ -46,7 +48,7 @@ struct Sums {
     max: Vec<f64>,
 }
 
-/// Gathers measurements from consecutive slices.
+/// Accumulates measurements from consecutive slices.
 #[derive(Debug, Clone)]
 pub struct Measurer {
     voxel_um: [f64; 3],
@@ -58,7 +60,8 @@ pub struct Measurer {
 }
 
 impl Measurer {
-    /// For slices of `shape_yx`, voxels of `voxel_um` (Z, Y, X) and intensity channels of these names.
+    /// Creates a measurer for slices of `shape_yx`, voxels of `voxel_um` (Z, Y, X) and intensity channels with these
+    /// names.
     pub fn new(voxel_um: [f64; 3], shape_yx: [usize; 2], channels: Vec<String>) -> Self {
         Self {
             voxel_um,
@@ -70,7 +73,7 @@ impl Measurer {
         }
     }
 
-    /// Adds the next slice: its labels, and one intensity slice a channel (missing ones count as zero).
+    /// Adds the next slice: its labels, and one intensity slice per channel (missing ones count as zero).
     pub fn add_slice(&mut self, labels: &[u32], intensities: &[&[f32]]) {
         let [ny, nx] = self.shape_yx;
         if nx == 0 || labels.len() != ny * nx {
@@ -136,9 +139,9 @@ impl Measurer {
         }
     }
 
-    /// The table, by label.
+    /// Returns the table, sorted by label.
     pub fn finish(mut self) -> Vec<ObjectRow> {
-        // The last slice's far faces.
+        // The outer faces of the last slice.
         for label in std::mem::take(&mut self.previous) {
             if let Some(s) = self.sums.get_mut(&label) {
                 s.faces[0] += 1;
@@ -147,7 +150,7 @@ impl Measurer {
         self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um)).collect()
     }
 
-    /// Channel names.
+    /// Returns the channel names.
     pub fn channels(&self) -> &[String] {
         &self.channels
     }
@@ -192,7 +195,7 @@ impl Sums {
         let pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)];
         let mut covariance = [[0.0; 3]; 3];
         for (k, (a, b)) in pairs.into_iter().enumerate() {
-            // A voxel is a box, not a point: its own extent adds 1/12 along each axis.
+            // A voxel is a box, not a point: its extent adds 1/12 along each axis.
             let own = if a == b { 1.0 / 12.0 } else { 0.0 };
             let c = (self.second[k] / n - mean[a] * mean[b] + own) * voxel_um[a] * voxel_um[b];
             covariance[a][b] = c;
@@ -220,7 +223,7 @@ impl Sums {
     }
 }
 
-/// Eigenvalues of a symmetric 3×3 matrix, greatest first (the trigonometric method).
+/// Returns the eigenvalues of a symmetric 3×3 matrix, largest first (trigonometric method).
 fn eigenvalues(m: [[f64; 3]; 3]) -> [f64; 3] {
     let off = m[0][1].powi(2) + m[0][2].powi(2) + m[1][2].powi(2);
     let mean = (m[0][0] + m[1][1] + m[2][2]) / 3.0;
@@ -239,7 +242,7 @@ fn eigenvalues(m: [[f64; 3]; 3]) -> [f64; 3] {
     [first, 3.0 * mean - first - last, last]
 }
 
-/// The table as CSV, one row an object, with these channel names.
+/// Returns the table as CSV, one row per object, with these channel names.
 pub fn to_csv(rows: &[ObjectRow], channels: &[String]) -> String {
     let mut text = String::from(
         "label,voxels,volume_um3,centroid_z_um,centroid_y_um,centroid_x_um,bbox_z0,bbox_y0,bbox_x0,bbox_z1,bbox_y1,bbox_x1",
@@ -264,7 +267,7 @@ pub fn to_csv(rows: &[ObjectRow], channels: &[String]) -> String {
     text
 }
 
-/// Six significant digits without an exponent for everyday sizes.
+/// Formats six significant digits, without an exponent for common magnitudes.
 fn number(v: f64) -> String {
     if v == 0.0 || !v.is_finite() {
         return v.to_string();
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ball_measures_as_one_even_with_flat_voxels() {
+    fn a_ball_has_the_measurements_of_a_sphere_for_any_voxel_size() {
         for voxel in [[1.0, 1.0, 1.0], [2.0, 0.5, 0.5]] {
             let row = &ball(12.0, voxel)[0];
             let want = 4.0 / 3.0 * std::f64::consts::PI * 12f64.powi(3);
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_column_a_channel_measure() {
+    fn csv_has_one_column_per_channel_and_measure() {
         let rows = ball(4.0, [1.0; 3]);
         let text = to_csv(&rows, &["raw, 1".into()]);
         let lines: Vec<_> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! How well a predicted image matches a true one: Pearson's r, PSNR, SSIM.
+//! Scores of a predicted image against the true one: Pearson's r, PSNR, SSIM.
 
 use crate::ObjectsError;
 use crate::error::check_len;
@@ -8,21 +8,21 @@ use serde::Serialize;
 /// Scores of a label-free prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Regression {
-    /// Pearson's correlation; `None` where an image is constant.
+    /// Pearson's correlation; `None` if an image is constant.
     pub pearson: Option<f64>,
-    /// Peak signal-to-noise ratio in dB, over the truth's range; `None` for equal images or a constant truth.
+    /// Peak signal-to-noise ratio in dB relative to the truth's range; `None` for equal images or a constant truth.
     pub psnr_db: Option<f64>,
-    /// Mean structural similarity over the truth's range: Gaussian windows of sigma 1.5 voxels in 3-D, K1 = 0.01, K2 = 0.03
-    /// (Wang et al., IEEE TIP 13(4), 2004).
+    /// Mean structural similarity relative to the truth's range: 3-D Gaussian windows with sigma 1.5 voxels, K1 = 0.01,
+    /// K2 = 0.03 (Wang et al., IEEE TIP 13(4), 2004).
     pub ssim: Option<f64>,
     /// Mean squared error.
     pub mse: f64,
 }
 
-/// Scores `prediction` against `truth`, volumes `[Z][Y][X]`.
+/// Scores `prediction` against `truth`, both volumes `[Z][Y][X]`.
 ///
 /// # Errors
-/// [`ObjectsError::Length`] if one does not fill the shape.
+/// [`ObjectsError::Length`] if a volume does not match the shape.
 pub fn regression(truth: &[f32], prediction: &[f32], shape_zyx: [usize; 3]) -> Result<Regression, ObjectsError> {
     check_len("truth", truth.len(), shape_zyx)?;
     check_len("prediction", prediction.len(), shape_zyx)?;
@@ -50,7 +50,7 @@ pub fn regression(truth: &[f32], prediction: &[f32], shape_zyx: [usize; 3]) -> R
 }
 
 fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Result<f64, ObjectsError> {
-    // Squares are taken about the truth's mean: those of a camera's offset would drown the variance in rounding.
+    // The truth's mean is subtracted first: squares of a camera offset would swamp the variance in rounding errors.
     let n = truth.len().max(1) as f64;
     let centre = (truth.iter().map(|t| f64::from(*t)).sum::<f64>() / n) as f32;
     let blur = |f: &dyn Fn(f32, f32) -> f32| -> Result<Vec<f32>, ObjectsError> {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scaled_copy_correlates_fully_and_itself_is_perfect() {
+    fn a_scaled_copy_correlates_fully_and_an_equal_image_is_perfect() {
         let truth: Vec<f32> = (0..5 * 6 * 7).map(|i| ((i * 37) % 50) as f32).collect();
         let scaled: Vec<f32> = truth.iter().map(|v| 2.0 * v + 3.0).collect();
         let same = regression(&truth, &truth, [5, 6, 7]).unwrap();

@@ -1,4 +1,4 @@
-//! The chain from a probability map to numbered objects.
+//! Segmentation of a probability map into numbered objects.
 
 use crate::components::{Connectivity, boxes, label};
 use crate::error::check_len;
@@ -7,17 +7,17 @@ use crate::{ObjectsError, distance, smooth, threshold, watershed};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// What counts as foreground.
+/// Foreground threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Threshold {
-    /// Above Otsu's threshold of the map.
+    /// Otsu's threshold of the map.
     Otsu,
-    /// Above this value.
+    /// A fixed value; voxels above it are foreground.
     Fixed(f64),
 }
 
-/// The height map whose peaks are the seeds.
+/// Height map of the watershed; its peaks are the seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Height {
@@ -27,38 +27,38 @@ pub enum Height {
     Map,
     /// The (smoothed) second map itself; `seed_height` is in its units.
     Seeds,
-    /// Their product, in µm times the map's units.
+    /// Distance times map, in µm times the map's units.
     DistanceTimesMap,
     /// Distance to the background plus a second map (such as brightness) times `weight_um`, in µm.
     DistancePlusSeeds {
-        /// µm that a value of 1 adds.
+        /// Height in µm of a second map's value of 1.
         weight_um: f64,
     },
 }
 
-/// How a probability map becomes objects.
+/// Options of the segmentation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SegmentOptions {
-    /// Gaussian smoothing of the map before the threshold: sigma in µm.
+    /// Sigma in µm of the Gaussian smoothing of the map before the threshold.
     pub smooth_um: f64,
-    /// What counts as foreground.
+    /// Foreground threshold.
     pub threshold: Threshold,
-    /// Fill holes of the foreground, slice by slice.
+    /// Whether to fill holes of the foreground in each slice.
     pub fill_holes: bool,
-    /// What the watershed floods; `None` leaves connected components whole.
+    /// Height map of the watershed; `None` skips the watershed and keeps connected components.
     pub height: Option<Height>,
-    /// Gaussian smoothing of the height map (of the distance alone, where seeds are added): sigma in µm.
+    /// Sigma in µm of the Gaussian smoothing of the height map (only of the distance, if seeds are added).
     pub height_smooth_um: f64,
-    /// A seed rises at least so far above its surroundings (h-maxima), in the height map's units.
+    /// Minimum rise of a seed above its surroundings (h-maxima), in the height map's units.
     pub seed_height: f64,
-    /// Neighbours in the flood.
+    /// Neighbourhood of the watershed.
     pub connectivity: Connectivity,
-    /// Smaller objects are dropped.
+    /// Minimum volume; smaller objects are removed.
     pub min_volume_um3: f64,
-    /// Objects whose map nowhere reaches this are dropped; 0 keeps all.
+    /// Minimum peak of the map in an object; objects below it are removed. 0 keeps all.
     pub min_peak: f64,
-    /// Objects that touch the border of the volume are dropped.
+    /// Whether to remove objects that touch the border of the volume.
     pub drop_border: bool,
 }
 
@@ -79,17 +79,17 @@ impl Default for SegmentOptions {
     }
 }
 
-/// Largest sigma of a smoothing, in µm: beyond any object that is segmented, and in reach of a Gaussian's sum.
+/// Maximum sigma of smoothing in µm: larger than any object.
 const MAX_SMOOTH_UM: f64 = 1e3;
-/// Largest magnitude of a level of a map: maps are 32-bit floats, and products of two levels must stay finite.
+/// Maximum magnitude of a map value: maps are 32-bit floats, and products of two values must stay finite.
 const MAX_LEVEL: f64 = 1e18;
-/// Largest distance a map's value of 1 may stand for, in µm: maps hold 0 to 1 or intensities above that.
+/// Maximum height in µm of a map value of 1.
 const MAX_WEIGHT_UM: f64 = 1e6;
-/// Largest least volume of an object in µm³: a cubic centimetre.
+/// Maximum of `min_volume_um3` in µm³: a cubic centimetre.
 const MAX_VOLUME_UM3: f64 = 1e12;
 
 impl SegmentOptions {
-    /// The options for objects `factor` times as large: lengths are multiplied, and volumes by its cube.
+    /// Returns the options for objects `factor` times as large: lengths are multiplied by it, volumes by its cube.
     pub fn scaled(&self, factor: f64) -> Self {
         let height = match self.height {
             Some(Height::DistancePlusSeeds { weight_um }) => {
@@ -97,7 +97,7 @@ impl SegmentOptions {
             }
             other => other,
         };
-        // Seed heights are lengths where the height map is a distance.
+        // Seed heights are lengths if the height map is a distance.
         let is_length =
             matches!(self.height, Some(Height::Distance | Height::DistanceTimesMap | Height::DistancePlusSeeds { .. }));
         Self {
@@ -110,11 +110,10 @@ impl SegmentOptions {
         }
     }
 
-    /// Checks every number; called by [`segment`] and [`segment_in_place`], and to be called where options are read.
+    /// Checks every number. [`segment`] and [`segment_in_place`] call it; call it also after reading options.
     ///
     /// # Errors
-    /// [`ObjectsError::Option`] with the option's name, its value and its range; a value that is no number is outside
-    /// every range.
+    /// [`ObjectsError::Option`] with the option's name, value and range; NaN is outside every range.
     pub fn validate(&self) -> Result<(), ObjectsError> {
         let within = |name: &'static str, got: f64, (low, high): (f64, f64), unit: &'static str| {
             if (low..=high).contains(&got) { Ok(()) } else { Err(ObjectsError::Option { name, got, low, high, unit }) }
@@ -134,10 +133,10 @@ impl SegmentOptions {
     }
 }
 
-/// Voxels of component boxes worked on at a time: bounds the memory of results not yet written.
+/// Voxels of component boxes processed at a time, which bounds the memory of results not yet written.
 const BATCH_VOXELS: usize = 4 << 20;
 
-/// Labels a copy of `map`, without a second map; see [`segment_in_place`].
+/// Segments a copy of `map`, without a second map; see [`segment_in_place`].
 ///
 /// # Errors
 /// As [`segment_in_place`].
@@ -155,11 +154,12 @@ pub fn segment(
     label_map(map, None, shape_zyx, voxel_um, options)
 }
 
-/// Numbers the objects of a probability map `1..=n`; the map is smoothed in place where options ask for it. `seeds` is the second
-/// map of [`Height::DistancePlusSeeds`] (the first one where there is none). Gives the labels and `n`.
+/// Segments a probability map into objects numbered `1..=n`. The map is smoothed in place if the options say so.
+/// `seeds` is the second map of [`Height::Seeds`] and [`Height::DistancePlusSeeds`] (if absent, the first one is used).
+/// Returns the labels and `n`.
 ///
 /// # Errors
-/// [`ObjectsError`] if the map does not fill the shape, a voxel size is not positive, or an option leaves its range.
+/// [`ObjectsError`] if the map does not match the shape, a voxel size is not positive, or an option is out of range.
 pub fn segment_in_place(
     map: &mut [f32],
     seeds: Option<&[f32]>,
@@ -206,7 +206,7 @@ fn label_map(
         label(map, shape, Connectivity::Faces, |v| v > level, &mut labels)?
     };
     let min_voxels = (options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
-    // Specks go first: they would cost a flood each.
+    // Small objects are removed first: each would cost a watershed.
     let count = filter_and_relabel(&mut labels, shape, count, min_voxels, false);
     let Some(height) = options.height else {
         return Ok(finish(labels, map, shape, count, 0, options));
@@ -233,7 +233,7 @@ fn label_map(
             .collect::<Result<_, _>>()?;
         for (i, part) in (at..end).zip(split) {
             let Some(part) = part else { continue };
-            // New numbers lie above all component numbers until the end, so that no component is met twice.
+            // New numbers stay above all component numbers until the end, so that no component is processed twice.
             part.write(&mut labels, shape, i as u32 + 1, count + next);
             next = next
                 .checked_add(part.count)
@@ -261,7 +261,7 @@ fn finish(
     (labels, count)
 }
 
-/// Takes out objects whose map nowhere reaches a value; numbers are left with gaps.
+/// Removes objects whose map stays below a value; the numbers then have gaps.
 fn drop_dim(labels: &mut [u32], map: &[f32], count: u32, min_peak: f32) {
     if min_peak <= 0.0 {
         return;
@@ -277,15 +277,15 @@ fn drop_dim(labels: &mut [u32], map: &[f32], count: u32, min_peak: f32) {
     labels.iter_mut().filter(|l| !bright.get(**l as usize).copied().unwrap_or(false)).for_each(|l| *l = 0);
 }
 
-/// The basins of one component, in its box with a margin of one voxel where the volume has one.
-struct Part {
+/// The basins of one component, in its bounding box with a margin of one voxel (less at the border of the volume).
+struct ComponentBasins {
     origin: [usize; 3],
     shape: [usize; 3],
     basins: Vec<u32>,
     count: u32,
 }
 
-impl Part {
+impl ComponentBasins {
     fn write(&self, labels: &mut [u32], shape: [usize; 3], component: u32, base: u32) {
         for (row, basins) in self.basins.chunks_exact(self.shape[2]).enumerate() {
             let (z, y) = (self.origin[0] + row / self.shape[1], self.origin[1] + row % self.shape[1]);
@@ -309,7 +309,7 @@ fn split_component(
     (low, high): ([usize; 3], [usize; 3]),
     height: Height,
     options: &SegmentOptions,
-) -> Result<Part, ObjectsError> {
+) -> Result<ComponentBasins, ObjectsError> {
     let origin = low.map(|v| v.saturating_sub(1));
     let size: [usize; 3] = std::array::from_fn(|a| (high[a] + 2).min(shape[a]) - origin[a]);
     let rows = || {
@@ -318,8 +318,8 @@ fn split_component(
     };
     let mut mask = Vec::with_capacity(size.iter().product());
     rows().for_each(|at| mask.extend(labels[at..at + size[2]].iter().map(|l| *l == component)));
-    let own = matches!(height, Height::Map | Height::Seeds);
-    let mut heights = if own { Vec::new() } else { distance::distance_um(&mask, size, voxel_um)? };
+    let without_distance = matches!(height, Height::Map | Height::Seeds);
+    let mut heights = if without_distance { Vec::new() } else { distance::distance_um(&mask, size, voxel_um)? };
     let take = |from: &[f32]| -> Vec<f32> { rows().flat_map(|at| from[at..at + size[2]].iter().copied()).collect() };
     match height {
         Height::Map => heights = take(map),
@@ -336,7 +336,7 @@ fn split_component(
         heights.iter_mut().zip(take(seeds)).for_each(|(d, v)| *d += v * weight_um as f32);
     }
     let (basins, count) = watershed::flood(&heights, &mask, size, options.seed_height as f32, options.connectivity)?;
-    Ok(Part { origin, shape: size, basins, count })
+    Ok(ComponentBasins { origin, shape: size, basins, count })
 }
 
 #[cfg(test)]
@@ -354,31 +354,31 @@ mod tests {
     }
 
     #[test]
-    fn numbers_outside_their_range_are_refused_by_name() {
-        let usual = SegmentOptions::default();
+    fn options_out_of_range_are_refused_by_name() {
+        let defaults = SegmentOptions::default();
         let wrong = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e300, 1e300];
         for value in wrong {
             let seeds = Some(Height::DistancePlusSeeds { weight_um: value });
             for (name, options) in [
-                ("smooth_um", SegmentOptions { smooth_um: value, ..usual.clone() }),
-                ("height_smooth_um", SegmentOptions { height_smooth_um: value, ..usual.clone() }),
-                ("seed_height", SegmentOptions { seed_height: value, ..usual.clone() }),
-                ("min_volume_um3", SegmentOptions { min_volume_um3: value, ..usual.clone() }),
-                ("min_peak", SegmentOptions { min_peak: value, ..usual.clone() }),
-                ("threshold", SegmentOptions { threshold: Threshold::Fixed(value), ..usual.clone() }),
-                ("weight_um", SegmentOptions { height: seeds, ..usual.clone() }),
+                ("smooth_um", SegmentOptions { smooth_um: value, ..defaults.clone() }),
+                ("height_smooth_um", SegmentOptions { height_smooth_um: value, ..defaults.clone() }),
+                ("seed_height", SegmentOptions { seed_height: value, ..defaults.clone() }),
+                ("min_volume_um3", SegmentOptions { min_volume_um3: value, ..defaults.clone() }),
+                ("min_peak", SegmentOptions { min_peak: value, ..defaults.clone() }),
+                ("threshold", SegmentOptions { threshold: Threshold::Fixed(value), ..defaults.clone() }),
+                ("weight_um", SegmentOptions { height: seeds, ..defaults.clone() }),
             ] {
                 let error = run(&options, [1.0; 3]).unwrap_err();
                 assert!(matches!(error, ObjectsError::Option { name: n, .. } if n == name), "{value}: {error}");
                 assert!(error.to_string().contains(name), "{error}");
             }
         }
-        let far = SegmentOptions { smooth_um: 1e6, ..usual.clone() };
+        let far = SegmentOptions { smooth_um: 1e6, ..defaults.clone() };
         assert_eq!(run(&far, [1.0; 3]).unwrap_err().to_string(), "smooth_um is 1000000, expected 0 to 1000 µm");
     }
 
     #[test]
-    fn the_ends_of_the_ranges_are_worked_on() {
+    fn options_at_the_ends_of_their_ranges_work() {
         let wide = SegmentOptions { smooth_um: MAX_SMOOTH_UM, height_smooth_um: MAX_SMOOTH_UM, ..Default::default() };
         for voxel_um in [[1e-3; 3], [1.0; 3], [1e3; 3], [1e-300; 3]] {
             run(&wide, voxel_um).unwrap();

@@ -4,15 +4,16 @@ use crate::ObjectsError;
 use crate::error::check_len;
 use rayon::prelude::*;
 
-/// Longest kernel summed element by element where the volume is shorter; beyond it sums and integrals are equal.
+/// Maximum kernel radius summed element by element if the line is shorter; above it, sum and integral are equal.
 const SUMMED_RADIUS: usize = 4096;
 /// The integral of `exp(-x²/2)` from 0 to 3.
 const HALF_GAUSSIAN_TO_3: f64 = 1.249_930_444_741_547_4;
 
-/// A normalised Gaussian kernel reaching 3 sigma to each side (its half: centre first), for lines of `count` > 1 voxels.
+/// Returns half of a normalised Gaussian kernel (centre first) that extends 3 sigma to each side, for lines of `count`
+/// voxels, at least two.
 ///
-/// At most `count` long: what lies farther away than a line is long falls on the held borders, so it is added up in the
-/// last element. The result is the same, and the work is bounded by the line whatever sigma is.
+/// At most `count` elements: weights beyond the line's length fall on the repeated borders, so they are added to the
+/// last element. The result is the same, and the work is bounded by the length of the line for any sigma.
 fn half_kernel(sigma: f64, count: usize) -> Vec<f32> {
     let radius = (3.0 * sigma).ceil();
     let weight = |i: usize| (-0.5 * (i as f64 / sigma).powi(2)).exp();
@@ -23,7 +24,7 @@ fn half_kernel(sigma: f64, count: usize) -> Vec<f32> {
     let far: f64 = if radius as usize <= direct {
         (kept + 1..=radius as usize).map(weight).sum()
     } else {
-        // Euler and Maclaurin: the sum from 1 to radius is the integral and half the difference of the ends.
+        // Euler–Maclaurin: the sum from 1 to radius is the integral plus half the difference of the ends.
         (sigma * HALF_GAUSSIAN_TO_3 + 0.5 * (weight(radius as usize) - 1.0) - near).max(0.0)
     };
     let sum = raw[0] + 2.0 * (near + far);
@@ -33,11 +34,12 @@ fn half_kernel(sigma: f64, count: usize) -> Vec<f32> {
     raw.into_iter().map(|v| (v / sum) as f32).collect()
 }
 
-/// Smooths a volume in place; `sigma` in voxels along Z, Y, X (0: not along that axis); borders are held.
+/// Smooths a volume in place with `sigma` in voxels along Z, Y, X (0: no smoothing along that axis). Borders are
+/// repeated.
 ///
 /// # Errors
-/// [`ObjectsError::Length`] if the volume does not fill its shape; [`ObjectsError::Parameter`] if a sigma is negative or not
-/// finite.
+/// [`ObjectsError::Length`] if the volume does not match its shape; [`ObjectsError::Parameter`] if a sigma is negative
+/// or not finite.
 pub fn gaussian(volume: &mut [f32], shape_zyx: [usize; 3], sigma: [f64; 3]) -> Result<(), ObjectsError> {
     check_len("volume", volume.len(), shape_zyx)?;
     if sigma.iter().any(|s| !s.is_finite() || *s < 0.0) {
@@ -74,7 +76,7 @@ pub fn gaussian(volume: &mut [f32], shape_zyx: [usize; 3], sigma: [f64; 3]) -> R
     if sigma[0] > 0.0 && nz > 1 {
         let kernel = half_kernel(sigma[0], nz);
         let plane = ny * nx;
-        // Column blocks of a few hundred voxels stay in cache over all slices.
+        // Blocks of a few hundred columns stay in cache across all slices.
         const WIDTH: usize = 512;
         let blocks: Vec<(usize, Vec<f32>)> = (0..plane.div_ceil(WIDTH))
             .into_par_iter()
@@ -97,14 +99,15 @@ pub fn gaussian(volume: &mut [f32], shape_zyx: [usize; 3], sigma: [f64; 3]) -> R
     Ok(())
 }
 
-/// Smooths along the slower axis of `[count][width]`, keeping a ring of the original lines still needed.
+/// Smooths along the slower axis of `[count][width]`, with a ring buffer of the original lines that are still needed.
 fn lines(block: &mut [f32], count: usize, width: usize, kernel: &[f32]) {
     let r = kernel.len() - 1;
     let first = block[..width].to_vec();
     let mut ring: Vec<Vec<f32>> = vec![first; r + 1];
     let mut sum = vec![0.0f32; width];
     for y in 0..count {
-        // ring[y % (r + 1)] receives the original line y; the others hold lines y-r..y-1 (the first line before the start).
+        // ring[y % (r + 1)] receives the original line y; the others hold lines y-r..y-1 (the first line before the
+        // start).
         let slot = y % (r + 1);
         ring[slot].copy_from_slice(&block[y * width..(y + 1) * width]);
         sum.fill(0.0);
@@ -115,7 +118,7 @@ fn lines(block: &mut [f32], count: usize, width: usize, kernel: &[f32]) {
                 sum.iter_mut().zip(after).for_each(|(s, a)| *s += w * a);
             } else {
                 let before = if k > y { &ring[0][..] } else { &ring[(y - k) % (r + 1)][..] };
-                // Before the start the first line is held: slot 0 keeps it until line r + 1 comes, when no line needs it.
+                // The first line is repeated before the start: slot 0 holds it until line r + 1 replaces it.
                 sum.iter_mut().zip(before.iter().zip(after)).for_each(|(s, (b, a))| *s += w * (b + a));
             }
         }
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equals_a_direct_sum_with_held_borders() {
+    fn equals_a_direct_sum_with_repeated_borders() {
         let shape = [7, 6, 9];
         let n: usize = shape.iter().product();
         let volume: Vec<f32> = (0..n).map(|i| ((i * 7919) % 101) as f32).collect();
@@ -137,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The whole kernel, as long as it is.
+    /// Returns the whole kernel without a length limit.
     fn long_kernel(sigma: f64) -> Vec<f64> {
         let radius = (3.0 * sigma).ceil() as usize;
         let raw: Vec<f64> = (0..=radius).map(|i| (-0.5 * (i as f64 / sigma).powi(2)).exp()).collect();
@@ -180,13 +183,13 @@ mod tests {
             let sum = kernel[0] + 2.0 * kernel[1..].iter().sum::<f32>();
             assert!((sum - 1.0).abs() < 1e-4, "{sigma}: {sum}");
         }
-        // Both ways of summing agree where they meet.
+        // Sum and integral agree at the radius where the method changes.
         let (summed, integral) = (half_kernel(1365.0, 50), half_kernel(1366.0, 50));
         assert!(summed.iter().zip(&integral).all(|(a, b)| (a / b - 1.0).abs() < 1e-3), "{summed:?} {integral:?}");
     }
 
     #[test]
-    fn sigmas_that_are_no_lengths_are_refused() {
+    fn invalid_sigmas_are_refused() {
         for wrong in [f64::NAN, f64::INFINITY, -1.0] {
             let result = gaussian(&mut [0.0; 8], [2, 2, 2], [1.0, wrong, 1.0]);
             assert!(matches!(result, Err(ObjectsError::Parameter { what: "sigma", .. })), "{wrong}");

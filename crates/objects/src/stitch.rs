@@ -1,32 +1,32 @@
-//! Joining the labels of slabs that overlap, so that a stack of any length is labelled in bounded memory.
+//! Stitching of labels across overlapping slabs, so that a stack of any length is segmented in bounded memory.
 
 use std::collections::BTreeMap;
 
-/// Gives each slab's labels their final numbers: an object of a new slab that shares most of its overlap with one of the
-/// slab before takes its number, the others get new ones.
+/// Assigns final numbers to the labels of consecutive slabs: an object of a new slab that shares most of its overlap
+/// with an object of the previous slab takes its number, others get new numbers.
 #[derive(Debug, Default)]
 pub struct Stitcher {
-    /// Final labels of the last slab's slices that the next slab overlaps.
+    /// Final labels of the previous slab in the slices that the next slab overlaps.
     tail: Vec<u32>,
     next: u32,
 }
 
-/// Least share of the smaller overlap that two objects must have in common to be one.
+/// Minimum share of the smaller overlap region that two objects must have in common to be the same object.
 const SHARE: f64 = 0.5;
 
 impl Stitcher {
-    /// Nothing seen yet.
+    /// Creates a stitcher before the first slab.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Numbers given so far.
+    /// Returns the number of objects so far.
     pub fn count(&self) -> u32 {
         self.next
     }
 
-    /// Renumbers a slab in place. Its first `overlap` voxels are those of the tail kept by the last call
-    /// ([`Stitcher::keep_tail`]).
+    /// Renumbers a slab in place. Its first `overlap` voxels must be the slices passed to the last
+    /// [`Stitcher::keep_tail`] call.
     pub fn renumber(&mut self, labels: &mut [u32], overlap: usize) {
         let overlap = overlap.min(self.tail.len()).min(labels.len());
         let mut shared: BTreeMap<(u32, u32), u64> = BTreeMap::new();
@@ -42,7 +42,7 @@ impl Stitcher {
                 *shared.entry((*new, *old)).or_default() += 1;
             }
         }
-        // Greatest common part first; an old object goes to one new object only.
+        // Largest shared part first; each old object is continued by one new object only.
         let mut pairs: Vec<_> = shared.into_iter().collect();
         pairs.sort_by_key(|((new, old), n)| (std::cmp::Reverse(*n), *new, *old));
         let mut name: BTreeMap<u32, u32> = BTreeMap::new();
@@ -62,7 +62,7 @@ impl Stitcher {
         }
     }
 
-    /// Keeps the final labels that the next slab will overlap.
+    /// Stores the final labels that the next slab will overlap.
     pub fn keep_tail(&mut self, labels: &[u32]) {
         self.tail.clear();
         self.tail.extend_from_slice(labels);

@@ -1,9 +1,9 @@
-//! Thresholds from histograms.
+//! Otsu's threshold from a histogram.
 
-/// Bins of the histogram behind Otsu's threshold (scikit-image's default).
+/// Number of histogram bins for Otsu's threshold (scikit-image's default).
 pub const OTSU_BINS: usize = 256;
 
-/// A histogram over a known range, filled stream by stream.
+/// A histogram over a fixed range, filled incrementally.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
     min: f64,
@@ -12,12 +12,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Empty, over `min..=max`.
+    /// Creates an empty histogram over `min..=max`.
     pub fn new(min: f64, max: f64) -> Self {
         Self { min, max, counts: vec![0; OTSU_BINS] }
     }
 
-    /// Adds finite values; those outside the range count in the end bins.
+    /// Adds finite values; values outside the range count in the first or last bin.
     pub fn add(&mut self, values: &[f32]) {
         let width = (self.max - self.min) / OTSU_BINS as f64;
         for v in values.iter().filter(|v| v.is_finite()) {
@@ -26,7 +26,8 @@ impl Histogram {
         }
     }
 
-    /// Otsu's threshold: the bin centre that maximises the variance between the classes at or below and above it.
+    /// Returns Otsu's threshold: the bin centre that maximises the variance between the classes at or below and above
+    /// it.
     /// N. Otsu, IEEE Trans. Sys. Man. Cyber. 9(1), 1979.
     pub fn otsu(&self) -> f64 {
         let width = (self.max - self.min) / OTSU_BINS as f64;
@@ -52,7 +53,7 @@ impl Histogram {
     }
 }
 
-/// Otsu's threshold of finite values; a constant image gives that constant.
+/// Returns Otsu's threshold of the finite values; for a constant image, the constant.
 pub fn otsu(values: &[f32]) -> f64 {
     let finite = || values.iter().copied().filter(|v| v.is_finite()).map(f64::from);
     let (min, max) = finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));

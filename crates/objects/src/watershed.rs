@@ -1,19 +1,19 @@
-//! Watershed from the h-maxima of a height map, in one flood.
+//! Watershed from the h-maxima of a height map, in one pass.
 //!
-//! Voxels are taken from the highest down. A voxel without a taken neighbour founds a basin; one that touches several joins
-//! those whose peak rises less than `h` above it (their dynamic is below `h`, so they are no h-maxima) to the one with the highest
-//! peak; what still touches two basins goes to its highest neighbour's. That is the h-maxima transform and the
-//! marker-controlled watershed of its regional maxima without a pass for each.
+//! Voxels are visited from the highest down. A voxel without a visited neighbour starts a basin. A voxel that touches
+//! several basins joins those whose peak rises less than `h` above it (their dynamic is below `h`, so they are not
+//! h-maxima) to the basin with the highest peak. If it still touches two basins, it goes to the basin of its highest
+//! neighbour. This is equivalent to an h-maxima transform followed by a marker-controlled watershed.
 
 use crate::ObjectsError;
 use crate::components::{Connectivity, UnionFind};
 use crate::error::check_len;
 use cytoscope_volume::statistics::order_key;
 
-/// Basins of `height` inside `mask`, numbered from 1; their number.
+/// Labels the basins of `height` inside `mask` from 1 on; returns the labels and their number.
 ///
 /// # Errors
-/// [`ObjectsError`] if a volume does not fill the shape or `h` is negative or not a number.
+/// [`ObjectsError`] if a volume does not match the shape, or `h` is negative or NaN.
 pub fn flood(
     height: &[f32],
     mask: &[bool],
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn only_peaks_that_rise_by_h_keep_a_basin() {
+    fn only_peaks_that_rise_by_h_become_basins() {
         let line = [1.0, 5.0, 3.0, 4.0, 1.0, 6.0, 2.0];
         assert_eq!(ridge(&line, 0.0).1, 3);
-        // The middle peak rises by 1 above its pass to the left.
+        // The middle peak rises by 1 above the saddle to its left.
         assert_eq!(ridge(&line, 1.5).1, 2);
         assert_eq!(ridge(&line, 1.5).0, [1, 1, 1, 1, 2, 2, 2]);
-        // The left one by 4 above the pass to the highest.
+        // The left peak rises by 4 above the saddle to the highest.
         assert_eq!(ridge(&line, 4.5).1, 1);
     }
 

@@ -1,6 +1,8 @@
-//! The recipe of the bundled model `nuclei-dog`: `cargo run --release -p cytoscope-pipeline --example nuclei_dog models/nuclei-dog`.
+//! Builds the bundled model `nuclei-dog`:
+//! `cargo run --release -p cytoscope-pipeline --example nuclei_dog models/nuclei-dog`.
 //!
-//! No training: Gaussians whose sizes are those of nuclei in mouse embryos at 1.75 × 0.8 × 0.8 µm.
+//! The model is a difference of Gaussians without training; its sizes suit nuclei of mouse embryos at a voxel size of
+//! 1.75 × 0.8 × 0.8 µm.
 
 use cytoscope_graph::Tensor;
 use cytoscope_graph::builders::{DifferenceOfGaussians, difference_of_gaussians};
@@ -12,7 +14,7 @@ use serde_json::json;
 use std::error::Error;
 use std::path::PathBuf;
 
-/// Diameter in µm that objects are brought to: of 13 to 23 µm the one with the best F1 on stacks of BBBC050 and on generated ones.
+/// Nominal object diameter in µm: of 13 to 23 µm, the one with the best F1 on BBBC050 and on simulated stacks.
 const OBJECT_DIAMETER_UM: f64 = 19.0;
 
 /// Voxel size Z, Y, X in µm.
@@ -41,7 +43,7 @@ fn axes(input: bool, channels: &[&str]) -> Vec<AxisSpec> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let out = PathBuf::from(std::env::args().nth(1).ok_or("give the folder to write")?);
+    let out = PathBuf::from(std::env::args().nth(1).ok_or("give the output folder")?);
     let sigma = |z_um: f64, xy_um: f64| [z_um / VOXEL_UM[0], xy_um / VOXEL_UM[1], xy_um / VOXEL_UM[2]];
     let gain = 50.0;
     let graph = difference_of_gaussians(&DifferenceOfGaussians {
@@ -53,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         offset: -0.07 * gain,
         truncate: 3.0,
     })?;
-    // Two touching balls on a dim ground.
+    // The test input: two touching balls on a dim background.
     let shape = [1, 1, 12, 32, 32];
     let balls = [([5.0, 14.0, 11.0], 5.0), ([6.0, 16.0, 20.0], 4.5)];
     let values: Vec<f32> = (0..12 * 32 * 32)

@@ -1,4 +1,4 @@
-//! The installed models as a person chooses among them: what each is for, what it expects, and whether it can be used.
+//! Descriptions of the installed models for choosing among them: purpose, expected input, and whether they can be used.
 
 use crate::model::read_alias;
 use crate::{Model, Task, model_folders};
@@ -9,83 +9,84 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a documentation file that is read at all.
+/// Maximum size in bytes of a documentation file; larger files are not read.
 const MAX_DOCUMENTATION_FILE_BYTES: u64 = 16 << 20;
 
-/// Most bytes of a card's documentation; longer texts are cut.
+/// Maximum length in bytes of a card's documentation; longer texts are truncated.
 pub const MAX_DOCUMENTATION_BYTES: usize = 256 << 10;
 
-/// What there is to know of an installed model before it runs.
+/// Description of an installed model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelCard {
-    /// What [`crate::PredictJob::model`] takes: the package's file name without its ending.
+    /// Name to use for [`crate::PredictJob::model`]: the package's file name without its extension.
     pub name: String,
-    /// Other names that stand for it.
+    /// Other names of the model.
     pub aliases: Vec<String>,
-    /// The model that training starts from in its place, where its filters were made by hand.
-    #[serde(default)]
-    pub taught_instead: Option<String>,
-    /// What the package calls itself.
+    /// The model to start training from instead of this one, if this model's filters are hand-made.
+    #[serde(default, rename = "taught_instead")]
+    pub start_model: Option<String>,
+    /// Name given in the package.
     pub title: String,
-    /// The package.
+    /// Path of the package.
     pub path: PathBuf,
-    /// Why it cannot be used; then most of what follows is empty.
+    /// Why the model cannot be used; most other fields are empty then.
     pub problem: Option<String>,
-    /// What it predicts.
+    /// Kind of output.
     pub task: Option<Task>,
-    /// What it is for, in a sentence.
+    /// One-sentence description.
     pub description: String,
-    /// Its documentation, Markdown; empty where it has none.
+    /// Documentation in Markdown; empty if there is none.
     pub documentation: String,
-    /// Voxel size Z, Y, X in µm it was made for.
+    /// Voxel size Z, Y, X in µm that the model was made for.
     pub voxel_um: Option<[f64; 3]>,
-    /// Diameter in µm, on that voxel size, that it brings objects to, where it does.
+    /// Nominal object diameter in µm at that voxel size; `None` if objects are not rescaled.
     #[serde(default)]
     pub object_diameter_um: Option<f64>,
-    /// Channels it takes.
+    /// Number of input channels.
     pub input_channels: usize,
-    /// Channels it gives.
+    /// Number of output channels.
     pub output_channels: usize,
-    /// Names of the channels it takes, where it says them.
+    /// Names of the input channels, if declared.
     pub input_channel_names: Vec<String>,
-    /// Names of the channels it gives, where it says them.
+    /// Names of the output channels, if declared.
     pub output_channel_names: Vec<String>,
-    /// How objects are made of its output by default.
+    /// Default segmentation settings.
     pub segment: Option<SegmentOptions>,
-    /// The output channel objects are made of.
+    /// Output channel with the foreground probability.
     pub segment_channel: usize,
-    /// The output channel that tells touching objects apart.
+    /// Output channel that separates touching objects.
     pub seed_channel: usize,
-    /// Pictures of what it does; only of packages that are folders.
+    /// Cover images; only for packages that are folders.
     pub covers: Vec<PathBuf>,
-    /// Sample images to try it on; only of packages that are folders.
+    /// Sample images; only for packages that are folders.
     pub samples: Vec<PathBuf>,
-    /// Its test tensors (`.npy`); only of packages that are folders.
+    /// Test tensors (`.npy`); only for packages that are folders.
     pub tests: Vec<PathBuf>,
-    /// Whether its own test can run: it has test tensors for every input and output, and they can be read.
+    /// Whether the package's self-test can run: it has readable test tensors for every input and output.
     pub testable: bool,
-    /// Its authors.
+    /// Names of the authors.
     pub authors: Vec<String>,
-    /// Its licence, as an SPDX name.
+    /// SPDX identifier of the licence.
     pub licence: Option<String>,
-    /// What to cite.
+    /// Works to cite.
     pub citations: Vec<Citation>,
-    /// Its tags.
+    /// Tags of the package.
     pub tags: Vec<String>,
 }
 
 /// A work to cite.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Citation {
-    /// The work.
+    /// Text of the citation.
     pub text: String,
-    /// Its DOI.
+    /// DOI, if given.
     pub doi: Option<String>,
-    /// Its address.
+    /// URL, if given.
     pub url: Option<String>,
 }
 
-/// The models of [`model_folders`], by name; of several of one name the first folder's, which is the one a job takes.
+/// Returns the cards of the models in [`model_folders`], by name. If several have the same name, the first folder's is
+/// returned, which is the one that a job uses.
 pub fn installed() -> Vec<ModelCard> {
     let (mut aliases, mut instead): (BTreeMap<String, String>, BTreeMap<String, String>) = Default::default();
     let mut packages: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -100,7 +101,7 @@ pub fn installed() -> Vec<ModelCard> {
                         names.entry(name).or_insert_with(|| of.trim().to_owned());
                     }
                 }
-                // What was moved aside for another, or is being written.
+                // Packages that were moved aside or are being written.
                 Some(kind) if kind.starts_with("before-") || name.starts_with('.') => {}
                 Some("zip" | "onnx") => _ = packages.entry(name).or_insert(path),
                 _ if path.join("rdf.yaml").is_file() => {
@@ -114,19 +115,19 @@ pub fn installed() -> Vec<ModelCard> {
     packages
         .into_iter()
         .map(|(name, path)| {
-            let stand_for = aliases.iter().filter(|(_, of)| **of == name).map(|(alias, _)| alias.clone()).collect();
-            let taught_instead = instead.get(&name).cloned();
-            ModelCard { aliases: stand_for, taught_instead, ..card(name, &path) }
+            let aliases = aliases.iter().filter(|(_, of)| **of == name).map(|(alias, _)| alias.clone()).collect();
+            let start_model = instead.get(&name).cloned();
+            ModelCard { aliases, start_model, ..card(name, &path) }
         })
         .collect()
 }
 
-/// The card of the package at `path`; one that cannot be used says so in [`ModelCard::problem`].
+/// Returns the card of the package at `path`. If the package cannot be used, [`ModelCard::problem`] says why.
 pub fn card(name: impl Into<String>, path: &Path) -> ModelCard {
     let mut card = ModelCard {
         name: name.into(),
         aliases: Vec::new(),
-        taught_instead: None,
+        start_model: None,
         title: String::new(),
         path: path.to_owned(),
         problem: None,
@@ -185,7 +186,7 @@ fn describe(card: &mut ModelCard, package: Package) {
     card.input_channel_names = channels(&package.inputs);
     card.output_channel_names = channels(&package.outputs);
     card.covers = paths(&package, list("covers"));
-    // 0.4 lists samples of the whole model, 0.5 one for each tensor.
+    // Format 0.4 lists samples of the whole model, 0.5 one for each tensor.
     let of_inputs = list("inputs").filter_map(|i| i.get("sample_tensor")?.get("source"));
     card.samples = paths(&package, list("sample_inputs").chain(of_inputs));
     let tests = || package.inputs.iter().chain(&package.outputs).map(|s| s.test_tensor.as_ref().map(|t| &t.source));

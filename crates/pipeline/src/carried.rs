@@ -1,24 +1,24 @@
-//! What a package takes over from the one it is made of: people, citations, licence, attached files, pictures.
+//! What a package takes over from the one it is derived from: authors, citations, licence, attachments, covers.
 
-use cytoscope_graph::package::{Carried, Package, is_reserved};
+use cytoscope_graph::package::{InheritedContent, Package, is_reserved};
 use serde_json::{Map, Value, json};
 
-/// Most pictures of a package that are kept when it is written anew.
+/// Maximum number of cover images taken over.
 const MAX_COVERS: usize = 16;
-/// Most bytes of one of them.
+/// Maximum size of a cover image in bytes.
 const MAX_COVER_BYTES: usize = 16 << 20;
-/// How names of pictures end.
+/// File extensions of cover images.
 const COVER_ENDINGS: [&str; 8] = ["png", "jpg", "jpeg", "gif", "svg", "webp", "tif", "tiff"];
-/// Most attached files that are kept.
+/// Maximum number of attachments taken over.
 const MAX_ATTACHMENTS: usize = 64;
-/// Most bytes of an attached file.
+/// Maximum size of an attachment in bytes.
 const MAX_ATTACHMENT_BYTES: u64 = 256 << 20;
-/// Most bytes of all attached files.
+/// Maximum total size of the attachments in bytes.
 const MAX_ATTACHED_BYTES: u64 = 1 << 30;
-/// Most characters of an icon that is no file: one or two.
+/// Maximum length of an icon that is text (an emoji) rather than a file name.
 const MAX_ICON_CHARS: usize = 2;
 
-/// Fields that 0.4 and 0.5 write alike.
+/// Fields with the same form in format versions 0.4 and 0.5.
 const FIELDS: [&str; 11] = [
     "maintainers",
     "packaged_by",
@@ -32,35 +32,35 @@ const FIELDS: [&str; 11] = [
     "timestamp",
     "run_mode",
 ];
-/// Fields that 0.4 writes otherwise.
+/// Fields taken over from version 0.5 only; they have another form in 0.4.
 const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 
-/// What is carried over, and what of it is left behind.
-pub(crate) struct Kept {
-    pub carried: Carried,
-    /// A sentence part for each file that is left out.
+/// What is taken over from a package, and what is left out.
+pub(crate) struct CarriedOver {
+    pub carried: InheritedContent,
+    /// Each file that is left out, with the reason: `NAME: REASON`.
     pub left_out: Vec<String>,
 }
 
-/// The file that an entry names: as text, or as `source` of a mapping.
+/// Returns the file that an entry names, either as text or as `source` of a mapping.
 pub(crate) fn file_name(entry: Option<&Value>) -> Option<&str> {
     let entry = entry?;
     entry.as_str().or_else(|| entry.get("source").and_then(Value::as_str))
 }
 
-/// The last part of a path or an address.
+/// Returns the last component of a path or URL.
 fn plain_name(file: &str) -> &str {
     file.rsplit(['/', '\\']).next().unwrap_or(file)
 }
 
-/// The name that a file has in a package written anew.
+/// Returns the name of an attachment in the new package.
 fn free_name(file: &str) -> String {
     let name = plain_name(file);
     if is_reserved(name) { format!("attached_{name}") } else { name.to_owned() }
 }
 
-/// What a package hands on beside its network, tensors, documentation, tags and pictures.
-pub(crate) fn carried(package: &Package) -> Kept {
+/// Returns what a package passes on besides its network, tensors, documentation, tags and covers.
+pub(crate) fn carried(package: &Package) -> CarriedOver {
     let rdf = &package.rdf;
     let is_05 = package.format_version.starts_with("0.5");
     let some = |key: &str| rdf.get(key).filter(|v| !v.is_null()).cloned();
@@ -74,10 +74,10 @@ pub(crate) fn carried(package: &Package) -> Kept {
     let list = |key: &str| rdf.get(key).and_then(Value::as_array).into_iter().flatten();
     let authors: Vec<&Value> = list("authors").filter(|a| a.get("name").is_some_and(Value::is_string)).collect();
     fields.insert("authors".to_owned(), json!(authors));
-    // The specification refuses citations without a DOI or an address.
+    // The specification requires a DOI or a URL for each citation.
     let linked = |c: &&Value| ["doi", "url"].iter().any(|key| c.get(key).is_some_and(Value::is_string));
     fields.insert("cite".to_owned(), json!(list("cite").filter(linked).collect::<Vec<_>>()));
-    let mut files = Attached::new(package);
+    let mut files = Attachments::new(package);
     let license = match some("license") {
         Some(Value::Object(file)) => file.get("source").and_then(Value::as_str).and_then(|name| files.take(name)),
         other => other,
@@ -85,12 +85,12 @@ pub(crate) fn carried(package: &Package) -> Kept {
     fields.insert("license".to_owned(), license.unwrap_or(Value::Null));
     if let Some(icon) = some("icon") {
         let is_text = icon.as_str().is_some_and(|text| text.chars().count() <= MAX_ICON_CHARS);
-        let kept = if is_text { Some(icon) } else { file_name(Some(&icon)).and_then(|name| files.take(name)) };
-        kept.into_iter().for_each(|icon| _ = fields.insert("icon".to_owned(), icon));
+        let entry = if is_text { Some(icon) } else { file_name(Some(&icon)).and_then(|name| files.take(name)) };
+        entry.into_iter().for_each(|icon| _ = fields.insert("icon".to_owned(), icon));
     }
     let own = |key: &str| file_name(package.config().get(key)).map(plain_name);
     let networks = [own("quantized_weights"), own("float_weights")];
-    // A list in 0.5, a mapping with `files` in 0.4.
+    // Attachments are a list in 0.5 and a mapping with `files` in 0.4.
     let attached = rdf.get("attachments").and_then(|a| a.as_array().or_else(|| a.get("files")?.as_array()));
     for name in attached.into_iter().flatten().filter_map(|entry| file_name(Some(entry))) {
         if !networks.contains(&Some(plain_name(name))) {
@@ -104,7 +104,7 @@ pub(crate) fn carried(package: &Package) -> Kept {
     let mut config = rdf.get("config").and_then(Value::as_object).cloned().unwrap_or_default();
     config.remove("cytoscope");
     if package.declares_quantized() {
-        // It was declared for the quantized network, which the float one takes the place of.
+        // The tolerance was declared for the quantized network, which the float network replaces as the declared one.
         if let Some(section) = config.get_mut("bioimageio").and_then(Value::as_object_mut) {
             section.remove("reproducibility_tolerance");
             if section.is_empty() {
@@ -112,37 +112,37 @@ pub(crate) fn carried(package: &Package) -> Kept {
             }
         }
     }
-    let carried = Carried { fields, config, attachments: files.files, samples };
-    Kept { carried, left_out: files.left_out }
+    let carried = InheritedContent { fields, config, attachments: files.files, samples };
+    CarriedOver { carried, left_out: files.left_out }
 }
 
-/// Files of a package that are attached to another one.
-struct Attached<'a> {
+/// Collects the files of a package that become attachments of another one.
+struct Attachments<'a> {
     package: &'a Package,
-    /// Files that were asked for.
+    /// Number of files requested so far.
     read: usize,
     files: Vec<(String, Vec<u8>)>,
     bytes: u64,
     left_out: Vec<String>,
 }
 
-impl<'a> Attached<'a> {
+impl<'a> Attachments<'a> {
     fn new(package: &'a Package) -> Self {
         Self { package, read: 0, files: Vec::new(), bytes: 0, left_out: Vec::new() }
     }
 
-    /// A file under a name that no file of a package has.
+    /// Reads a file and returns it with a name that is not reserved in packages.
     fn read(&mut self, file: &str) -> Option<(String, Vec<u8>)> {
         let name = free_name(file);
-        let mut leave = |why: String| self.left_out.push(format!("{name}: {why}"));
+        let mut leave_out = |why: String| self.left_out.push(format!("{name}: {why}"));
         self.read += 1;
         if self.read > MAX_ATTACHMENTS {
-            leave(format!("more than {MAX_ATTACHMENTS} files are attached"));
+            leave_out(format!("more than {MAX_ATTACHMENTS} files are attached"));
             return None;
         }
         match self.package.files().read_up_to(file, MAX_ATTACHMENT_BYTES) {
             Ok(bytes) if self.bytes.saturating_add(bytes.len() as u64) > MAX_ATTACHED_BYTES => {
-                leave(format!("the attached files have more than {MAX_ATTACHED_BYTES} bytes"));
+                leave_out(format!("the attached files have more than {MAX_ATTACHED_BYTES} bytes"));
                 None
             }
             Ok(bytes) => {
@@ -150,13 +150,13 @@ impl<'a> Attached<'a> {
                 Some((name, bytes))
             }
             Err(error) => {
-                leave(error.to_string());
+                leave_out(error.to_string());
                 None
             }
         }
     }
 
-    /// Attaches a file; gives the description's entry for it.
+    /// Attaches a file and returns its entry for the description.
     fn take(&mut self, file: &str) -> Option<Value> {
         let name = free_name(file);
         if !self.files.iter().any(|(taken, _)| *taken == name) {
@@ -166,14 +166,15 @@ impl<'a> Attached<'a> {
         Some(json!({"source": name}))
     }
 
-    /// The file of a sample tensor.
+    /// Reads the file of a sample tensor.
     fn sample(&mut self, entry: Option<&Value>) -> Option<(String, Vec<u8>)> {
         let name = file_name(entry.filter(|v| !v.is_null()))?.to_owned();
         self.read(&name)
     }
 }
 
-/// The pictures of a package, with plain names; what is missing, is no picture or has a name that another one has is left out.
+/// Returns the cover images of a package with plain names. Files that are missing, are not images or have duplicate
+/// names are left out.
 pub(crate) fn covers(package: &Package, listed: &[Value]) -> Vec<(String, Vec<u8>)> {
     let mut covers: Vec<(String, Vec<u8>)> = Vec::new();
     for file in listed.iter().filter_map(|entry| file_name(Some(entry))) {

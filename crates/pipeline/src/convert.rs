@@ -1,6 +1,6 @@
-//! An image written in another format, slab by slab, samples untouched.
+//! Conversion of an image to another file format, slab by slab, with unchanged samples.
 
-use crate::results::{Publication, kept_aside};
+use crate::results::{Publication, moved_aside_note};
 use crate::{Context, JobError};
 use cytoscope_formats::{
     Compression, Container, ImageMeta, OpenOptions, StackWriter, WriteSpec, container_for_path, open,
@@ -12,47 +12,47 @@ use cytoscope_volume::{Array, Axes, Axis, Region};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// A conversion: everything that decides its result.
+/// Converts an image to another file format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConvertJob {
-    /// The image.
+    /// Image to convert.
     pub input: PathBuf,
-    /// Where it goes; the ending of its name picks the format.
+    /// Output file; its extension selects the format.
     pub output: PathBuf,
-    /// Series of a file with several, from 0.
+    /// Series to read from a multi-series file, from 0.
     #[serde(default)]
     pub series: usize,
-    /// Axes of the file where its own are wrong.
+    /// Axis order, to use instead of the file's own.
     #[serde(default)]
     pub axes: Option<Axes>,
-    /// One channel only, from 0.
+    /// Convert one channel only, from 0.
     #[serde(default)]
     pub channel: Option<usize>,
-    /// One time point only, from 0.
+    /// Convert one time point only, from 0.
     #[serde(default)]
     pub time: Option<usize>,
-    /// Compression of an OME-TIFF.
+    /// Compression of an OME-TIFF output.
     #[serde(default)]
     pub compression: Compression,
-    /// What happens to a file that is there already.
+    /// Whether to overwrite an existing file.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
 
-/// Bytes converted at a time.
+/// Bytes of a slab.
 const SLAB_BYTES: usize = 32 << 20;
 
 impl ConvertJob {
-    /// Runs the job. Memory stays at about a slab, however large the image.
+    /// Runs the job. Memory use is about that of one slab, regardless of the size of the image.
     ///
     /// # Errors
-    /// [`JobError`] for a name that stands for no format, a file that cannot be read or written, a channel or time point
-    /// that is not there, or on cancelling; nothing half-written is left.
+    /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
+    /// does not exist, or if the job is cancelled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
         let container = container_for_path(&self.output)?;
         if self.compression != Compression::None && container != Container::OmeTiff {
             return Err(JobError::WrongUse(
-                "--compression goes with .ome.tif: ImageJ TIFF and .npy are written plain".to_owned(),
+                "--compression requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed".to_owned(),
             ));
         }
         let options = OpenOptions { series: self.series, axes: self.axes.clone(), ..OpenOptions::default() };
@@ -62,11 +62,11 @@ impl ConvertJob {
         check_file(&self.output, &inputs, self.overwrite)?;
         let meta = image.meta().clone();
         let whole = self.region(&meta)?;
-        let kept: Vec<usize> = (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1).collect();
-        let axes = Axes::new(kept.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
-        let shape: Vec<usize> = kept.iter().map(|i| whole.size[*i]).collect();
+        let retained: Vec<usize> = (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1).collect();
+        let axes = Axes::new(retained.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
+        let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
         let mut writer = StackWriter::create(&self.output, &self.spec(container, axes.clone(), shape, &meta))?;
-        let slabs = Slabs::new(&whole, &kept, &meta);
+        let slabs = Slabs::new(&whole, &retained, &meta);
         let mut meter = context.meter("convert", slabs.planes(), "planes");
         for (region, planes) in slabs {
             let slab = {
@@ -75,18 +75,18 @@ impl ConvertJob {
                 span.add_bytes(slab.samples().as_bytes().len());
                 slab
             };
-            let shape = kept.iter().map(|i| region.size[*i]).collect();
+            let shape = retained.iter().map(|i| region.size[*i]).collect();
             let _span = context.recorder.span(Stage::Write, "slab").bytes(slab.samples().as_bytes().len());
             writer.write(&Array::new(axes.clone(), shape, slab.into_samples())?)?;
             meter.add(planes)?;
         }
         let mut publication = Publication::default();
         publication.add(writer.finish_unpublished()?);
-        publication.publish(self.overwrite)?.iter().for_each(|aside| context.note(kept_aside(aside)));
+        publication.publish(self.overwrite)?.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         Ok(())
     }
 
-    /// What of the image is taken.
+    /// Returns the region of the image to convert.
     fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
         let mut region = Region::whole(&meta.shape_full);
         for (axis, picked, name) in [(Axis::C, self.channel, "channel"), (Axis::T, self.time, "time point")] {
@@ -95,8 +95,8 @@ impl ConvertJob {
             if picked >= extent {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
-                    problem: format!("{name} {picked} was asked for, the file has {extent}"),
-                    next_step: format!("give one from 0 to {}", extent.saturating_sub(1)),
+                    problem: format!("{name} {picked} does not exist, the file has {extent}"),
+                    next_step: format!("give a number from 0 to {}", extent.saturating_sub(1)),
                 });
             }
             region = region.with_range(i, picked, 1);
@@ -118,25 +118,25 @@ impl ConvertJob {
     }
 }
 
-/// The regions of an image in the order they are written: runs along the innermost axis outside a plane, the axes above it
-/// one by one.
+/// Iterates over the regions of an image in the order in which they are written: several planes along the innermost
+/// non-plane axis at a time, the outer axes one by one.
 struct Slabs {
     whole: Region,
-    /// Axes of more than one plane, outermost first.
+    /// Axes outside a plane, outermost first.
     leading: Vec<usize>,
-    /// Most planes in one region.
-    run: usize,
+    /// Maximum number of planes in one region.
+    planes_per_slab: usize,
     at: Vec<usize>,
     done: bool,
 }
 
 impl Slabs {
-    fn new(whole: &Region, kept: &[usize], meta: &ImageMeta) -> Self {
+    fn new(whole: &Region, retained: &[usize], meta: &ImageMeta) -> Self {
         let of_plane = |i: &usize| matches!(meta.axes_full.as_slice()[*i], Axis::Y | Axis::X | Axis::S);
-        let leading: Vec<usize> = kept.iter().copied().filter(|i| !of_plane(i)).collect();
+        let leading: Vec<usize> = retained.iter().copied().filter(|i| !of_plane(i)).collect();
         let plane_len: usize = (0..meta.axes_full.len()).filter(of_plane).map(|i| whole.size[i]).product();
-        let run = (SLAB_BYTES / plane_len.saturating_mul(meta.dtype.size_bytes()).max(1)).max(1);
-        Self { whole: whole.clone(), at: vec![0; leading.len()], leading, run, done: false }
+        let planes_per_slab = (SLAB_BYTES / plane_len.saturating_mul(meta.dtype.size_bytes()).max(1)).max(1);
+        Self { whole: whole.clone(), at: vec![0; leading.len()], leading, planes_per_slab, done: false }
     }
 
     fn planes(&self) -> u64 {
@@ -155,10 +155,10 @@ impl Iterator for Slabs {
         let mut planes = 1;
         for (n, (i, at)) in self.leading.iter().zip(&self.at).enumerate() {
             let innermost = n + 1 == self.leading.len();
-            planes = if innermost { self.run.min(self.whole.size[*i] - at) } else { 1 };
+            planes = if innermost { self.planes_per_slab.min(self.whole.size[*i] - at) } else { 1 };
             region = region.with_range(*i, self.whole.start[*i] + at, planes);
         }
-        // The next place, as an odometer turns.
+        // Advance to the next position, the innermost axis first.
         self.done = true;
         let mut step = planes;
         for (i, at) in self.leading.iter().zip(&mut self.at).rev() {

@@ -1,7 +1,7 @@
-//! What this machine can compute on, and the choice for a model.
+//! The compute devices of this machine, and the choice among them for a model.
 
 use crate::predict::PredictJob;
-use crate::verify::{Verdict, verify, wrong_result};
+use crate::verify::{Verification, verify, wrong_result};
 use crate::{Context, Event, JobError, JobErrorKind, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
@@ -17,79 +17,80 @@ pub struct Devices {
     all: Vec<Device>,
 }
 
-/// The device a job runs on, and why.
+/// The device that a job runs on, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Chosen {
+pub struct DeviceChoice {
     /// The device.
     pub id: DeviceId,
-    /// What its maker calls it.
+    /// The device's name.
     pub name: String,
-    /// Why it was taken, for people.
+    /// Why it was chosen, as text for the user.
     pub why: String,
-    /// What was measured.
+    /// Measurements that the choice is based on.
     pub measurements: Vec<Measurement>,
 }
 
-/// A chosen device with its engine.
+/// A device with its engine, selected for a job.
 #[derive(Clone)]
-pub struct ChosenEngine {
-    /// The choice.
-    pub chosen: Chosen,
+pub struct SelectedEngine {
+    /// The device, and why it was chosen.
+    pub choice: DeviceChoice,
     engine: Arc<dyn Engine>,
 }
 
-impl std::fmt::Debug for ChosenEngine {
+impl std::fmt::Debug for SelectedEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ChosenEngine").field("chosen", &self.chosen).finish_non_exhaustive()
+        f.debug_struct("SelectedEngine").field("choice", &self.choice).finish_non_exhaustive()
     }
 }
 
-impl ChosenEngine {
+impl SelectedEngine {
     fn new(engine: Box<dyn Engine>, why: String, measurements: Vec<Measurement>) -> Self {
         let device = engine.device();
-        let chosen = Chosen { id: device.id, name: device.name.clone(), why, measurements };
-        Self { chosen, engine: Arc::from(engine) }
+        let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
+        Self { choice, engine: Arc::from(engine) }
     }
 
-    /// Its engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &dyn Engine {
         self.engine.as_ref()
     }
 
-    /// Whether another device can take over when this one fails.
-    pub(crate) fn can_step_down(&self) -> bool {
-        self.chosen.id != DeviceId::Cpu
+    /// Returns whether the CPU can take over if this device fails.
+    pub(crate) fn has_fallback(&self) -> bool {
+        self.choice.id != DeviceId::Cpu
     }
 
-    /// Tells the device and why.
-    pub(crate) fn tell(&self, context: &Context) {
-        let Chosen { id, name, why, .. } = &self.chosen;
-        context.tell(&Event::Device { id: *id, name: name.clone(), why: why.clone() });
+    /// Emits [`Event::Device`].
+    pub(crate) fn report(&self, context: &Context) {
+        let DeviceChoice { id, name, why, .. } = &self.choice;
+        context.emit(&Event::Device { id: *id, name: name.clone(), why: why.clone() });
     }
 }
 
-/// Voxels along each axis of the tile that devices are compared on.
+/// Voxels along each axis of the tile that is used to compare the speed of devices.
 const PROBE_EDGE: usize = 48;
 
 impl Devices {
-    /// The processor alone.
+    /// Returns the CPU alone.
     pub fn cpu_only() -> Self {
         Self { all: vec![CpuEngine::new().device().clone()] }
     }
 
-    /// The processor and the GPUs that probes found.
+    /// Returns the CPU and the given GPUs.
     pub fn with_gpus(gpus: Vec<Device>) -> Self {
         let mut all = gpus;
         all.extend(Self::cpu_only().all);
         Self { all }
     }
 
-    /// The processor and the GPUs, looked for by `program probe-device KIND` in child processes.
+    /// Returns the CPU and the GPUs of this machine, which are probed in child processes by `program probe-device
+    /// KIND`.
     pub fn discover(program: &std::path::Path) -> Self {
         Self::with_gpus(cytoscope_engine_burn::probe::discover(program, &["probe-device"]))
     }
 
-    /// Every device, usable or not.
+    /// Returns every device, usable or not.
     pub fn list(&self) -> &[Device] {
         &self.all
     }
@@ -101,10 +102,10 @@ impl Devices {
         }
     }
 
-    /// The engine for a request without a model at hand.
+    /// Opens the engine of a device.
     ///
     /// # Errors
-    /// [`EngineError::Unavailable`] with the device's reason if it is not there or cannot be used.
+    /// [`EngineError::Unavailable`] with the reason if the device does not exist or cannot be used.
     pub fn engine(&self, id: DeviceId) -> Result<Box<dyn Engine>, EngineError> {
         match self.all.iter().find(|d| d.id == id) {
             Some(device) if device.usable => Self::open(device),
@@ -117,35 +118,36 @@ impl Devices {
                     .collect();
                 Err(EngineError::Unavailable {
                     device: id,
-                    reason: format!("there is no such device; there are {}", reasons.join(", ")),
+                    reason: format!("there is no such device; available are {}", reasons.join(", ")),
                 })
             }
         }
     }
 
-    /// The device for a model: the one asked for, or the fastest by a short measured run.
+    /// Selects the device for a model: the requested one, or the fastest in a short measurement.
     ///
     /// # Errors
-    /// [`JobError::Engine`] if the device asked for cannot be used, or no device runs the model.
+    /// [`JobError::Engine`] if the requested device cannot be used, or no device can run the model.
     pub fn for_model(
         &self,
         context: &Context,
         model: &Model,
         request: DeviceRequest,
         job: &PredictJob,
-    ) -> Result<ChosenEngine, JobError> {
+    ) -> Result<SelectedEngine, JobError> {
         if let DeviceRequest::Device(id) = request {
             let engine = self.engine(id)?;
             let precision = model.precision_on(id, job.precision);
             return match verify(context, model, engine.as_ref(), precision, job.threads) {
-                Ok(Verdict::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
+                Ok(Verification::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
                 Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
-                // Where the network does not run at all, running the stack says so, and another device may take over.
+                // If the network does not run at all, predicting the stack reports that, and another device may take
+                // over.
                 Err(error) => {
-                    context.note(unchecked(id, &error));
-                    Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new()))
+                    context.note(unverified_note(id, &error));
+                    Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new()))
                 }
-                Ok(Verdict::Agrees) => Ok(ChosenEngine::new(engine, "asked for".to_owned(), Vec::new())),
+                Ok(Verification::Agrees) => Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new())),
             };
         }
         let mut engines = Vec::new();
@@ -197,50 +199,50 @@ impl Devices {
             let engine = engines.swap_remove(place);
             let reason = match verify(context, model, engine.as_ref(), precision(choice.device), job.threads) {
                 Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(JobError::Cancelled),
-                Ok(Verdict::Differs { how }) if engines.is_empty() => {
+                Ok(Verification::Differs { how }) if engines.is_empty() => {
                     return Err(wrong_result(model, engine.as_ref(), &how));
                 }
-                Ok(Verdict::Differs { how }) => format!("it does not compute this network correctly: {how}"),
+                Ok(Verification::Differs { how }) => format!("it does not compute this network correctly: {how}"),
                 Err(error) if !engines.is_empty() => error.to_string(),
                 Err(error) => {
-                    context.note(unchecked(choice.device, &error));
-                    return Ok(ChosenEngine::new(engine, choice.why, choice.measurements));
+                    context.note(unverified_note(choice.device, &error));
+                    return Ok(SelectedEngine::new(engine, choice.why, choice.measurements));
                 }
-                Ok(Verdict::Agrees) => return Ok(ChosenEngine::new(engine, choice.why, choice.measurements)),
+                Ok(Verification::Agrees) => return Ok(SelectedEngine::new(engine, choice.why, choice.measurements)),
             };
             context.note(format!("{} is not used: {reason}", choice.device));
             unusable.push(Device { usable: false, reason, ..engine.device().clone() });
         }
     }
 
-    /// The processor, after another device failed.
-    pub(crate) fn step_down(
+    /// Selects the CPU after another device failed.
+    pub(crate) fn fall_back_to_cpu(
         &self,
         context: &Context,
         model: &Model,
         job: &PredictJob,
-        failed: &ChosenEngine,
+        failed: &SelectedEngine,
         error: &EngineError,
-    ) -> Result<ChosenEngine, JobError> {
+    ) -> Result<SelectedEngine, JobError> {
         let engine = self.engine(DeviceId::Cpu)?;
         let precision = model.precision_on(DeviceId::Cpu, job.precision);
-        if let Ok(Verdict::Differs { how }) = verify(context, model, engine.as_ref(), precision, job.threads) {
+        if let Ok(Verification::Differs { how }) = verify(context, model, engine.as_ref(), precision, job.threads) {
             return Err(wrong_result(model, engine.as_ref(), &how));
         }
-        Ok(ChosenEngine::new(
+        Ok(SelectedEngine::new(
             engine,
-            format!("{} failed: {error}", failed.chosen.id),
-            failed.chosen.measurements.clone(),
+            format!("{} failed: {error}", failed.choice.id),
+            failed.choice.measurements.clone(),
         ))
     }
 }
 
-/// A note of a network that could not be run on the small input of the check.
-fn unchecked(device: DeviceId, error: &JobError) -> String {
-    format!("this network could not be checked on {device} ({error})")
+/// Returns the note about a network that could not be run on the small input of the check.
+fn unverified_note(device: DeviceId, error: &JobError) -> String {
+    format!("the network could not be checked on {device} ({error})")
 }
 
-/// What the child process of a probe prints: one JSON array of devices.
+/// Returns what the child process of a probe prints: a JSON array of devices.
 pub fn probe_child(kind: &str) -> String {
     cytoscope_engine_burn::probe::child_main(kind)
 }

@@ -1,4 +1,4 @@
-//! Why a job ended without its result.
+//! The error of a job, and its kind, which determines the exit code of the command line.
 
 use cytoscope_engine::EngineError;
 use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
@@ -12,26 +12,26 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What kind of end it was; each has its exit code on the command line.
+/// The kind of a [`JobError`]; each has its own exit code on the command line, given in parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobErrorKind {
-    /// The job was asked for wrongly (2).
+    /// The job's options are invalid (2).
     WrongUse,
-    /// Something that the program did not write lies where a result goes; it may be replaced if the user says so (2).
+    /// A file that the program did not write exists at the path of a result; the user may allow overwriting it (2).
     WouldOverwrite,
-    /// A file is at fault (3).
+    /// An input file is missing, malformed or unsupported (3).
     BadInput,
-    /// Memory or disk ran out (4).
+    /// Memory or disk space ran out (4).
     OutOfResources,
-    /// Cancelled (5).
+    /// The job was cancelled (5).
     Cancelled,
-    /// Anything else (1).
+    /// Any other error (1).
     Other,
 }
 
 impl JobErrorKind {
-    /// The exit code of the command line.
+    /// Returns the exit code of the command line.
     pub fn exit_code(self) -> i32 {
         match self {
             Self::Other => 1,
@@ -43,100 +43,100 @@ impl JobErrorKind {
     }
 }
 
-/// A sentence that names a file or model once, whether or not it did before.
-pub fn naming(name: &str, sentence: &str) -> String {
+/// Prefixes a message with the name of a file or model, unless the message contains it already.
+pub fn with_name(name: &str, sentence: &str) -> String {
     if sentence.contains(name) { sentence.to_owned() } else { format!("{name}: {sentence}") }
 }
 
-/// Bytes in MiB, rounded up.
+/// Converts bytes to MiB, rounded up.
 fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 
-/// A job that failed.
+/// The error of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// A file that cannot be read or written.
+    /// An image file that cannot be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A model that cannot be used.
-    #[error("{}", naming(.path, &model_sentence(.error.as_ref())))]
+    /// A model that cannot be loaded or run.
+    #[error("{}", with_name(.path, &model_error_message(.error.as_ref())))]
     Model {
-        /// The model.
+        /// Path or name of the model.
         path: String,
-        /// What is wrong with it.
+        /// The cause.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A model and a stack that do not go together.
+    /// An input that does not match the model, another input or the options.
     #[error("{path}: {problem}; {next_step}")]
     Mismatch {
-        /// The stack.
+        /// The input file.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         problem: String,
-        /// What would.
+        /// Advice on how to fix it.
         next_step: String,
     },
-    /// An engine that gave up.
+    /// An error of the engine that runs the network.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Objects that could not be made.
+    /// An error of segmentation or measurement.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
-    /// Arrays that do not fit.
+    /// An error of array shapes or axes.
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// The job needs more memory than its budget.
-    #[error("this needs about {} MiB of memory, the budget is {} MiB; {next_step}", mib(*.needed_bytes), .budget_bytes >> 20)]
+    #[error("the job needs about {} MiB of memory, but the budget is {} MiB; {next_step}", mib(*.needed_bytes), .budget_bytes >> 20)]
     Budget {
-        /// Bytes needed at least.
+        /// Minimum number of bytes that the job needs.
         needed_bytes: u64,
-        /// Bytes allowed.
+        /// The memory budget in bytes.
         budget_bytes: u64,
-        /// What would help.
+        /// Advice on how to fix it.
         next_step: String,
     },
-    /// Trouble with a temporary or small file.
+    /// An I/O error of a temporary or small file.
     #[error("{path}: {error}; {}", io_advice(.error))]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// An output that may not be written where it was asked for, or could not be.
+    /// An output that cannot be written, or may not be written to the requested path.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// Asked for wrongly.
+    /// Invalid options, with a message that explains them.
     #[error("{0}")]
     WrongUse(String),
     /// Cancelled by the user.
-    #[error("cancelled; nothing half-written was left")]
+    #[error("cancelled; no partly written files were left")]
     Cancelled,
-    /// A panic inside the job.
-    #[error("the job failed inside ({0}); please report it")]
+    /// A panic inside the job, with its message.
+    #[error("internal error ({0}); please report it")]
     Panicked(String),
 }
 
 impl JobError {
-    /// A model at fault.
+    /// Returns an error of the model `path`.
     pub fn model(path: impl Into<String>, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Model { path: path.into(), error: error.into() }
     }
 
-    /// A file that was to be read and is not there, or cannot be.
+    /// Returns the error for a file that is missing or cannot be read.
     pub(crate) fn unreadable(path: &Path, error: std::io::Error) -> Self {
         if error.kind() != std::io::ErrorKind::NotFound {
             return Self::Io { path: path.to_owned(), error };
         }
         Self::Mismatch {
             path: path.to_owned(),
-            problem: "there is no such file or folder".to_owned(),
+            problem: "no such file or folder".to_owned(),
             next_step: "check the path".to_owned(),
         }
     }
 
-    /// What kind of end it was.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> JobErrorKind {
         match self {
             Self::Format(e) => match e.kind() {
@@ -175,7 +175,7 @@ impl JobError {
             Self::Io { error, .. } if error.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { .. }) => JobErrorKind::Other,
-            Self::Storage(StorageError::Exists { .. } | StorageError::NotOurs { can_force: true, .. }) => {
+            Self::Storage(StorageError::Exists { .. } | StorageError::NotReplaceable { can_force: true, .. }) => {
                 JobErrorKind::WouldOverwrite
             }
             Self::Storage(_) | Self::WrongUse(_) => JobErrorKind::WrongUse,
@@ -185,7 +185,7 @@ impl JobError {
     }
 }
 
-/// What the system said, where that is what is wrong with a model.
+/// Returns the I/O error that caused a model error, if one did.
 fn model_io<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
     match (error.downcast_ref(), error.downcast_ref()) {
         (
@@ -200,15 +200,15 @@ fn model_io<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std:
     }
 }
 
-/// What is wrong with a model, and what a person can do where the system failed.
-pub fn model_sentence(error: &(dyn std::error::Error + 'static)) -> String {
+/// Formats a model error; if an I/O error caused it, advice is appended.
+pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> String {
     match model_io(error) {
         Some(io) => format!("{error}; {}", io_advice(io)),
         None => error.to_string(),
     }
 }
 
-/// The kind of what is wrong with a model: a fault of the model, or of the system that reads or writes it.
+/// Returns the kind of a model error: a malformed model, or an I/O error while reading or writing it.
 fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
     if let Some(EngineError::OutOfMemory { .. }) = error.downcast_ref() {
         return JobErrorKind::OutOfResources;

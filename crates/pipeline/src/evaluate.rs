@@ -1,4 +1,4 @@
-//! Predictions against truth, file by file and together.
+//! Evaluation of predictions against ground truth, per file and overall.
 
 use crate::predict::expand_inputs;
 use crate::stack::{Extents, Stack};
@@ -12,73 +12,73 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Scores predictions: label images by matching objects, others by intensity.
+/// Scores predictions against ground truth: label images by matching objects, other images by intensity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateJob {
-    /// A file or a folder.
+    /// Predictions: a file or a folder.
     pub prediction: PathBuf,
-    /// A file or a folder of matching names.
+    /// Ground truth: a file, or a folder of files with matching names.
     pub truth: PathBuf,
-    /// True objects of fewer voxels count neither as found nor as missed, and predicted objects that mostly lie on them neither as
-    /// right nor as wrong; see [`Overlaps::ignoring_below`].
+    /// True objects with fewer voxels than this, and predicted objects that mostly overlap them, are ignored; see
+    /// [`Overlaps::ignoring_below`].
     #[serde(default)]
     pub ignore_below_voxels: u64,
 }
 
-/// One pair's scores.
+/// Scores of one pair of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
     /// The prediction.
     pub prediction: PathBuf,
-    /// The truth.
+    /// The ground truth.
     pub truth: PathBuf,
-    /// Object scores at each threshold; empty for intensities.
+    /// Object scores at each IoU threshold; empty for intensity images.
     #[serde(deserialize_with = "wire::matchings")]
     pub instances: Vec<Matching>,
-    /// Intensity scores; absent for objects.
+    /// Intensity scores; absent for label images.
     #[serde(deserialize_with = "wire::regression")]
     pub regression: Option<Regression>,
-    /// What kinds of errors there are, by object size; absent for intensities.
+    /// Counts of the kinds of errors, by object size; absent for intensity images.
     #[serde(default)]
     pub errors: Option<ErrorSummary>,
-    /// What does not count for its size; absent for intensities.
+    /// Objects ignored because of their size; absent for intensity images.
     #[serde(default)]
     pub ignored: Option<Ignored>,
 }
 
-/// Objects that do not count because the true ones are too small.
+/// Counts of objects that are ignored because the true objects are too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ignored {
-    /// True objects of fewer voxels.
+    /// True objects with fewer voxels than this are ignored.
     pub below_voxels: u64,
-    /// True objects ignored.
+    /// Number of ignored true objects.
     pub true_objects: u64,
-    /// Predicted objects ignored, more than half of each lying on ignored true ones.
+    /// Number of ignored predicted objects: more than half of each overlaps ignored true objects.
     pub predictions: u64,
 }
 
-/// All scores.
+/// Result of an [`EvaluateJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateReport {
-    /// Each pair.
+    /// Scores of each pair.
     pub pairs: Vec<PairReport>,
-    /// Object scores of all pairs together.
+    /// Object scores pooled over all pairs.
     #[serde(deserialize_with = "wire::matchings")]
     pub instances: Vec<Matching>,
     /// Mean intensity scores over pairs.
     #[serde(deserialize_with = "wire::regression")]
     pub regression: Option<Regression>,
-    /// Files without a partner.
+    /// Files without a matching file.
     pub unpaired: Vec<PathBuf>,
-    /// Errors of all pairs together; absent for intensities.
+    /// Error counts of all pairs together; absent for intensity images.
     #[serde(default)]
     pub errors: Option<ErrorSummary>,
-    /// What does not count in any pair; absent for intensities.
+    /// Ignored objects of all pairs together; absent for intensity images.
     #[serde(default)]
     pub ignored: Option<Ignored>,
 }
 
-/// Endings that tell what a file of a pair is, not which pair it belongs to.
+/// Name endings that denote the role of a file in its pair; they are removed to find matching files.
 const ROLES: [&str; 17] = [
     "raw",
     "probability",
@@ -99,7 +99,7 @@ const ROLES: [&str; 17] = [
     "objects",
 ];
 
-/// The part of a name that pairs have in common.
+/// Returns the part of a file name that both files of a pair have in common.
 pub(crate) fn pair_key(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
     let mut key = name.split(".ome.").next().unwrap_or(&name).to_owned();
@@ -115,13 +115,13 @@ pub(crate) fn pair_key(path: &Path) -> String {
     key
 }
 
-/// What a file holds by its name, where that tells.
+/// Returns whether a file name suggests a label image.
 pub(crate) fn looks_like_labels(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
     ["label", "mask", "seg", "gt"].iter().any(|r| name.contains(r))
 }
 
-/// Files by key; of several with one key the label image is kept.
+/// Returns the files by pair key; of several with the same key, the label image is kept.
 fn by_key(path: &Path) -> Result<BTreeMap<String, PathBuf>, JobError> {
     let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
     for file in expand_inputs(&[path.to_owned()])? {
@@ -138,7 +138,7 @@ impl EvaluateJob {
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError`] if nothing pairs up, a file cannot be read, or the shapes of a pair differ.
+    /// [`JobError`] if no files match, a file cannot be read, or the shapes of a pair differ.
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let mut unpaired = Vec::new();
         let pairs: Vec<(PathBuf, PathBuf)> = if self.prediction.is_file() && self.truth.is_file() {
@@ -158,8 +158,8 @@ impl EvaluateJob {
         if pairs.is_empty() {
             return Err(JobError::Mismatch {
                 path: self.prediction.clone(),
-                problem: format!("no file pairs up with one in {}", self.truth.display()),
-                next_step: "name them alike, such as cell1_labels.tif in both folders".to_owned(),
+                problem: format!("no file name matches one in {}", self.truth.display()),
+                next_step: "give matching files the same name, such as cell1_labels.tif in both folders".to_owned(),
             });
         }
         let mut meter = context.meter("evaluate", pairs.len() as u64, "files");
@@ -191,14 +191,14 @@ impl EvaluateJob {
             ..a
         });
         if ignored.is_none() && self.ignore_below_voxels > 0 {
-            context.note("No file holds labels: there are no small objects to ignore.");
+            context.note("No file contains labels: there are no small objects to ignore.");
         }
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
         Ok(EvaluateReport { pairs: reports, instances, regression, unpaired, errors, ignored })
     }
 }
 
-/// Scores of a pair, and the errors of label images for pooling.
+/// Scores a pair; also returns the errors of label images for pooling.
 fn score(
     context: &Context,
     prediction: &Path,
@@ -212,14 +212,14 @@ fn score(
         return Err(JobError::Mismatch {
             path: prediction.to_owned(),
             problem: format!(
-                "shape {:?} at {} times does not fit {} ({:?} at {})",
+                "its shape {:?} with {} time points differs from {} ({:?} with {})",
                 ea.zyx,
                 ea.times,
                 truth.display(),
                 eb.zyx,
                 eb.times
             ),
-            next_step: "compare images of one shape".to_owned(),
+            next_step: "compare images of the same shape".to_owned(),
         });
     }
     let labels = !a.meta().dtype.is_float() && (!b.meta().dtype.is_float() || looks_like_labels(truth));
@@ -236,7 +236,7 @@ fn score(
         let mut overlaps = Overlaps::new();
         for time in 0..ea.times {
             each_slab(context, &a, &b, time, &mut |p, t| {
-                // Objects of different times are different objects.
+                // Objects of different time points are different objects.
                 Ok(overlaps.add(&integers(&t, time), &integers(&p, time))?)
             })?;
         }
@@ -267,7 +267,7 @@ fn score(
     Ok((report, errors))
 }
 
-/// Voxel size Z, Y, X in µm as a file states it; `None` if it leaves out or misstates any that matters.
+/// Returns the voxel size Z, Y, X in µm of a file; `None` if a relevant one is missing or invalid.
 fn voxel_um(meta: &ImageMeta) -> Option<[f64; 3]> {
     let stated = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
@@ -275,7 +275,7 @@ fn voxel_um(meta: &ImageMeta) -> Option<[f64; 3]> {
     Some([z?, stated(size.y)?, stated(size.x)?])
 }
 
-/// Bits left of a label for the time point it was seen at.
+/// Bit position at which the time point is added to a label.
 const TIME_SHIFT: u32 = 22;
 
 fn integers(samples: &Samples, time: usize) -> Vec<u32> {
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_one_pair_have_one_key() {
+    fn files_of_a_pair_have_the_same_key() {
         for name in [
             "emb1_t2_raw.tif",
             "emb1_t2_labels.tif",

@@ -1,4 +1,4 @@
-//! What every long job shares: progress, cancelling, and where its time goes.
+//! What all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
 use cytoscope_engine::DeviceId;
@@ -12,161 +12,164 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
-/// Most threads that a job may ask for: more only cost time to start.
+/// Maximum number of threads of a job.
 pub const MAX_THREADS: usize = 1024;
 
-/// Refuses a number of threads that no machine has.
+/// Checks that a number of threads is within [`MAX_THREADS`].
 ///
 /// # Errors
-/// [`JobError::WrongUse`].
+/// [`JobError::WrongUse`] if it is larger.
 pub fn check_threads(threads: usize) -> Result<(), JobError> {
     if threads <= MAX_THREADS {
         return Ok(());
     }
-    Err(JobError::WrongUse(format!("{threads} threads: expected 0 (all cores) to {MAX_THREADS}")))
+    Err(JobError::WrongUse(format!("invalid number of threads {threads}: expected 0 (all cores) to {MAX_THREADS}")))
 }
 
-/// Asks a job to stop; it answers within a tile. Clones share one request.
+/// Requests a job to stop, which it does within one tile. Clones share the request.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken {
-    asked: Arc<AtomicU8>,
+    flags: Arc<AtomicU8>,
     deadline: Option<Instant>,
 }
 
-/// Bit of a token: stop.
+/// Bit of [`CancelToken::flags`]: cancel.
 const CANCELLED: u8 = 1;
-/// Bit of a token: end well, and soon.
+/// Bit of [`CancelToken::flags`]: finish early and write the best result.
 const FINISHING: u8 = 2;
 
 impl CancelToken {
-    /// Asks to stop.
+    /// Requests cancellation.
     pub fn cancel(&self) {
-        self.asked.fetch_or(CANCELLED, Ordering::Relaxed);
+        self.flags.fetch_or(CANCELLED, Ordering::Relaxed);
     }
 
-    /// A token that shares this one's request and counts as asked to stop from a deadline on; the earlier one, if this has one.
+    /// Returns a token that shares this one's request and is also cancelled after `deadline`, or after this token's own
+    /// deadline if that is earlier.
     pub fn until(&self, deadline: Instant) -> Self {
         let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
-        Self { asked: Arc::clone(&self.asked), deadline: Some(deadline) }
+        Self { flags: Arc::clone(&self.flags), deadline: Some(deadline) }
     }
 
-    /// Whether it was asked to stop, or its deadline has passed.
+    /// Returns whether cancellation was requested or the deadline has passed.
     pub fn is_cancelled(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) & CANCELLED != 0 || self.deadline.is_some_and(|at| Instant::now() >= at)
+        self.flags.load(Ordering::Relaxed) & CANCELLED != 0 || self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Asks a job that could go on for long, such as a training, to end now with the best it has. Others are not touched by it.
+    /// Requests a training run to end now with its best network. Other jobs ignore it.
     pub fn finish(&self) {
-        self.asked.fetch_or(FINISHING, Ordering::Relaxed);
+        self.flags.fetch_or(FINISHING, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to end with the best it has.
+    /// Returns whether an early finish was requested.
     pub fn is_finishing(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) & FINISHING != 0
+        self.flags.load(Ordering::Relaxed) & FINISHING != 0
     }
 }
 
-/// What a job tells while it runs.
+/// What a job reports while it runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// An input is begun.
+    /// Work on an input has started.
     Started {
-        /// The input.
+        /// Path of the input.
         input: PathBuf,
-        /// Its place among all inputs, from 0.
+        /// Index of the input, from 0.
         index: usize,
-        /// Inputs in all.
+        /// Number of inputs.
         count: usize,
     },
-    /// How far a stage is.
+    /// Progress of a stage.
     Progress {
-        /// The stage.
+        /// Name of the stage.
         stage: Cow<'static, str>,
-        /// Units done.
+        /// Number of units done.
         done: u64,
-        /// Units in all.
+        /// Total number of units.
         total: u64,
-        /// What is counted.
+        /// What the units are, such as `voxels`.
         unit: Cow<'static, str>,
-        /// Units a second so far.
+        /// Units per second so far.
         rate: f64,
-        /// Seconds left at that rate.
+        /// Remaining seconds at that rate.
         eta_secs: f64,
     },
-    /// The device the job computes on; told again when another one takes over.
+    /// The device that the job runs on; reported again if the job moves to another device.
     Device {
         /// The device.
         id: DeviceId,
-        /// What its maker calls it.
+        /// The device's name.
         name: String,
-        /// Why it was taken, for people.
+        /// Why it was chosen.
         why: String,
     },
-    /// Something worth knowing.
+    /// A note to the user.
     Note {
-        /// A sentence.
+        /// The text, a sentence.
         message: String,
     },
-    /// Some steps of a training were taken.
-    Learned {
-        /// Steps done.
+    /// Training steps were completed.
+    #[serde(rename = "learned")]
+    TrainingSteps {
+        /// Number of completed steps.
         step: u64,
-        /// Steps planned.
+        /// Planned number of steps.
         steps: u64,
-        /// Mean loss of these steps.
+        /// Mean loss since the previous event.
         loss: f64,
         /// Learning rate.
         rate: f64,
-        /// Seconds a step took.
+        /// Mean seconds per step.
         step_secs: f64,
-        /// Seconds of that spent waiting for data.
+        /// Seconds of that spent waiting for training data.
         stalled_secs: f64,
     },
-    /// A network being taught was tried on data it does not learn from.
+    /// The network in training was scored on the validation set.
     Validated {
-        /// Steps done.
+        /// Number of completed steps.
         step: u64,
-        /// The score that decides, larger is better.
+        /// The validation score that selects the best checkpoint; larger is better.
         score: f64,
-        /// Scores by name.
+        /// All scores by name.
         scores: BTreeMap<String, f64>,
-        /// Whether it was the best so far.
+        /// Whether it is the best score so far.
         best: bool,
     },
-    /// A picture of what a network being taught makes of data it does not learn from: an image with what is true and what was found.
-    Pictured {
-        /// Steps done.
+    /// A preview of the network in training on a validation image, with ground truth and prediction.
+    #[serde(rename = "pictured")]
+    ValidationPreview {
+        /// Number of completed steps.
         step: u64,
-        /// The PNG; a newer one takes its place, and it goes when the training ends.
+        /// Path of the PNG. Later previews overwrite it, and it is deleted when training ends.
         path: PathBuf,
-        /// What it shows, in words.
+        /// Caption of the preview.
         caption: String,
     },
-    /// An input is done.
+    /// Work on an input is finished.
     Finished {
-        /// The input.
+        /// Path of the input.
         input: PathBuf,
         /// Files written.
         outputs: Vec<PathBuf>,
     },
-    /// An input failed; a batch goes on.
+    /// An input failed; the remaining inputs are still processed.
     Failed {
-        /// The input.
+        /// Path of the input.
         input: PathBuf,
-        /// Why.
+        /// The error message.
         reason: String,
     },
 }
 
-/// What a job runs with.
+/// The environment that a job runs in: cancellation, events and time measurement.
 #[derive(Clone)]
 pub struct Context {
-    /// Stops it.
+    /// Cancels the job.
     pub cancel: CancelToken,
-    /// Hears its events; called from the job's thread.
+    /// Receives the job's events; called from the job's thread.
     pub sink: Arc<dyn Fn(&Event) + Send + Sync>,
-    /// Keeps its spans.
+    /// Records the job's spans.
     pub recorder: Recorder,
 }
 
@@ -177,81 +180,83 @@ impl Default for Context {
 }
 
 impl Context {
-    /// Tells an event.
-    pub fn tell(&self, event: &Event) {
+    /// Sends an event to the sink.
+    pub fn emit(&self, event: &Event) {
         (self.sink)(event);
     }
 
-    /// Tells a sentence.
+    /// Sends an [`Event::Note`].
     pub fn note(&self, message: impl Into<String>) {
-        self.tell(&Event::Note { message: message.into() });
+        self.emit(&Event::Note { message: message.into() });
     }
 
+    /// Checks whether the job was cancelled.
+    ///
     /// # Errors
-    /// [`JobError::Cancelled`] once the job was asked to stop.
+    /// [`JobError::Cancelled`] if it was.
     pub fn check(&self) -> Result<(), JobError> {
         if self.cancel.is_cancelled() { Err(JobError::Cancelled) } else { Ok(()) }
     }
 
-    /// Stops compiling a model once the job was asked to stop.
+    /// Returns an interrupt that stops compiling a model once the job is cancelled.
     pub fn interrupt(&self) -> Interrupt {
         let cancel = self.cancel.clone();
         Interrupt::new(move || cancel.is_cancelled())
     }
 
-    /// A meter for a stage of `total` units.
+    /// Returns a progress meter for a stage of `total` units.
     pub fn meter(&self, stage: &'static str, total: u64, unit: &'static str) -> Meter<'_> {
         let meter = Meter { context: self, stage, total, unit, done: 0, earlier: 0, start: Instant::now() };
-        meter.tell();
+        meter.report();
         meter
     }
 }
 
-/// Counts a stage's units and tells its rate and ETA.
+/// Counts the units of a stage and reports progress, rate and remaining time.
 pub struct Meter<'a> {
     context: &'a Context,
     stage: &'static str,
     total: u64,
     unit: &'static str,
     done: u64,
-    /// Units that no time of this run went into.
+    /// Units done by an earlier run, which do not count for the rate.
     earlier: u64,
     start: Instant,
 }
 
 impl Meter<'_> {
-    /// Counts units and tells; also the place where cancelling is answered.
+    /// Adds completed units, reports progress, and checks for cancellation.
     ///
     /// # Errors
-    /// [`JobError::Cancelled`] once the job was asked to stop.
+    /// [`JobError::Cancelled`] if the job was cancelled.
     pub fn add(&mut self, units: u64) -> Result<(), JobError> {
         self.done = (self.done + units).min(self.total);
-        self.tell();
+        self.report();
         self.context.check()
     }
 
-    /// Units that an earlier run did.
-    pub fn done_before(&mut self, units: u64) {
+    /// Sets the number of units that an earlier run completed.
+    pub fn skip_completed(&mut self, units: u64) {
         self.done = units.min(self.total);
         self.earlier = self.done;
-        self.tell();
+        self.report();
     }
 
-    /// As [`Meter::add`], where the total changes on the way and units are done anew.
+    /// Sets the completed and total units, for stages whose total changes or whose units are repeated.
     ///
     /// # Errors
-    /// [`JobError::Cancelled`] once the job was asked to stop.
-    pub fn reach(&mut self, done: u64, total: u64) -> Result<(), JobError> {
+    /// [`JobError::Cancelled`] if the job was cancelled.
+    pub fn set_progress(&mut self, done: u64, total: u64) -> Result<(), JobError> {
         self.total = total;
         self.done = done.min(total);
-        self.tell();
+        self.report();
         self.context.check()
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let rate = self.done.saturating_sub(self.earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
         let left = (self.total - self.done) as f64;
-        self.context.tell(&Event::Progress {
+        self.context.emit(&Event::Progress {
             stage: Cow::Borrowed(self.stage),
             done: self.done,
             total: self.total,
@@ -268,12 +273,12 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_deadline_cancels_its_token_alone_and_cancelling_both() {
+    fn a_deadline_affects_one_token_and_cancel_affects_all() {
         let token = CancelToken::default();
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(1000));
         let (over, waiting) = (token.until(now), token.until(later));
         assert!(over.is_cancelled() && !waiting.is_cancelled() && !token.is_cancelled());
-        assert!(waiting.until(now).is_cancelled() && over.until(later).is_cancelled(), "the earlier one counts");
+        assert!(waiting.until(now).is_cancelled() && over.until(later).is_cancelled(), "the earlier deadline counts");
         token.finish();
         assert!(waiting.is_finishing() && !waiting.is_cancelled());
         waiting.cancel();

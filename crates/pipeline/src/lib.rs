@@ -1,12 +1,13 @@
-//! Jobs: what a person asks for, from files to files.
+//! Jobs: predict, segment, measure, convert, evaluate and quantize, from input files to output files.
 //!
-//! This room owns [`PredictJob`] (stacks to labels, maps and tables), [`Model`] (a package made ready), [`devices`] (what this
-//! machine can compute on, and the choice among it), and what every long job shares: [`Context`] with progress, cancelling
-//! and spans. A job is a value that can be written down, sent, and run again; provenance records hold one.
+//! The crate owns [`PredictJob`] (stacks to labels, maps and tables), [`Model`] (a package that is ready to run),
+//! [`devices`] (the compute devices of this machine and the choice among them), and what all long jobs share:
+//! [`Context`] with progress, cancellation and spans. A job is a value that can be serialized, sent to the worker and
+//! run again; a provenance record contains one.
 //!
-//! Stacks are read, predicted and written in slabs with temporary files between, so that memory does not grow with the number of
-//! slices. It fails with [`JobError`], whose [`JobError::kind`] is the exit code of the command line; a failed or cancelled job
-//! leaves no half-written result.
+//! Stacks are read, predicted and written in slabs, with temporary files in between, so that memory use does not grow
+//! with the number of slices. Jobs fail with [`JobError`]; its [`JobError::kind`] determines the exit code of the
+//! command line. A failed or cancelled job leaves no partly written result.
 #![forbid(unsafe_code)]
 
 pub mod cards;
@@ -36,7 +37,7 @@ pub mod worker;
 
 pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
-pub use error::{JobError, JobErrorKind, model_sentence, naming};
+pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
 pub use job::{CancelToken, Context, Event, MAX_THREADS, Meter, check_threads};
 pub use measure::{MeasureJob, MeasureReport};
@@ -44,4 +45,4 @@ pub use model::{Model, Task, find_model, model_folders, user_folder};
 pub use predict::{InputFailure, InputReport, Output, PredictJob, PredictOutcome};
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;
-pub use verify::Verdict;
+pub use verify::Verification;

@@ -1,7 +1,7 @@
-//! Measurements of labels that are already there, such as labels corrected by hand.
+//! Measurement of existing labels, such as manually corrected ones.
 
 use crate::predict::files::table_text;
-use crate::predict::one::{channel_name, plausible};
+use crate::predict::one::{channel_name, check_voxel_size};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, provenance, results};
@@ -15,53 +15,54 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
-/// The table of measurements of a label image, as a prediction writes it.
+/// Writes the table of measurements of a label image, in the same form as a prediction does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasureJob {
     /// The label image.
     pub labels: PathBuf,
-    /// The stack that was labelled: its channels are measured.
+    /// The labelled stack, whose channels are measured.
     pub intensities: PathBuf,
-    /// Where the measurements go (CSV).
+    /// Table of measurements to write (CSV).
     pub table: PathBuf,
-    /// Axes of the stack where its own are wrong.
+    /// Axis order of the stack, to use instead of its own.
     #[serde(default)]
     pub axes: Option<Axes>,
-    /// Time point of the stack, from 0; that of the label image, too, where it has several.
+    /// Time point of the stack, from 0; also of the label image if it has several.
     #[serde(default)]
     pub time: usize,
-    /// Voxel size Z, Y, X in µm, where the stack's own is wrong; where it is missing, that of the label image is taken.
+    /// Voxel size Z, Y, X in µm, to use instead of the stack's own. Where the stack's is missing, the label image's is
+    /// used.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// What happens to a file at the table's path that is not as a prediction or an earlier measurement wrote it.
+    /// Whether to overwrite a file at the table's path that was not written by the program or was changed since.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
 
-/// What came of it.
+/// Result of a [`MeasureJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasureReport {
-    /// Objects measured.
+    /// Number of measured objects.
     pub objects: u64,
     /// The label image.
     pub labels: PathBuf,
     /// The table.
     pub table: PathBuf,
-    /// The table's length and hash, so that a later measurement knows it as its own.
+    /// The table's size and hash, by which a later measurement recognizes it as its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<FileRecord>,
-    /// Voxel size Z, Y, X in µm it was made with; 1 where it is not known.
+    /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
     pub voxel_um: [f64; 3],
-    /// Wall seconds.
+    /// Wall time in seconds.
     pub seconds: f64,
 }
 
 impl MeasureJob {
-    /// Runs the job. Memory stays at about a slab, however large the image.
+    /// Runs the job. Memory use is about that of one slab, regardless of the size of the image.
     ///
     /// # Errors
-    /// [`JobError`] if a file cannot be read, the shapes differ, the labels are none or were replaced meanwhile, the table cannot be
-    /// written, or on cancelling.
+    /// [`JobError`] if a file cannot be read, the shapes differ, the image contains no labels or was replaced
+    /// meanwhile, the table cannot be written, or the job is cancelled.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
         let start = Instant::now();
         results::check(&self.table, &[&self.labels, &self.intensities], self.overwrite)?;
@@ -70,7 +71,7 @@ impl MeasureJob {
         let image = cytoscope_formats::open(&self.intensities, &of_stack)?;
         let mut labels = cytoscope_formats::open(&self.labels, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
-        // A label image with the same wrong axes as its stack.
+        // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
             && let Ok(again) = cytoscope_formats::open(&self.labels, &of_stack)
         {
@@ -81,36 +82,37 @@ impl MeasureJob {
             Err(JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() })
         };
         if of_labels.zyx != extents.zyx {
-            let problem = format!("its shape is {:?}, the stack's {:?}", of_labels.zyx, extents.zyx);
+            let problem = format!("its shape is {:?}, but the stack's is {:?}", of_labels.zyx, extents.zyx);
             return mismatch(problem, "give the stack that these labels were drawn on");
         }
         if !matches!(labels.meta().dtype, DType::U8 | DType::U16 | DType::U32) || of_labels.channels > 1 {
-            let problem = format!("its {} channel(s) of {} are no labels", of_labels.channels, labels.meta().dtype);
-            return mismatch(problem, "give one channel of whole numbers of 8, 16 or 32 bits without a sign");
+            let problem =
+                format!("its {} channel(s) of type {} are not labels", of_labels.channels, labels.meta().dtype);
+            return mismatch(problem, "give an image with one channel of unsigned 8, 16 or 32-bit integers");
         }
         let time = if of_labels.times > 1 { self.time } else { 0 };
         if self.time >= extents.times || time >= of_labels.times {
             let have = if time > 0 { extents.times.min(of_labels.times) } else { extents.times };
-            let problem = format!("time point {} was asked for, there are {have}", self.time);
+            let problem = format!("time point {} does not exist, there are {have}", self.time);
             return mismatch(problem, "give another time point");
         }
         let (own, of_labels) = (image.meta().voxel_size_um, labels.meta().voxel_size_um);
-        let said = VoxelSize { z: own.z.or(of_labels.z), y: own.y.or(of_labels.y), x: own.x.or(of_labels.x) };
-        let size = self.voxel_um.map_or(said, |[z, y, x]| VoxelSize::new_um(z, y, x));
-        plausible(&self.intensities, size)?;
+        let stated = VoxelSize { z: own.z.or(of_labels.z), y: own.y.or(of_labels.y), x: own.x.or(of_labels.x) };
+        let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
+        check_voxel_size(&self.intensities, size)?;
         let voxel_um = size.zyx_or_unit();
         let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
-        let (light, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));
+        let (intensities, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));
         let [depth, ny, nx] = extents.zyx;
         let plane = (ny * nx).max(1);
         let mut measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
         let mut meter = context.meter("measure", depth as u64, "slices");
-        let step = light.slab_slices();
+        let step = intensities.slab_slices();
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);
             let numbers = numbers(labels.read(context, 0, slab.clone())?);
             let channels = (0..extents.channels)
-                .map(|c| Ok(light.read(context, c, slab.clone())?.to_f32()))
+                .map(|c| Ok(intensities.read(context, c, slab.clone())?.to_f32()))
                 .collect::<Result<Vec<_>, JobError>>()?;
             for (n, slice) in numbers.chunks(plane).enumerate() {
                 let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
@@ -122,7 +124,7 @@ impl MeasureJob {
         }
         let rows = measurer.finish();
         if version != self::version(&self.labels) {
-            return mismatch("it was replaced while it was measured".to_owned(), "measure it again");
+            return mismatch("it was changed while it was measured".to_owned(), "measure it again");
         }
         let objects = rows.len() as u64;
         let text = table_text(&[(self.time, rows)], &names, extents.times > 1);
@@ -142,7 +144,7 @@ impl MeasureJob {
     }
 }
 
-/// What tells one content of a file from the next, where the system does.
+/// Returns the size and modification time of a file, to detect changes.
 fn version(path: &Path) -> Option<(u64, SystemTime)> {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.len(), meta.modified().ok()?))

@@ -1,4 +1,4 @@
-//! A model as jobs use it: network, axes, processing, reach.
+//! A model as jobs use it: network, axes, pre- and postprocessing, receptive field.
 
 use crate::JobError;
 use crate::provenance::InputRecord;
@@ -12,71 +12,73 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What a model predicts.
+/// The kind of output that a model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// A map of foreground probability: objects are made of it.
+    /// A foreground probability map that is turned into labels.
     Segmentation,
-    /// Intensities of a stain.
+    /// The intensities of a stain.
     LabelFree,
 }
 
-/// A model ready to be compiled.
+/// A model that is ready to be compiled.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// What it is for.
+    /// Description from the package.
     pub description: String,
-    /// Where it was found.
+    /// Path of the package.
     pub path: PathBuf,
-    /// Its network; of a quantized model the one with quantize and dequantize nodes.
+    /// The network; for a quantized model, the one with QuantizeLinear and DequantizeLinear nodes.
     pub graph: Graph,
-    /// The same network in floats, where a quantized model has it too.
+    /// The float network of a quantized model, if the package contains it.
     pub float_graph: Option<Graph>,
-    /// Whether [`Model::graph`] computes on 8-bit integers.
+    /// Whether [`Model::graph`] is an int8 network.
     pub has_int8: bool,
-    /// Fingerprint of the network and the description.
+    /// Fingerprint of the network and the package description.
     pub fingerprint: String,
-    /// Sizes and times of the package's files when it was loaded.
+    /// Sizes and modification times of the package's files when it was loaded.
     pub(crate) on_disk: Vec<InputRecord>,
-    /// Channels it takes.
+    /// Number of input channels.
     pub input_channels: usize,
-    /// Channels it gives.
+    /// Number of output channels.
     pub output_channels: usize,
-    /// Which of its outputs is used.
+    /// Index of the output that is used.
     pub output_index: usize,
-    /// 3, or 2 for a network that sees single slices.
+    /// Number of spatial axes: 3, or 2 for a network that processes single slices.
     pub spatial_axes: usize,
-    /// Least tile along Z, Y, X.
+    /// Minimum tile size Z, Y, X.
     pub min_size: [usize; 3],
-    /// Tiles are multiples of this.
+    /// Tile sizes along Z, Y, X are multiples of this.
     pub step: [usize; 3],
-    /// Voxels on each side that an output voxel depends on; `None` if it looks at the whole tile.
+    /// Input voxels on each side that an output voxel depends on, along Z, Y, X; `None` if it depends on the whole
+    /// tile.
     pub reach: Option<[usize; 3]>,
-    /// Voxel size Z, Y, X in µm it was made for.
+    /// Voxel size Z, Y, X in µm that the model was made for.
     pub voxel_um: Option<[f64; 3]>,
-    /// Id of its input, by which steps can refer to it.
+    /// Id of the input tensor, by which processing steps can refer to it.
     pub input_id: String,
-    /// Diameter of the sphere with the volume of a usual object, in µm on the model's voxel size: stacks are brought to it.
-    /// `None` for models that take objects of the size they have.
+    /// Nominal object diameter in µm at the model's voxel size: stacks are rescaled so that their median object has
+    /// this diameter. `None` for models that do not rescale objects.
     pub object_diameter_um: Option<f64>,
-    /// What is done to the stack before.
+    /// Preprocessing steps.
     pub preprocessing: Vec<Processing>,
-    /// What is done to its output.
+    /// Postprocessing steps.
     pub postprocessing: Vec<Processing>,
-    /// What its output is.
+    /// Kind of output.
     pub task: Task,
-    /// How objects are made of its output.
+    /// Segmentation settings.
     pub segment: SegmentOptions,
-    /// The output channel objects are made of.
+    /// Output channel with the foreground probability.
     pub segment_channel: usize,
-    /// The output channel that tells objects apart, where they touch; the same one where there is none of its own.
+    /// Output channel that separates touching objects; the segmentation channel if there is no other.
     pub seed_channel: usize,
 }
 
-/// Where models are looked up by name: `models/` beside the program (or above it, in a source tree), then the user's folder.
+/// Returns the folders in which models are looked up by name: the one that `CYTOSCOPE_MODELS` names, `models/` beside
+/// the program (or above it, in a source tree), then the user's folder.
 pub fn model_folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     if let Some(folder) = std::env::var_os("CYTOSCOPE_MODELS") {
@@ -97,7 +99,7 @@ pub fn model_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The user's own folder for models and settings.
+/// Returns the user's folder for models and settings.
 pub fn user_folder() -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").or_else(|| std::env::var_os("USERPROFILE")).map(PathBuf::from);
     if cfg!(target_os = "macos") {
@@ -110,23 +112,24 @@ pub fn user_folder() -> Option<PathBuf> {
     data.or_else(|| home().map(|h| h.join(".local/share"))).map(|f| f.join("cytoscope"))
 }
 
-/// Most bytes of a file `NAME.alias` or `NAME.teach`, which holds the name of a model.
+/// Maximum size in bytes of a file `NAME.alias` or `NAME.teach`, which contains the name of a model.
 const MAX_ALIAS_BYTES: u64 = 4096;
 
-/// The text of a file `NAME.alias` or `NAME.teach` in a folder of models.
+/// Reads a file `NAME.alias` or `NAME.teach` of a model folder.
 pub(crate) fn read_alias(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     open_regular(path)?.take(MAX_ALIAS_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// The path of a package given by path or by name. A file `NAME.alias` beside the packages holds the name it stands for.
+/// Returns the path of a package that is given by path or by name. A file `NAME.alias` beside the packages contains the
+/// name of the model that NAME stands for.
 ///
 /// # Errors
-/// [`JobError::WrongUse`] that lists the names there are.
+/// [`JobError::WrongUse`] if there is no such model; it lists the known names.
 pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     let path = Path::new(text);
-    // A replacement that was killed may have left the package under a hidden name.
+    // If a replacement was interrupted, the package may still have a hidden name.
     cytoscope_storage::folder::recover(path);
     if path.exists() {
         return Ok(path.to_owned());
@@ -155,30 +158,32 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     known.sort();
     known.dedup();
     let known =
-        if known.is_empty() { "none are installed".to_owned() } else { format!("known are {}", known.join(", ")) };
-    Err(JobError::WrongUse(format!("there is no model \"{text}\": give the path of a package, or a name ({known})")))
+        if known.is_empty() { "none is installed".to_owned() } else { format!("known are {}", known.join(", ")) };
+    Err(JobError::WrongUse(format!(
+        "no model \"{text}\" was found: give the path of a package or the name of an installed model ({known})"
+    )))
 }
 
 impl Model {
     /// Loads a package by path or name.
     ///
     /// # Errors
-    /// [`JobError`] if there is none, it is at fault, or it is of a kind that cannot be run on stacks.
+    /// [`JobError`] if there is no such package, it is malformed, or it cannot be run on stacks.
     pub fn load(text: &str) -> Result<Self, JobError> {
         let path = find_model(text)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
         Self::from_package(package)
     }
 
-    /// A model from an opened package.
+    /// Creates a model from an opened package.
     ///
     /// # Errors
-    /// [`JobError::Model`] if it has several inputs or axes that stacks do not have.
+    /// [`JobError::Model`] if it has several inputs, or axes that stacks do not have.
     pub fn from_package(package: Package) -> Result<Self, JobError> {
         let bad = |problem: String| JobError::model(package.path.display().to_string(), problem);
         let [input] = package.inputs.as_slice() else {
             return Err(bad(format!(
-                "it has {} inputs; models of one image input can be run on stacks",
+                "it has {} inputs; only models with one image input can be run on stacks",
                 package.inputs.len()
             )));
         };
@@ -189,11 +194,11 @@ impl Model {
             [Batch, Channel, Z, Y, X] => 3,
             [Batch, Channel, Y, X] => 2,
             _ => {
-                return Err(bad(format!("its input has axes {order:?}; batch, channel, (z,) y, x is what can be run")));
+                return Err(bad(format!("its input has axes {order:?}; supported are batch, channel, (z,) y, x")));
             }
         };
         if output.axes.iter().map(|a| a.kind).ne(order) {
-            return Err(bad("its output has other axes than its input".to_owned()));
+            return Err(bad("the axes of its output differ from those of its input".to_owned()));
         }
         let channels = |spec: &cytoscope_graph::package::TensorSpec| match spec.axis(Channel).map(|a| &a.size) {
             Some(AxisSize::Fixed(n)) => Some(*n),
@@ -204,7 +209,7 @@ impl Model {
         let input_channels =
             graph_channels(package.graph.inputs.first()).or_else(|| channels(input)).unwrap_or(1).max(1);
         let field = analysis::receptive_field(&package.graph).map_err(|e| bad(e.to_string()))?;
-        let static_norm = !analysis::normalises_over_tile(&package.graph);
+        let static_norm = !analysis::depends_on_tile_statistics(&package.graph);
         let pick = |values: &[usize], a: usize, missing: usize| {
             let skip = 3 - spatial_axes;
             if a < skip { missing } else { values.get(a - skip).copied().unwrap_or(missing) }
@@ -243,7 +248,7 @@ impl Model {
             Some(value) => value
                 .as_u64()
                 .and_then(|v| usize::try_from(v).ok())
-                .ok_or_else(|| bad(format!("config.cytoscope.{key} is {value}, expected the number of a channel"))),
+                .ok_or_else(|| bad(format!("config.cytoscope.{key} is {value}, expected a channel index"))),
         };
         let object_diameter_um = match config.get("object_diameter_um") {
             None | Some(serde_json::Value::Null) => None,
@@ -259,7 +264,9 @@ impl Model {
         };
         for (key, channel) in [("segment_channel", segment_channel), ("seed_channel", seed_channel)] {
             if channel >= output_channels {
-                return Err(bad(format!("config.cytoscope.{key} is {channel}, it has {output_channels} channels")));
+                return Err(bad(format!(
+                    "config.cytoscope.{key} is {channel}, but the model has {output_channels} output channels"
+                )));
             }
         }
         Ok(Self {
@@ -290,7 +297,7 @@ impl Model {
         })
     }
 
-    /// The network for a precision: a quantized model computes in floats on its float network, where it has one.
+    /// Returns the network for a precision: for float precisions, the float network of a quantized model if it has one.
     pub fn network(&self, precision: Precision) -> &Graph {
         match (&self.float_graph, precision) {
             (Some(float), Precision::F32 | Precision::Tf32 | Precision::F16 | Precision::Bf16) => float,
@@ -298,34 +305,35 @@ impl Model {
         }
     }
 
-    /// The precision the model has on a device: the one asked for, or by itself integers on the processor where the model is
-    /// quantized, else 32-bit floats.
-    pub fn precision_on(&self, device: DeviceId, asked: Option<Precision>) -> Precision {
-        match asked {
+    /// Returns the precision to run in on a device: the requested one; by default int8 on the CPU for a quantized
+    /// model, otherwise f32.
+    pub fn precision_on(&self, device: DeviceId, requested: Option<Precision>) -> Precision {
+        match requested {
             Some(precision) => precision,
             None if self.has_int8 && device == DeviceId::Cpu => Precision::Int8,
             None => Precision::F32,
         }
     }
 
-    /// How the package's files differ from when it was loaded, as the predicate of a sentence; `None` if they do not.
+    /// Returns how the package's files have changed since it was loaded, as the predicate of a sentence; `None` if they
+    /// have not.
     pub fn change_on_disk(&self) -> Option<String> {
         let now = on_disk(&self.path);
         if now.len() != self.on_disk.len() {
-            return Some("was replaced while it was used".to_owned());
+            return Some("was replaced while it was in use".to_owned());
         }
         self.on_disk.iter().zip(&now).find_map(|(then, now)| {
             let name = now.path.file_name().unwrap_or_default().display();
-            then.change(now).map(|change| format!("was replaced while it was used ({name} {change})"))
+            then.change(now).map(|change| format!("was replaced while it was in use ({name} {change})"))
         })
     }
 
-    /// Compiles the network for inputs of one shape.
+    /// Compiles the network for one input shape.
     ///
-    /// In a float precision a quantized network is run with its own meaning: what is dequantized is a float.
+    /// In a float precision, the DequantizeLinear nodes of a quantized network are folded into float weights.
     ///
     /// # Errors
-    /// The engine's; [`EngineError::NotQuantized`] if integers are asked of a model in floats.
+    /// The engine's errors; [`EngineError::NotQuantized`] if int8 is requested of a float model.
     pub fn compile(
         &self,
         engine: &dyn Engine,
@@ -338,7 +346,7 @@ impl Model {
         compile(self.network(options.precision), engine, &[shape.to_vec()], options)
     }
 
-    /// The shape of the network's input for a tile.
+    /// Returns the shape of the network's input for a tile Z, Y, X.
     pub fn tensor_shape(&self, channels: usize, tile: [usize; 3]) -> Vec<usize> {
         let mut shape = vec![1, channels];
         shape.extend(&tile[3 - self.spatial_axes..]);
@@ -346,7 +354,7 @@ impl Model {
     }
 }
 
-/// Compiles a network; in a float precision what it dequantizes is a float.
+/// Compiles a network; in a float precision, DequantizeLinear nodes are folded into float weights.
 pub(crate) fn compile(
     graph: &Graph,
     engine: &dyn Engine,
@@ -362,13 +370,13 @@ pub(crate) fn compile(
     engine.compile(&floats, shapes, options)
 }
 
-/// The fingerprint of everything in a package that decides a result: the network and the description.
+/// Returns the fingerprint of everything in a package that determines a result: the network and the description.
 fn fingerprint(package: &Package) -> String {
     let network = select::fingerprint(&package.model_bytes);
     select::fingerprint(format!("{network} {}", package.rdf).as_bytes())
 }
 
-/// Sizes and times of a package's files.
+/// Returns the sizes and modification times of a package's files.
 fn on_disk(path: &Path) -> Vec<InputRecord> {
     if !path.is_dir() {
         return vec![InputRecord::of(path)];

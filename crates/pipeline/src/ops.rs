@@ -1,11 +1,11 @@
-//! Pre- and postprocessing as bioimage.io names it, run on streams of slices.
+//! Pre- and postprocessing steps of bioimage.io, run on streams of slices.
 
 use cytoscope_graph::package::{Processing, StatisticsAxes};
 use cytoscope_volume::Samples;
 use cytoscope_volume::statistics::{Moments, Quantiles};
 use std::ops::Range;
 
-/// A function of one value, fixed once the statistics it rests on are known.
+/// A function of one value, with all parameters fixed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Elementwise {
     Affine {
@@ -19,12 +19,12 @@ pub(crate) enum Elementwise {
     Binarize {
         threshold: f64,
     },
-    /// Without its fraction, inside a range; 0 where it is not a number.
+    /// Truncated towards zero and clamped to a range; 0 for NaN.
     Integer {
         min: f64,
         max: f64,
     },
-    /// 1 unless it is 0.
+    /// 0 for 0, otherwise 1.
     IsNotZero,
     Sigmoid,
 }
@@ -50,49 +50,49 @@ impl Elementwise {
     }
 }
 
-/// Applies a chain to values.
+/// Applies a chain of functions to values in place.
 pub(crate) fn apply(chain: &[Elementwise], values: &mut [f32]) {
     chain.iter().for_each(|f| f.apply(values));
 }
 
-/// A volume of some channels that can be read any number of times.
+/// A volume with channels that can be read any number of times.
 pub(crate) trait Volume {
     type Error;
 
-    /// Number of channels.
+    /// Returns the number of channels.
     fn channels(&self) -> usize;
 
-    /// Hands every sample of a channel to a callback, part by part.
+    /// Passes every sample of a channel to a callback, part by part.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If the volume cannot be read.
     fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), Self::Error>;
 }
 
-/// What statistics of a step are taken from.
+/// The tensor from which a step's statistics are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statistics {
-    /// From the tensor before its first step: so bioimageio.core preprocesses.
+    /// The tensor before the first step, as bioimageio.core does for preprocessing.
     Unprocessed,
-    /// From what the earlier steps made of it.
+    /// The tensor after the preceding steps.
     Current,
 }
 
-/// An input tensor before its preprocessing, which steps can refer to by its id.
+/// An input tensor before preprocessing, which steps can refer to by its id.
 pub(crate) struct Reference<'a, E> {
     pub id: &'a str,
     pub volume: &'a mut dyn Volume<Error = E>,
 }
 
-/// One step, as a function for each channel; `None` where it leaves values as they are.
+/// One step, as a function for each channel; `None` for the identity.
 type Step = Vec<Option<Elementwise>>;
 
-/// Fixes steps to a chain for each channel: passes over the volume where a step rests on its statistics (one for moments, two
-/// for percentiles, exact).
+/// Resolves steps to a chain of functions for each channel. A step that needs statistics reads the whole volume: once
+/// for moments, twice for exact percentiles.
 ///
 /// # Errors
-/// The volume's; or what about a step is not supported.
-pub(crate) fn fix<E>(
+/// The outer error is the volume's; the inner one names an unsupported step.
+pub(crate) fn resolve<E>(
     steps: &[Processing],
     volume: &mut dyn Volume<Error = E>,
     statistics: Statistics,
@@ -190,7 +190,7 @@ fn scale_mean_variance<E>(
     Ok(Ok(own.into_iter().zip(wanted).map(scale).collect()))
 }
 
-/// A step that needs no statistics, as a function of one value; `None` if it leaves values as they are.
+/// Returns a step that needs no statistics as a function of one value; `None` for the identity.
 fn without_statistics(step: &Processing, channel: usize) -> Option<Elementwise> {
     Some(match step {
         Processing::EnsureDtype { dtype } => {
@@ -220,7 +220,7 @@ fn without_statistics(step: &Processing, channel: usize) -> Option<Elementwise> 
     })
 }
 
-/// The range of an integer type, by NumPy's name; `None` for any other type.
+/// Returns the range of an integer type by its NumPy name; `None` for any other type.
 fn integers(dtype: &str) -> Option<(f64, f64)> {
     Some(match dtype {
         "uint8" => (0.0, f64::from(u8::MAX)),
@@ -235,7 +235,7 @@ fn integers(dtype: &str) -> Option<(f64, f64)> {
     })
 }
 
-/// `(x − from) · gain + to`.
+/// Returns the function `(x − from) · gain + to`.
 fn affine(gain: f64, from: f64, to: f64) -> Option<Elementwise> {
     Some(Elementwise::Affine { gain, offset: to - from * gain })
 }
@@ -253,7 +253,7 @@ fn uneven(step: &str) -> String {
     format!("{step} with statistics by channel of a tensor with another number of channels")
 }
 
-/// Statistics of a reference for each of some channels; `None` if there are neither as many nor a single one.
+/// Expands a reference tensor's statistics to `channels` entries; `None` unless there is one entry or one per channel.
 fn for_channels<T: Clone>(found: &[T], channels: usize) -> Option<Vec<T>> {
     match found {
         [one] => Some(vec![one.clone(); channels]),
@@ -261,12 +261,12 @@ fn for_channels<T: Clone>(found: &[T], channels: usize) -> Option<Vec<T>> {
     }
 }
 
-/// Channels in groups that share statistics.
+/// Returns the groups of channels that share statistics.
 fn groups(channels: usize, joint: bool) -> Vec<Range<usize>> {
     if joint { vec![0..channels; usize::from(channels > 0)] } else { (0..channels).map(|c| c..c + 1).collect() }
 }
 
-/// A result for each group, repeated for each of its channels.
+/// Computes a result for each group and repeats it for each channel of the group.
 fn by_channel<E, T: Clone>(
     channels: usize,
     joint: bool,
@@ -280,7 +280,7 @@ fn by_channel<E, T: Clone>(
     Ok(all)
 }
 
-/// Moments of each channel after a chain, or the same ones of all channels together.
+/// Returns the moments of each channel after its chain; if `joint`, those of all channels together.
 fn moments<E>(volume: &mut dyn Volume<Error = E>, chains: &[Vec<Elementwise>], joint: bool) -> Result<Vec<Moments>, E> {
     by_channel(volume.channels(), joint, |group| {
         let mut moments = Moments::default();
@@ -291,7 +291,7 @@ fn moments<E>(volume: &mut dyn Volume<Error = E>, chains: &[Vec<Elementwise>], j
     })
 }
 
-/// Two percentiles of each channel after a chain, or the same ones of all channels together.
+/// Returns two percentiles of each channel after its chain; if `joint`, those of all channels together.
 fn percentiles<E>(
     volume: &mut dyn Volume<Error = E>,
     chains: &[Vec<Elementwise>],
@@ -323,7 +323,7 @@ fn through(chain: &[Elementwise], samples: Samples) -> Samples {
     Samples::F32(values)
 }
 
-/// The entry of a channel, or the only one.
+/// Returns the entry of a channel, or the first one if there is none for it.
 fn pick(values: &[f64], channel: usize) -> f64 {
     values.get(channel).or_else(|| values.first()).copied().unwrap_or(0.0)
 }
@@ -354,11 +354,11 @@ mod tests {
     }
 
     fn fixed(steps: &[Processing], volume: &mut Parts) -> Vec<Vec<Elementwise>> {
-        fix(steps, volume, Statistics::Current, &mut []).unwrap().unwrap()
+        resolve(steps, volume, Statistics::Current, &mut []).unwrap().unwrap()
     }
 
     #[test]
-    fn percentile_scaling_is_that_of_the_whole_stack() {
+    fn percentiles_are_those_of_the_whole_stack() {
         let all: Vec<u16> = (0..1000).map(|i| (i * 7919 % 1000) as u16).collect();
         let mut volume = Parts(vec![all.chunks(170).map(<[u16]>::to_vec).collect()]);
         let steps = [Processing::ScaleRange {
@@ -375,19 +375,19 @@ mod tests {
     }
 
     #[test]
-    fn z_score_gives_mean_zero_and_variance_one() {
+    fn zero_mean_unit_variance_uses_the_whole_stack() {
         let mut volume = Parts(vec![vec![vec![2, 4], vec![4, 4, 5, 5, 7, 9]]]);
         let steps = [Processing::ZeroMeanUnitVariance { eps: 0.0, axes: StatisticsAxes::default() }];
         let chains = fixed(&steps, &mut volume);
         let mut values = vec![5.0, 7.0];
         apply(&chains[0], &mut values);
         assert!(values[0].abs() < 1e-6 && (values[1] - 1.0).abs() < 1e-6);
-        let softmax = fix(&[Processing::Softmax], &mut volume, Statistics::Current, &mut []).unwrap();
+        let softmax = resolve(&[Processing::Softmax], &mut volume, Statistics::Current, &mut []).unwrap();
         assert_eq!(softmax, Err("softmax".to_owned()));
     }
 
     #[test]
-    fn channels_share_statistics_where_the_step_says_so() {
+    fn channels_share_statistics_if_the_axes_include_channels() {
         // Channel 0 has mean 2 and deviation 1, channel 1 mean 6 and deviation 1; together 4 and the root of 5.
         let mut volume = Parts(vec![vec![vec![1, 3]], vec![vec![5, 7]]]);
         let z = |axes| Processing::ZeroMeanUnitVariance { eps: 0.0, axes };
@@ -404,14 +404,14 @@ mod tests {
     }
 
     #[test]
-    fn statistics_are_those_of_the_tensor_before_or_between_the_steps() {
+    fn statistics_come_from_the_unprocessed_or_the_current_tensor() {
         let mut volume = Parts(vec![vec![vec![1, 3]]]);
         let steps = [
             Processing::ScaleLinear { gain: vec![10.0], offset: vec![0.0] },
             Processing::ZeroMeanUnitVariance { eps: 0.0, axes: by_channel() },
         ];
         let mut after = |statistics| {
-            let chains = fix(&steps, &mut volume, statistics, &mut []).unwrap().unwrap();
+            let chains = resolve(&steps, &mut volume, statistics, &mut []).unwrap().unwrap();
             let mut values = vec![3.0];
             apply(&chains[0], &mut values);
             values[0]
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cast_to_integers_cuts_fractions_and_stays_in_the_range() {
+    fn a_cast_to_integers_truncates_and_clamps() {
         let cast = |dtype: &str| {
             let steps = [Processing::EnsureDtype { dtype: dtype.to_owned() }];
             let chains = fixed(&steps, &mut Parts(vec![vec![]]));

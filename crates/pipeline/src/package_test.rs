@@ -1,5 +1,5 @@
-//! A package's own test, as bioimage.io runs it: test inputs through preprocessing, network and postprocessing must give the
-//! test outputs.
+//! A package's self-test, as bioimage.io defines it: the test inputs, run through preprocessing, network and
+//! postprocessing, must give the test outputs.
 
 use crate::JobError;
 use crate::tensors::{postprocess, preprocess, run_reference};
@@ -8,63 +8,63 @@ use cytoscope_graph::package::{AxisKind, AxisSize, Package, TensorSpec, compare}
 use cytoscope_graph::{Dim, ElementType, Graph, GraphError, Tensor, ValueId};
 use std::fmt;
 
-/// Most values of a made-up test input: 256 MiB.
+/// Maximum number of values of a synthetic test input (256 MiB).
 const MAX_TEST_VALUES: usize = 1 << 26;
-/// Voxels along a free axis of made-up test inputs.
+/// Voxels along a free axis of synthetic test inputs.
 const TEST_EDGE: usize = 16;
 
-/// How a package's own test went.
+/// Result of a package's self-test.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TestResult {
-    /// Its outputs are reproduced within its tolerance.
+    /// The test outputs are reproduced within the package's tolerance.
     Reproduced,
-    /// They are reproduced only where its pre- and postprocessing are left out.
+    /// The test outputs are reproduced only without pre- and postprocessing.
     NetworkAlone,
-    /// They are not reproduced; how far they are off.
+    /// The test outputs are not reproduced; the text describes the difference.
     Differs(String),
-    /// It has no test tensors.
+    /// The package has no test tensors.
     None,
 }
 
 impl fmt::Display for TestResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reproduced => f.write_str("its test outputs are reproduced"),
+            Self::Reproduced => f.write_str("the test outputs are reproduced"),
             Self::NetworkAlone => f.write_str(
-                "its test outputs are NOT reproduced with its pre- and postprocessing, only by the network alone; test outputs made \
-                 with them are kept instead",
+                "the test outputs are NOT reproduced with pre- and postprocessing, only by the network alone; the new package \
+                 contains test outputs computed with them",
             ),
-            Self::Differs(how) => write!(f, "its test outputs are NOT reproduced: {how}"),
+            Self::Differs(how) => write!(f, "the test outputs are NOT reproduced: {how}"),
             Self::None => {
-                f.write_str("it has no test tensors; the network runs, and its results here are kept as the test")
+                f.write_str("the package has no test tensors; the network runs, and its outputs are stored as test outputs")
             }
         }
     }
 }
 
-/// A package's own test, run on the reference executor.
+/// A package's self-test, run on the reference executor.
 pub(crate) struct TestRun {
     pub result: TestResult,
-    /// Test inputs: the package's, or made-up ones.
+    /// Test inputs: the package's, or synthetic ones.
     pub inputs: Vec<Tensor>,
-    /// What the network is given for them.
+    /// Preprocessed inputs of the network.
     pub network_inputs: Vec<Tensor>,
-    /// What the declared network makes of that.
+    /// Outputs of the declared network before postprocessing.
     pub network_outputs: Vec<Tensor>,
-    /// The test outputs to keep: the package's, or those made here where it has none that fit.
+    /// Test outputs to store: the package's, or those computed here if it has none or they do not match.
     pub outputs: Vec<Tensor>,
 }
 
-/// Runs a package's own test on the reference executor.
+/// Runs a package's self-test on the reference executor.
 ///
 /// # Errors
-/// [`JobError::Model`] if a test tensor is at fault, a step is not supported, or the network does not run.
+/// [`JobError::Model`] if a test tensor is malformed, a step is not supported, or the network does not run.
 pub fn test(package: &Package) -> Result<TestResult, JobError> {
     let stored = package.test_tensors().map_err(|e| model(package, &e))?;
     if stored.is_none() { Ok(TestResult::None) } else { run(package).map(|run| run.result) }
 }
 
-/// What the network is given in a package's own test, and what the reference executor makes of that for its declared weights.
+/// Returns the inputs and outputs of the declared network in a package's self-test, computed by the reference executor.
 ///
 /// # Errors
 /// As [`test`].
@@ -72,7 +72,8 @@ pub fn network_test(package: &Package) -> Result<(Vec<Tensor>, Vec<Tensor>), Job
     run(package).map(|run| (run.network_inputs, run.network_outputs))
 }
 
-/// Test outputs of a package that is about to be written: what its network makes of test inputs, with pre- and postprocessing.
+/// Computes the test outputs of a package that is about to be written: test inputs through preprocessing, network and
+/// postprocessing.
 ///
 /// # Errors
 /// As [`test`]; `name` names the package.
@@ -84,8 +85,8 @@ pub fn test_outputs(
     test_inputs: &[Tensor],
 ) -> Result<Vec<Tensor>, JobError> {
     let given = preprocess(name, inputs, graph, test_inputs)?;
-    let made = run_reference(graph, given).map_err(|e| JobError::model(name, e))?;
-    postprocess(name, outputs, made, inputs, test_inputs)
+    let computed = run_reference(graph, given).map_err(|e| JobError::model(name, e))?;
+    postprocess(name, outputs, computed, inputs, test_inputs)
 }
 
 fn model(package: &Package, error: &dyn fmt::Display) -> JobError {
@@ -99,14 +100,14 @@ pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
     let declared = package.declared_graph();
     let (inputs, expected) = match stored {
         Some((inputs, expected)) => (inputs, Some(expected)),
-        None => (made_up_inputs(package)?, None),
+        None => (synthetic_inputs(package)?, None),
     };
     let network_inputs = preprocess(&of, &package.inputs, declared, &inputs)?;
     let network_outputs = run_reference(declared, network_inputs.clone()).map_err(|e| bad(&e))?;
-    let made = postprocess(&of, &package.outputs, network_outputs.clone(), &package.inputs, &inputs)?;
+    let computed = postprocess(&of, &package.outputs, network_outputs.clone(), &package.inputs, &inputs)?;
     let result = match &expected {
         None => TestResult::None,
-        Some(expected) => match differs(package, expected, &made) {
+        Some(expected) => match differs(package, expected, &computed) {
             None => TestResult::Reproduced,
             Some(_) if is_of_network_alone(package, &inputs, expected) => TestResult::NetworkAlone,
             Some(how) => TestResult::Differs(how),
@@ -119,45 +120,45 @@ pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
             test_outputs(&of, &package.inputs, &package.outputs, float, &inputs)?
         }
         (Some(expected), TestResult::Reproduced, _) => expected,
-        _ => made,
+        _ => computed,
     };
     Ok(TestRun { result, inputs, network_inputs, network_outputs, outputs })
 }
 
-/// How outputs differ from a package's test outputs; `None` within its tolerance.
+/// Returns how outputs differ from a package's test outputs; `None` if they are within its tolerance.
 fn differs(package: &Package, expected: &[Tensor], got: &[Tensor]) -> Option<String> {
     let pairs = package.outputs.iter().zip(expected).zip(got);
     pairs.into_iter().find_map(|((spec, e), g)| compare(&spec.id, e, g, package.tolerance_of(&spec.id)).err())
 }
 
-/// Whether a package with pre- or postprocessing has test tensors of its network alone.
+/// Returns whether the test tensors of a package with pre- or postprocessing are those of the network alone.
 fn is_of_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]) -> bool {
     let processes = package.inputs.iter().chain(&package.outputs).any(|spec| !spec.processing.is_empty());
     processes
         && run_reference(package.declared_graph(), inputs.to_vec())
-            .is_ok_and(|made| differs(package, expected, &made).is_none())
+            .is_ok_and(|computed| differs(package, expected, &computed).is_none())
 }
 
-/// A package's test inputs, or made-up ones where it has none.
+/// Returns a package's test inputs, or synthetic ones if it has none.
 ///
 /// # Errors
-/// [`JobError::Model`] if a test tensor is at fault or the inputs of the network would be too large.
+/// [`JobError::Model`] if a test tensor is malformed or the network's inputs would be too large.
 pub(crate) fn test_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
     match package.test_tensors().map_err(|e| model(package, &e))? {
         Some((inputs, _)) => Ok(inputs),
-        None => made_up_inputs(package),
+        None => synthetic_inputs(package),
     }
 }
 
-fn made_up_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
+fn synthetic_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
     let graph = package.declared_graph();
-    let one = |(spec, id): (&TensorSpec, &ValueId)| made_up(spec, graph, *id);
-    let made: Result<Vec<_>, _> = package.inputs.iter().zip(&graph.inputs).map(one).collect();
-    made.map_err(|e| model(package, &e))
+    let one = |(spec, id): (&TensorSpec, &ValueId)| synthetic_input(spec, graph, *id);
+    let computed: Result<Vec<_>, _> = package.inputs.iter().zip(&graph.inputs).map(one).collect();
+    computed.map_err(|e| model(package, &e))
 }
 
-/// A reproducible test input: a ramp with ripples; of integers where the tensor is described so.
-fn made_up(spec: &TensorSpec, graph: &Graph, id: ValueId) -> Result<Tensor, GraphError> {
+/// Returns a reproducible test input, with the data type that the tensor declares.
+fn synthetic_input(spec: &TensorSpec, graph: &Graph, id: ValueId) -> Result<Tensor, GraphError> {
     let dims = graph.value(id).shape.clone().unwrap_or_default();
     let shape: Vec<usize> = spec
         .axes
@@ -178,10 +179,10 @@ fn made_up(spec: &TensorSpec, graph: &Graph, id: ValueId) -> Result<Tensor, Grap
     let count = count.ok_or_else(|| GraphError::Unsupported {
         what: format!("a test input of {shape:?} would have more than {MAX_TEST_VALUES} values"),
     })?;
-    let values = verify::made_up_values(count);
+    let values = verify::synthetic_values(count);
     let described = ElementType::ALL.into_iter().find(|t| t.name() == spec.dtype).filter(|t| !t.is_float());
     match described {
-        // From 20 to about 110: in the range of every integer type.
+        // Values from 20 to about 110 are in the range of every integer type.
         Some(dtype) => {
             Ok(Tensor::new(shape, values.iter().map(|v| v * 30.0 + 65.0).collect::<Vec<f32>>())?.cast(dtype))
         }

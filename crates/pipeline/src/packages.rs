@@ -1,13 +1,13 @@
-//! Taking in foreign models and writing packages.
+//! Importing models and writing packages.
 
 use crate::carried::{carried, covers, file_name};
 use crate::devices::Devices;
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
-use crate::verify::{self, Verdict};
+use crate::verify::{self, Verification};
 use crate::{Context, JobError};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
-use cytoscope_graph::package::{Carried, Package, PackageBuilder, PackageError, Tolerance, check_destination};
+use cytoscope_graph::package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
@@ -17,46 +17,46 @@ use std::path::{Path, PathBuf};
 
 pub use crate::package_test::{TestResult, network_test, test, test_outputs};
 
-/// What an import came to.
+/// Result of an import.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImportReport {
-    /// The package's name.
+    /// Name of the package.
     pub name: String,
-    /// How its own test went.
+    /// Result of the package's self-test, as text.
     pub test: String,
-    /// How the engines of this machine compute it.
+    /// Checks of the engines of this machine.
     pub engines: Vec<EngineCheck>,
-    /// Operators of its network.
+    /// Number of nodes of the network.
     pub nodes: usize,
-    /// Bytes of its weights.
+    /// Size of the weights in bytes.
     pub weight_bytes: usize,
-    /// Files of the package that were not taken over, with why.
+    /// Files of the package that were not taken over, with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// Where a folder that was there, and is not ours, was moved to.
+    /// Where an existing folder was moved to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
 }
 
-/// How an engine computes an imported network.
+/// Check of an engine with an imported network.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EngineCheck {
     /// The device.
     pub device: DeviceId,
-    /// The precision it computed in.
+    /// Precision of the check.
     pub precision: String,
-    /// Whether its outputs are those of the reference executor.
+    /// Whether the outputs agree with the reference executor.
     pub agrees: bool,
-    /// How they differ, or why it cannot run the network; empty where it agrees.
+    /// How the outputs differ, or why the engine cannot run the network; empty if they agree.
     pub detail: String,
 }
 
-/// Reads a package or an ONNX file, runs its own test, checks that the engines of this machine compute its network correctly, and
-/// writes it as a package.
+/// Reads a package or an ONNX file, runs its self-test, checks that the engines of this machine compute its network
+/// correctly, and writes it as a package.
 ///
 /// # Errors
-/// [`JobError::Model`] if it is at fault, has no ONNX weights, does not run, or no engine computes it correctly;
-/// [`JobError::Storage`] if `to` may not be written to.
+/// [`JobError::Model`] if the model is malformed, has no ONNX weights, does not run, or no engine computes it
+/// correctly; [`JobError::Storage`] if `to` may not be written to.
 pub fn import(
     context: &Context,
     devices: &Devices,
@@ -65,28 +65,28 @@ pub fn import(
     overwrite: Overwrite,
 ) -> Result<ImportReport, JobError> {
     check_destination(to, &[from], overwrite)?;
-    let shown = from.display().to_string();
-    let package = Package::open(from).map_err(|e| JobError::model(&*shown, e))?;
+    let from_text = from.display().to_string();
+    let package = Package::open(from).map_err(|e| JobError::model(&*from_text, e))?;
     context.check()?;
     let run = package_test::run(&package)?;
     let engines = check_engines(context, devices, &package, &run)?;
     if let Some(first) = engines.first().filter(|_| engines.iter().all(|e| !e.agrees)) {
         let problem = format!(
-            "no engine of this machine computes its network as the reference executor does ({}: {}), so its results would be \
+            "no engine of this machine computes its network like the reference executor ({}: {}), so its results would be \
              wrong; please report the model",
             first.device, first.detail
         );
-        return Err(JobError::model(&*shown, problem));
+        return Err(JobError::model(&*from_text, problem));
     }
-    let kept = carried(&package);
-    let replaced = write_with(&builder(&package, run.inputs, run.outputs), &kept.carried, to, overwrite)?;
+    let carried_over = carried(&package);
+    let replaced = write_with(&builder(&package, run.inputs, run.outputs), &carried_over.carried, to, overwrite)?;
     Ok(ImportReport {
         name: package.name.clone(),
         test: run.result.to_string(),
         engines,
         nodes: package.graph.nodes.len(),
         weight_bytes: package.graph.initializer_bytes(),
-        left_out: kept.left_out,
+        left_out: carried_over.left_out,
         moved_to: match replaced {
             Replaced::MovedTo(path) => Some(path),
             _ => None,
@@ -94,7 +94,7 @@ pub fn import(
     })
 }
 
-/// Runs a network on every engine that a prediction may choose by itself.
+/// Runs a network on every engine that `--device auto` may choose.
 fn check_engines(
     context: &Context,
     devices: &Devices,
@@ -109,18 +109,18 @@ fn check_engines(
         let float = package.float_graph.as_ref().filter(|_| precision == Precision::F32);
         let graph = float.unwrap_or(&package.graph);
         let inputs = &run.network_inputs;
-        // Of one of two networks the outputs are known from the test.
+        // The self-test has already computed the outputs of the declared network.
         let expected = if std::ptr::eq(graph, package.declared_graph()) {
             Ok(run.network_outputs.clone())
         } else {
             run_reference(graph, inputs.clone()).map_err(EngineError::from)
         };
         let verdict = expected.and_then(|expected| {
-            verify::against(graph, inputs, &expected, engine.as_ref(), precision, 0, context.interrupt())
+            verify::compare_with_reference(graph, inputs, &expected, engine.as_ref(), precision, 0, context.interrupt())
         });
         let (agrees, detail) = match verdict {
-            Ok(Verdict::Agrees) => (true, String::new()),
-            Ok(Verdict::Differs { how }) => (false, how),
+            Ok(Verification::Agrees) => (true, String::new()),
+            Ok(Verification::Differs { how }) => (false, how),
             Err(error) => (false, error.to_string()),
         };
         checks.push(EngineCheck { device: device.id, precision: precision.to_string(), agrees, detail });
@@ -128,7 +128,7 @@ fn check_engines(
     Ok(checks)
 }
 
-/// What a quantized form of a package has of its own.
+/// The parts in which the quantized form of a package differs from the package.
 pub(crate) struct Quantized {
     pub graph: Graph,
     pub float_graph: Option<Graph>,
@@ -139,8 +139,8 @@ pub(crate) struct Quantized {
     pub record: Value,
 }
 
-/// Writes a package as bioimage.io 0.5: a folder, or a zip. Test tensors that it lacks, or that do not pass bioimage.io's test
-/// because pre- and postprocessing were left out of them, are made by the reference executor.
+/// Writes a package in bioimage.io format 0.5, as a folder or a zip. Test tensors that are missing, or that fail
+/// bioimage.io's test because they do not include pre- and postprocessing, are computed by the reference executor.
 ///
 /// # Errors
 /// [`JobError::Model`] if the network does not run or the files cannot be written.
@@ -169,17 +169,17 @@ pub(crate) fn save_quantized(
     to: &Path,
     overwrite: Overwrite,
 ) -> Result<Replaced, JobError> {
-    let mut made = builder(package, test_inputs, quantized.test_outputs);
-    made.graph = quantized.graph;
-    made.float_graph = quantized.float_graph;
-    made.tolerance = quantized.tolerance;
-    match made.config.as_object_mut() {
+    let mut new_builder = builder(package, test_inputs, quantized.test_outputs);
+    new_builder.graph = quantized.graph;
+    new_builder.float_graph = quantized.float_graph;
+    new_builder.tolerance = quantized.tolerance;
+    match new_builder.config.as_object_mut() {
         Some(section) => {
             section.insert("quantization".to_owned(), quantized.record);
         }
-        None => made.config = serde_json::json!({"quantization": quantized.record}),
+        None => new_builder.config = serde_json::json!({"quantization": quantized.record}),
     }
-    write_with(&made, &carried(package).carried, to, overwrite)
+    write_with(&new_builder, &carried(package).carried, to, overwrite)
 }
 
 fn builder(package: &Package, test_inputs: Vec<Tensor>, test_outputs: Vec<Tensor>) -> PackageBuilder {
@@ -202,7 +202,7 @@ fn builder(package: &Package, test_inputs: Vec<Tensor>, test_outputs: Vec<Tensor
         name,
         description: package.description.clone(),
         documentation,
-        // These are carried over with all they say.
+        // These are taken over unchanged by `carried`.
         authors: Vec::new(),
         cite: Vec::new(),
         license: String::new(),
@@ -222,15 +222,15 @@ fn builder(package: &Package, test_inputs: Vec<Tensor>, test_outputs: Vec<Tensor
 /// Writes a package.
 ///
 /// # Errors
-/// [`JobError::Storage`] if the path holds something else than a package of ours or cannot be written; [`JobError::Model`] if the
-/// network has no ONNX form.
+/// [`JobError::Storage`] if something other than a package of this program exists at the path, or it cannot be written;
+/// [`JobError::Model`] if the network cannot be expressed in ONNX.
 pub fn write(builder: PackageBuilder, to: &Path, overwrite: Overwrite) -> Result<Replaced, JobError> {
-    write_with(&builder, &Carried::default(), to, overwrite)
+    write_with(&builder, &InheritedContent::default(), to, overwrite)
 }
 
 fn write_with(
     builder: &PackageBuilder,
-    carried: &Carried,
+    carried: &InheritedContent,
     to: &Path,
     overwrite: Overwrite,
 ) -> Result<Replaced, JobError> {

@@ -1,4 +1,4 @@
-//! What made a result, written beside it so that it can be made again.
+//! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
 use crate::diameter::ObjectDiameter;
 use crate::predict::{InputReport, PredictJob, map_stem};
@@ -15,39 +15,40 @@ use std::path::{Path, PathBuf};
 /// The file `NAME_provenance.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Provenance {
-    /// `cytoscope` and its version.
+    /// Program name and version, `cytoscope X.Y.Z`.
     pub program: String,
-    /// Fingerprint of what decided the result.
+    /// Fingerprint of everything that determines the result: job, model and input files.
     pub fingerprint: String,
-    /// The job, for this input alone: `cytoscope predict --rerun FILE` runs it again.
+    /// The job for this input alone; `cytoscope predict --rerun FILE` runs it again.
     pub job: PredictJob,
     /// The model's name, path and fingerprint.
     pub model: ModelRecord,
-    /// The input.
+    /// The input file.
     pub input: InputRecord,
     /// Files written.
     #[serde(deserialize_with = "file_records")]
     pub outputs: Vec<FileRecord>,
-    /// Files of earlier results that these replace: they are there if the run was stopped while files got their names.
+    /// Files of earlier results that the outputs replace. They still exist if the run was stopped while files were
+    /// renamed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<FileRecord>,
-    /// Files made of these results later, such as the table of corrected labels.
+    /// Files derived from these results later, such as the table of corrected labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub derived: Vec<FileRecord>,
-    /// Device it ran on and why.
+    /// The device it ran on and why it was chosen.
     pub device: serde_json::Value,
-    /// The object diameter used, where the model states one.
+    /// The object diameter used, for models that declare one.
     #[serde(default)]
     pub diameter: Option<ObjectDiameter>,
-    /// Tiles, halo, blending.
+    /// The tile plan: tile size, halo, blending.
     pub plan: serde_json::Value,
-    /// Objects found, a time point.
+    /// Number of objects at each time point.
     pub objects: Vec<u32>,
-    /// When, in seconds since 1970.
+    /// Time of completion in seconds since 1970.
     pub finished_unix_secs: u64,
 }
 
-/// Records of outputs. Earlier versions listed paths alone: those are of a file that matches nothing.
+/// Deserializes records of files. Earlier versions listed only paths; these become records that match no file.
 fn file_records<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<FileRecord>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -63,33 +64,33 @@ fn file_records<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec
     Ok(entries.into_iter().map(record).collect())
 }
 
-/// A model on record.
+/// The model that made a result.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ModelRecord {
-    /// Name.
+    /// Name of the model.
     pub name: String,
-    /// Path.
+    /// Path of the file or package.
     pub path: PathBuf,
     /// Fingerprint of the network's file.
     pub fingerprint: String,
 }
 
-/// A file that was read, on record.
+/// A file that was read: path, size and time of modification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputRecord {
-    /// Path.
+    /// Path of the file or package.
     pub path: PathBuf,
     /// Size in bytes.
     pub bytes: u64,
-    /// When it was changed last, in seconds since 1970.
+    /// Time of the last modification in seconds since 1970.
     pub modified_unix_secs: u64,
-    /// Nanoseconds beyond that second.
+    /// Nanoseconds of that time beyond the full second.
     #[serde(default)]
     pub modified_nanos: u32,
 }
 
 impl InputRecord {
-    /// What the system says of a file now.
+    /// Returns the record of a file as it is now.
     pub(crate) fn of(path: &Path) -> Self {
         let meta = std::fs::metadata(path).ok();
         let modified =
@@ -102,29 +103,30 @@ impl InputRecord {
         }
     }
 
-    /// How the file differs from another look at it, as the predicate of a sentence; `None` if it does not.
+    /// Returns how the file has changed, as the predicate of a sentence; `None` if it has not.
     pub(crate) fn change(&self, now: &Self) -> Option<String> {
         if self.bytes != now.bytes {
-            return Some(format!("had {} bytes then, it has {} now", self.bytes, now.bytes));
+            return Some(format!("had {} bytes when it was recorded, it has {} now", self.bytes, now.bytes));
         }
-        // Records of earlier versions and some file systems know whole seconds only.
+        // Records of earlier versions and some file systems store whole seconds only.
         let nanos = |r: &Self| if self.modified_nanos == 0 || now.modified_nanos == 0 { 0 } else { r.modified_nanos };
         let time = |r: &Self| (r.modified_unix_secs, nanos(r));
-        (time(self) != time(now)).then(|| "was written to since (another time of change)".to_owned())
+        (time(self) != time(now)).then(|| "was modified since it was recorded".to_owned())
     }
 }
 
-/// The fingerprint of what decides an input's result: job, model, and sizes and times of the input's files.
+/// Returns the fingerprint of everything that determines an input's result: the job, the model, and the sizes and times
+/// of the input's files.
 pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) -> String {
     let text = serde_json::to_string(&(job, model, files)).unwrap_or_default();
     Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
 impl Provenance {
-    /// What is not as it was when the recorded result was made, a sentence each: the program, the model, the input.
+    /// Returns what differs from when the recorded result was made (program, model or input), one sentence each.
     ///
     /// # Errors
-    /// [`JobError`] if the model is no longer there or cannot be read.
+    /// [`JobError`] if the model is missing or cannot be read.
     pub fn differences(&self) -> Result<Vec<String>, JobError> {
         let mut found = Vec::new();
         let program = program();
@@ -155,18 +157,18 @@ fn program() -> String {
     format!("cytoscope {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// What a record is made of.
+/// The contents of a new record.
 pub(crate) struct Parts<'a> {
     pub job: &'a PredictJob,
     pub model: &'a Model,
-    /// The input as it was when reading began.
+    /// The input as it was before it was read.
     pub input: InputRecord,
     pub fingerprint: &'a str,
     pub report: &'a InputReport,
     pub outputs: Vec<FileRecord>,
 }
 
-/// Writes the record of files that are about to get their names.
+/// Writes the record of files that are about to be renamed to their final names.
 ///
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
@@ -216,25 +218,25 @@ fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {
     Ok(cytoscope_storage::write::atomic_write(path, text.as_bytes())?)
 }
 
-/// Records of files that are there now as an earlier record lists them, and are none of the new outputs.
+/// Returns the files of an earlier record that still exist unchanged and are not among the new outputs.
 fn replaced(path: &Path, outputs: &[FileRecord]) -> Vec<FileRecord> {
     let Ok(earlier) = read(path) else { return Vec::new() };
     let known = earlier.outputs.into_iter().chain(earlier.replaced);
     known.filter(|k| !outputs.contains(k) && k.matches(&beside(path, &k.path))).collect()
 }
 
-/// A recorded file, by its name beside its record: folders of results may be moved.
+/// Returns a recorded file's path in the folder of its record, because folders of results may be moved.
 fn beside(record: &Path, file: &Path) -> PathBuf {
     file.file_name().map_or_else(|| file.to_owned(), |name| record.with_file_name(name))
 }
 
-/// Most bytes of a record.
+/// Maximum size of a record in bytes.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// Reads a record.
+/// Reads a provenance record.
 ///
 /// # Errors
-/// [`JobError`] if the file is none.
+/// [`JobError`] if the file is missing or not a provenance record.
 pub fn read(path: &Path) -> Result<Provenance, JobError> {
     let file = open_regular(path).map_err(|e| JobError::unreadable(path, e))?;
     let io = |error| JobError::Io { path: path.to_owned(), error };
@@ -245,24 +247,24 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
         next_step: "give a _provenance.json that a prediction wrote".to_owned(),
     };
     if size > MAX_RECORD_BYTES {
-        return Err(mismatch(format!("{size} bytes are too many for a provenance record")));
+        return Err(mismatch(format!("the file is too large for a provenance record ({size} bytes)")));
     }
     let mut bytes = Vec::new();
     file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes).map_err(io)?;
-    serde_json::from_slice(&bytes).map_err(|e| mismatch(format!("this is no provenance record ({e})")))
+    serde_json::from_slice(&bytes).map_err(|e| mismatch(format!("not a provenance record ({e})")))
 }
 
-/// Refuses a record's path where something else than a record of the same input lies: two stacks of one name may be predicted into
-/// one folder.
+/// Refuses a record's path if another file exists there, or a record of another input: two stacks of the same name may
+/// be predicted into the same folder.
 ///
 /// # Errors
-/// [`StorageError::Exists`], unless replacing it was asked for.
+/// [`StorageError::Exists`], unless `overwrite` allows replacing it.
 pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwrite) -> Result<(), JobError> {
     if overwrite == Overwrite::Replace || std::fs::symlink_metadata(path).is_err() {
         return Ok(());
     }
     let of_input = |record: &Provenance| match record.job.inputs.as_slice() {
-        // A folder that was moved with its results holds the same file under another path.
+        // In a folder that was moved together with its results, the same file has another path.
         [recorded] => {
             let is_same =
                 recorded.file_name() == input.file_name() && record.input.change(&InputRecord::of(input)).is_none();
@@ -276,33 +278,33 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
     }
 }
 
-/// Endings of a prediction's files beside its maps.
+/// Name endings of a prediction's files other than its maps.
 const ENDINGS: [&str; 5] = ["_labels.tif", "_labels.ome.tif", "_corrected_objects.csv", "_objects.csv", "_preview.png"];
 
-/// Where the record of a prediction's file would lie.
+/// Returns the path that the record of a prediction's file has; `None` if the name is not that of a prediction's file.
 pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?;
     let stem = map_stem(name).or_else(|| ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)))?;
     Some(file.with_file_name(format!("{stem}_provenance.json")))
 }
 
-/// Whether the record beside a file names it among its files, unchanged or not. Where a record is there that cannot be read, the
-/// file counts as named: a result must not be taken for an image.
+/// Returns whether the record beside a file lists its name, whether or not the file was changed. If the record cannot
+/// be read, the file counts as listed: a result must not be taken for an image.
 pub(crate) fn is_of_prediction(file: &Path) -> bool {
     let Some(path) = record_of(file).filter(|path| path.is_file()) else { return false };
     let names = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
     read(&path).map_or(true, |record| names(record).iter().any(|known| known.is_named(file)))
 }
 
-/// Whether the record beside a file lists it just as it is.
+/// Returns whether the record beside a file lists it with its current size and content.
 pub(crate) fn lists(file: &Path) -> bool {
     let record = record_of(file).and_then(|path| read(&path).ok());
     let known = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
     record.is_some_and(|r| known(r).iter().any(|o| o.is_named(file) && o.matches(file)))
 }
 
-/// Puts new files in the place of those that a prediction's record lists, where there is such a record beside them.
-/// Call it before the files get their names.
+/// Adds new files to the prediction records beside them, in place of the files they replace. Files without a record are
+/// skipped. Call this before the files are renamed to their final names.
 ///
 /// # Errors
 /// [`JobError::Storage`] if the record cannot be written.
@@ -313,11 +315,11 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
         let mut replaced = replaced(&path, std::slice::from_ref(file));
         let is_output = record.outputs.iter().any(|o| o.is_named(&file.path));
         let list = if is_output { &mut record.outputs } else { &mut record.derived };
-        // Until the new file has its name, the old one is known, too.
+        // The old file stays listed until the new one has its final name.
         replaced.extend(list.extract_if(.., |o| o.is_named(&file.path)));
         list.push(file.clone());
         if is_output {
-            // The results are no longer what that job makes.
+            // The results are no longer those of the recorded job, so `--resume` must not keep them.
             record.fingerprint.clear();
         }
         replaced.retain(|r| !record.outputs.contains(r));
@@ -327,7 +329,7 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     Ok(())
 }
 
-/// The outputs of an earlier run with this fingerprint, if all are there as they were written.
+/// Returns the outputs of an earlier run with this fingerprint, if all of them exist unchanged.
 pub(crate) fn finished(path: &Path, fingerprint: &str) -> Option<Vec<PathBuf>> {
     let record = read(path).ok().filter(|r| r.fingerprint == fingerprint)?;
     let whole = record.outputs.iter().all(|o| o.matches(&beside(path, &o.path)));

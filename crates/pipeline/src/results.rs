@@ -1,8 +1,9 @@
-//! Result files: which of those that exist may be replaced, and how several appear together.
+//! Result files: which existing files may be overwritten, and how several files are published together.
 //!
-//! The record of a prediction (`NAME_provenance.json`) lists its outputs with their sizes and hashes. A file is *ours* where it is
-//! as a record lists it; anything else, a result that somebody edited included, is replaced only when the user asked for it.
-//! The record is written before the files get their names, so that a kill at any moment leaves files that the record knows.
+//! The record of a prediction (`NAME_provenance.json`) lists its outputs with their sizes and hashes. A file that
+//! matches its record may be overwritten. Any other file, including a result that was edited, is overwritten only if
+//! the user allows it. The record is written before the files are renamed to their final names, so that a process
+//! killed at any moment leaves files that the record lists.
 
 use crate::{JobError, provenance};
 use cytoscope_storage::folder::move_aside;
@@ -11,38 +12,38 @@ use cytoscope_storage::{Overwrite, StorageError, sha256_of_file, target};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// A file on record.
+/// Record of a file: path, size and hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
-    /// Where it was written.
+    /// Path that the file was written to.
     pub path: PathBuf,
-    /// Its length in bytes.
+    /// Size in bytes.
     pub bytes: u64,
     /// SHA-256 in lower-case hexadecimal.
     pub sha256: String,
 }
 
 impl FileRecord {
-    /// The record of a file that has not its name yet.
+    /// Returns the record of a file that is written but not yet renamed to its final name.
     fn of(file: &FinishedFile) -> Result<Self, JobError> {
         let io = |error| JobError::Io { path: file.target().to_owned(), error };
         let bytes = std::fs::metadata(file.path()).map_err(io)?.len();
         Ok(Self { path: file.target().to_owned(), bytes, sha256: sha256_of_file(file.path()).map_err(io)? })
     }
 
-    /// Whether a file is of the recorded size and content.
+    /// Returns whether a file has the recorded size and content.
     pub fn matches(&self, path: &Path) -> bool {
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
         of_size && sha256_of_file(path).is_ok_and(|sha256| sha256 == self.sha256)
     }
 
-    /// Whether the record is of a file of this name.
+    /// Returns whether the record has the same file name.
     pub(crate) fn is_named(&self, path: &Path) -> bool {
         self.path.file_name().is_some() && self.path.file_name() == path.file_name()
     }
 }
 
-/// Files of one result that are written and synced, and get their names together.
+/// Files of one result, already written and synced, that are renamed to their final names together.
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     files: Vec<FinishedFile>,
@@ -54,20 +55,21 @@ impl Publication {
         self.files.push(file);
     }
 
-    /// The targets, in the order they were added.
+    /// Returns the final paths, in the order in which the files were added.
     pub(crate) fn targets(&self) -> Vec<PathBuf> {
         self.files.iter().map(|f| f.target().to_owned()).collect()
     }
 
-    /// The records of all files.
+    /// Returns the records of all files.
     pub(crate) fn records(&self) -> Result<Vec<FileRecord>, JobError> {
         self.files.iter().map(FileRecord::of).collect()
     }
 
-    /// Gives the files their names. What lies there and was checked before the work is replaced; a file that somebody put there
-    /// meanwhile is moved aside unless replacing was asked for. Call it when a record lists the new files.
+    /// Renames the files to their final names. Existing files that were checked before are overwritten; a file that
+    /// another program created meanwhile is moved aside, unless overwriting is allowed. Call this after a record lists
+    /// the new files.
     ///
-    /// Gives the new places of what was moved aside.
+    /// Returns the new paths of files that were moved aside.
     pub(crate) fn publish(self, overwrite: Overwrite) -> Result<Vec<PathBuf>, JobError> {
         let mut aside = Vec::new();
         for file in self.files {
@@ -82,12 +84,13 @@ impl Publication {
     }
 }
 
-/// A note of a file that appeared during the work.
-pub(crate) fn kept_aside(path: &Path) -> String {
-    format!("a file appeared under the name of a result while it was made; it is kept as {}", path.display())
+/// Returns the note about a file that appeared during the job and was moved aside.
+pub(crate) fn moved_aside_note(path: &Path) -> String {
+    format!("a file with the name of a result was created during the job; it was moved to {}", path.display())
 }
 
-/// As [`check`], for something made of a prediction's map: only files of the record that lists the map may be replaced unasked.
+/// Like [`check`], for a file derived from a prediction's map: without the user's permission, only files that are
+/// listed in the same record as the map may be overwritten.
 ///
 /// # Errors
 /// As [`check`].
@@ -99,7 +102,7 @@ pub(crate) fn check_derived(path: &Path, map: &Path, inputs: &[&Path], overwrite
     Ok(target::check_file(path, inputs, overwrite)?)
 }
 
-/// Refuses to write over a file that is neither as a prediction's record beside it lists it nor may be replaced by the user's word.
+/// Refuses to overwrite a file, unless it matches the prediction record beside it or `overwrite` allows it.
 ///
 /// # Errors
 /// [`JobError::Storage`] for an input, a folder, or such a file.

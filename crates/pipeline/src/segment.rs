@@ -1,8 +1,8 @@
-//! Objects from a map that is already there.
+//! Segmentation of an existing map: labels and measurements from a probability map.
 
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
-use crate::predict::one::{channel_name, plausible};
+use crate::predict::one::{channel_name, check_voxel_size};
 use crate::results::Publication;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, provenance, results};
@@ -18,66 +18,66 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Labels and measurements from a probability map.
+/// Turns a probability map into labels and measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SegmentJob {
-    /// The map, of any number of channels: such as the `NAME_probability.tif` of a prediction.
+    /// The map, with any number of channels, such as the `NAME_probability.tif` of a prediction.
     pub map: PathBuf,
-    /// Where the labels go (TIFF); `None`: to the private folder of the worker, as plain numbers.
+    /// Label image to write (TIFF). `None` writes raw numbers to the worker's private folder.
     #[serde(default)]
     pub labels: Option<PathBuf>,
-    /// Where the measurements go (CSV).
+    /// Table of measurements to write (CSV).
     #[serde(default)]
     pub table: Option<PathBuf>,
-    /// Channel of the map that objects are made of, from 0.
+    /// Channel of the map with the foreground probability, from 0.
     #[serde(default)]
     pub channel: usize,
-    /// Channel that tells touching objects apart ([`cytoscope_objects::Height::DistancePlusSeeds`]); by default the same.
+    /// Channel that separates touching objects ([`cytoscope_objects::Height::DistancePlusSeeds`]); by default the same.
     #[serde(default)]
     pub seed_channel: Option<usize>,
     /// Time point of the map, from 0.
     #[serde(default)]
     pub time: usize,
-    /// Voxel size Z, Y, X in µm, where the map's own is wrong or missing.
+    /// Voxel size Z, Y, X in µm, to use instead of the map's own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// The image of the map's shape whose channels are measured for the table; by default the map's channel itself.
+    /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself.
     #[serde(default)]
     pub intensities: Option<PathBuf>,
-    /// How objects are made.
+    /// Segmentation settings.
     #[serde(default)]
     pub options: SegmentOptions,
-    /// What happens to files at the outputs' paths that are not as a prediction wrote them.
+    /// Whether to overwrite output files that were not written by a prediction or were changed since.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
 
-/// How a label image is stored.
+/// File format of a label image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelFormat {
-    /// ImageJ TIFF of 16 bits, or OME-TIFF of 32 bits where there are more objects.
+    /// 16-bit ImageJ TIFF, or 32-bit OME-TIFF if there are more objects than 16 bits can number.
     Tiff,
-    /// 32-bit numbers, little-endian, axes Z, Y, X, nothing else: [`crate::worker::LabelArray`] reads it.
+    /// Raw 32-bit little-endian numbers, axes Z, Y, X, without a header; read by [`crate::worker::LabelArray`].
     RawU32,
 }
 
-/// What came of it.
+/// Result of a [`SegmentJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SegmentReport {
-    /// Objects found.
+    /// Number of objects.
     pub objects: u32,
     /// The label image.
     pub labels: PathBuf,
-    /// How it is stored.
+    /// File format of the label image.
     pub format: LabelFormat,
-    /// Its extents Z, Y, X.
+    /// Shape Z, Y, X in voxels.
     pub shape_zyx: [usize; 3],
-    /// Voxel size Z, Y, X in µm it was made with; 1 where it is not known.
+    /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
     pub voxel_um: [f64; 3],
-    /// The table.
+    /// The table of measurements, if written.
     pub table: Option<PathBuf>,
-    /// Wall seconds.
+    /// Wall time in seconds.
     pub seconds: f64,
 }
 
@@ -93,13 +93,14 @@ impl MapSource for FileMap {
     }
 }
 
-/// Where the labels go.
+/// Destination of the labels.
 enum Target {
     Tiff(Box<StackWriter>, DType),
     Raw(RawLabels),
 }
 
-/// Plain numbers in a private folder: a file of a process's own, neither synced nor renamed; removed when dropped unfinished.
+/// Raw labels in the private folder. The file belongs to this process alone, so it is neither synced nor renamed. It is
+/// removed if dropped before it is finished.
 struct RawLabels {
     path: PathBuf,
     out: Option<BufWriter<File>>,
@@ -142,21 +143,24 @@ impl SegmentJob {
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError`] if there is no path for the labels, the map cannot be read, the results not written, or on cancelling.
+    /// [`JobError`] if there is no path for the labels, the map cannot be read, the results cannot be written, or the
+    /// job is cancelled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
-            return Err(JobError::WrongUse("no path was given for the labels: name a .tif file".to_owned()));
+            return Err(JobError::WrongUse(
+                "no path was given for the labels: give the name of a .tif file".to_owned(),
+            ));
         };
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
             return Err(JobError::WrongUse(format!(
-                "{}: labels and table cannot be one file; give --table another name",
+                "{}: labels and table have the same path; give --table another name",
                 labels.display()
             )));
         }
         self.run_into(context, labels, LabelFormat::Tiff)
     }
 
-    /// Runs the job with its labels as plain numbers in `file`, whatever path it has for them.
+    /// Runs the job and writes its labels as raw numbers to `file`, ignoring [`SegmentJob::labels`].
     ///
     /// # Errors
     /// As [`SegmentJob::run`].
@@ -179,11 +183,11 @@ impl SegmentJob {
         if let Some([z, y, x]) = self.voxel_um {
             meta.voxel_size_um = VoxelSize::new_um(z, y, x);
         }
-        plausible(&self.map, meta.voxel_size_um)?;
+        check_voxel_size(&self.map, meta.voxel_size_um)?;
         let extents = Extents::of(&meta);
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
-        self.check(&self.map, "channel", self.channel.max(seed_channel), extents.channels)?;
-        self.check(&self.map, "time point", self.time, extents.times)?;
+        self.check_index(&self.map, "channel", self.channel.max(seed_channel), extents.channels)?;
+        self.check_index(&self.map, "time point", self.time, extents.times)?;
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(&stack, &meta)?;
         let folder = match path.parent() {
@@ -196,7 +200,7 @@ impl SegmentJob {
         let mut labels =
             label::label(context, &mut FileMap(stack), maps, voxel_um, &self.options, label::OVERLAP_UM, &folder)?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
-        labels.settle(context, min_voxels, self.options.drop_border)?;
+        labels.filter_objects(context, min_voxels, self.options.drop_border)?;
         let objects = labels.count;
         let mut target = match format {
             LabelFormat::RawU32 => Target::Raw(RawLabels::create(path.to_owned())?),
@@ -238,7 +242,7 @@ impl SegmentJob {
         })
     }
 
-    /// The stack that is measured, its channels and their names.
+    /// Returns the stack to measure, its channels and their names.
     fn measured(&self, map: &Stack, meta: &ImageMeta) -> Result<(Stack, Vec<usize>, Vec<String>), JobError> {
         let Some(path) = &self.intensities else {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
@@ -248,24 +252,24 @@ impl SegmentJob {
         if extents.zyx != map.extents.zyx {
             return Err(JobError::Mismatch {
                 path: path.clone(),
-                problem: format!("its shape is {:?}, the map's {:?}", extents.zyx, map.extents.zyx),
-                next_step: "give the stack that the map was made of".to_owned(),
+                problem: format!("its shape is {:?}, but the map's is {:?}", extents.zyx, map.extents.zyx),
+                next_step: "give the stack that the map was predicted from".to_owned(),
             });
         }
-        self.check(path, "time point", self.time, extents.times)?;
+        self.check_index(path, "time point", self.time, extents.times)?;
         let names = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         Ok((Stack::new(&image, self.time), (0..extents.channels).collect(), names))
     }
 
-    fn check(&self, path: &Path, what: &str, wanted: usize, have: usize) -> Result<(), JobError> {
-        if wanted < have {
+    fn check_index(&self, path: &Path, what: &str, index: usize, count: usize) -> Result<(), JobError> {
+        if index < count {
             return Ok(());
         }
         let option = if what == "channel" { "--channel" } else { "--time" };
         Err(JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("{what} {wanted} was asked for, the file has {have}"),
-            next_step: format!("give {option} 0 to {}", have.saturating_sub(1)),
+            problem: format!("{what} {index} does not exist, the file has {count}"),
+            next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes kept in a temporary file, written and read slice by slice, so that memory does not grow with them.
+//! Volumes in temporary files, written and read slice by slice, so that memory use does not grow with their size.
 
 use crate::JobError;
 use bytemuck::Pod;
@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// `count` slices of `slice_len` values in an unnamed temporary file, which vanishes with it whatever happens.
+/// Slices of `slice_len` values in an unnamed temporary file, which the system removes even if the process is killed.
 pub(crate) struct Spool<T> {
     file: File,
     folder: PathBuf,
@@ -17,7 +17,8 @@ pub(crate) struct Spool<T> {
 }
 
 impl<T: Pod> Spool<T> {
-    /// A spool in `folder` (the one outputs go to: if it has no room, they would not fit either).
+    /// Creates a spool in `folder`. This is the output folder: if it has no space for the spool, the outputs would not
+    /// fit either.
     pub(crate) fn new(folder: &Path, slice_len: usize) -> Result<Self, JobError> {
         let file = tempfile::tempfile_in(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
         Ok(Self { file, folder: folder.to_owned(), slice_len, of: PhantomData })
@@ -32,13 +33,13 @@ impl<T: Pod> Spool<T> {
         self.file.seek(SeekFrom::Start(at)).map(|_| ()).map_err(|e| self.io(e))
     }
 
-    /// Writes whole slices from `slice` on.
+    /// Writes whole slices, starting with number `slice`.
     pub(crate) fn write(&mut self, slice: usize, values: &[T]) -> Result<(), JobError> {
         self.seek(slice)?;
         self.file.write_all(bytemuck::cast_slice(values)).map_err(|e| self.io(e))
     }
 
-    /// Reads slices into `values`, which is made as long as they are.
+    /// Reads slices into `values`, which is resized to fit.
     pub(crate) fn read(&mut self, slices: Range<usize>, values: &mut Vec<T>) -> Result<(), JobError> {
         self.seek(slices.start)?;
         values.resize(slices.len() * self.slice_len, T::zeroed());

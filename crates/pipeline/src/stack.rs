@@ -1,4 +1,4 @@
-//! A stack as a job sees it: one time point, some channels, slices in Z.
+//! A stack as jobs read it: one time point, slices in Z, channel by channel.
 
 use crate::ops::{self, Elementwise, Reference, Statistics, Volume};
 use crate::{Context, JobError, Model};
@@ -7,21 +7,21 @@ use cytoscope_profile::Stage;
 use cytoscope_volume::{Axis, Region, Samples};
 use std::ops::Range;
 
-/// Extents of an image's six axes.
+/// Extents of an image's axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extents {
-    /// Time points.
+    /// Number of time points.
     pub times: usize,
-    /// Slices, rows, columns.
+    /// Number of slices, rows and columns.
     pub zyx: [usize; 3],
-    /// Channels; the samples of an RGB pixel count as channels.
+    /// Number of channels; the samples of an RGB pixel count as channels.
     pub channels: usize,
-    /// Samples of a pixel.
+    /// Samples per pixel, such as 3 for RGB.
     pub samples: usize,
 }
 
 impl Extents {
-    /// Of an image.
+    /// Returns the extents of an image.
     pub fn of(meta: &ImageMeta) -> Self {
         let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
         Self {
@@ -43,11 +43,11 @@ pub(crate) struct Stack {
     image: Image,
     pub extents: Extents,
     time: usize,
-    /// First voxel Z, Y, X of the part that is seen.
+    /// First voxel Z, Y, X of the window.
     origin: [usize; 3],
 }
 
-/// Voxels read at a time where nothing else sets a slab's length.
+/// Voxels of a slab, unless another length is required.
 const SLAB_VOXELS: usize = 4 << 20;
 
 impl Stack {
@@ -55,19 +55,19 @@ impl Stack {
         Self { image: image.clone(), extents: Extents::of(image.meta()), time, origin: [0; 3] }
     }
 
-    /// The part of the stack in a window Z, Y, X, which must lie inside it.
+    /// Returns the part of the stack in a window Z, Y, X, which must lie inside the stack.
     pub(crate) fn windowed(&self, window: &[Range<usize>; 3]) -> Self {
         let origin = std::array::from_fn(|a| self.origin[a] + window[a].start);
         let extents = Extents { zyx: std::array::from_fn(|a| window[a].len()), ..self.extents };
         Self { image: self.image.clone(), extents, time: self.time, origin }
     }
 
-    /// Voxels of a slice.
+    /// Returns the number of voxels of a slice.
     pub(crate) fn slice_len(&self) -> usize {
         self.extents.zyx[1] * self.extents.zyx[2]
     }
 
-    /// Slices `z` of one channel.
+    /// Reads slices `z` of one channel.
     pub(crate) fn read(&self, context: &Context, channel: usize, z: Range<usize>) -> Result<Samples, JobError> {
         let meta = self.image.meta();
         let mut region = Region::whole(&meta.shape_full);
@@ -97,8 +97,8 @@ impl Stack {
         Ok(array.into_samples())
     }
 
-    /// Reads the first row of the first slice and the last row of the last one, so that a file that does not hold what it
-    /// claims, or was cut short, is refused before hours are spent on it.
+    /// Reads the first row of the first slice and the last row of the last slice, so that a truncated or inconsistent
+    /// file is refused before a long job starts.
     pub(crate) fn check_ends(&self) -> Result<(), JobError> {
         let [depth, ny, _] = self.extents.zyx;
         let meta = self.image.meta();
@@ -114,7 +114,7 @@ impl Stack {
         Ok(())
     }
 
-    /// What a model's preprocessing is for some channels of this stack: a chain for each.
+    /// Resolves a model's preprocessing for some channels of this stack: one chain per channel.
     ///
     /// # Errors
     /// [`JobError`] if the stack cannot be read, or a step is not supported.
@@ -127,18 +127,18 @@ impl Stack {
         let mut volume = StackChannels { stack: self, context, channels };
         let mut reference = StackChannels { stack: self, context, channels };
         let mut references = [Reference { id: &model.input_id, volume: &mut reference }];
-        let chains = ops::fix(&model.preprocessing, &mut volume, Statistics::Unprocessed, &mut references)?;
+        let chains = ops::resolve(&model.preprocessing, &mut volume, Statistics::Unprocessed, &mut references)?;
         chains
             .map_err(|step| JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported")))
     }
 
-    /// Slices of a slab of about [`SLAB_VOXELS`].
+    /// Returns the number of slices of a slab of about [`SLAB_VOXELS`].
     pub(crate) fn slab_slices(&self) -> usize {
         (SLAB_VOXELS / self.slice_len().max(1)).clamp(1, self.extents.zyx[0].max(1))
     }
 }
 
-/// Some channels of a stack, for statistics.
+/// Selected channels of a stack, for statistics.
 pub(crate) struct StackChannels<'a> {
     pub stack: &'a Stack,
     pub context: &'a Context,

@@ -1,4 +1,4 @@
-//! Pre- and postprocessing of whole tensors, as a package's own test has it: the chains that streams of slices go through.
+//! Pre- and postprocessing of whole tensors, for a package's self-test; [`crate::ops`] implements the steps.
 
 use crate::JobError;
 use crate::ops::{self, Reference, Statistics, Volume};
@@ -9,7 +9,7 @@ use cytoscope_volume::Samples;
 use std::convert::Infallible;
 use std::ops::Range;
 
-/// A tensor's values, and where the samples of its batch and their channels lie among them.
+/// A tensor's values with the layout of its batch and channel axes.
 struct Values {
     values: Vec<f32>,
     /// Length and stride of the batch axis.
@@ -25,7 +25,7 @@ impl Values {
             let axes: Vec<&str> = spec.axes.iter().map(|a| a.kind.id()).collect();
             return Err(format!("tensor \"{}\" has shape {shape:?}, expected axes {}", spec.id, axes.join(", ")));
         }
-        // An axis that is not there has one position.
+        // A missing axis has length 1.
         let axis = |kind: AxisKind| {
             let at = spec.axes.iter().position(|a| a.kind == kind);
             at.and_then(|at| shape.get(at..)?.split_first()).map_or([1, 1], |(n, inner)| [*n, inner.iter().product()])
@@ -37,8 +37,8 @@ impl Values {
         Ok(Self { values, batch: axis(AxisKind::Batch), channel: axis(AxisKind::Channel) })
     }
 
-    /// The values of a channel of some samples, for reading.
-    fn of(&self, samples: &Range<usize>, channel: usize) -> impl Iterator<Item = usize> + use<> {
+    /// Returns the positions of the values of one channel of some batch samples.
+    fn positions(&self, samples: &Range<usize>, channel: usize) -> impl Iterator<Item = usize> + use<> {
         let ([batches, batch_stride], [channels, channel_stride]) = (self.batch, self.channel);
         let samples = samples.clone();
         (0..self.values.len()).filter(move |i| {
@@ -48,11 +48,11 @@ impl Values {
     }
 
     fn read(&self, samples: &Range<usize>, channel: usize) -> Vec<f32> {
-        self.of(samples, channel).filter_map(|i| self.values.get(i).copied()).collect()
+        self.positions(samples, channel).filter_map(|i| self.values.get(i).copied()).collect()
     }
 
     fn write(&mut self, samples: &Range<usize>, channel: usize, new: &[f32]) {
-        for (i, v) in self.of(samples, channel).zip(new) {
+        for (i, v) in self.positions(samples, channel).zip(new) {
             self.values.get_mut(i).into_iter().for_each(|old| *old = *v);
         }
     }
@@ -90,7 +90,8 @@ impl Volume for Part<'_> {
     }
 }
 
-/// Applies steps to values; statistics are taken from `unprocessed` where it is given, else from what the steps before made.
+/// Applies steps to values. Statistics are computed from `unprocessed` if given, else from the result of the preceding
+/// steps.
 fn process(
     steps: &[Processing],
     values: &mut Values,
@@ -112,7 +113,7 @@ fn process(
             let mut references: Vec<Reference<'_, Infallible>> =
                 parts.iter_mut().map(|(id, volume)| Reference { id, volume }).collect();
             let mut volume = Part { of: unprocessed.unwrap_or(values), samples: group.clone() };
-            let fixed = ops::fix(std::slice::from_ref(step), &mut volume, Statistics::Current, &mut references);
+            let fixed = ops::resolve(std::slice::from_ref(step), &mut volume, Statistics::Current, &mut references);
             let Ok(chains) = fixed;
             for (channel, chain) in chains?.iter().enumerate() {
                 let mut part = values.read(&group, channel);
@@ -124,7 +125,7 @@ fn process(
     Ok(())
 }
 
-/// Inputs before their preprocessing, by their ids.
+/// Returns the inputs before preprocessing, by id.
 fn by_id<'a>(specs: &'a [TensorSpec], raw: &[Tensor]) -> Result<Vec<(&'a str, Values)>, String> {
     specs.iter().zip(raw).map(|(spec, tensor)| Ok((spec.id.as_str(), Values::new(spec, tensor)?))).collect()
 }
@@ -133,10 +134,12 @@ fn with_type(tensor: Tensor, dtype: ElementType) -> Tensor {
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }
 
-/// What a network is given for the inputs of a package: preprocessed, and of the types it takes.
+/// Returns the inputs of a network for the inputs of a package: preprocessed and cast to the types that the network
+/// takes.
 ///
 /// # Errors
-/// [`JobError::Model`] if a tensor has other axes than described, or a step is not supported. `of` names the package.
+/// [`JobError::Model`] if the axes of a tensor differ from its description, or a step is not supported. `of` names the
+/// package.
 pub(crate) fn preprocess(
     of: &str,
     specs: &[TensorSpec],
@@ -144,7 +147,7 @@ pub(crate) fn preprocess(
     raw: &[Tensor],
 ) -> Result<Vec<Tensor>, JobError> {
     let one = |spec: &TensorSpec, tensor: &Tensor, takes: Option<ElementType>| -> Result<Tensor, String> {
-        let made = if spec.processing.is_empty() {
+        let result = if spec.processing.is_empty() {
             tensor.clone()
         } else {
             let unprocessed = Values::new(spec, tensor)?;
@@ -153,14 +156,14 @@ pub(crate) fn preprocess(
                 .map_err(|step| format!("preprocessing step {step} of \"{}\" is not supported", spec.id))?;
             Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?
         };
-        Ok(takes.map_or(made.clone(), |dtype| with_type(made, dtype)))
+        Ok(takes.map_or(result.clone(), |dtype| with_type(result, dtype)))
     };
     let types = graph.inputs.iter().map(|id| graph.value(*id).dtype);
-    let made = specs.iter().zip(raw).zip(types).map(|((spec, tensor), takes)| one(spec, tensor, takes));
-    made.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
+    let result = specs.iter().zip(raw).zip(types).map(|((spec, tensor), takes)| one(spec, tensor, takes));
+    result.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
 }
 
-/// The outputs of a package made of those of its network; `raw` are its inputs before their preprocessing.
+/// Returns the outputs of a package for those of its network; `raw` are the inputs before preprocessing.
 ///
 /// # Errors
 /// As [`preprocess`].
@@ -179,15 +182,15 @@ pub(crate) fn postprocess(
         let mut values = Values::new(spec, &tensor)?;
         process(&steps, &mut values, None, &by_id(input_specs, raw)?)
             .map_err(|step| format!("postprocessing step {step} of \"{}\" is not supported", spec.id))?;
-        let made = Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?;
+        let result = Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?;
         let described = ElementType::ALL.into_iter().find(|t| t.name() == spec.dtype);
-        Ok(described.filter(|t| !t.is_float()).map_or(made.clone(), |t| with_type(made, t)))
+        Ok(described.filter(|t| !t.is_float()).map_or(result.clone(), |t| with_type(result, t)))
     };
-    let made = specs.iter().zip(outputs).map(|(spec, tensor)| one(spec, tensor));
-    made.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
+    let result = specs.iter().zip(outputs).map(|(spec, tensor)| one(spec, tensor));
+    result.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
 }
 
-/// What a network's reference execution makes of inputs in their order.
+/// Runs a network on the reference executor, with inputs and outputs in graph order.
 pub(crate) fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, GraphError> {
     let named: Vec<(String, Tensor)> =
         graph.inputs.iter().zip(inputs).map(|(id, t)| (graph.value(*id).name.clone(), t)).collect();
@@ -229,17 +232,17 @@ mod tests {
         Tensor::new(vec![2, 2, 1, 4], VALUES.to_vec()).unwrap()
     }
 
-    /// What a step as postprocessing makes of [`VALUES`]; the reference is five times as large.
+    /// Applies steps as postprocessing to [`VALUES`]; the reference tensor is `5 · VALUES + 1`.
     fn after(dtype: &str, steps: Vec<Processing>) -> Vec<f64> {
         let five = Tensor::new(vec![2, 2, 1, 4], VALUES.iter().map(|v| v * 5.0 + 1.0).collect::<Vec<f32>>()).unwrap();
         let inputs = [spec("float32", Vec::new())];
-        let made = postprocess("a test", &[spec(dtype, steps)], vec![tensor()], &inputs, &[five]).unwrap();
-        made[0].to_f64_vec()
+        let result = postprocess("a test", &[spec(dtype, steps)], vec![tensor()], &inputs, &[five]).unwrap();
+        result[0].to_f64_vec()
     }
 
-    fn close(made: &[f64], expected: [f64; 16]) {
-        for (m, e) in made.iter().zip(expected) {
-            assert!((m - e).abs() <= 1e-5 + 1e-5 * e.abs(), "{made:?}");
+    fn close(result: &[f64], expected: [f64; 16]) {
+        for (m, e) in result.iter().zip(expected) {
+            assert!((m - e).abs() <= 1e-5 + 1e-5 * e.abs(), "{result:?}");
         }
     }
 
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_of_the_tensor_or_of_the_input_before_its_preprocessing() {
+    fn scale_range_uses_the_tensor_or_the_unprocessed_reference() {
         let range = |axes, reference: Option<&str>| {
             let reference_tensor = reference.map(str::to_owned);
             let step = Processing::ScaleRange {
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_and_variance_become_those_of_the_input() {
+    fn scale_mean_variance_matches_the_reference() {
         let scale = |axes| {
             let reference_tensor = "raw".to_owned();
             after("float32", vec![Processing::ScaleMeanVariance { eps: 1e-6, axes, reference_tensor }])
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_at_percentiles_are_samples_unless_the_batch_is_included() {
+    fn clip_percentiles_interpolates_only_if_the_batch_is_included() {
         let clip = |axes| {
             let step = Processing::ClipPercentiles { min_percentile: Some(30.0), max_percentile: Some(80.0), axes };
             after("float32", vec![step])
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_single_values_and_chains_of_them() {
+    fn elementwise_steps_and_chains_match_numpy() {
         close(
             &after("float32", vec![Processing::Softmax]),
             [
@@ -354,7 +357,7 @@ mod tests {
             [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0],
         );
         let scaled = Processing::ScaleLinear { gain: vec![10.0], offset: vec![0.5] };
-        // Described as bytes, the tensor is cast in the end.
+        // The tensor is declared as uint8, so it is cast at the end.
         close(
             &after("uint8", vec![scaled]),
             [30.0, 0.0, 45.0, 5.0, 90.0, 20.0, 0.0, 50.0, 100.0, 255.0, 200.0, 255.0, 70.0, 80.0, 30.0, 0.0],

@@ -1,8 +1,9 @@
-//! Whether an engine computes a network as the reference executor does.
+//! Verification that an engine computes a network like the reference executor.
 //!
-//! An engine that computes a network wrongly gives results that look right. Therefore each network is run on each engine once before
-//! its results are used: on a small made-up input, against the reference executor. The outcome is kept per structure of the network
-//! (its weights do not matter), precision, device, driver and build of the program, so that it costs a second once.
+//! An engine that computes a network wrongly may give plausible results. Therefore, each network is run once on each
+//! engine before its results are used, on a small synthetic input, and compared with the reference executor. The
+//! outcome is cached by network structure (without the weights), precision, device, driver and program build, so the
+//! check takes about a second and happens once.
 
 use crate::model::compile;
 use crate::{Context, JobError, Model, user_folder};
@@ -17,78 +18,79 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Voxels along each axis of the made-up input, at least.
+/// Minimum voxels along each axis of the synthetic input.
 const EDGE: usize = 16;
-/// Multiply-accumulates from which a check takes seconds and is announced.
+/// Multiply-accumulates above which a check takes seconds and is announced.
 const NOTED_MACS: u64 = 4_000_000_000;
-/// Most bytes of the file that outcomes are kept in.
+/// Maximum size in bytes of the cache file.
 const MAX_CACHE_BYTES: u64 = 4 << 20;
-/// A channel's error is relative to its own size, but at least to this share of the size that all channels have in the mean: in a
-/// channel of almost nothing rounding is all there is.
-const LEAST_SHARE: f64 = 0.05;
-/// The size that a channel of nothing is taken to have: below it differences are rounding.
-const LEAST_SCALE: f64 = 1e-3;
-/// Share of a channel's values that may differ whatever they do.
+/// A channel's error is relative to its own magnitude, but at least to this share of the mean magnitude of all
+/// channels: nearly empty channels contain little but rounding errors.
+const MIN_SHARE: f64 = 0.05;
+/// Magnitude assumed for an empty channel: smaller differences are rounding errors.
+const MIN_SCALE: f64 = 1e-3;
+/// Share of a channel's values that may differ by any amount.
 const FEW_SHARE: f64 = 1e-3;
-/// Multiply-accumulates beyond which a network is not checked: it would take minutes, which nothing interrupts.
+/// Multiply-accumulates above which a network is not checked: it would take minutes and cannot be interrupted.
 const MAX_MACS: u64 = 100_000_000_000;
 
-/// With this variable in the environment no network is checked: for drivers that compute nothing, which stand in for a device in
-/// tests.
+/// Environment variable that disables all checks, for tests with stand-in devices that compute nothing.
 const TRUST: &str = "CYTOSCOPE_TRUST_DEVICES";
 
-/// Names the folder of what may be measured or found again at any time; without it that is the user's folder.
+/// Environment variable that names the cache folder; the default is the user's folder.
 const CACHE: &str = "CYTOSCOPE_CACHE";
 
-/// How an engine did.
+/// Result of checking an engine against the reference executor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
-pub enum Verdict {
-    /// It computes what the reference executor computes.
+pub enum Verification {
+    /// The results agree.
     Agrees,
-    /// It computes something else.
+    /// The results differ.
     Differs {
-        /// Where and how far, as a sentence.
+        /// Which output differs, and by how much.
         how: String,
     },
 }
 
-/// Greatest relative L2 error of a channel in a precision on a device. Rounding in another order stays far below it, a kernel that
-/// leaves values out or mixes them up far above.
+/// Maximum relative L2 error of a channel for a precision and device. Another order of rounding stays far below it; a
+/// kernel that skips or mixes up values is far above.
 fn tolerance(device: DeviceId, precision: Precision) -> f64 {
     match precision {
-        // Kernels for CUDA are chosen by time, and some of them round the factors of products to TF32.
+        // CUDA kernels are chosen by speed, and some of them round factors to TF32.
         Precision::F32 if !matches!(device, DeviceId::Cuda(_)) => 1e-3,
         Precision::F32 | Precision::Tf32 => 1e-2,
         Precision::F16 => 2e-2,
-        // A rounding of an activation can fall to the next step, and the next layers carry it on.
+        // An activation may be rounded to a neighbouring step, which the following layers propagate.
         Precision::Bf16 | Precision::Int8 => 0.1,
     }
 }
 
-/// Compares what an engine made with what the reference executor made, output by output and channel by channel (axis 1).
-fn compare(names: &[String], expected: &[Tensor], got: &[Tensor], tolerance: f64) -> Verdict {
+/// Compares an engine's outputs with those of the reference executor, channel by channel (axis 1).
+fn compare(names: &[String], expected: &[Tensor], got: &[Tensor], tolerance: f64) -> Verification {
     if expected.len() != got.len() {
-        return Verdict::Differs { how: format!("it gives {} outputs, expected {}", got.len(), expected.len()) };
+        return Verification::Differs {
+            how: format!("the engine returned {} outputs, expected {}", got.len(), expected.len()),
+        };
     }
     for (i, (expected, got)) in expected.iter().zip(got).enumerate() {
         let name = names.get(i).map_or("output", String::as_str);
         if expected.shape() != got.shape() {
             let how = format!("output \"{name}\" has shape {:?}, expected {:?}", got.shape(), expected.shape());
-            return Verdict::Differs { how };
+            return Verification::Differs { how };
         }
         if let Some((channel, error)) = worst_channel(expected, got, tolerance)
             && (error.is_nan() || error > tolerance)
         {
             let how = format!("output \"{name}\", channel {channel}: relative error {error:.2e}");
-            return Verdict::Differs { how };
+            return Verification::Differs { how };
         }
     }
-    Verdict::Agrees
+    Verification::Agrees
 }
 
-/// The channel with the largest relative L2 error among those with more than a few differing values, and that error; NaN where a
-/// value is a number in one of the two only.
+/// Returns the channel with the largest relative L2 error, and that error. Channels with only a few differing values
+/// count as equal. The error is NaN if a value is NaN in one of the two only.
 fn worst_channel(expected: &Tensor, got: &Tensor, tolerance: f64) -> Option<(usize, f64)> {
     let (e, g) = (expected.to_f64_vec(), got.to_f64_vec());
     let shape = expected.shape();
@@ -104,8 +106,8 @@ fn worst_channel(expected: &Tensor, got: &Tensor, tolerance: f64) -> Option<(usi
     }
     let count = (e.len() / channels).max(1) as f64;
     let mean = sizes.iter().sum::<f64>() / channels as f64;
-    // The root mean square of a channel, or what counts as such in one of almost nothing.
-    let scale = |size: f64| (size.max(LEAST_SHARE.powi(2) * mean) / count).sqrt().max(LEAST_SCALE);
+    // The root mean square of a channel, with a lower limit for nearly empty channels.
+    let scale = |size: f64| (size.max(MIN_SHARE.powi(2) * mean) / count).sqrt().max(MIN_SCALE);
     let scales: Vec<f64> = sizes.into_iter().map(scale).collect();
     let mut errors = vec![(0.0f64, 0usize); channels];
     for (i, (e, g)) in e.iter().zip(&g).enumerate() {
@@ -115,12 +117,12 @@ fn worst_channel(expected: &Tensor, got: &Tensor, tolerance: f64) -> Option<(usi
         if e == g || (e.is_nan() && g.is_nan()) {
             continue;
         }
-        let off = (e - g) / scale;
-        *error += off.powi(2);
-        *differing += usize::from(off.is_nan() || off.abs() > tolerance);
+        let deviation = (e - g) / scale;
+        *error += deviation.powi(2);
+        *differing += usize::from(deviation.is_nan() || deviation.abs() > tolerance);
     }
     let relative = errors.iter().map(|(error, differing)| {
-        // A threshold or a rounding may fall to the other side in a few values of many.
+        // A few values may fall on the other side of a threshold or rounding boundary.
         let few = *differing as f64 <= FEW_SHARE * count;
         if few { 0.0 } else { (error / count).sqrt() }
     });
@@ -128,51 +130,53 @@ fn worst_channel(expected: &Tensor, got: &Tensor, tolerance: f64) -> Option<(usi
     relative.enumerate().max_by(|a, b| rank(a.1).total_cmp(&rank(b.1)))
 }
 
-/// Values that are neither constant nor smooth nor alike in any two channels.
-pub(crate) fn made_up_values(count: usize) -> Vec<f32> {
+/// Returns synthetic values that are neither constant nor smooth, and differ between channels.
+pub(crate) fn synthetic_values(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i as f32) * 0.37).sin() + (i % 11) as f32 * 0.1 - 0.5).collect()
 }
 
-/// Runs a network on an engine and on the reference executor; `None` for a network that is too large for the latter.
+/// Runs a network on an engine and on the reference executor; `None` if the network is too large for the latter.
 ///
 /// # Errors
-/// The engine's, where it cannot run the network at all.
+/// The engine's error if it cannot run the network at all.
 fn run(
     context: &Context,
     model: &Model,
     engine: &dyn Engine,
     precision: Precision,
     threads: usize,
-) -> Result<Option<Verdict>, JobError> {
+) -> Result<Option<Verification>, JobError> {
     let edge: [usize; 3] = std::array::from_fn(|a| match (a, model.spatial_axes) {
         (0, 2) => 1,
         _ => EDGE.max(model.min_size[a]).next_multiple_of(model.step[a].max(1)),
     });
     let shape = model.tensor_shape(model.input_channels, edge);
-    let input = Tensor::new(shape.clone(), made_up_values(shape.iter().product()))?;
+    let input = Tensor::new(shape.clone(), synthetic_values(shape.iter().product()))?;
     let graph = model.network(precision);
     let name = graph.inputs.first().map(|id| graph.value(*id).name.clone()).unwrap_or_default();
     let macs = analysis::multiply_accumulates(graph, &[(name.as_str(), shape)])?;
     if macs > MAX_MACS {
         context.note(format!(
-            "this network is too large to be checked against the reference executor ({macs} multiply-accumulates at its least \
-             input)"
+            "the network is too large to be checked against the reference executor ({macs} multiply-accumulates for its \
+             smallest input)"
         ));
         return Ok(None);
     }
     if macs > NOTED_MACS {
         let device = engine.device().id;
-        context.note(format!("checking once that {device} computes this network correctly; this takes a moment"));
+        context.note(format!(
+            "checking that {device} computes this network correctly; this takes a moment and happens once"
+        ));
     }
     let expected = reference::run(graph, &[(name, input.clone())])?;
-    Ok(Some(against(graph, &[input], &expected, engine, precision, threads, context.interrupt())?))
+    Ok(Some(compare_with_reference(graph, &[input], &expected, engine, precision, threads, context.interrupt())?))
 }
 
 /// Runs a network on an engine and compares its outputs with those of the reference executor.
 ///
 /// # Errors
-/// The engine's, where it cannot run the network at all.
-pub(crate) fn against(
+/// The engine's error if it cannot run the network at all.
+pub(crate) fn compare_with_reference(
     graph: &Graph,
     inputs: &[Tensor],
     expected: &[Tensor],
@@ -180,7 +184,7 @@ pub(crate) fn against(
     precision: Precision,
     threads: usize,
     interrupt: Interrupt,
-) -> Result<Verdict, EngineError> {
+) -> Result<Verification, EngineError> {
     let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
     let options = CompileOptions {
         precision,
@@ -194,20 +198,20 @@ pub(crate) fn against(
     Ok(compare(&names, expected, &got, tolerance(engine.device().id, precision)))
 }
 
-/// Whether an engine computes a model's network correctly: as it was found before on this machine, or by running it. A network
+/// Checks whether an engine computes a model's network correctly, using the cached outcome if there is one. A network
 /// that is too large to be checked counts as agreeing, with a note.
 ///
 /// # Errors
-/// The engine's, where it cannot run the network at all.
+/// The engine's error if it cannot run the network at all.
 pub(crate) fn verify(
     context: &Context,
     model: &Model,
     engine: &dyn Engine,
     precision: Precision,
     threads: usize,
-) -> Result<Verdict, JobError> {
+) -> Result<Verification, JobError> {
     if std::env::var_os(TRUST).is_some() {
-        return Ok(Verdict::Agrees);
+        return Ok(Verification::Agrees);
     }
     let device = engine.device();
     let key = format!(
@@ -218,48 +222,48 @@ pub(crate) fn verify(
         device.driver,
         build()
     );
-    if let Some(verdict) = found_here().get(&key) {
+    if let Some(verdict) = process_cache().get(&key) {
         return Ok(verdict.clone());
     }
     let mut cache = Cache::open();
     if let Some(verdict) = cache.entries.get(&key) {
-        found_here().insert(key, verdict.clone());
+        process_cache().insert(key, verdict.clone());
         return Ok(verdict.clone());
     }
-    // What was not checked is not kept: the note comes with every run.
-    let Some(verdict) = run(context, model, engine, precision, threads)? else { return Ok(Verdict::Agrees) };
-    found_here().insert(key.clone(), verdict.clone());
+    // A skipped check is not cached, so that the note appears with every run.
+    let Some(verdict) = run(context, model, engine, precision, threads)? else { return Ok(Verification::Agrees) };
+    process_cache().insert(key.clone(), verdict.clone());
     cache.put(key, verdict.clone());
     Ok(verdict)
 }
 
-/// Outcomes of this process, which count where none can be kept on the disk.
-fn found_here() -> MutexGuard<'static, BTreeMap<String, Verdict>> {
-    static FOUND: Mutex<BTreeMap<String, Verdict>> = Mutex::new(BTreeMap::new());
+/// Outcomes found by this process, used if the cache file cannot be written.
+fn process_cache() -> MutexGuard<'static, BTreeMap<String, Verification>> {
+    static FOUND: Mutex<BTreeMap<String, Verification>> = Mutex::new(BTreeMap::new());
     FOUND.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A sentence for a model that no engine may run.
+/// Returns the error for a network that the engine computes wrongly.
 pub(crate) fn wrong_result(model: &Model, engine: &dyn Engine, how: &str) -> JobError {
     let device = engine.device().id;
     EngineError::Internal {
         place: model.name.clone(),
         reason: format!(
-            "{device} does not compute this network as the reference executor does ({how}); its results would be wrong, so none \
-             are made"
+            "{device} does not compute this network like the reference executor ({how}), so its results would be wrong; \
+             choose another device with --device"
         ),
     }
     .into()
 }
 
-/// A fingerprint of a network's structure: operators, connections, types and shapes, without its weights.
+/// Returns a fingerprint of a network's structure: operators, connections, types and shapes, without the weights.
 fn structure(graph: &Graph) -> String {
     let shapes: Vec<_> = graph.initializers.iter().map(|(id, t)| (*id, t.dtype(), t.shape().to_vec())).collect();
     let text = format!("{:?} {:?} {:?} {:?} {shapes:?}", graph.nodes, graph.values, graph.inputs, graph.outputs);
     select::fingerprint(text.as_bytes())
 }
 
-/// This build of the program: another one may compute otherwise.
+/// Identifies this build of the program, because another build may compute differently.
 fn build() -> String {
     let of_program = std::env::current_exe().and_then(std::fs::metadata).ok();
     let changed = of_program.as_ref().and_then(|m| m.modified().ok());
@@ -267,11 +271,11 @@ fn build() -> String {
     format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), of_program.map_or(0, |m| m.len()))
 }
 
-/// Outcomes kept between runs. A file that cannot be read counts as empty, one that cannot be written is left: checking again is
-/// always possible.
+/// Outcomes cached between runs. A file that cannot be read counts as empty, and errors of writing are ignored, because
+/// a check can always be repeated.
 struct Cache {
     path: Option<PathBuf>,
-    entries: BTreeMap<String, Verdict>,
+    entries: BTreeMap<String, Verification>,
 }
 
 impl Cache {
@@ -285,11 +289,11 @@ impl Cache {
         Self { path, entries }
     }
 
-    fn put(&mut self, key: String, verdict: Verdict) {
+    fn put(&mut self, key: String, verdict: Verification) {
         self.entries.insert(key, verdict);
         let Some(path) = &self.path else { return };
-        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        if let (Ok(()), Ok(text)) = (made, serde_json::to_vec_pretty(&self.entries)) {
+        let created = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        if let (Ok(()), Ok(text)) = (created, serde_json::to_vec_pretty(&self.entries)) {
             let _ = atomic_write(path, &text);
         }
     }
@@ -301,24 +305,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_wrong_channel_is_found_whatever_the_others_are() {
+    fn one_wrong_channel_is_detected() {
         let tensor = |values: Vec<f32>| Tensor::new(vec![1, 3, 2, 2], values).unwrap();
         let values: Vec<f32> = (0..12).map(|i| 10.0 + i as f32).collect();
         let names = ["y".to_owned()];
         let verdict = |got: Vec<f32>, precision| {
             compare(&names, &[tensor(values.clone())], &[tensor(got)], tolerance(DeviceId::Cpu, precision))
         };
-        assert_eq!(verdict(values.clone(), Precision::F32), Verdict::Agrees);
+        assert_eq!(verdict(values.clone(), Precision::F32), Verification::Agrees);
         let rounded: Vec<f32> = values.iter().map(|v| v * (1.0 + 1e-6)).collect();
-        assert_eq!(verdict(rounded, Precision::F32), Verdict::Agrees);
-        // A part of a concatenation that nobody wrote.
+        assert_eq!(verdict(rounded, Precision::F32), Verification::Agrees);
+        // A part of a concatenation that was not written.
         let unwritten: Vec<f32> = values.iter().enumerate().map(|(i, v)| if i / 4 == 1 { 0.0 } else { *v }).collect();
         for precision in [Precision::F32, Precision::Int8] {
-            let Verdict::Differs { how } = verdict(unwritten.clone(), precision) else { unreachable!() };
+            let Verification::Differs { how } = verdict(unwritten.clone(), precision) else { unreachable!() };
             assert!(how.contains("channel 1"), "{how}");
         }
         let mut broken = values.clone();
         broken[0] = f32::NAN;
-        assert!(matches!(verdict(broken, Precision::Int8), Verdict::Differs { .. }));
+        assert!(matches!(verdict(broken, Precision::Int8), Verification::Differs { .. }));
     }
 }

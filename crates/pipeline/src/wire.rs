@@ -1,4 +1,4 @@
-//! Reading back what lower rooms only write: their report types as they appear in JSON.
+//! Deserialization of report types that lower crates only serialize.
 
 use cytoscope_engine::OpFallback;
 use cytoscope_objects::matching::Matching;
@@ -15,7 +15,7 @@ struct OpFallbackFields {
 #[derive(Deserialize)]
 struct OpFallbackRead(#[serde(with = "OpFallbackFields")] OpFallback);
 
-/// Operators without a kernel of their own.
+/// Deserializes the operators that the engine has no kernel for.
 pub(crate) fn fallbacks<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OpFallback>, D::Error> {
     Ok(Vec::<OpFallbackRead>::deserialize(from)?.into_iter().map(|f| f.0).collect())
 }
@@ -41,7 +41,7 @@ struct MatchingFields {
 #[derive(Deserialize)]
 struct MatchingRead(#[serde(with = "MatchingFields")] Matching);
 
-/// Object scores.
+/// Deserializes object scores.
 pub(crate) fn matchings<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Matching>, D::Error> {
     Ok(Vec::<MatchingRead>::deserialize(from)?.into_iter().map(|m| m.0).collect())
 }
@@ -59,12 +59,12 @@ struct RegressionFields {
 #[derive(Deserialize)]
 struct RegressionRead(#[serde(with = "RegressionFields")] Regression);
 
-/// Intensity scores.
+/// Deserializes intensity scores.
 pub(crate) fn regression<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Regression>, D::Error> {
     Ok(Option::<RegressionRead>::deserialize(from)?.map(|r| r.0))
 }
 
-/// A number; JSON has `null` where it is none (NaN).
+/// Deserializes a number; NaN is `null` in JSON.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
 }

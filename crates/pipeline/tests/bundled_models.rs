@@ -1,4 +1,4 @@
-//! The models that travel with the program: their own tests pass, on the reference executor and on the processor engine.
+//! The bundled models pass their self-tests, on the reference executor and on the CPU engine.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use cytoscope_engine::{CompileOptions, Engine};
@@ -14,7 +14,7 @@ fn models() -> PathBuf {
 }
 
 #[test]
-fn every_bundled_package_reproduces_its_own_test() {
+fn every_bundled_package_passes_its_self_test() {
     let mut found = 0;
     for entry in std::fs::read_dir(models()).unwrap() {
         let path = entry.unwrap().path();
@@ -24,14 +24,15 @@ fn every_bundled_package_reproduces_its_own_test() {
         found += 1;
         let package = Package::open(&path).unwrap();
         assert_eq!(test(&package).unwrap(), TestResult::Reproduced, "{}", path.display());
-        // The declared weights are floats, so that other programs reproduce them within bioimage.io's usual tolerance.
+        // The declared weights are floats, so that other programs reproduce the outputs within bioimage.io's default
+        // tolerance.
         assert!(!is_quantized(package.declared_graph()), "{}", path.display());
         assert_eq!(package.tolerance_of("maps"), Tolerance::default(), "{}", path.display());
         let (inputs, expected) = network_test(&package).unwrap();
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let run = |graph: &Graph| {
             let mut session = CpuEngine::new().compile(graph, &shapes, &CompileOptions::default()).unwrap();
-            // What is done to the one channel of the input costs next to nothing wherever it runs.
+            // Fallbacks on the single-channel input cost almost nothing.
             let slow = session.report().fallbacks.iter().filter(|f| !matches!(f.op.as_str(), "Mul" | "Softsign"));
             assert_eq!(slow.count(), 0, "{:?}", session.report().fallbacks);
             session.run(&inputs).unwrap()
@@ -52,7 +53,7 @@ fn every_bundled_package_reproduces_its_own_test() {
 }
 
 #[test]
-fn every_alias_names_a_package_that_is_there() {
+fn every_alias_names_an_existing_package() {
     for entry in std::fs::read_dir(models()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "alias" || e == "teach") {
@@ -63,7 +64,7 @@ fn every_alias_names_a_package_that_is_there() {
 }
 
 #[test]
-fn a_package_whose_network_was_changed_is_refused() {
+fn a_package_with_a_modified_network_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(models().join("nuclei-dog")).unwrap() {
         let path = entry.unwrap().path();

@@ -1,4 +1,5 @@
-//! One suite for every engine: stored ONNX results, the reference executor, and what an engine must answer when it cannot.
+//! One test suite for all engines: stored ONNX results, comparison with the reference executor, and the errors that an
+//! engine must return.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -15,7 +16,7 @@ use cytoscope_pipeline::devices::Devices;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program that looks for GPUs in a process of its own, where it is built.
+/// Returns the path of the program that probes for GPUs; it may not be built.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let beside =
@@ -23,13 +24,13 @@ fn program() -> PathBuf {
     if !beside.is_file() {
         {
             use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not built, so no GPU is looked for", beside.display());
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not built, so GPUs are not probed", beside.display());
         }
     }
     beside
 }
 
-/// Every engine of this machine by name; those left out are named with their reason.
+/// Returns every engine of this machine by name, and prints those that are skipped with the reason.
 fn engines() -> Vec<(String, Box<dyn Engine>)> {
     let mut engines: Vec<(String, Box<dyn Engine>)> = Vec::new();
     for name in IsaName::ALL {
@@ -37,11 +38,7 @@ fn engines() -> Vec<(String, Box<dyn Engine>)> {
             Some(isa) => engines.push((format!("cpu/{isa}"), Box::new(CpuEngine::with_isa(isa)))),
             None => {
                 use std::io::Write;
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "SKIPPED engine cpu/{}: this processor does not have it",
-                    name.as_str()
-                );
+                let _ = writeln!(std::io::stderr(), "SKIPPED engine cpu/{}: not supported by this CPU", name.as_str());
             }
         }
     }
@@ -69,7 +66,7 @@ fn is_cpu(name: &str) -> bool {
     name.starts_with("cpu")
 }
 
-/// `prefix_0.pb`, `prefix_1.pb`, … of a data set.
+/// Reads the tensors `prefix_0.pb`, `prefix_1.pb`, … of a data set.
 fn tensors(folder: &Path, prefix: &str) -> Vec<Tensor> {
     let mut found = Vec::new();
     while let Ok(bytes) = std::fs::read(folder.join(format!("{prefix}_{}.pb", found.len()))) {
@@ -78,7 +75,7 @@ fn tensors(folder: &Path, prefix: &str) -> Vec<Tensor> {
     found
 }
 
-/// ONNX's own tolerances.
+/// Compares tensors with the tolerances of ONNX's own tests.
 fn agrees(got: &Tensor, expected: &Tensor) -> Result<(), String> {
     if got.shape() != expected.shape() || got.dtype() != expected.dtype() {
         return Err(format!("{:?} {} for {:?} {}", got.shape(), got.dtype(), expected.shape(), expected.dtype()));
@@ -96,13 +93,13 @@ fn agrees(got: &Tensor, expected: &Tensor) -> Result<(), String> {
     Ok(())
 }
 
-enum Verdict {
+enum Outcome {
     Right,
     Unsupported,
     Wrong(String),
 }
 
-fn judge(engine: &dyn Engine, folder: &Path) -> Verdict {
+fn run_model(engine: &dyn Engine, folder: &Path) -> Outcome {
     let result = || -> Result<Option<String>, EngineError> {
         let graph = Graph::load(&folder.join("model.onnx"), &GraphLimits::default())?;
         let mut sets: Vec<PathBuf> =
@@ -125,10 +122,10 @@ fn judge(engine: &dyn Engine, folder: &Path) -> Verdict {
         Ok(None)
     };
     match result() {
-        Ok(None) => Verdict::Right,
-        Ok(Some(why)) => Verdict::Wrong(why),
-        Err(EngineError::UnsupportedOp { .. }) => Verdict::Unsupported,
-        Err(error) => Verdict::Wrong(error.to_string()),
+        Ok(None) => Outcome::Right,
+        Ok(Some(why)) => Outcome::Wrong(why),
+        Err(EngineError::UnsupportedOp { .. }) => Outcome::Unsupported,
+        Err(error) => Outcome::Wrong(error.to_string()),
     }
 }
 
@@ -147,10 +144,10 @@ fn stored_results_of_onnx_models_are_reproduced() {
     for (name, engine) in engines() {
         let (mut right, mut unsupported, mut wrong) = (0, 0, Vec::new());
         for model in &models {
-            match judge(engine.as_ref(), model) {
-                Verdict::Right => right += 1,
-                Verdict::Unsupported => unsupported += 1,
-                Verdict::Wrong(why) => {
+            match run_model(engine.as_ref(), model) {
+                Outcome::Right => right += 1,
+                Outcome::Unsupported => unsupported += 1,
+                Outcome::Wrong(why) => {
                     wrong.push(format!("{}: {why}", model.file_name().unwrap().to_string_lossy()));
                 }
             }
@@ -250,7 +247,7 @@ fn networks_agree_with_the_reference_executor() {
                 }
                 other => other.unwrap(),
             };
-            // Twice with other values, then the first again: nothing of a run may stay for the next.
+            // Run with two inputs, then with the first again: no state of a run may affect the next one.
             for (input, wanted) in [(&x, &expected), (&second, &expected_second), (&x, &expected)] {
                 let got = session.run(std::slice::from_ref(input)).unwrap();
                 assert_eq!(got.len(), wanted.len());
@@ -301,7 +298,7 @@ fn wrong_inputs_are_refused_by_name() {
         let refused = engine.compile(&graph, &[vec![1, 2, 4, 8, 8]], &options).err();
         assert!(refused.is_some(), "{name} compiled two channels for a network of one");
         let refused = engine.compile(&graph, &[vec![8, 8]], &options).err();
-        assert!(refused.is_some(), "{name} compiled a picture for a network of stacks");
+        assert!(refused.is_some(), "{name} compiled a 2-D image for a network of stacks");
         let mut session = engine.compile(&graph, std::slice::from_ref(&shape), &options).unwrap();
         let right = noise_tensor(1, &shape);
         let wrong = [
@@ -324,7 +321,7 @@ fn wrong_inputs_are_refused_by_name() {
 }
 
 #[test]
-fn a_precision_that_is_not_there_is_refused() {
+fn an_unsupported_precision_is_refused() {
     let graph = small();
     for (name, engine) in engines() {
         assert!(engine.device().precisions.contains(&Precision::F32), "{name}");
@@ -332,7 +329,7 @@ fn a_precision_that_is_not_there_is_refused() {
             let options = CompileOptions { precision, ..CompileOptions::default() };
             let result = engine.compile(&graph, &[vec![1, 1, 4, 8, 8]], &options);
             if precision == Precision::Int8 && engine.device().precisions.contains(&precision) {
-                // A model of floats has no integers to compute with.
+                // A float model cannot run in int8.
                 let refused = result.err();
                 assert!(matches!(refused, Some(EngineError::NotQuantized { .. })), "{name}: {refused:?}");
             } else if engine.device().precisions.contains(&precision) {
@@ -347,7 +344,7 @@ fn a_precision_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_budget_too_small_is_told_before_anything_is_taken() {
+fn a_memory_budget_that_is_too_small_is_refused_when_compiling() {
     let graph = small();
     let shape = vec![1, 1, 32, 32, 32];
     for (name, engine) in engines() {

@@ -1,4 +1,4 @@
-//! Tiles through the real job: cropped ones equal the untiled result, Gaussian ones equal MONAI's sliding window.
+//! Tiling in the real job: cropped tiles equal the untiled result, Gaussian tiles equal MONAI's sliding window.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -15,21 +15,21 @@ use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
 /// A folder with one stack.
-struct Bench {
+struct Fixture {
     folder: tempfile::TempDir,
     shape: [usize; 3],
     values: Vec<f32>,
 }
 
-impl Bench {
+impl Fixture {
     fn new(shape: [usize; 3], seed: u64) -> Self {
-        let bench = Self { folder: tempfile::tempdir().unwrap(), shape, values: noise(seed, shape.iter().product()) };
-        // Both kinds of file are read here.
+        let fixture = Self { folder: tempfile::tempdir().unwrap(), shape, values: noise(seed, shape.iter().product()) };
+        // Both file formats are covered.
         let name = if seed.is_multiple_of(2) { "stack.npy" } else { "stack.tif" };
         let container = if seed.is_multiple_of(2) { Container::Npy } else { Container::ImageJ };
-        let array = Array::new(Axes::zyx(), shape.to_vec(), bench.values.clone()).unwrap();
-        write_array(&bench.path(name), &array, &WriteSpec::of(&array, container)).unwrap();
-        bench
+        let array = Array::new(Axes::zyx(), shape.to_vec(), fixture.values.clone()).unwrap();
+        write_array(&fixture.path(name), &array, &WriteSpec::of(&array, container)).unwrap();
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -40,7 +40,7 @@ impl Bench {
         ["stack.npy", "stack.tif"].map(|n| self.path(n)).into_iter().find(|p| p.is_file()).unwrap()
     }
 
-    /// Predicts with these tiles: the values of its maps, and the plan.
+    /// Predicts with these tiles; returns the values of the maps, and the plan.
     fn predict(&self, model: &Path, tiles: TileRequest, out: &str) -> (Vec<f32>, TilePlan) {
         let job = PredictJob {
             inputs: vec![self.input()],
@@ -100,38 +100,38 @@ proptest! {
         extra in [1usize..10, 1usize..16, 1usize..16],
         seed in 0u64..1000,
     ) {
-        let bench = Bench::new(shape, seed);
-        let model = bench.path("model");
+        let fixture = Fixture::new(shape, seed);
+        let model = fixture.path("model");
         save_package(&static_network(kind), &model);
         let crop = |tile| TileRequest { tile: Some(tile), overlap: None, blend: Some(Blend::Crop) };
-        let (whole, plan) = bench.predict(&model, crop([80; 3]), "whole");
+        let (whole, plan) = fixture.predict(&model, crop([80; 3]), "whole");
         prop_assert!((0..3).all(|a| plan.tile[a] >= shape[a]), "{:?} is not untiled for {:?}", plan.tile, shape);
         let (halo, step) = (plan.halo, plan.step);
         prop_assert!(halo.iter().any(|h| *h > 0));
         let tile = std::array::from_fn(|a| 2 * halo[a] + step[a] + extra[a]);
-        let (tiled, plan) = bench.predict(&model, crop(tile), "tiled");
+        let (tiled, plan) = fixture.predict(&model, crop(tile), "tiled");
         prop_assert!(plan.tile[2] < shape[2], "{:?} leaves {:?} in one piece", plan.tile, shape);
         let d = relative_distance(&tiled, &whole);
         prop_assert!(d <= 1e-5, "{:?} in tiles of {:?}: {:.2e} of the range", shape, plan.tile, d);
     }
 }
 
-/// The untiled prediction itself is what the reference executor makes of the stack.
+/// The untiled prediction equals the result of the reference executor.
 #[test]
-fn the_untiled_prediction_is_the_network_of_the_stack() {
+fn the_untiled_prediction_equals_the_reference_executor() {
     for (kind, shape) in [(0, [5, 17, 23]), (1, [6, 12, 20]), (2, [4, 16, 8])] {
-        let bench = Bench::new(shape, 40 + kind as u64);
-        let (model, graph) = (bench.path("model.zip"), static_network(kind));
+        let fixture = Fixture::new(shape, 40 + kind as u64);
+        let (model, graph) = (fixture.path("model.zip"), static_network(kind));
         save_package(&graph, &model);
-        let (got, _) = bench.predict(&model, TileRequest::default(), "out");
-        let x = Tensor::new([&[1, 1][..], &shape].concat(), bench.values.clone()).unwrap();
+        let (got, _) = fixture.predict(&model, TileRequest::default(), "out");
+        let x = Tensor::new([&[1, 1][..], &shape].concat(), fixture.values.clone()).unwrap();
         let wanted = reference::run(&graph, &[("x".into(), x)]).unwrap().remove(0);
         let d = relative_distance(&got, wanted.as_f32().unwrap());
         assert!(d < 1e-5, "network {kind}: {d:.2e}");
     }
 }
 
-/// Starts of MONAI's `dense_patch_slices` along one axis.
+/// Window starts of MONAI's `dense_patch_slices` along one axis.
 fn monai_starts(image: usize, roi: usize, overlap: f64) -> Vec<usize> {
     let interval = if roi == image { roi } else { ((roi as f64 * (1.0 - overlap)) as usize).max(1) };
     // scan_num = first d with d * interval + roi >= image, plus one.
@@ -154,8 +154,8 @@ fn monai_map(roi: [usize; 3]) -> Vec<f64> {
             }
         }
     }
-    let least = map.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
-    map.iter().map(|v| v.max(least.max(1e-3))).collect()
+    let min = map.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
+    map.iter().map(|v| v.max(min.max(1e-3))).collect()
 }
 
 /// MONAI's `sliding_window_inference` for a volume at least as large as the window.
@@ -188,7 +188,7 @@ fn monai_sliding_window(graph: &Graph, values: &[f32], shape: [usize; 3], roi: [
 
 #[test]
 fn gaussian_tiles_are_monais_sliding_window() {
-    // A small network whose result depends on where its window ends, so that every window's place shows.
+    // A small network whose result depends on the borders of its window, so that the position of every window matters.
     let graph = unet3d(
         &UNet3d { filters: vec![3, 5], strides: vec![[1, 2, 2]], convs_per_block: 1, ..UNet3d::default() },
         &Weights::Random { seed: 77 },
@@ -203,31 +203,31 @@ fn gaussian_tiles_are_monais_sliding_window() {
         ([31, 17, 18], [6, 16, 16], 0.1),
     ];
     for (i, (shape, roi, overlap)) in cases.into_iter().enumerate() {
-        let bench = Bench::new(shape, 300 + i as u64);
-        let model = bench.path("model");
+        let fixture = Fixture::new(shape, 300 + i as u64);
+        let model = fixture.path("model");
         save_package(&graph, &model);
         let request = TileRequest { tile: Some(roi), overlap: Some(overlap), blend: Some(Blend::Gaussian) };
-        let (got, plan) = bench.predict(&model, request, "out");
-        assert_eq!(plan.tile, roi, "the tile asked for is the one taken");
-        let wanted = monai_sliding_window(&graph, &bench.values, shape, roi, overlap);
+        let (got, plan) = fixture.predict(&model, request, "out");
+        assert_eq!(plan.tile, roi, "the requested tile is used");
+        let wanted = monai_sliding_window(&graph, &fixture.values, shape, roi, overlap);
         let d = relative_distance(&got, &wanted);
         assert!(d < 1e-5, "{shape:?} in windows of {roi:?}, overlap {overlap}: {d:.2e} of the range");
     }
 }
 
 #[test]
-fn a_constant_stays_constant_whatever_the_windows() {
+fn a_constant_stays_constant_for_any_windows() {
     let graph = difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap();
-    let mut bench = Bench::new([12, 20, 26], 2);
-    bench.values.fill(3.0);
-    let array = Array::new(Axes::zyx(), bench.shape.to_vec(), bench.values.clone()).unwrap();
-    write_array(&bench.path("stack.npy"), &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
-    let model = bench.path("model");
+    let mut fixture = Fixture::new([12, 20, 26], 2);
+    fixture.values.fill(3.0);
+    let array = Array::new(Axes::zyx(), fixture.shape.to_vec(), fixture.values.clone()).unwrap();
+    write_array(&fixture.path("stack.npy"), &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+    let model = fixture.path("model");
     save_package(&graph, &model);
     let expected = (1.0 / (1.0 + 2f64.exp())) as f32;
     for overlap in [0.0, 0.3, 0.75] {
         let request = TileRequest { tile: Some([5, 9, 11]), overlap: Some(overlap), blend: Some(Blend::Gaussian) };
-        let (got, _) = bench.predict(&model, request, "out");
+        let (got, _) = fixture.predict(&model, request, "out");
         let worst = got.iter().map(|v| (v - expected).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-6, "overlap {overlap}: {worst}");
     }

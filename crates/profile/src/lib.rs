@@ -1,11 +1,12 @@
-//! Where every second and megabyte of a job went.
+//! Measurement of time and memory: spans, totals by stage, memory marks and Chrome traces.
 //!
-//! A [`Recorder`] is cheap to clone and shared by all threads of a job. A [`Span`] measures from its making to its drop and
-//! carries a [`Stage`], bytes, voxels and multiply-accumulates; memory marks sample the process. From the same spans come the
-//! [`StageTotal`] table and the Chrome trace ([`Recorder::chrome_trace`]) that Perfetto opens.
+//! A [`Recorder`] is cheap to clone and shared by all threads of a job. A [`Span`] measures the time from its creation
+//! to its drop, and carries a [`Stage`], bytes, voxels and multiply-accumulates. Memory marks sample the memory of the
+//! process. The table of [`StageTotal`]s and the Chrome trace ([`Recorder::chrome_trace`]), which Perfetto opens, are
+//! computed from the same spans.
 //!
-//! Recording never fails: past [`MAX_SPANS`] single spans are no longer kept (the totals still are), and a poisoned
-//! lock is entered regardless.
+//! Recording never fails: after [`MAX_SPANS`], single spans are no longer stored (the totals still are), and a poisoned
+//! lock is ignored.
 //!
 //! ```
 //! use cytoscope_profile::{Recorder, Stage};
@@ -26,41 +27,41 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Single spans kept by one recorder.
+/// Maximum number of spans stored by one recorder.
 pub const MAX_SPANS: usize = 1_000_000;
 
-/// What kind of work a span was.
+/// Kind of work of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Getting bytes from a file.
+    /// Reading from a file.
     Read,
-    /// Turning a file's bytes into samples; part of the time of [`Stage::Read`], summed over threads.
+    /// Decoding a file's bytes to samples; part of the time of [`Stage::Read`], summed over threads.
     Decode,
-    /// Bringing samples to the scale a model wants.
+    /// Preprocessing, and computing the statistics that it needs.
     Normalise,
-    /// Bringing voxels to another size.
+    /// Resampling to another voxel size.
     Resample,
-    /// Loading and planning a model.
+    /// Compiling a model.
     Compile,
-    /// Copying to a device.
+    /// Copying data to a device.
     Upload,
     /// Running a network on a tile.
     Compute,
     /// One operator inside a network.
     Op,
-    /// Putting tiles together.
+    /// Joining tiles.
     Blend,
-    /// Copying from a device.
+    /// Copying data from a device.
     Download,
-    /// From probabilities to labelled, measured objects.
+    /// Segmenting and measuring objects.
     Objects,
     /// Encoding and writing results.
     Write,
 }
 
 impl Stage {
-    /// The name used in tables and traces.
+    /// Returns the name used in tables and traces.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Read => "read",
@@ -82,21 +83,21 @@ impl Stage {
 /// One finished span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpanRecord {
-    /// What kind of work.
+    /// Kind of work.
     pub stage: Stage,
-    /// What exactly, such as an operator or a file.
+    /// Name of the work, such as an operator or a file.
     pub name: Cow<'static, str>,
-    /// Start in µs since the recorder was made.
+    /// Start in µs since the recorder was created.
     pub start_us: f64,
     /// Duration in µs.
     pub duration_us: f64,
-    /// A small number for the thread.
+    /// Index of the thread, from 0.
     pub thread: usize,
-    /// Bytes moved.
+    /// Bytes read, written or copied.
     pub bytes: u64,
-    /// Voxels handled.
+    /// Voxels processed.
     pub voxels: u64,
-    /// Multiply-accumulates done.
+    /// Multiply-accumulates performed.
     pub macs: u64,
 }
 
@@ -105,19 +106,19 @@ pub struct SpanRecord {
 pub struct StageTotal {
     /// The stage.
     pub stage: Stage,
-    /// Spans counted.
+    /// Number of spans.
     pub count: u64,
     /// Wall time in seconds, summed over threads.
     pub seconds: f64,
-    /// Bytes moved.
+    /// Bytes read, written or copied.
     pub bytes: u64,
-    /// Voxels handled.
+    /// Voxels processed.
     pub voxels: u64,
-    /// Multiply-accumulates done.
+    /// Multiply-accumulates performed.
     pub macs: u64,
 }
 
-/// What was added to a stage table since an earlier one.
+/// Returns the difference between a stage table and an earlier one.
 pub fn since(now: &[StageTotal], earlier: &[StageTotal]) -> Vec<StageTotal> {
     let rest = now.iter().map(|total| {
         let mut total = total.clone();
@@ -142,7 +143,7 @@ struct State {
     threads: Vec<std::thread::ThreadId>,
 }
 
-/// Collects the spans of one job; clones share one collection.
+/// Collects the spans of one job; clones share the collection.
 #[derive(Clone)]
 pub struct Recorder {
     start: Instant,
@@ -158,17 +159,18 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// A recorder that keeps single spans, those of operators too, for a trace.
+    /// Creates a recorder that stores all spans, including those of operators, for a trace.
     pub fn new() -> Self {
         Self { start: Instant::now(), keep_spans: true, operators: true, state: Arc::default() }
     }
 
-    /// A recorder that keeps single spans but asks for none of operators: a GPU would have to be waited for after each of them.
+    /// Creates a recorder that stores spans but requests none of operators, because a GPU would have to be synchronized
+    /// after each operator.
     pub fn without_operators() -> Self {
         Self { operators: false, ..Self::new() }
     }
 
-    /// A recorder that keeps only the totals.
+    /// Creates a recorder that stores only the totals.
     pub fn totals_only() -> Self {
         Self { keep_spans: false, operators: false, ..Self::new() }
     }
@@ -177,8 +179,8 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the spans of single operators are wanted: an engine then waits for each, so that it can be timed.
-    pub fn keeps_spans(&self) -> bool {
+    /// Returns whether spans of single operators are requested; an engine then waits for each operator to time it.
+    pub fn times_operators(&self) -> bool {
         self.operators
     }
 
@@ -196,14 +198,14 @@ impl Recorder {
         }
     }
 
-    /// Records work that something else timed: it is taken to have ended now.
+    /// Records work that was timed elsewhere and ended now.
     pub fn add(&self, stage: Stage, name: impl Into<Cow<'static, str>>, duration: Duration, bytes: u64) {
         let start = Instant::now().checked_sub(duration).unwrap_or(self.start).max(self.start);
         let timed = Some(duration);
         drop(Span { recorder: self, stage, name: name.into(), start, timed, bytes, voxels: 0, macs: 0 });
     }
 
-    /// Samples this process' memory now.
+    /// Records the current memory of this process.
     pub fn mark_memory(&self, label: impl Into<Cow<'static, str>>) {
         let mark = MemoryMark {
             label: label.into(),
@@ -216,37 +218,37 @@ impl Recorder {
         }
     }
 
-    /// The stage table, in the order of [`Stage`].
+    /// Returns the totals by stage, in the order of [`Stage`].
     pub fn totals(&self) -> Vec<StageTotal> {
         self.state().totals.values().cloned().collect()
     }
 
-    /// Every single span kept so far.
+    /// Returns all spans stored so far.
     pub fn spans(&self) -> Vec<SpanRecord> {
         self.state().spans.clone()
     }
 
-    /// The spans kept after the first `cursor` ones, at most `most`.
-    pub fn spans_since(&self, cursor: usize, most: usize) -> Vec<SpanRecord> {
-        self.state().spans.iter().skip(cursor).take(most).cloned().collect()
+    /// Returns at most `max` stored spans, starting with number `cursor`.
+    pub fn spans_since(&self, cursor: usize, max: usize) -> Vec<SpanRecord> {
+        self.state().spans.iter().skip(cursor).take(max).cloned().collect()
     }
 
-    /// The memory marks after the first `cursor` ones, at most `most`.
-    pub fn memory_marks_since(&self, cursor: usize, most: usize) -> Vec<MemoryMark> {
-        self.state().marks.iter().skip(cursor).take(most).cloned().collect()
+    /// Returns at most `max` memory marks, starting with number `cursor`.
+    pub fn memory_marks_since(&self, cursor: usize, max: usize) -> Vec<MemoryMark> {
+        self.state().marks.iter().skip(cursor).take(max).cloned().collect()
     }
 
-    /// Spans that were not kept, because there were [`MAX_SPANS`].
+    /// Returns the number of spans that were not stored because of [`MAX_SPANS`].
     pub fn dropped_spans(&self) -> u64 {
         self.state().dropped
     }
 
-    /// Every memory mark so far.
+    /// Returns all memory marks recorded so far.
     pub fn memory_marks(&self) -> Vec<MemoryMark> {
         self.state().marks.clone()
     }
 
-    /// The spans and memory marks as a Chrome trace (`traceEvents`), which Perfetto opens.
+    /// Returns the spans and memory marks as a Chrome trace (`traceEvents`), which Perfetto opens.
     pub fn chrome_trace(&self) -> serde_json::Value {
         let state = self.state();
         trace::chrome_trace(&state.spans, &state.marks, state.dropped)
@@ -293,14 +295,14 @@ impl Recorder {
     }
 }
 
-/// A running measurement; records itself when dropped.
+/// A running measurement, which is recorded when it is dropped.
 #[must_use = "a span measures until it is dropped"]
 pub struct Span<'a> {
     recorder: &'a Recorder,
     stage: Stage,
     name: Cow<'static, str>,
     start: Instant,
-    /// How long it took, where something else timed it.
+    /// Duration, if it was measured elsewhere.
     timed: Option<Duration>,
     bytes: u64,
     voxels: u64,
@@ -308,13 +310,13 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// Adds bytes moved.
+    /// Adds bytes read, written or copied.
     pub fn bytes(mut self, bytes: usize) -> Self {
         self.bytes += bytes as u64;
         self
     }
 
-    /// Adds voxels handled.
+    /// Adds processed voxels.
     pub fn voxels(mut self, voxels: usize) -> Self {
         self.voxels += voxels as u64;
         self
@@ -326,12 +328,12 @@ impl Span<'_> {
         self
     }
 
-    /// Adds bytes found out while the span runs.
+    /// Adds bytes while the span runs.
     pub fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// Ends the span here.
+    /// Ends the span.
     pub fn finish(self) {}
 }
 
@@ -346,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_add_up_over_threads_and_the_trace_names_every_span() {
+    fn totals_add_up_over_threads_and_the_trace_contains_every_span() {
         let recorder = Recorder::new();
         std::thread::scope(|scope| {
             for i in 0..4usize {
@@ -369,12 +371,15 @@ mod tests {
     }
 
     #[test]
-    fn spans_can_be_kept_without_asking_engines_for_operators() {
+    fn spans_can_be_stored_without_operators() {
         let kinds = [Recorder::new(), Recorder::without_operators(), Recorder::totals_only()];
         for recorder in &kinds {
             recorder.span(Stage::Compute, "tile").finish();
             assert_eq!(recorder.totals()[0].count, 1);
         }
-        assert_eq!(kinds.each_ref().map(|r| (r.spans().len(), r.keeps_spans())), [(1, true), (1, false), (0, false)]);
+        assert_eq!(
+            kinds.each_ref().map(|r| (r.spans().len(), r.times_operators())),
+            [(1, true), (1, false), (0, false)]
+        );
     }
 }

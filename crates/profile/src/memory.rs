@@ -1,30 +1,31 @@
-//! Memory of this process and of the machine.
+//! Memory use of this process, and available memory of the machine.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// The process' memory at one moment.
+/// Memory of the process at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryMark {
-    /// What was going on.
+    /// Label of the moment, such as the current stage.
     pub label: Cow<'static, str>,
-    /// µs since the recorder was made.
+    /// Time in µs since the recorder was created.
     pub at_us: f64,
     /// Resident bytes.
     pub resident_bytes: u64,
 }
 
-/// Resident bytes of this process, where the system tells.
+/// Returns the resident bytes of this process, if the system reports them.
 pub fn resident_bytes() -> Option<u64> {
     status_kib("/proc/self/status", "VmRSS:").map(|k| k * 1024)
 }
 
-/// The most resident bytes this process ever had, where the system tells.
+/// Returns the peak resident bytes of this process, if the system reports them.
 pub fn peak_resident_bytes() -> Option<u64> {
     status_kib("/proc/self/status", "VmHWM:").map(|k| k * 1024)
 }
 
-/// Bytes this machine (or this process' control group, if that allows fewer) could still give, where the system tells.
+/// Returns the available bytes of this machine, or of this process' control group if it allows fewer, if the system
+/// reports them.
 pub fn available_bytes() -> Option<u64> {
     let machine = status_kib("/proc/meminfo", "MemAvailable:").map(|k| k * 1024)?;
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -39,7 +40,7 @@ fn status_kib(path: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Bytes for people, such as `512 MiB`.
+/// Formats bytes for display, such as `512 MiB`.
 pub fn bytes_text(n: u64) -> String {
     let value = n as f64;
     match n {

@@ -3,7 +3,8 @@
 use crate::{MemoryMark, SpanRecord};
 use serde_json::{Value, json};
 
-/// Spans and memory marks as a Chrome trace (`traceEvents`), which Perfetto opens; `dropped` spans were not kept.
+/// Returns spans and memory marks as a Chrome trace (`traceEvents`), which Perfetto opens. `dropped` is the number of
+/// spans that were not stored.
 pub fn chrome_trace(spans: &[SpanRecord], marks: &[MemoryMark], dropped: u64) -> Value {
     let mut events = vec![json!({"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "cytoscope"}})];
     for span in spans {

@@ -1,6 +1,7 @@
-//! Prints what a patch costs on one core, step by step: `cargo run --release -p cytoscope-samples --example samples_rate [FOLDER] [COUNT] [CACHE MIB]`.
+//! Measures the time of each stage of a patch on one core:
+//! `cargo run --release -p cytoscope-samples --example samples_rate [FOLDER] [COUNT] [CACHE MIB]`.
 //!
-//! Without a folder, a made-up stack of touching balls is used.
+//! Without a folder, a synthetic stack of touching balls is used.
 #![allow(clippy::print_stdout, reason = "a command line program")]
 
 use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -27,53 +28,53 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count: u64 = arguments.next().map_or(Ok(100), |n| n.parse())?;
     let cache_bytes = arguments.next().map_or(Ok(2 << 10), |n| n.parse::<u64>())? << 20;
     let dataset = find_pairs(&folder, Task::Segmentation)?;
-    let began = Instant::now();
+    let started = Instant::now();
     let sources = Arc::new(Sources::open(&dataset.pairs, &SourceOptions { cache_bytes })?);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
-    println!("{} pairs, opened in {:.2} s", sources.len(), began.elapsed().as_secs_f64());
+    println!("{} pairs, opened in {:.2} s", sources.len(), started.elapsed().as_secs_f64());
     let kinds = [
-        ("instances, nothing changed", TargetKind::Instances, AugmentOptions::none(), None),
-        ("instances, usual", TargetKind::Instances, AugmentOptions::default(), None),
-        ("instances, everything", TargetKind::Instances, AugmentOptions::always(), None),
+        ("instances, no augmentation", TargetKind::Instances, AugmentOptions::none(), None),
+        ("instances, default", TargetKind::Instances, AugmentOptions::default(), None),
+        ("instances, all", TargetKind::Instances, AugmentOptions::always(), None),
         ("  with gap weights", TargetKind::Instances, AugmentOptions::always(), Some(GapWeight::default())),
-        ("semantic, everything", TargetKind::Semantic, AugmentOptions::always(), None),
-        ("flow, everything", TargetKind::Flow, AugmentOptions::always(), None),
-        ("boundary, everything", TargetKind::Boundary { width_um: 1.0 }, AugmentOptions::always(), None),
+        ("semantic, all", TargetKind::Semantic, AugmentOptions::always(), None),
+        ("flow, all", TargetKind::Flow, AugmentOptions::always(), None),
+        ("boundary, all", TargetKind::Boundary { width_um: 1.0 }, AugmentOptions::always(), None),
     ];
-    println!("{:28} {:>8} {:>8} {:>8} {:>8} {:>8}  ms a patch", "", "read", "geometry", "light", "target", "all");
+    println!("{:28} {:>8} {:>8} {:>8} {:>8} {:>8}  ms per patch", "", "read", "geometry", "light", "target", "all");
     for (name, target, augment, gap_weight) in kinds {
         let options = SamplerOptions { target, augment, gap_weight, ..SamplerOptions::default() };
-        let began = Instant::now();
+        let started = Instant::now();
         let sampler = Arc::new(Sampler::new(Arc::clone(&sources), options)?);
-        let looked = began.elapsed().as_secs_f64();
-        let (mut sums, began) = ([0.0; 4], Instant::now());
+        let indexing_secs = started.elapsed().as_secs_f64();
+        let (mut sums, started) = ([0.0; 4], Instant::now());
         for index in 0..count {
             let (_, t) = pool.install(|| sampler.sample_timed(index))?;
             let parts = [t.read_secs, t.geometry_secs, t.intensity_secs, t.target_secs];
             sums.iter_mut().zip(parts).for_each(|(s, t)| *s += t);
         }
-        let all = began.elapsed().as_secs_f64() / count as f64 * 1e3;
+        let all = started.elapsed().as_secs_f64() / count as f64 * 1e3;
         let [read, geometry, light, of_target] = sums.map(|s| s / count as f64 * 1e3);
         println!(
-            "{name:28} {read:8.2} {geometry:8.2} {light:8.2} {of_target:8.2} {all:8.2}  (looked through in {looked:.2} s, margin {:?})",
+            "{name:28} {read:8.2} {geometry:8.2} {light:8.2} {of_target:8.2} {all:8.2}  (indexed in {indexing_secs:.2} s, margin {:?})",
             sampler.margin_zyx(0).unwrap_or_default()
         );
-        if name == "instances, everything" {
-            let began = Instant::now();
+        if name == "instances, all" {
+            let started = Instant::now();
             let mut loader = Loader::new(sampler, LoaderOptions { workers: 2, ..LoaderOptions::default() })?;
             for _ in 0..count / 2 {
                 loader.next_batch(2)?;
             }
-            let rate = count as f64 / began.elapsed().as_secs_f64();
-            println!("{:28} {rate:.1} patches/s from two workers, waited {:.2} s", "", loader.stalled_secs());
+            let rate = count as f64 / started.elapsed().as_secs_f64();
+            println!("{:28} {rate:.1} patches/s with two workers, waited {:.2} s", "", loader.stalled_secs());
         }
     }
-    let about = sources.cache_use();
-    println!("cache: {} MiB held, {} hits, {} misses", about.held_bytes >> 20, about.hits, about.misses);
+    let cache = sources.cache_use();
+    println!("cache: {} MiB held, {} hits, {} misses", cache.held_bytes >> 20, cache.hits, cache.misses);
     Ok(())
 }
 
-/// A stack of balls that touch.
+/// Writes a stack of touching balls.
 fn balls(folder: &Path) -> Result<(), Box<dyn Error>> {
     let [nz, ny, nx] = [64usize, 256, 256];
     let mut labels = vec![0u16; nz * ny * nx];

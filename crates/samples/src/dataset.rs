@@ -1,59 +1,59 @@
-//! What a training set is: pairs of files, and what is wrong with them.
+//! Training sets: pairs of files and their problems.
 
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What a network is to learn.
+/// Task of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
-    /// Objects from an image: the target is a label image.
+    /// Segmentation: the target is a label image.
     Segmentation,
-    /// A stain from an image without it: the target is an intensity image.
+    /// Label-free prediction of a stain: the target is an intensity image.
     LabelFree,
 }
 
-/// One image of a file: which series, channel and time point.
+/// One image of a file: its series, channel and time point.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ImageRef {
     /// The file.
     pub path: PathBuf,
-    /// Which image of a file that holds several, from 0.
+    /// Index of the series, counted from 0.
     #[serde(default)]
     pub series: usize,
-    /// Which channel, from 0 (samples of an RGB pixel count as channels); needed where there are several.
+    /// Index of the channel, counted from 0 (samples of an RGB pixel are channels); required if there are several.
     #[serde(default)]
     pub channel: Option<usize>,
-    /// Which time point, from 0; needed where there are several.
+    /// Index of the time point, counted from 0; required if there are several.
     #[serde(default)]
     pub time: Option<usize>,
-    /// Axes of the file where its own are wrong, as [`cytoscope_formats::OpenOptions::axes`].
+    /// Axes of the file, if its own are wrong, as in [`cytoscope_formats::OpenOptions::axes`].
     #[serde(default)]
     pub axes: Option<Axes>,
 }
 
 impl ImageRef {
-    /// The one image of a file.
+    /// Refers to the only image of a file.
     pub fn of(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), series: 0, channel: None, time: None, axes: None }
     }
 }
 
-/// The part of a training set that a file is for.
+/// The part of the data that a pair belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// Learnt from.
+    /// Training set.
     Train,
-    /// Watched while learning.
+    /// Validation set.
     Validation,
-    /// Kept for a last look.
+    /// Test set.
     Test,
 }
 
 impl Part {
-    /// The part that a word stands for, such as `train`, `valid` or `test`, in either case.
+    /// Parses a word such as `train`, `valid` or `test`, regardless of case; `None` for other words.
     pub fn from_word(word: &str) -> Option<Part> {
         Some(match word.trim().to_lowercase().as_str() {
             "train" | "training" | "tr" => Part::Train,
@@ -64,34 +64,34 @@ impl Part {
     }
 }
 
-/// A box of a stack: first voxel and extent along Z, Y, X.
+/// A box in a stack: first voxel and size along Z, Y, X.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Window {
     /// First voxel.
     pub start_zyx: [usize; 3],
-    /// Extent in voxels.
+    /// Size in voxels.
     pub size_zyx: [usize; 3],
 }
 
-/// An image and what a network should make of it.
+/// An image and its target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// Name, unique in its dataset.
     pub name: String,
     /// The image.
     pub image: ImageRef,
-    /// Its labels or its stain.
+    /// Its target: labels or a stain.
     pub target: ImageRef,
-    /// The part it is for, where the data say so.
+    /// Part of the data that it belongs to, if the data define it.
     #[serde(default)]
     pub part: Option<Part>,
-    /// Voxel size Z, Y, X in µm where it is known from elsewhere than the files; it goes before theirs.
+    /// Voxel size along Z, Y, X in µm that overrides the one of the files.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// The box of the stack to be used; the whole where it is `None`.
+    /// Box of the stack to use; the whole stack if `None`.
     #[serde(default)]
     pub window: Option<Window>,
-    /// How often it is sampled, relative to the others.
+    /// Relative sampling frequency.
     #[serde(default = "one")]
     pub weight: f64,
 }
@@ -101,7 +101,7 @@ fn one() -> f64 {
 }
 
 impl Pair {
-    /// A pair of whole files.
+    /// Returns a pair of whole files.
     pub fn new(name: impl Into<String>, image: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -115,29 +115,29 @@ impl Pair {
     }
 }
 
-/// How bad a problem is.
+/// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The pair can be used.
+    /// The pair is usable.
     Warning,
-    /// The pair is left out.
+    /// The pair is excluded.
     Error,
 }
 
-/// Something wrong with the data, and what to do.
+/// A problem of the data and its solution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The file or folder it is about.
+    /// The file or folder.
     pub file: PathBuf,
-    /// The pair it is about, by name.
+    /// Name of the pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<String>,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What was met, as a sentence.
+    /// The problem, as a sentence.
     pub sentence: String,
-    /// What to do.
+    /// How to solve it.
     pub next_step: String,
 }
 
@@ -160,39 +160,40 @@ impl Problem {
     }
 }
 
-/// How a dataset lies on the disk.
+/// Layout of a dataset on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Convention {
-    /// One or more tables (`raw,seg` or `brightfield,signal`), as CytoDL has them, or a folder of corrections.
+    /// One or more tables (`raw,seg` or `brightfield,signal`) as in CytoDL, or a folder of corrections.
     Table,
     /// nnU-Net's `imagesTr`, `labelsTr` and `dataset.json`.
     NnUnet,
-    /// Two folders of equal names, such as StarDist's `images` and `masks`.
+    /// Two folders with files of the same names, such as StarDist's `images` and `masks`.
     TwoFolders,
-    /// Endings of names in one folder, such as Cellpose's `_masks`, or `_raw` and `_labels`.
-    Endings,
-    /// Channels of one file.
+    /// Suffixes of file names in one folder, such as Cellpose's `_masks`, or `_raw` and `_labels`.
+    #[serde(rename = "endings")]
+    Suffixes,
+    /// Image and target are channels of one file.
     Channels,
 }
 
-/// Pairs found on the disk, and the files that fit nothing.
+/// Pairs found on disk, and files without a counterpart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dataset {
-    /// What the pairs are for.
+    /// The task.
     pub task: Task,
     /// The folder or table that was searched.
     pub root: PathBuf,
-    /// How the data lie on the disk; several where folders differ.
+    /// Layouts that were found; several if folders differ.
     pub conventions: Vec<Convention>,
     /// The pairs, sorted by name.
     pub pairs: Vec<Pair>,
-    /// Files that pair with nothing, and other things to know.
+    /// Files without a counterpart, and other problems.
     pub problems: Vec<Problem>,
-    /// A label that says "not known", where the data name one.
+    /// Ignore label, if the data declare one.
     #[serde(default)]
     pub ignore_label: Option<i64>,
-    /// Whether labels are classes rather than objects, where the data say so.
+    /// Whether the data declare that labels are classes rather than objects.
     #[serde(default)]
     pub labels_are_classes: bool,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with training data.
+//! Errors of training data.
 
 use crate::dataset::{Dataset, Problem};
 use crate::summary;
@@ -8,18 +8,18 @@ use cytoscope_volume::{VolumeError, printable};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A path as messages show it.
+/// Returns a path as it is shown in messages.
 fn shown(path: &Path) -> String {
     printable(&path.display().to_string()).into_owned()
 }
 
-/// What is said of data without a pair.
+/// Message for data without a pair.
 pub(crate) const NO_PAIR: &str = "no pair of an image and its target was found";
 
-/// What most files have in common, and how many they are.
-pub(crate) fn met_most(problems: &[Problem]) -> String {
+/// Returns the most common kind of problem, with an example and the number of files.
+pub(crate) fn most_common_problem(problems: &[Problem]) -> String {
     let kinds = summary::kinds(problems);
-    let Some(first) = kinds.first() else { return "there is no image".to_owned() };
+    let Some(first) = kinds.first() else { return "it contains no image".to_owned() };
     let others: usize = kinds.iter().skip(1).map(|kind| kind.members.len()).sum();
     let more = if others > 0 { format!(", and {others} problems of other kinds") } else { String::new() };
     let (file, sentence) = (shown(&first.example.file), printable(&first.example.sentence));
@@ -29,34 +29,34 @@ pub(crate) fn met_most(problems: &[Problem]) -> String {
     }
 }
 
-/// A failure with training data: the file, what was met, and what to do next.
+/// An error of training data: the file, the problem and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplesError {
     /// An image cannot be read.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A folder, a table or a pair of files does not fit its use.
-    #[error("{}: {}; {}", shown(.file), printable(.met), printable(.next))]
+    /// A folder, table or pair of files cannot be used.
+    #[error("{}: {}; {}", shown(.file), printable(.problem), printable(.next_step))]
     Data {
         /// The file or folder.
         file: PathBuf,
-        /// What was met.
-        met: String,
+        /// The problem.
+        problem: String,
         /// What was expected, or what to do next.
-        next: String,
+        next_step: String,
     },
-    /// A folder or a table without any pair, but with files that could have been of one.
-    #[error("{}: {}; {}", shown(&.dataset.root), printable(.met), printable(.next))]
+    /// A folder or table contains no pair, but files that could be part of one.
+    #[error("{}: {}; {}", shown(&.dataset.root), printable(.problem), printable(.next_step))]
     NoPairs {
-        /// What was searched, with what is wrong with each file.
+        /// The dataset without pairs, with the problem of each file.
         dataset: Box<Dataset>,
-        /// What was met, with what most files have in common.
-        met: String,
+        /// The problem, with the most common problem of the files.
+        problem: String,
         /// What to do next.
-        next: String,
+        next_step: String,
     },
-    /// More is asked for than a limit of [`crate::limits`] allows.
-    #[error("{}: {what} is {got}, more than the limit {limit_name} = {limit}; {next}", shown(.file))]
+    /// A quantity exceeds a limit of [`crate::limits`].
+    #[error("{}: {what} is {got}, more than the limit {limit_name} = {limit}; {next_step}", shown(.file))]
     OverLimit {
         /// The file or folder.
         file: PathBuf,
@@ -69,48 +69,48 @@ pub enum SamplesError {
         /// The limit.
         limit: u64,
         /// What to do next.
-        next: &'static str,
+        next_step: &'static str,
     },
-    /// An option outside its range.
+    /// An option is outside its range.
     #[error("{what} is {}, expected {expected}", printable(.got))]
     Parameter {
         /// The option.
         what: &'static str,
-        /// The value met.
+        /// The given value.
         got: String,
         /// Its range.
         expected: &'static str,
     },
-    /// The operating system failed.
+    /// The operating system reported an error.
     #[error("{}: {doing} failed: {source}; {}", shown(.file), io_advice(.source))]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Sizes that do not fit each other.
+    /// Shapes or voxel sizes are inconsistent.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// Objects that cannot be measured.
+    /// Objects cannot be measured.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
-    /// A thread that makes patches broke down.
-    #[error("making patch {index} broke down: {met}; this is a fault of the program: please report it with its seed")]
+    /// A worker thread of the loader panicked.
+    #[error("preparing patch {index} failed: {problem}; this is a bug: please report it with the seed")]
     Worker {
-        /// Number of the patch.
+        /// Index of the patch.
         index: u64,
-        /// What the thread said.
-        met: String,
+        /// The message of the panic.
+        problem: String,
     },
 }
 
 impl SamplesError {
-    pub(crate) fn data(file: &Path, met: impl Into<String>, next: impl Into<String>) -> Self {
-        Self::Data { file: file.to_owned(), met: met.into(), next: next.into() }
+    pub(crate) fn data(file: &Path, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::Data { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
 
     pub(crate) fn io(file: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
@@ -119,21 +119,21 @@ impl SamplesError {
     }
 }
 
-/// Refuses what is over a limit.
+/// Checks a quantity against a limit.
 pub(crate) fn check_limit(
     file: &Path,
     what: &'static str,
     got: u64,
     (limit_name, limit): (&'static str, u64),
-    next: &'static str,
+    next_step: &'static str,
 ) -> Result<(), SamplesError> {
     if got > limit {
-        return Err(SamplesError::OverLimit { file: file.to_owned(), what, got, limit_name, limit, next });
+        return Err(SamplesError::OverLimit { file: file.to_owned(), what, got, limit_name, limit, next_step });
     }
     Ok(())
 }
 
-/// Refuses an option outside its range.
+/// Checks an option against its range.
 pub(crate) fn check_range(
     what: &'static str,
     got: f64,

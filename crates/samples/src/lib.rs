@@ -1,12 +1,13 @@
-//! From a folder of images and labels to the patches a network learns from.
+//! Training data: from a folder of images and labels to the patches that a network is trained on.
 //!
-//! This room owns the layouts of training folders ([`find_pairs`]), what can be wrong with them ([`check`]), the split into training
-//! and validation ([`split`]), boxes of stacks larger than memory ([`Sources`]), augmented patches with their targets and weights
-//! ([`Sampler`]), and the threads that make them ahead ([`Loader`]). It knows no network and no engine.
+//! This crate owns the layouts of training folders ([`find_pairs`]), their checks ([`check`]), the split into training
+//! and validation set ([`split`]), cached reading of stacks larger than memory ([`Sources`]), augmented patches with
+//! their targets and weights ([`Sampler`]), and the threads that prefetch them ([`Loader`]). It is independent of
+//! networks and engines.
 //!
-//! Volumes are in C order `[Z][Y][X]`, lengths in µm; a patch is a pure function of the pairs, the options and its number, so a
-//! training that is resumed sees the data it would have seen. It fails with [`SamplesError`]; whatever is in a file, nothing panics, and
-//! sizes are checked against [`limits`] before memory is taken.
+//! Volumes are in C order `[Z][Y][X]`, lengths in µm. A patch is a pure function of the pairs, the options and its
+//! index, so a resumed training run gets the same patches as an uninterrupted one. Errors are [`SamplesError`].
+//! Malformed files cause no panics, and sizes are checked against [`limits`] before memory is allocated.
 //!
 //! ```
 //! use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -35,7 +36,7 @@ mod check;
 mod dataset;
 mod error;
 mod find;
-mod gather;
+mod interpolate;
 pub mod limits;
 mod loader;
 mod normalise;

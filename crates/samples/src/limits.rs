@@ -1,24 +1,24 @@
-//! What training data may ask for before it is refused; every bound is checked before memory is taken.
+//! Limits of training data; all of them are checked before memory is allocated.
 
-/// Files and folders looked at under one folder.
+/// Files and folders that are searched in one dataset.
 pub const MAX_FILES: u64 = 200_000;
-/// Folders below the one named that are searched.
+/// Levels of subfolders that are searched.
 pub const MAX_DEPTH: usize = 4;
-/// Bytes of a table (`.csv`) or of a `.json` beside images.
+/// Bytes of a table (`.csv`) or JSON file.
 pub const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Pairs of one dataset.
 pub const MAX_PAIRS: u64 = 100_000;
 /// Objects of one label image.
 pub const MAX_OBJECTS: u64 = 1 << 20;
-/// Voxels of a patch, its margin included.
+/// Voxels of a patch, including its margin.
 pub const MAX_PATCH_VOXELS: u64 = 1 << 27;
-/// Voxels of a file read for one patch.
+/// Voxels that are read from a file for one patch.
 pub const MAX_BOX_VOXELS: u64 = 1 << 28;
-/// Bytes of a file read at a time while it is looked through.
+/// Bytes of a slab, when a whole file is streamed.
 pub const SLAB_BYTES: u64 = 16 << 20;
-/// Files kept open at the same time.
+/// Files that are open at the same time.
 pub const MAX_OPEN_FILES: usize = 96;
-/// Threads of one loader.
+/// Worker threads of one loader.
 pub const MAX_WORKERS: usize = 256;
 /// Patches prefetched by one loader.
 pub const MAX_PREFETCH: usize = 4096;

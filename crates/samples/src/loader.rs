@@ -1,4 +1,4 @@
-//! Patches made ahead by threads, given out in order.
+//! Prefetching of patches by worker threads, delivered in order.
 
 use crate::error::SamplesError;
 use crate::limits::{MAX_PREFETCH, MAX_WORKERS};
@@ -10,15 +10,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// How patches are made ahead.
+/// Options of a [`Loader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderOptions {
-    /// Threads; each makes whole patches on one core.
+    /// Number of worker threads; each prepares whole patches on one core.
     pub workers: usize,
-    /// Patches kept ready at most.
+    /// Maximum number of prefetched patches.
     pub prefetch: usize,
-    /// Number of the first patch; where a training is resumed.
+    /// Index of the first patch; not 0 when training is resumed.
     pub start: u64,
 }
 
@@ -28,31 +28,32 @@ impl Default for LoaderOptions {
     }
 }
 
-/// Patches stacked along a first axis.
+/// Patches stacked along the batch axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// Number of the first patch; the others follow.
+    /// Index of the first patch; the others are consecutive.
     pub first: u64,
-    /// Patches.
+    /// Number of patches.
     pub count: usize,
-    /// Extents Z, Y, X.
+    /// Shape of a patch along Z, Y, X.
     pub shape_zyx: [usize; 3],
-    /// Channels of the target.
+    /// Number of target channels.
     pub channels: usize,
-    /// `[n][1][Z][Y][X]`.
+    /// Images, `[n][1][Z][Y][X]`.
     pub image: Vec<f32>,
-    /// `[n][channel][Z][Y][X]`.
+    /// Targets, `[n][channel][Z][Y][X]`.
     pub target: Vec<f32>,
-    /// `[n][1][Z][Y][X]`.
+    /// Weights, `[n][1][Z][Y][X]`.
     pub weight: Vec<f32>,
-    /// Where each is from.
+    /// Origin of each patch.
     pub from: Vec<Origin>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The next patch to be made, and to be given out.
+    /// Index of the next patch to prepare.
     next: u64,
+    /// Index of the next patch to deliver.
     taken: u64,
     ready: BTreeMap<u64, Result<Patch, SamplesError>>,
     stop: bool,
@@ -62,9 +63,10 @@ struct State {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// A patch is ready; room has been made.
+    /// Signals that a patch is ready.
     made: Condvar,
-    room: Condvar,
+    /// Signals that a patch was taken.
+    taken: Condvar,
 }
 
 impl Shared {
@@ -73,7 +75,7 @@ impl Shared {
     }
 }
 
-/// Threads that make patches; they stop when this is dropped.
+/// Worker threads that prefetch patches; they stop when the loader is dropped.
 #[derive(Debug)]
 pub struct Loader {
     shared: Arc<Shared>,
@@ -81,15 +83,16 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts making the sampler's patches.
+    /// Starts to prefetch the patches of a sampler.
     ///
     /// # Errors
-    /// [`SamplesError::Parameter`] for no or too many threads or patches; [`SamplesError::Io`] if a thread cannot be started.
+    /// [`SamplesError::Parameter`] if the number of threads or patches is 0 or too large; [`SamplesError::Io`] if a
+    /// thread cannot be started.
     pub fn new(sampler: Arc<Sampler>, options: LoaderOptions) -> Result<Self, SamplesError> {
         Self::with(move |index| sampler.sample(index), options)
     }
 
-    /// Starts making patches by any function of their number.
+    /// Starts to prefetch patches from any function of their index.
     ///
     /// # Errors
     /// As [`Loader::new`].
@@ -99,7 +102,7 @@ impl Loader {
     ) -> Result<Self, SamplesError> {
         let limits = [
             ("the number of workers", options.workers, MAX_WORKERS, "1 to MAX_WORKERS"),
-            ("the number of patches made ahead", options.prefetch, MAX_PREFETCH, "1 to MAX_PREFETCH"),
+            ("the number of prefetched patches", options.prefetch, MAX_PREFETCH, "1 to MAX_PREFETCH"),
         ];
         for (what, got, limit, expected) in limits {
             if got == 0 || got > limit {
@@ -117,10 +120,10 @@ impl Loader {
             let (shared, make) = (Arc::clone(&loader.shared), Arc::clone(&make));
             let failed = |source| SamplesError::Io {
                 file: std::env::current_exe().unwrap_or_default(),
-                doing: "starting a thread for patches",
+                doing: "starting a worker thread",
                 source,
             };
-            // A pool of one thread: what reads and filters in parallel elsewhere stays on this worker's core.
+            // In a pool of one thread, parallel reading and filtering runs on this worker's core only.
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(1)
                 .thread_name(move |_| format!("patches-{i}"))
@@ -135,11 +138,11 @@ impl Loader {
         Ok(loader)
     }
 
-    /// The next patches, in order; waits until they are made.
+    /// Returns the next patches in order; waits until they are ready.
     ///
     /// # Errors
-    /// The first patch's failure, a panic in its thread included ([`SamplesError::Worker`]); the patches of this call are given up, and
-    /// the next call goes on after them.
+    /// The first error of a patch, or [`SamplesError::Worker`] for a panic in its thread. All patches of this call are
+    /// dropped, and the next call continues after them.
     pub fn next_batch(&mut self, count: usize) -> Result<Batch, SamplesError> {
         let mut patches = Vec::with_capacity(count.min(MAX_PREFETCH));
         let mut failure = None;
@@ -157,38 +160,38 @@ impl Loader {
         }
     }
 
-    /// The next patch, in order; waits until it is made.
+    /// Returns the next patch in order; waits until it is ready.
     ///
     /// # Errors
-    /// The patch's failure, a panic in its thread included.
+    /// The error of the patch, or [`SamplesError::Worker`] for a panic in its thread.
     pub fn next_patch(&mut self) -> Result<Patch, SamplesError> {
         let mut state = self.shared.lock();
         let index = state.taken;
         if !state.ready.contains_key(&index) {
-            let began = Instant::now();
+            let started = Instant::now();
             while !state.ready.contains_key(&index) {
                 state = self.shared.made.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            state.stalled_secs += began.elapsed().as_secs_f64();
+            state.stalled_secs += started.elapsed().as_secs_f64();
         }
         let patch = state.ready.remove(&index);
         state.taken += 1;
         drop(state);
-        self.shared.room.notify_all();
-        patch.unwrap_or_else(|| Err(SamplesError::Worker { index, met: "the patch was lost".to_owned() }))
+        self.shared.taken.notify_all();
+        patch.unwrap_or_else(|| Err(SamplesError::Worker { index, problem: "the patch was lost".to_owned() }))
     }
 
-    /// Number of the next patch to be given out: what a resumed training starts with.
+    /// Returns the index of the next patch to deliver, from which training can be resumed.
     pub fn position(&self) -> u64 {
         self.shared.lock().taken
     }
 
-    /// Seconds that the consumer has waited for patches so far.
+    /// Returns the total time in seconds that the consumer has waited for patches.
     pub fn stalled_secs(&self) -> f64 {
         self.shared.lock().stalled_secs
     }
 
-    /// Patches that are ready now.
+    /// Returns the number of patches that are ready.
     pub fn ready(&self) -> usize {
         self.shared.lock().ready.len()
     }
@@ -197,7 +200,7 @@ impl Loader {
 impl Drop for Loader {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
-        self.shared.room.notify_all();
+        self.shared.taken.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -215,26 +218,26 @@ fn work(shared: &Shared, make: &(impl Fn(u64) -> Result<Patch, SamplesError> + ?
                 if state.next < state.taken.saturating_add(prefetch) {
                     break;
                 }
-                state = shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = shared.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             let index = state.next;
             state.next += 1;
             index
         };
         let patch = catch_unwind(AssertUnwindSafe(|| make(index))).unwrap_or_else(|thrown| {
-            let met = thrown
+            let problem = thrown
                 .downcast_ref::<&str>()
                 .map(|s| (*s).to_owned())
                 .or_else(|| thrown.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "a panic without words".to_owned());
-            Err(SamplesError::Worker { index, met })
+                .unwrap_or_else(|| "a panic without a message".to_owned());
+            Err(SamplesError::Worker { index, problem })
         });
         shared.lock().ready.insert(index, patch);
         shared.made.notify_all();
     }
 }
 
-/// Stacks patches of one shape.
+/// Stacks patches of the same shape.
 fn stack(patches: Vec<Patch>) -> Result<Batch, SamplesError> {
     let mut patches = patches.into_iter();
     let Some(first) = patches.next() else {
@@ -259,7 +262,7 @@ fn stack(patches: Vec<Patch>) -> Result<Batch, SamplesError> {
             return Err(SamplesError::Parameter {
                 what: "the shape of a patch in a batch",
                 got: format!("{:?} with {} channels", patch.shape_zyx, patch.channels),
-                expected: "that of the first",
+                expected: "that of the first patch",
             });
         }
         batch.image.extend(patch.image);

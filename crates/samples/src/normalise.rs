@@ -1,4 +1,4 @@
-//! Bringing intensities to the range a network was made for, with the statistics of the whole stack.
+//! Intensity normalization with the statistics of the whole stack.
 
 use crate::error::SamplesError;
 use crate::reader::{Convert, Reader};
@@ -6,33 +6,33 @@ use cytoscope_volume::Element;
 use cytoscope_volume::statistics::{Moments, Quantiles};
 use serde::{Deserialize, Serialize};
 
-/// How intensities are scaled before a network sees them; the same words and sums as a model package's preprocessing.
+/// Intensity normalization of a network's input, with the names and formulas of the preprocessing in model packages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Normalise {
-    /// Not at all.
+    /// No normalization.
     None,
     /// `(v − mean) / (std + eps)` of the whole stack.
     ZeroMeanUnitVariance {
-        /// Keeps constant stacks finite.
+        /// Avoids division by zero for constant stacks.
         #[serde(default = "eps")]
         eps: f64,
     },
-    /// `(v − low) / (high − low + eps)`, low and high being percentiles (0 to 100) of the whole stack.
+    /// `(v − low) / (high − low + eps)`, where low and high are percentiles (0 to 100) of the whole stack.
     ScaleRange {
-        /// The lower percentile.
+        /// Lower percentile.
         min_percentile: f64,
-        /// The upper percentile.
+        /// Upper percentile.
         max_percentile: f64,
-        /// Keeps constant stacks finite.
+        /// Avoids division by zero for constant stacks.
         #[serde(default = "eps")]
         eps: f64,
     },
-    /// `(v − mean) / std` of given numbers.
+    /// `(v − mean) / std` with fixed values.
     FixedZeroMeanUnitVariance {
-        /// The mean.
+        /// Mean.
         mean: f64,
-        /// The standard deviation.
+        /// Standard deviation.
         std: f64,
     },
 }
@@ -47,21 +47,21 @@ impl Default for Normalise {
     }
 }
 
-/// What normalising comes to for one stack, and how its values lie afterwards.
+/// Normalization of one stack as a linear function, and statistics of the result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaling {
-    /// Factor of a stored value.
+    /// Factor of the stored value.
     pub gain: f64,
-    /// Added after that.
+    /// Offset, added after the multiplication.
     pub offset: f64,
-    /// Standard deviation of the stack after scaling.
+    /// Standard deviation after normalization.
     pub std: f32,
-    /// The darkest value of the stack after scaling.
+    /// Minimum after normalization.
     pub dark: f32,
 }
 
 impl Scaling {
-    /// A stored value, scaled as a prediction would scale it.
+    /// Normalizes a stored value as prediction does.
     #[inline]
     pub fn apply(&self, value: f64) -> f32 {
         (value * self.gain + self.offset) as f32
@@ -70,18 +70,18 @@ impl Scaling {
 
 impl Convert<f32> for Scaling {
     #[inline]
-    fn one<E: Element>(&self, value: E) -> f32 {
-        // As f32 first, which is what a prediction starts from. Values that are none are dark.
+    fn convert<E: Element>(&self, value: E) -> f32 {
+        // Converted to f32 first, as in prediction. Values that are not finite become the minimum.
         let v = value.to_f32();
         if v.is_finite() { (f64::from(v) * self.gain + self.offset) as f32 } else { self.dark }
     }
 
-    fn blank(&self) -> f32 {
+    fn fill_value(&self) -> f32 {
         self.dark
     }
 }
 
-/// Works out the scaling of a stack in one pass over it, or two for percentiles.
+/// Computes the normalization and the moments of a stack in one pass, or in two for percentiles.
 pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(Scaling, Moments), SamplesError> {
     let mut moments = Moments::default();
     let mut quantiles = matches!(how, Normalise::ScaleRange { .. }).then(Quantiles::new);
@@ -117,8 +117,8 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(
     let scaling = Scaling { gain, offset, std, dark };
     if ![scaling.gain, scaling.offset].iter().all(|v| v.is_finite()) {
         let file = reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
-        let met = format!("its intensities cannot be scaled: factor {gain}, offset {offset}");
-        return Err(SamplesError::data(&file, met, "give a standard deviation or a small eps above 0"));
+        let problem = format!("its intensities cannot be normalized: factor {gain}, offset {offset}");
+        return Err(SamplesError::data(&file, problem, "set std or eps above 0 in normalise"));
     }
     Ok((scaling, moments))
 }

@@ -1,4 +1,5 @@
-//! Where the objects of a label image are: counted in one streaming pass, with a few voxels of each to centre patches on.
+//! Index of the objects of a label image, from one streaming pass: sizes, bounding boxes, and a few voxels of each
+//! object to centre patches on.
 
 use crate::error::{SamplesError, check_limit};
 use crate::limits::MAX_OBJECTS;
@@ -8,22 +9,23 @@ use cytoscope_volume::{DType, Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::{BinaryHeap, HashMap};
 
-/// The label that stands for "not known" in a label image; such voxels weigh nothing.
+/// The label of voxels that count neither in the loss nor in scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IgnoreLabel {
     /// This value.
     Value(i64),
-    /// The greatest value of the file's type (255 in `uint8`, 65 535 in `uint16`).
+    /// The largest value of the file's data type (255 for `uint8`, 65 535 for `uint16`).
     Greatest,
 }
 
-/// A voxel whose label is not known.
+/// Internal code of the ignore label.
 pub(crate) const IGNORED: u32 = u32::MAX;
-/// Greatest label told apart from others.
+/// Largest label that is distinguished from others.
 pub(crate) const MAX_LABEL: u32 = u32::MAX - 1;
 
-/// Labels of any type as numbers: 0 for background (and negative values), [`IGNORED`] for what is not known.
+/// Conversion of labels of any data type: 0 for background and negative values, [`IGNORED`] for the ignore label and
+/// NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LabelCode {
     ignore: f64,
@@ -47,7 +49,7 @@ impl LabelCode {
         Self { ignore }
     }
 
-    /// The stored value that means "not known"; not a number where there is none.
+    /// Returns the stored value of the ignore label; NaN if there is none.
     pub fn ignored(&self) -> f64 {
         self.ignore
     }
@@ -55,17 +57,17 @@ impl LabelCode {
 
 impl Convert<u32> for LabelCode {
     #[inline]
-    fn one<E: Element>(&self, value: E) -> u32 {
+    fn convert<E: Element>(&self, value: E) -> u32 {
         let v = value.to_f64();
         if v == self.ignore || v.is_nan() {
             IGNORED
         } else {
-            // Saturates: negative values are background.
+            // The conversion saturates, so that negative values are background.
             ((v + 0.5) as u32).min(MAX_LABEL)
         }
     }
 
-    fn blank(&self) -> u32 {
+    fn fill_value(&self) -> u32 {
         0
     }
 }
@@ -73,20 +75,21 @@ impl Convert<u32> for LabelCode {
 /// One object of a label image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Object {
-    /// Its label.
+    /// Label.
     pub label: u32,
-    /// Its voxels.
+    /// Number of voxels.
     pub voxels: u64,
-    /// Its least and greatest voxel along Z, Y, X.
+    /// First voxel of the bounding box along Z, Y, X.
     pub low: [u32; 3],
+    /// Last voxel of the bounding box along Z, Y, X.
     pub high: [u32; 3],
-    /// Voxels inside it, with the draws that chose them; unused ones have the greatest draw.
+    /// Voxels of the object with their random numbers; unused entries have the largest number.
     seeds: [(u64, [u32; 3]); SEEDS],
 }
 
-/// Voxels remembered of each object.
+/// Number of stored voxels per object.
 const SEEDS: usize = 4;
-/// Voxels remembered of all objects together.
+/// Number of stored voxels of all objects together.
 const SPREAD: usize = 4096;
 
 impl Object {
@@ -94,7 +97,8 @@ impl Object {
         Self { label, voxels: 0, low: [u32::MAX; 3], high: [0; 3], seeds: [(u64::MAX, [0; 3]); SEEDS] }
     }
 
-    fn offer(&mut self, draw: u64, at: [u32; 3]) {
+    /// Stores a voxel if its random number is among the smallest.
+    fn offer_seed(&mut self, draw: u64, at: [u32; 3]) {
         if let Some(worst) = self.seeds.iter_mut().max_by_key(|s| s.0)
             && draw < worst.0
         {
@@ -103,7 +107,7 @@ impl Object {
         }
     }
 
-    /// Voxels inside the object.
+    /// Returns stored voxels of the object.
     pub fn seeds(&self) -> impl Iterator<Item = [u32; 3]> + '_ {
         self.seeds.iter().filter(|s| s.0 != u64::MAX).map(|s| s.1)
     }
@@ -112,19 +116,21 @@ impl Object {
 /// The objects of a label image.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectIndex {
-    /// Objects by label.
+    /// Objects, sorted by label.
     pub objects: Vec<Object>,
-    /// Voxels of objects, spread over all of them.
+    /// Random voxels of all objects together.
     pub spread: Vec<[u32; 3]>,
-    /// Voxels of objects, voxels not known, and voxels in all.
+    /// Number of voxels of objects.
     pub foreground: u64,
+    /// Number of voxels with the ignore label.
     pub ignored: u64,
+    /// Number of all voxels.
     pub voxels: u64,
-    /// The first and last voxel along Z, Y, X that was seen.
+    /// First and last voxel along Z, Y, X that was indexed.
     seen: Option<[[usize; 3]; 2]>,
 }
 
-/// A well-mixed number (the finaliser of SplitMix64).
+/// Returns a hash of `value` (the finalizer of SplitMix64).
 pub(crate) fn mix(value: u64) -> u64 {
     let v = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let v = (v ^ (v >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -132,7 +138,7 @@ pub(crate) fn mix(value: u64) -> u64 {
     v ^ (v >> 31)
 }
 
-/// Collects objects slab by slab; the result does not depend on the slabs.
+/// Builds an [`ObjectIndex`] slab by slab; the result does not depend on the division into slabs.
 #[derive(Debug, Default)]
 pub(crate) struct Indexer {
     place: HashMap<u32, usize>,
@@ -145,7 +151,7 @@ pub(crate) struct Indexer {
 }
 
 impl Indexer {
-    /// Adds a slab of whole rows; what lies outside the window is not seen.
+    /// Adds a slab of whole rows; voxels outside the window are ignored.
     pub fn add(
         &mut self,
         file: &std::path::Path,
@@ -186,7 +192,8 @@ impl Indexer {
                     seen[1][a] = seen[1][a].max(high[a]);
                 }
             }
-            let mut rest = values.iter().enumerate().map(|(i, v)| (start[2] + first_x + i, code.one(*v))).peekable();
+            let mut rest =
+                values.iter().enumerate().map(|(i, v)| (start[2] + first_x + i, code.convert(*v))).peekable();
             while let Some((x, label)) = rest.next() {
                 let mut len = 1u64;
                 while rest.next_if(|(_, l)| *l == label).is_some() {
@@ -206,9 +213,15 @@ impl Indexer {
                     match self.place.get(&label) {
                         Some(place) => *place,
                         None => {
-                            let next = "check that these are labels, not intensities";
+                            let next_step = "check that these are labels, not intensities";
                             let limit = ("MAX_OBJECTS", MAX_OBJECTS);
-                            check_limit(file, "the number of its labels", self.objects.len() as u64 + 1, limit, next)?;
+                            check_limit(
+                                file,
+                                "the number of its labels",
+                                self.objects.len() as u64 + 1,
+                                limit,
+                                next_step,
+                            )?;
                             self.place.insert(label, self.objects.len());
                             self.objects.push(Object::new(label));
                             self.objects.len() - 1
@@ -224,7 +237,7 @@ impl Indexer {
                 object.high = [object.high[0].max(z), object.high[1].max(y), object.high[2].max(end)];
                 let draw = mix(u64::from(z) << 42 ^ u64::from(y) << 21 ^ u64::from(x)) & !1;
                 let at = [z, y, x + (draw % len) as u32];
-                object.offer(draw, at);
+                object.offer_seed(draw, at);
                 if self.spread.len() < SPREAD {
                     self.spread.push((draw, at));
                 } else if self.spread.peek().is_some_and(|worst| draw < worst.0) {
@@ -251,7 +264,7 @@ impl Indexer {
 }
 
 impl ObjectIndex {
-    /// Looks through a stack.
+    /// Indexes the objects of a stack.
     pub fn of(reader: &Reader, stack: usize, window: &Bounds, code: &impl Convert<u32>) -> Result<Self, SamplesError> {
         let mut indexer = Indexer::default();
         let file = reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
@@ -259,8 +272,8 @@ impl ObjectIndex {
         Ok(indexer.finish())
     }
 
-    /// Median diameter in µm of the objects that no side of the stack cuts, of all where those are fewer than three; `None`
-    /// without objects.
+    /// Returns the median diameter in µm of the objects that do not touch the border of the stack, or of all objects if
+    /// those are fewer than three; `None` without objects.
     pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
         let [first, last] = self.seen?;
         let shape = std::array::from_fn(|a| last[a] - first[a] + 1);
@@ -270,16 +283,16 @@ impl ObjectIndex {
     }
 }
 
-/// Bright voxels of an intensity image as one object.
+/// Conversion of an intensity image: voxels brighter than a threshold are one object.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Brighter(pub f64);
+pub(crate) struct BrighterThan(pub f64);
 
-impl Convert<u32> for Brighter {
-    fn one<E: Element>(&self, value: E) -> u32 {
+impl Convert<u32> for BrighterThan {
+    fn convert<E: Element>(&self, value: E) -> u32 {
         u32::from(value.to_f64() > self.0)
     }
 
-    fn blank(&self) -> u32 {
+    fn fill_value(&self) -> u32 {
         0
     }
 }
@@ -289,17 +302,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_of_every_type_mean_the_same() {
+    fn labels_of_all_types_are_converted_alike() {
         let code = LabelCode::new(Some(IgnoreLabel::Value(-1)), DType::I16);
-        assert_eq!([-1i16, -7, 0, 5].map(|v| code.one(v)), [IGNORED, 0, 0, 5]);
-        assert_eq!([3.0f32, f32::NAN, 2.9999].map(|v| code.one(v)), [3, IGNORED, 3]);
+        assert_eq!([-1i16, -7, 0, 5].map(|v| code.convert(v)), [IGNORED, 0, 0, 5]);
+        assert_eq!([3.0f32, f32::NAN, 2.9999].map(|v| code.convert(v)), [3, IGNORED, 3]);
         let code = LabelCode::new(Some(IgnoreLabel::Greatest), DType::U8);
-        assert_eq!([255u8, 254].map(|v| code.one(v)), [IGNORED, 254]);
-        assert_eq!(LabelCode::new(None, DType::U64).one(u64::MAX), MAX_LABEL);
+        assert_eq!([255u8, 254].map(|v| code.convert(v)), [IGNORED, 254]);
+        assert_eq!(LabelCode::new(None, DType::U64).convert(u64::MAX), MAX_LABEL);
     }
 
     #[test]
-    fn the_index_is_that_of_the_voxels_whatever_the_slabs() {
+    fn the_index_does_not_depend_on_the_slabs() {
         let (nz, ny, nx) = (4usize, 5usize, 6usize);
         let labels: Vec<u16> = (0..nz * ny * nx).map(|i| (mix(i as u64 / 3) % 4) as u16).collect();
         let window = [0..nz, 1..ny, 0..5];

@@ -1,4 +1,4 @@
-//! Boxes of many stacks, through a cache of bounded size.
+//! Reading of boxes of many stacks, through a cache of bounded size.
 
 use crate::error::SamplesError;
 use crate::limits::MAX_OPEN_FILES;
@@ -10,52 +10,52 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What takes the place of voxels outside a stack; they weigh nothing in a loss.
+/// Values of voxels outside a stack; they have weight 0 in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outside {
-    /// The stack mirrored at its border, the border voxels repeated.
+    /// The stack is mirrored at its border, with the border voxels repeated.
     #[default]
     Mirror,
-    /// The darkest value of the stack, and background for labels.
+    /// The minimum of the stack, and background for labels.
     Background,
 }
 
-/// What the reader holds and did.
+/// Statistics of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct CacheUse {
-    /// Bytes held now.
+    /// Bytes in the cache.
     pub held_bytes: u64,
-    /// Most bytes held at any time.
+    /// Maximum number of bytes in the cache so far.
     pub peak_bytes: u64,
-    /// Blocks found in memory.
+    /// Blocks found in the cache.
     pub hits: u64,
     /// Blocks read from files.
     pub misses: u64,
 }
 
-/// Share of the budget that one block may take.
+/// Minimum number of blocks that fit into the cache.
 const BLOCKS_IN_BUDGET: u64 = 16;
-/// Bytes of a block: at least and at most.
+/// Minimum and maximum size of a block in bytes.
 const BLOCK_BYTES: Range<u64> = (64 << 10)..(16 << 20);
-/// Voxels of a block along Z, Y, X where parts of a plane can be read by themselves.
+/// Shape of a block along Z, Y, X in files where parts of a plane can be read separately.
 const BLOCK_ZYX: [usize; 3] = [16, 128, 512];
 
 type Key = (usize, [usize; 3]);
 
-/// Takes a slab: its first voxel, its extents and its voxels.
-type EachSlab<'a> = dyn FnMut([usize; 3], [usize; 3], &Samples) -> Result<(), SamplesError> + 'a;
+/// Callback for a slab: its first voxel, its size and its voxels.
+type SlabVisitor<'a> = dyn FnMut([usize; 3], [usize; 3], &Samples) -> Result<(), SamplesError> + 'a;
 
-/// One block; whoever comes first reads it while the others wait.
+/// A cached block; the first thread that needs it reads it, while others wait.
 #[derive(Debug, Default)]
-struct Slot {
+struct CacheSlot {
     samples: Mutex<Option<Arc<Samples>>>,
 }
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// Blocks with their bytes and when each was last used.
-    slots: HashMap<Key, (Arc<Slot>, u64, u64)>,
+    /// Blocks with their size in bytes and the time of their last use.
+    slots: HashMap<Key, (Arc<CacheSlot>, u64, u64)>,
     clock: u64,
     about: CacheUse,
 }
@@ -66,28 +66,28 @@ struct OpenFiles {
     clock: u64,
 }
 
-/// Reads boxes of stacks by their number.
+/// Reads boxes of stacks, which are identified by their index.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stacks: Vec<Stack>,
-    /// Extents of each stack's blocks.
+    /// Shape of each stack's blocks.
     blocks: Vec<[usize; 3]>,
     budget_bytes: u64,
     cache: Mutex<Cache>,
     files: Mutex<OpenFiles>,
 }
 
-/// A lock that outlives a thread that broke down: what it guards is whole between statements.
+/// Locks a mutex even if a thread panicked while holding it: the guarded data are consistent between statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Extents of a stack's blocks.
-fn block_of(stack: &Stack, most_bytes: u64) -> [usize; 3] {
-    let voxels = usize::try_from(most_bytes / stack.dtype.size_bytes() as u64).unwrap_or(usize::MAX).max(1);
+/// Returns the shape of a stack's blocks.
+fn block_shape(stack: &Stack, max_bytes: u64) -> [usize; 3] {
+    let voxels = usize::try_from(max_bytes / stack.dtype.size_bytes() as u64).unwrap_or(usize::MAX).max(1);
     let [nz, ny, nx] = stack.zyx;
     let x = nx.min(voxels).min(if stack.packed { nx } else { BLOCK_ZYX[2] });
-    // Packed planes are decoded whole, so they are kept whole where that is possible.
+    // Compressed planes are decoded as a whole, so they are cached as a whole if possible.
     let y_wish = if stack.packed { ny } else { BLOCK_ZYX[1] };
     let y = (voxels / x).clamp(1, ny).min(y_wish);
     let z_wish = if stack.packed { nz } else { BLOCK_ZYX[0] };
@@ -96,11 +96,12 @@ fn block_of(stack: &Stack, most_bytes: u64) -> [usize; 3] {
 }
 
 impl Reader {
-    /// A reader that keeps at most `budget_bytes` of voxels; all of them, in one piece a stack, where they fit.
+    /// Creates a reader with a cache of `budget_bytes`. If all stacks fit, each of them is a single block.
     pub fn new(stacks: Vec<Stack>, budget_bytes: u64) -> Self {
         let all = stacks.iter().map(Stack::bytes).fold(0u64, u64::saturating_add);
-        let most = (budget_bytes / BLOCKS_IN_BUDGET).clamp(BLOCK_BYTES.start, BLOCK_BYTES.end);
-        let blocks = stacks.iter().map(|s| if all <= budget_bytes { s.zyx } else { block_of(s, most) }).collect();
+        let max_bytes = (budget_bytes / BLOCKS_IN_BUDGET).clamp(BLOCK_BYTES.start, BLOCK_BYTES.end);
+        let blocks =
+            stacks.iter().map(|s| if all <= budget_bytes { s.zyx } else { block_shape(s, max_bytes) }).collect();
         Self { stacks, blocks, budget_bytes, cache: Mutex::default(), files: Mutex::default() }
     }
 
@@ -112,12 +113,12 @@ impl Reader {
         lock(&self.cache).about
     }
 
-    /// Whether every stack is kept in one piece.
+    /// Returns whether every stack is a single block.
     pub fn keeps_all(&self) -> bool {
         self.stacks.iter().zip(&self.blocks).all(|(s, b)| s.zyx == *b)
     }
 
-    /// A stack's opened file.
+    /// Returns the opened file of a stack.
     pub fn file(&self, number: usize) -> Result<Image, SamplesError> {
         let stack = self.known(number)?;
         {
@@ -134,8 +135,11 @@ impl Reader {
         if now.zyx != stack.zyx || now.dtype != stack.dtype {
             return Err(SamplesError::data(
                 &stack.image.path,
-                format!("it was {:?} {} and is {:?} {} now", stack.zyx, stack.dtype, now.zyx, now.dtype),
-                "leave training data alone while they are used, and start again",
+                format!(
+                    "its shape and type changed from {:?} {} to {:?} {}",
+                    stack.zyx, stack.dtype, now.zyx, now.dtype
+                ),
+                "do not change training data during training, and start again",
             ));
         }
         let mut open = lock(&self.files);
@@ -150,14 +154,14 @@ impl Reader {
 
     fn known(&self, number: usize) -> Result<&Stack, SamplesError> {
         let got = || SamplesError::Parameter {
-            what: "the number of a stack",
+            what: "the index of a stack",
             got: number.to_string(),
-            expected: "one of the stacks opened",
+            expected: "that of an opened stack",
         };
         self.stacks.get(number).ok_or_else(got)
     }
 
-    /// A block, from memory or from its file.
+    /// Returns a block, from the cache or from its file.
     fn block(&self, number: usize, at: [usize; 3]) -> Result<Arc<Samples>, SamplesError> {
         let stack = self.known(number)?;
         let block = self.blocks.get(number).copied().unwrap_or(stack.zyx);
@@ -175,13 +179,13 @@ impl Reader {
                 cache.about.hits += 1;
                 slot
             } else {
-                // Room is made before it is taken.
+                // Memory is freed before it is allocated.
                 while cache.about.held_bytes + bytes > self.budget_bytes {
                     let oldest = cache.slots.iter().min_by_key(|(_, (.., used))| *used).map(|(k, _)| *k);
                     let Some((_, freed, _)) = oldest.and_then(|k| cache.slots.remove(&k)) else { break };
                     cache.about.held_bytes = cache.about.held_bytes.saturating_sub(freed);
                 }
-                let slot = Arc::<Slot>::default();
+                let slot = Arc::<CacheSlot>::default();
                 cache.slots.insert(key, (Arc::clone(&slot), bytes, now));
                 cache.about.misses += 1;
                 cache.about.held_bytes += bytes;
@@ -211,11 +215,11 @@ impl Reader {
         }
     }
 
-    /// Streams a stack's voxels in slabs of whole rows; from memory where the stack is kept in one piece.
-    pub fn each_slab(&self, number: usize, f: &mut EachSlab<'_>) -> Result<(), SamplesError> {
+    /// Calls `f` for a stack's voxels in slabs of whole rows; from the cache if the stack is a single block.
+    pub fn each_slab(&self, number: usize, f: &mut SlabVisitor<'_>) -> Result<(), SamplesError> {
         let stack = self.known(number)?;
         if self.blocks.get(number) == Some(&stack.zyx) {
-            // The same slabs as from the file, so that sums are the same to the last bit.
+            // The same slabs as from the file, so that sums are bit-identical.
             let samples = self.block(number, [0; 3])?;
             let mut at = 0usize;
             for (start, size) in stack.slabs() {
@@ -230,8 +234,8 @@ impl Reader {
         stack.slabs().try_for_each(|(start, size)| f(start, size, &stack.read(&image, start, size)?))
     }
 
-    /// A box of a stack, which may leave the `window` it is allowed to see. Voxels are put through `convert`; those outside the
-    /// window are mirrored into it where `fill` is `None`, else `fill`.
+    /// Reads a box of a stack, which may exceed `window`, and converts the voxels with `convert`. Voxels outside the
+    /// window are `fill`, or mirrored if `fill` is `None`.
     pub fn read_box<O: Copy>(
         &self,
         number: usize,
@@ -247,8 +251,8 @@ impl Reader {
             std::array::from_fn(|a| axis_map(wanted.start[a], wanted.size[a], window[a].clone(), fill.is_none()));
         let len = wanted.size.iter().product();
         out.clear();
-        out.resize(len, fill.unwrap_or_else(|| convert.blank()));
-        // Which blocks are touched along each axis.
+        out.resize(len, fill.unwrap_or_else(|| convert.fill_value()));
+        // Indices of the required blocks along each axis.
         let touched: [Vec<usize>; 3] = std::array::from_fn(|a| {
             let mut blocks: Vec<usize> = maps[a].iter().filter(|i| **i != NONE).map(|i| i / block[a]).collect();
             blocks.sort_unstable();
@@ -284,20 +288,20 @@ impl Reader {
     }
 }
 
-/// The voxels of a stack that may be seen, along each axis.
+/// Range of the voxels that may be used, along each axis.
 pub(crate) type Bounds = [Range<usize>; 3];
 
-/// A box that may leave its stack.
+/// A box that may exceed its stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Box3 {
     pub start: [i64; 3],
     pub size: [usize; 3],
 }
 
-/// No voxel.
+/// Index for positions outside the window.
 const NONE: usize = usize::MAX;
 
-/// The voxel that each position of one axis of a box takes.
+/// Returns the source index of each position along one axis of a box; [`NONE`] outside the window, unless mirrored.
 fn axis_map(start: i64, size: usize, window: Range<usize>, mirror: bool) -> Vec<usize> {
     let (first, len) = (window.start as i64, window.len() as i64);
     (0..size as i64)
@@ -315,15 +319,17 @@ fn axis_map(start: i64, size: usize, window: Range<usize>, mirror: bool) -> Vec<
         .collect()
 }
 
-/// A stretch of a row: where it goes, where it comes from, and whether it runs backwards.
+/// Consecutive voxels of a row that are copied from `from` to `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     to: usize,
     from: usize,
     len: usize,
+    /// Whether the source runs backwards; `from` is then its smallest index.
     back: bool,
 }
 
+/// Groups pairs of target and source index into runs.
 fn runs(places: &[(usize, usize)]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (to, from) in places.iter().copied() {
@@ -332,7 +338,7 @@ fn runs(places: &[(usize, usize)]) -> Vec<Run> {
                 (run.back, run.len) = (false, run.len + 1);
                 continue;
             }
-            // A run backwards is kept by its least voxel.
+            // A backward run is stored by its smallest source index.
             if (run.back || run.len == 1) && from + 1 == run.from {
                 (run.back, run.from, run.len) = (true, from, run.len + 1);
                 continue;
@@ -343,12 +349,12 @@ fn runs(places: &[(usize, usize)]) -> Vec<Run> {
     runs
 }
 
-/// What becomes of a voxel as it is read.
+/// Conversion of voxels while they are read.
 pub(crate) trait Convert<O> {
-    /// A value.
-    fn one<E: Element>(&self, value: E) -> O;
-    /// What fills memory before it is written.
-    fn blank(&self) -> O;
+    /// Converts a value.
+    fn convert<E: Element>(&self, value: E) -> O;
+    /// Returns the initial value of the output buffer.
+    fn fill_value(&self) -> O;
 }
 
 fn copy_row<O: Copy>(
@@ -375,9 +381,9 @@ fn copy_row<O: Copy>(
                 continue;
             };
             if run.back {
-                into.iter_mut().zip(from.iter().rev()).for_each(|(o, v)| *o = convert.one(*v));
+                into.iter_mut().zip(from.iter().rev()).for_each(|(o, v)| *o = convert.convert(*v));
             } else {
-                into.iter_mut().zip(from).for_each(|(o, v)| *o = convert.one(*v));
+                into.iter_mut().zip(from).for_each(|(o, v)| *o = convert.convert(*v));
             }
         }
     }
@@ -389,14 +395,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirrors_repeat_the_border_and_go_on_for_ever() {
+    fn mirroring_repeats_the_border_and_is_periodic() {
         assert_eq!(axis_map(-3, 10, 2..5, true), [3, 4, 4, 3, 2, 2, 3, 4, 4, 3].map(|v| v as usize));
         assert_eq!(axis_map(1, 3, 2..3, false), [NONE, 2, NONE]);
         assert_eq!(axis_map(-7, 3, 0..1, true), [0, 0, 0]);
     }
 
     #[test]
-    fn runs_go_both_ways() {
+    fn runs_are_forward_or_backward() {
         let places: Vec<(usize, usize)> = [2, 1, 0, 0, 1, 2, 2, 1].into_iter().enumerate().collect();
         let got = runs(&places);
         let want = [(0, 0, 3, true), (3, 0, 3, false), (6, 1, 2, true)];

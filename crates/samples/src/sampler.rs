@@ -1,16 +1,16 @@
-//! Patches by number: each a pure function of the options, the seed and its index.
+//! Sampling of patches: each is a pure function of the pairs, the options and its index.
 
 use crate::augment::AugmentOptions;
-use crate::augment::geometry::{Grids, Moves, Transform};
-use crate::augment::intensity::Changes;
+use crate::augment::geometry::{GeometricParams, Grids, Transform};
+use crate::augment::intensity::IntensityParams;
 use crate::error::{SamplesError, check_limit, check_range};
-use crate::gather;
+use crate::interpolate;
 use crate::limits::{MAX_BOX_VOXELS, MAX_PATCH_VOXELS};
 use crate::normalise::{Normalise, Scaling, scaling};
-use crate::objects::{Brighter, IGNORED, IgnoreLabel, LabelCode, ObjectIndex, mix};
+use crate::objects::{BrighterThan, IGNORED, IgnoreLabel, LabelCode, ObjectIndex, mix};
 use crate::reader::{Box3, Convert, Outside};
 use crate::sources::{Source, Sources};
-use crate::targets::{GapWeight, TargetKind, make};
+use crate::targets::{GapWeight, TargetKind, channels};
 use cytoscope_volume::resample::resampled_extent;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::tile::window_starts;
@@ -21,34 +21,36 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What patches are like.
+/// Options of a [`Sampler`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplerOptions {
-    /// Voxels of a patch along Z, Y, X.
+    /// Shape of a patch along Z, Y, X in voxels.
     pub patch_zyx: [usize; 3],
-    /// Voxel size Z, Y, X of the network's grid in µm; `None`: each file's own.
+    /// Voxel size of the network along Z, Y, X in µm; by default that of each file.
     pub voxel_um: Option<[f64; 3]>,
-    /// Brings the objects of every pair to one diameter, which needs `voxel_um`; `None`: objects keep the size they have.
+    /// Scales every pair so that its objects have the nominal diameter, which requires `voxel_um`; `None` for no
+    /// scaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectScale>,
-    /// How often a patch is centred on an object (each as likely as another, however large) rather than anywhere, 0 to 1.
+    /// Fraction of patches that are centred on an object, 0 to 1. All objects are equally likely, whatever their size.
     pub object_bias: f64,
-    /// Seed of all that is drawn.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// How patches are changed.
+    /// Augmentation.
     pub augment: AugmentOptions,
-    /// What is to be learnt.
+    /// Training target.
     pub target: TargetKind,
-    /// How intensities are scaled.
+    /// Intensity normalization.
     pub normalise: Normalise,
-    /// How far around a patch objects are looked at to be measured right, in µm; `None`: the radius of the median object.
+    /// Margin around a patch in µm in which objects are read, so that targets at its border are correct; by default the
+    /// radius of the median object.
     pub margin_um: Option<f64>,
-    /// The label that means "not known".
+    /// Ignore label.
     pub ignore_label: Option<IgnoreLabel>,
-    /// More weight for thin gaps between objects.
+    /// Higher weights in thin gaps between objects.
     pub gap_weight: Option<GapWeight>,
-    /// What stands outside the stack, at weight 0.
+    /// Values outside the stack, which have weight 0.
     pub outside: Outside,
 }
 
@@ -71,126 +73,130 @@ impl Default for SamplerOptions {
     }
 }
 
-/// The size that objects are brought to: the network's voxel size is multiplied, for each pair, by the ratio of the pair's
-/// median object diameter (of the sphere of an object's volume) to the nominal one.
+/// Scaling of objects to a nominal diameter: the network's voxel size is multiplied, for each pair, by the ratio of the
+/// pair's median object diameter (of the sphere with the object's volume) to the nominal one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectScale {
-    /// Diameter in µm, on the network's voxel size, that median objects get.
+    /// Nominal diameter in µm at the network's voxel size.
     pub nominal_um: f64,
-    /// Diameter of every pair's objects in µm (in voxels where a file states no voxel size); `None`: measured on its labels.
+    /// Median object diameter of every pair in µm (in voxels for files without a voxel size); by default measured on
+    /// the labels of each pair.
     pub given: Option<f64>,
 }
 
-/// Ratios of a pair's object diameter to the nominal one beyond which its labels are taken to be no objects.
+/// Range that the ratio of a pair's object diameter to the nominal diameter is limited to.
 const SCALE_RANGE: [f64; 2] = [0.02, 50.0];
 
-/// Where a patch is from.
+/// Origin of a patch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Origin {
-    /// Number of the pair in its [`Sources`].
+    /// Index of the pair in its [`Sources`].
     pub pair: usize,
     /// Name of the pair.
     pub name: String,
-    /// The voxel Z, Y, X of the file that the middle of the patch lies on.
+    /// Voxel coordinates Z, Y, X in the file of the centre of the patch.
     pub centre_zyx: [f64; 3],
 }
 
-/// An image and what a network should make of it.
+/// A training patch: image, target and weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patch {
-    /// Number of the patch.
+    /// Index of the patch.
     pub index: u64,
-    /// Extents Z, Y, X.
+    /// Shape along Z, Y, X.
     pub shape_zyx: [usize; 3],
-    /// Channels of the target.
+    /// Number of target channels.
     pub channels: usize,
-    /// The scaled intensities, `[1][Z][Y][X]`.
+    /// Normalized intensities, `[1][Z][Y][X]`.
     pub image: Vec<f32>,
-    /// The target, `[channel][Z][Y][X]`.
+    /// Target, `[channel][Z][Y][X]`.
     pub target: Vec<f32>,
-    /// What each voxel counts in a loss, `[Z][Y][X]`: 0 outside the stack and where the label is not known, else 1 or more.
+    /// Weight of each voxel in the loss, `[Z][Y][X]`: 0 outside the stack and for the ignore label, otherwise 1 or
+    /// more.
     pub weight: Vec<f32>,
-    /// Where it is from.
+    /// Origin of the patch.
     pub from: Origin,
 }
 
-/// Seconds each step of a patch took.
+/// Duration of each stage of a patch in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct StageTimes {
-    /// Drawing the transform and reading the boxes of image and target.
+    /// Drawing the transform, and reading image and target.
     pub read_secs: f64,
-    /// Interpolating.
+    /// Interpolation.
     pub geometry_secs: f64,
-    /// Light, optics and camera.
+    /// Intensity augmentation.
     pub intensity_secs: f64,
-    /// Target and weights.
+    /// Computing target and weights.
     pub target_secs: f64,
 }
 
-/// One pair, ready to be sampled.
+/// A pair that is prepared for sampling.
 #[derive(Debug)]
-struct Ready {
+struct PreparedPair {
     scaling: Scaling,
     code: LabelCode,
     index: ObjectIndex,
     target_moments: Moments,
-    /// Voxel size of the file and of its patches in µm.
+    /// Voxel size of the file along Z, Y, X in µm.
     file_um: [f64; 3],
+    /// Voxel size of its patches along Z, Y, X in µm.
     patch_um: [f64; 3],
-    /// Voxel size of the network's grid in µm, in which targets are measured: that of patches, but where objects are brought
-    /// to one diameter.
+    /// Voxel size of the network in µm, in which targets are measured. It differs from that of the patches if objects
+    /// are scaled.
     network_um: [f64; 3],
     margin: [usize; 3],
-    /// First patches of the tiling, and its places along each axis in voxels of the patches' grid.
+    /// Number of tiles of all pairs before this one.
     tiles_before: usize,
+    /// Start of the tiles along each axis, in voxels of the patches.
     tiles: [Vec<usize>; 3],
-    /// Extents of the window on the patches' grid.
+    /// Size of the window in voxels of the patches.
     extent: [usize; 3],
 }
 
-/// Makes patches.
+/// Source of training patches.
 #[derive(Debug)]
 pub struct Sampler {
     sources: Arc<Sources>,
     options: SamplerOptions,
-    ready: Vec<Ready>,
-    /// Sums of the pairs' weights.
+    ready: Vec<PreparedPair>,
+    /// Cumulative weights of the pairs.
     shares: Vec<f64>,
     tiles: usize,
 }
 
-/// How a patch is cut and changed.
-struct Plan {
+/// Parameters of a patch: its position and augmentation.
+struct PatchPlan {
     pair: usize,
     transform: Transform,
     centre: [f64; 3],
-    changes: Changes,
-    /// Voxels at the beginning of each axis that another tile has already.
+    changes: IntensityParams,
+    /// Number of voxels at the start of each axis that belong to the previous tile.
     seen: [usize; 3],
 }
 
 impl Sampler {
-    /// Looks through all pairs once (images twice for percentiles) for the statistics and the objects; many files at a time.
+    /// Reads all pairs once (images twice for percentiles) for statistics and objects, several files in parallel.
     ///
     /// # Errors
-    /// [`SamplesError`] for options outside their ranges, files that cannot be read, or more labels than
+    /// [`SamplesError`] for options out of range, files that cannot be read, or more labels than
     /// [`crate::limits::MAX_OBJECTS`].
     pub fn new(sources: Arc<Sources>, options: SamplerOptions) -> Result<Self, SamplesError> {
-        check(&options)?;
+        check_options(&options)?;
         let mut ready = sources
             .entries
             .par_iter()
-            .map(|entry| Ready::of(&sources, entry, &options))
+            .map(|entry| PreparedPair::of(&sources, entry, &options))
             .collect::<Result<Vec<_>, _>>()?;
-        let usual_um = median_radius_um(&ready);
+        let default_radius_um = median_radius_um(&ready);
         let mut tiles = 0;
         for (ready, entry) in ready.iter_mut().zip(&sources.entries) {
             for a in 0..3 {
                 if options.target.needs_margin() {
-                    // As far as half a patch: beyond that the margin costs more than it tells.
+                    // At most half a patch: a larger margin costs more than it improves the targets.
                     let own_um = ready.index.median_diameter_um(ready.file_um).filter(|_| options.objects.is_some());
-                    let radius_um = options.margin_um.unwrap_or(own_um.map_or(usual_um, |d| d / 2.0));
+                    let radius_um = options.margin_um.unwrap_or(own_um.map_or(default_radius_um, |d| d / 2.0));
                     let wanted = (radius_um / ready.patch_um[a]).ceil().max(1.0);
                     ready.margin[a] = wanted.min(options.patch_zyx[a] as f64 / 2.0) as usize;
                 }
@@ -199,9 +205,9 @@ impl Sampler {
             }
             let grids = ready.grids(options.patch_zyx);
             let voxels = grids.with_margin().size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
-            let next = "take smaller patches or a smaller margin";
+            let next_step = "take smaller patches or a smaller margin";
             let limit = ("MAX_PATCH_VOXELS", MAX_PATCH_VOXELS);
-            check_limit(&entry.pair.image.path, "the voxels of a patch with its margin", voxels, limit, next)?;
+            check_limit(&entry.pair.image.path, "the voxels of a patch with its margin", voxels, limit, next_step)?;
             ready.tiles_before = tiles;
             tiles += ready.tiles.iter().map(Vec::len).product::<usize>();
         }
@@ -224,39 +230,39 @@ impl Sampler {
         Ok(Self { sources, options, ready, shares, tiles })
     }
 
-    /// The options.
+    /// Returns the options.
     pub fn options(&self) -> &SamplerOptions {
         &self.options
     }
 
-    /// The pairs sampled.
+    /// Returns the opened pairs.
     pub fn sources(&self) -> &Arc<Sources> {
         &self.sources
     }
 
-    /// How a pair's intensities are scaled.
+    /// Returns the intensity normalization of a pair.
     pub fn scaling(&self, pair: usize) -> Option<Scaling> {
         self.ready.get(pair).map(|r| r.scaling)
     }
 
-    /// Voxel size Z, Y, X in µm of a pair's patches (1 where neither the file nor the options say it).
+    /// Returns the voxel size of a pair's patches along Z, Y, X in µm (1 if neither the file nor the options state it).
     pub fn patch_voxel_um(&self, pair: usize) -> Option<[f64; 3]> {
         self.ready.get(pair).map(|r| r.patch_um)
     }
 
-    /// Voxels around a pair's patches at which objects are looked, along Z, Y, X.
+    /// Returns the margin of a pair's patches along Z, Y, X in voxels.
     pub fn margin_zyx(&self, pair: usize) -> Option<[usize; 3]> {
         self.ready.get(pair).map(|r| r.margin)
     }
 
-    /// Mean, variance and range of all targets' intensities (for [`TargetKind::Regression`]; else empty).
+    /// Returns mean, variance and range of all target intensities for [`TargetKind::Regression`]; empty for labels.
     pub fn target_moments(&self) -> Moments {
         let mut all = Moments::default();
         self.ready.iter().for_each(|r| all.merge(r.target_moments));
         all
     }
 
-    /// Share of foreground among the voxels of all label images; 0 for intensities.
+    /// Returns the fraction of foreground voxels in all label images; 0 for regression.
     pub fn foreground_share(&self) -> f64 {
         let (mut objects, mut voxels) = (0u64, 0u64);
         for r in &self.ready {
@@ -266,20 +272,21 @@ impl Sampler {
         if self.options.target.of_labels() { objects as f64 / voxels.max(1) as f64 } else { 0.0 }
     }
 
-    /// Objects of all label images; 0 for intensities.
+    /// Returns the number of objects in all label images; 0 for regression.
     pub fn object_count(&self) -> usize {
         if self.options.target.of_labels() { self.ready.iter().map(|r| r.index.objects.len()).sum() } else { 0 }
     }
 
-    /// The patch of an index: always the same for the same pairs, options and index, in any order and on any thread.
+    /// Returns the patch of an index. It is the same for the same pairs, options and index, in any order and on any
+    /// thread.
     ///
     /// # Errors
-    /// [`SamplesError`] if a file cannot be read, or a patch would take more than [`MAX_BOX_VOXELS`] of it.
+    /// [`SamplesError`] if a file cannot be read, or a patch needs more than [`MAX_BOX_VOXELS`] voxels of it.
     pub fn sample(&self, index: u64) -> Result<Patch, SamplesError> {
         self.sample_timed(index).map(|(patch, _)| patch)
     }
 
-    /// [`Sampler::sample`], with what each step took.
+    /// As [`Sampler::sample`], with the duration of each stage.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -287,30 +294,31 @@ impl Sampler {
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
         rng.set_stream(index);
         let plan = self.plan(&mut rng);
-        self.cut(index, &plan, &mut rng)
+        self.make_patch(index, &plan, &mut rng)
     }
 
-    /// Number of patches that cover every pair once, unchanged.
+    /// Returns the number of tiles: patches that cover every pair once, without augmentation.
     pub fn tile_count(&self) -> usize {
         self.tiles
     }
 
-    /// One of the patches that cover every pair once: not augmented, on the grid that a prediction would use. The last ones of an axis
-    /// are moved inward, and what they share with the patch before weighs nothing, so that each voxel counts once.
+    /// Returns one of the patches that cover every pair once, without augmentation and on the grid that prediction
+    /// uses. The last tiles along an axis are moved inward; their overlap with the previous tile has weight 0, so that
+    /// each voxel counts once.
     ///
     /// # Errors
-    /// As [`Sampler::sample`]; [`SamplesError::Parameter`] for an index past [`Sampler::tile_count`].
+    /// As [`Sampler::sample`]; [`SamplesError::Parameter`] if the index is not below [`Sampler::tile_count`].
     pub fn tile(&self, index: usize) -> Result<Patch, SamplesError> {
-        let past = || SamplesError::Parameter {
-            what: "the number of a tile",
+        let out_of_range = || SamplesError::Parameter {
+            what: "the index of a tile",
             got: index.to_string(),
             expected: "below Sampler::tile_count",
         };
         if index >= self.tiles {
-            return Err(past());
+            return Err(out_of_range());
         }
         let pair = self.ready.partition_point(|r| r.tiles_before <= index).saturating_sub(1);
-        let (ready, entry) = self.ready.get(pair).zip(self.sources.entries.get(pair)).ok_or_else(past)?;
+        let (ready, entry) = self.ready.get(pair).zip(self.sources.entries.get(pair)).ok_or_else(out_of_range)?;
         let mut rest = index - ready.tiles_before;
         let (mut start, mut seen) = ([0; 3], [0; 3]);
         for a in (0..3).rev() {
@@ -328,13 +336,13 @@ impl Sampler {
         let centre = std::array::from_fn(|a| {
             (start[a] as f64 + grids.patch_zyx[a] as f64 / 2.0) * step[a] - 0.5 + first[a] as f64
         });
-        let plan = Plan { pair, transform, centre, changes: Changes::default(), seen };
+        let plan = PatchPlan { pair, transform, centre, changes: IntensityParams::default(), seen };
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
-        self.cut(index as u64, &plan, &mut rng).map(|(patch, _)| patch)
+        self.make_patch(index as u64, &plan, &mut rng).map(|(patch, _)| patch)
     }
 
-    /// Draws a patch.
-    fn plan(&self, rng: &mut ChaCha8Rng) -> Plan {
+    /// Draws the parameters of a patch.
+    fn plan(&self, rng: &mut ChaCha8Rng) -> PatchPlan {
         let total = self.shares.last().copied().unwrap_or(1.0);
         let at = rng.random::<f64>() * total;
         let pair = self.shares.partition_point(|s| *s <= at).min(self.shares.len() - 1);
@@ -351,25 +359,25 @@ impl Sampler {
             let (before, after) = ((n / 2.0).floor() * step, (n - 1.0 - (n / 2.0).floor()) * step);
             let (low, high) = (window.start as f64 + before, (window.end - 1) as f64 - after);
             if low > high {
-                // The patch is larger than the stack: its middle on the stack's.
+                // The patch is larger than the stack: both are centred.
                 return ((window.start + window.end - 1) as f64 / 2.0).round();
             }
             let wanted = match object {
-                // The object's voxel comes to lie anywhere in the middle half of the patch.
+                // The voxel of the object is at a random position in the central half of the patch.
                 Some(voxel) => f64::from(voxel[a]) + (off[a] - 0.5) * 0.5 * n * step,
                 None => low + off[a] * (high - low),
             };
             wanted.round().clamp(low.ceil(), high.floor().max(low.ceil()))
         });
         let longest = (0..3).map(|a| grids.patch_zyx[a] as f64 * grids.patch_um[a]).fold(0.0, f64::max);
-        let moves = Moves::draw(&self.options.augment, longest, rng);
-        let changes = Changes::draw(&self.options.augment, rng);
+        let moves = GeometricParams::draw(&self.options.augment, longest, rng);
+        let changes = IntensityParams::draw(&self.options.augment, rng);
         let transform = Transform::new(&grids, centre, &moves, rng);
-        Plan { pair, transform, centre, changes, seen: [0; 3] }
+        PatchPlan { pair, transform, centre, changes, seen: [0; 3] }
     }
 
-    /// A box of one of a pair's stacks, its size checked first.
-    fn read_box<O: Copy>(
+    /// Reads a box of one of a pair's stacks, after checking its size.
+    fn read_checked_box<O: Copy>(
         &self,
         entry: &Source,
         stack: usize,
@@ -379,15 +387,19 @@ impl Sampler {
     ) -> Result<Vec<O>, SamplesError> {
         let voxels = wanted.size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
         let file = self.sources.reader.stack(stack).map(|s| s.image.path.as_path()).unwrap_or(&entry.pair.image.path);
-        let next =
-            "choose a voxel size nearer to the file's, smaller patches, or a copy of the file with larger voxels";
-        check_limit(file, "the voxels read for one patch", voxels, ("MAX_BOX_VOXELS", MAX_BOX_VOXELS), next)?;
+        let next_step = "choose a voxel size closer to that of the file, smaller patches, or downsample the file";
+        check_limit(file, "the voxels read for one patch", voxels, ("MAX_BOX_VOXELS", MAX_BOX_VOXELS), next_step)?;
         let mut out = Vec::new();
         self.sources.reader.read_box(stack, entry.window.clone(), wanted, fill, convert, &mut out)?;
         Ok(out)
     }
 
-    fn cut(&self, index: u64, plan: &Plan, rng: &mut ChaCha8Rng) -> Result<(Patch, StageTimes), SamplesError> {
+    fn make_patch(
+        &self,
+        index: u64,
+        plan: &PatchPlan,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<(Patch, StageTimes), SamplesError> {
         let mut times = StageTimes::default();
         let mut clock = Instant::now();
         let mut lap = |into: &mut f64| {
@@ -402,7 +414,7 @@ impl Sampler {
         let mirror = self.options.outside == Outside::Mirror;
         let image_box = plan.transform.reads(&inner);
         let fill = (!mirror).then_some(ready.scaling.dark);
-        let image_voxels = self.read_box(entry, entry.image, image_box, fill, &ready.scaling)?;
+        let image_voxels = self.read_checked_box(entry, entry.image, image_box, fill, &ready.scaling)?;
         let len = shape.iter().product();
         let (mut image, mut weight) = (vec![0.0f32; len], vec![1.0f32; len]);
         lap(&mut times.read_secs);
@@ -415,7 +427,7 @@ impl Sampler {
         } else {
             stain = vec![0.0f32; len];
             let raw = Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: ready.target_moments.min as f32 };
-            self.read_box(entry, entry.target, image_box, (!mirror).then_some(raw.dark), &raw)?
+            self.read_checked_box(entry, entry.target, image_box, (!mirror).then_some(raw.dark), &raw)?
         };
         lap(&mut times.read_secs);
         let mut rows = plan.transform.rows(&inner, image_box.start);
@@ -425,24 +437,24 @@ impl Sampler {
                 rows.slice((row / shape[1]) as i64);
             }
             let at = rows.row((row % shape[1]) as i64);
-            gather::linear(&image_voxels, image_box.size, at, out);
-            gather::inside(at, low, high, weight);
+            interpolate::linear(&image_voxels, image_box.size, at, out);
+            interpolate::zero_outside(at, low, high, weight);
             if let Some(out) = stain.get_mut(row * shape[2]..(row + 1) * shape[2]) {
-                gather::linear(&stain_voxels, image_box.size, at, out);
+                interpolate::linear(&stain_voxels, image_box.size, at, out);
             }
         }
         drop(image_voxels);
         lap(&mut times.geometry_secs);
         let target = if of_labels {
             let labels = self.labels(ready, entry, &plan.transform, &outer, &mut |t| lap(t), &mut times)?;
-            let part = make::Inner { start: ready.margin, size: shape };
-            let target = make::make(&self.options.target, &labels, outer.size, part, ready.network_um);
-            self.weigh(&labels, outer.size, part, ready.network_um, &mut weight);
+            let part = channels::Inner { start: ready.margin, size: shape };
+            let target = channels::target_channels(&self.options.target, &labels, outer.size, part, ready.network_um);
+            self.apply_label_weights(&labels, outer.size, part, ready.network_um, &mut weight);
             target
         } else {
             stain
         };
-        forget_seen(&mut weight, shape, plan.seen);
+        zero_seen_weights(&mut weight, shape, plan.seen);
         lap(&mut times.target_secs);
         plan.changes.apply(&mut image, shape, &ready.scaling, rng)?;
         lap(&mut times.intensity_secs);
@@ -451,10 +463,10 @@ impl Sampler {
         Ok((Patch { index, shape_zyx: shape, channels, image, target, weight, from }, times))
     }
 
-    /// The label patch with its margin.
+    /// Returns the labels of a patch, including its margin.
     fn labels(
         &self,
-        ready: &Ready,
+        ready: &PreparedPair,
         entry: &Source,
         transform: &Transform,
         outer: &Box3,
@@ -463,7 +475,7 @@ impl Sampler {
     ) -> Result<Vec<u32>, SamplesError> {
         let wanted = transform.reads(outer);
         let fill = (self.options.outside == Outside::Background).then_some(0u32);
-        let voxels = self.read_box(entry, entry.target, wanted, fill, &ready.code)?;
+        let voxels = self.read_checked_box(entry, entry.target, wanted, fill, &ready.code)?;
         let mut labels = vec![0u32; outer.size.iter().product()];
         lap(&mut times.read_secs);
         let mut rows = transform.rows(outer, wanted.start);
@@ -472,16 +484,23 @@ impl Sampler {
                 rows.slice((row / outer.size[1]) as i64 + outer.start[0]);
             }
             let at = rows.row((row % outer.size[1]) as i64 + outer.start[1]);
-            gather::nearest(&voxels, wanted.size, at, 0, out);
+            interpolate::nearest(&voxels, wanted.size, at, 0, out);
         }
         lap(&mut times.geometry_secs);
         Ok(labels)
     }
 
-    /// Weights of labels that are not known, and of gaps.
-    fn weigh(&self, labels: &[u32], shape: [usize; 3], inner: make::Inner, voxel_um: [f64; 3], weight: &mut [f32]) {
+    /// Sets the weights of the ignore label and of gaps.
+    fn apply_label_weights(
+        &self,
+        labels: &[u32],
+        shape: [usize; 3],
+        inner: channels::Inner,
+        voxel_um: [f64; 3],
+        weight: &mut [f32],
+    ) {
         let gaps = self.options.gap_weight.map(|g| g.factors(labels, shape, voxel_um));
-        make::each_row(shape, inner, |from, to| {
+        channels::each_row(shape, inner, |from, to| {
             let width = inner.size[2];
             let (Some(weight), Some(labels)) = (weight.get_mut(to..to + width), labels.get(from..from + width)) else {
                 return;
@@ -494,8 +513,8 @@ impl Sampler {
     }
 }
 
-/// Takes the weight of the first voxels of each axis away.
-fn forget_seen(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 3]) {
+/// Sets the weights of the first `seen` voxels along each axis to 0.
+fn zero_seen_weights(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 3]) {
     if seen == [0; 3] {
         return;
     }
@@ -508,7 +527,7 @@ fn forget_seen(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 3]) {
     }
 }
 
-impl Ready {
+impl PreparedPair {
     fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, SamplesError> {
         let (scaling, _) = scaling(&sources.reader, entry.image, options.normalise)?;
         let dtype = sources.reader.stack(entry.target).map(|s| s.dtype).unwrap_or(cytoscope_volume::DType::F32);
@@ -518,11 +537,11 @@ impl Ready {
             ObjectIndex::of(&sources.reader, entry.target, &entry.window, &code)?
         } else {
             target_moments = crate::normalise::scaling(&sources.reader, entry.target, Normalise::None)?.1;
-            // Where the stain is: brighter than its mean by a deviation.
-            let bright = Brighter(target_moments.mean + target_moments.variance().sqrt());
+            // Patches are centred on stained voxels: brighter than the mean by one standard deviation.
+            let bright = BrighterThan(target_moments.mean + target_moments.variance().sqrt());
             ObjectIndex::of(&sources.reader, entry.target, &entry.window, &bright)?
         };
-        // Objects that are brought to a diameter are measured in voxels where a file states no voxel size.
+        // With scaling of objects, the diameters of files without a voxel size are in voxels.
         let file_um = entry.voxel_or(if options.objects.is_some() { None } else { options.voxel_um });
         let scale = match options.objects.filter(|_| options.target.of_labels()) {
             None => 1.0,
@@ -550,9 +569,9 @@ impl Ready {
         Grids { patch_zyx, margin: self.margin, patch_um: self.patch_um, stack_um: self.file_um }
     }
 
-    /// A voxel of an object, from two draws of 0 to 1.
+    /// Returns a voxel of an object, chosen by two random numbers from 0 to 1.
     fn pick(&self, which: f64, seed: f64) -> Option<[u32; 3]> {
-        /// With so few labels they are classes or one mask: then any voxel of them is as good as another.
+        /// So few labels are probably classes or a mask, so that a voxel is chosen instead of an object.
         const FEW: usize = 4;
         let at = |draw: f64, len: usize| ((draw * len as f64) as usize).min(len.saturating_sub(1));
         if self.index.objects.len() <= FEW {
@@ -564,14 +583,14 @@ impl Ready {
     }
 }
 
-/// Radius in µm of the median object of the median file.
-fn median_radius_um(ready: &[Ready]) -> f64 {
+/// Returns the median over the files of the median object radius in µm.
+fn median_radius_um(ready: &[PreparedPair]) -> f64 {
     let mut all: Vec<f64> = ready.iter().filter_map(|r| r.index.median_diameter_um(r.file_um)).collect();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).map_or(0.0, |d| d / 2.0)
 }
 
-fn check(options: &SamplerOptions) -> Result<(), SamplesError> {
+fn check_options(options: &SamplerOptions) -> Result<(), SamplesError> {
     if options.patch_zyx.iter().any(|n| !(1..=1 << 16).contains(n)) {
         return Err(SamplesError::Parameter {
             what: "the patch",
@@ -603,7 +622,8 @@ fn check(options: &SamplerOptions) -> Result<(), SamplesError> {
 }
 
 impl Sampler {
-    /// A short number that changes with the pairs and the options, to tell whether a saved position still means the same data.
+    /// Returns a hash of the pairs and the options, by which a resumed run detects whether its patches are still the
+    /// same.
     pub fn fingerprint(&self) -> u64 {
         let mut sum = 0u64;
         let text = serde_json::to_string(&self.options).unwrap_or_default();

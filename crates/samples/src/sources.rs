@@ -1,4 +1,4 @@
-//! The pairs of a training set, opened: shapes, voxel sizes, and boxes of voxels through one cache.
+//! Opened pairs of a training set: shapes, voxel sizes, and cached reading of voxels.
 
 use crate::dataset::Pair;
 use crate::error::{SamplesError, check_range};
@@ -7,12 +7,12 @@ use crate::stack::{Role, Stack, open_image};
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
 
-/// How pairs are opened.
+/// Options for opening pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceOptions {
-    /// Bytes of voxels kept in memory; stacks that fit together are kept whole. Each thread that reads holds a block (at most
-    /// 16 MiB, or one row) besides.
+    /// Size of the voxel cache in bytes. If all stacks fit, they are cached as a whole. Each reading thread holds an
+    /// additional block (at most 16 MiB, or one row).
     pub cache_bytes: u64,
 }
 
@@ -22,32 +22,33 @@ impl Default for SourceOptions {
     }
 }
 
-/// One pair, opened.
+/// An opened pair.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub pair: Pair,
-    /// Numbers of its stacks in the reader.
+    /// Index of the image in the reader.
     pub image: usize,
+    /// Index of the target in the reader.
     pub target: usize,
-    /// The voxels that may be seen.
+    /// The voxels that may be used.
     pub window: Bounds,
-    /// Voxel size Z, Y, X in µm, where it is known.
+    /// Voxel size along Z, Y, X in µm, if known.
     pub voxel_um: [Option<f64>; 3],
 }
 
 impl Source {
-    /// Extents of the window.
+    /// Returns the size of the window along Z, Y, X.
     pub fn extent(&self) -> [usize; 3] {
         std::array::from_fn(|a| self.window[a].len())
     }
 
-    /// Voxel size of the file in µm, the model's where the file says none, else 1.
+    /// Returns the voxel size of the file in µm, or else that of the model, or else 1.
     pub fn voxel_or(&self, model_um: Option<[f64; 3]>) -> [f64; 3] {
         std::array::from_fn(|a| self.voxel_um[a].or(model_um.map(|m| m[a])).unwrap_or(1.0))
     }
 }
 
-/// Opened pairs that any number of samplers and threads read.
+/// Opened pairs, which samplers and threads can share.
 #[derive(Debug)]
 pub struct Sources {
     pub(crate) reader: Reader,
@@ -62,14 +63,14 @@ impl Sources {
     /// Opens the pairs; only headers are read.
     ///
     /// # Errors
-    /// [`SamplesError`] for no pair at all, a file that cannot be read, a channel or time point that is not there, an image and a
-    /// target of different shapes, a window outside its stack, or a weight that is none.
+    /// [`SamplesError`] if there are no pairs, a file cannot be read, a channel or time point does not exist, image and
+    /// target have different shapes, a window exceeds its stack, or a weight is invalid.
     pub fn open(pairs: &[Pair], options: &SourceOptions) -> Result<Self, SamplesError> {
         if pairs.is_empty() {
             return Err(SamplesError::Parameter {
                 what: "the number of pairs",
                 got: "0".to_owned(),
-                expected: "at least one: see the problems that were found in the data",
+                expected: "at least one: see the problems of the data",
             });
         }
         let mut stacks: Vec<Stack> = Vec::with_capacity(pairs.len() * 2);
@@ -82,12 +83,12 @@ impl Sources {
                 return Err(SamplesError::data(
                     &pair.target.path,
                     format!(
-                        "its shape Z, Y, X is {:?}, and that of {} is {:?}",
+                        "its shape Z, Y, X is {:?}, but that of {} is {:?}",
                         target.zyx,
                         pair.image.path.display(),
                         image.zyx
                     ),
-                    "choose the target that was made on this image, or resample one of them",
+                    "choose the target of this image, or resample one of them",
                 ));
             }
             let window: Bounds = match pair.window {
@@ -100,7 +101,7 @@ impl Sources {
                     if !inside {
                         return Err(SamplesError::data(
                             &pair.image.path,
-                            format!("the box {w:?} leaves its shape {:?}", image.zyx),
+                            format!("the window {w:?} exceeds its shape {:?}", image.zyx),
                             "split the data again",
                         ));
                     }
@@ -111,10 +112,10 @@ impl Sources {
             let files = [(i.z, t.z), (i.y, t.y), (i.x, t.x)];
             let given: [Option<f64>; 3] = std::array::from_fn(|a| positive(pair.voxel_um.map(|v| v[a])));
             let voxel_um = std::array::from_fn(|a| given[a].or(positive(files[a].0)).or(positive(files[a].1)));
-            // A training's grid depends on it.
+            // The grid of the patches depends on it.
             let [z, y, x] = voxel_um;
             VoxelSize { z, y, x }.check().map_err(|e| {
-                SamplesError::data(&pair.image.path, e.to_string(), "set it in the settings as data.voxel_um")
+                SamplesError::data(&pair.image.path, e.to_string(), "set data.voxel_um in the settings")
             })?;
             let number = stacks.len();
             stacks.push(image);
@@ -124,32 +125,32 @@ impl Sources {
         Ok(Self { reader: Reader::new(stacks, options.cache_bytes), entries })
     }
 
-    /// Number of pairs.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True for no pairs; never the case.
+    /// Returns whether there are no pairs, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The pairs, in the order they were given.
+    /// Returns the pairs in their original order.
     pub fn pairs(&self) -> impl Iterator<Item = &Pair> {
         self.entries.iter().map(|e| &e.pair)
     }
 
-    /// Extents Z, Y, X of what may be seen of a pair, and its voxel size in µm (`None` where no file says it).
+    /// Returns the size of a pair's window along Z, Y, X and its voxel size in µm (`None` if no file states it).
     pub fn grid(&self, pair: usize) -> Option<([usize; 3], [Option<f64>; 3])> {
         self.entries.get(pair).map(|e| (e.extent(), e.voxel_um))
     }
 
-    /// What the cache holds and did.
+    /// Returns statistics of the cache.
     pub fn cache_use(&self) -> CacheUse {
         self.reader.cache_use()
     }
 
-    /// Whether the cache keeps every stack whole.
+    /// Returns whether all stacks fit into the cache as a whole.
     pub fn keeps_all(&self) -> bool {
         self.reader.keeps_all()
     }

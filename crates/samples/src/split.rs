@@ -1,4 +1,4 @@
-//! Which pairs are learnt from and which are watched.
+//! Split into training, validation and test set.
 
 use crate::dataset::{Pair, Part, Window};
 use crate::error::{SamplesError, check_range};
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which pairs stay together, so that validation does not see what was learnt from.
+/// Pairs that stay together, so that the validation set is independent of the training set.
 ///
-/// Names are taken apart at `_`, `-`, `.` and spaces, and tokens are removed from their end; never the first one. Where fewer than two
-/// groups would be left, every pair is a group of its own, but for [`SplitOptions::together`].
+/// Names are split into tokens at `_`, `-`, `.` and spaces, and tokens are removed from the end, except for the first
+/// one. If that gives fewer than two groups, every pair is its own group, apart from [`SplitOptions::together`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// Every pair for itself.
+    /// Every pair is its own group.
     None,
-    /// Time points of one sample: tokens such as `t251`, `time3`, `tp12` or `frame0007` are removed (`Emb10_t251` and `Emb10_t501`
-    /// are both of `Emb10`).
+    /// Time points of a sample are a group: tokens such as `t251`, `time3`, `tp12` or `frame0007` are removed
+    /// (`Emb10_t251` and `Emb10_t501` belong to `Emb10`).
     #[default]
     ByTime,
-    /// As [`Group::ByTime`], and plain numbers as well (`plate2_well3_001` is of `plate2_well3`).
+    /// As [`Group::ByTime`], and plain numbers are removed, too (`plate2_well3_001` belongs to `plate2_well3`).
     ByName,
 }
 
 impl Group {
-    /// The group of a name.
+    /// Returns the group of a name.
     pub fn key(self, name: &str) -> &str {
         if self == Group::None {
             return name;
@@ -37,8 +37,8 @@ impl Group {
             let lower = token.to_ascii_lowercase();
             let words = ["timepoint", "time", "frame", "tp", "t"];
             let is_time = words.iter().any(|w| lower.strip_prefix(w).is_some_and(number));
-            let goes = is_time || (self == Group::ByName && number(token));
-            if !goes {
+            let is_removed = is_time || (self == Group::ByName && number(token));
+            if !is_removed {
                 break;
             }
             key = key.get(..at).unwrap_or_default();
@@ -47,22 +47,23 @@ impl Group {
     }
 }
 
-/// How to split.
+/// Options of a split.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SplitOptions {
-    /// Share of the pairs to validate on, 0 to 0.9; at least one pair where there are two.
+    /// Fraction of the pairs in the validation set, 0 to 0.9; at least one pair if there are two or more.
     pub fraction: f64,
-    /// Seed of the choice.
+    /// Seed of the random choice.
     pub seed: u64,
     /// Pairs that stay together.
     pub group: Group,
-    /// Whether a split that the data bring along goes before.
+    /// Whether a split defined by the data is used.
     pub given: bool,
-    /// Names of pairs that stay together besides: those of one image, as [`crate::Report::copies`] gives them.
+    /// Names of further pairs that stay together: those with identical images, as returned by
+    /// [`crate::Report::copies`].
     pub together: Vec<Vec<String>>,
-    /// What an earlier split validated on, as [`Split::validation_names`] gives it, goes before all else; names that are not
-    /// there are left aside. Where none is there, or nothing would be left to learn from, the split is made anew.
+    /// Validation set of an earlier split, as returned by [`Split::validation_names`]; it takes precedence. Names that
+    /// do not exist are ignored. If none exists, or no training pair would be left, a new split is made.
     pub keep: Vec<String>,
 }
 
@@ -72,42 +73,42 @@ impl Default for SplitOptions {
     }
 }
 
-/// Pairs by what they are for.
+/// Training, validation and test set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Split {
-    /// Learnt from.
+    /// Training set.
     pub train: Vec<Pair>,
-    /// Watched while learning; a box of the only file where there is one.
+    /// Validation set; a part of the image if there is only one.
     pub validation: Vec<Pair>,
-    /// Kept for a last look.
+    /// Test set.
     pub test: Vec<Pair>,
-    /// How it was made, as a sentence.
+    /// Description of how the split was made, as a sentence.
     pub how: String,
 }
 
-/// What follows the name of a pair in [`Split::validation_names`] where only its end is validated on.
-const END: &str = " (its end)";
+/// Suffix of a name in [`Split::validation_names`] if only the end of the image is in the validation set.
+const END_SUFFIX: &str = " (its end)";
 
 impl Split {
-    /// Names of the pairs that are validated on, for [`SplitOptions::keep`]; of a pair that was cut, `NAME (its end)`.
+    /// Returns the names of the validation set, for [`SplitOptions::keep`]; `NAME (its end)` for a part of an image.
     pub fn validation_names(&self) -> Vec<String> {
         let is_cut = |pair: &Pair| pair.window.is_some() && self.train.iter().any(|t| t.name == pair.name);
-        let name = |pair: &Pair| if is_cut(pair) { format!("{}{END}", pair.name) } else { pair.name.clone() };
+        let name = |pair: &Pair| if is_cut(pair) { format!("{}{END_SUFFIX}", pair.name) } else { pair.name.clone() };
         self.validation.iter().map(name).collect()
     }
 }
 
-/// Splits pairs, always the same way for the same names, fraction and seed, in whatever order they come.
+/// Splits pairs. The result depends on names, fraction and seed, but not on the order of the pairs.
 ///
-/// With one pair, or several of one image, validation is the last quarter of its longer axis of Y and X, and training sees the rest.
+/// If there is only one image, the validation set is the last quarter along the longer one of its Y and X axes.
 ///
 /// # Errors
-/// [`SamplesError::Parameter`] for no pairs or a fraction outside its range; [`SamplesError`] if the only pair cannot be read or is
-/// too small to be cut; so for one of [`SplitOptions::keep`] that is cut.
+/// [`SamplesError::Parameter`] if there are no pairs or the fraction is out of range; [`SamplesError`] if an image that
+/// has to be split cannot be read or is too small.
 pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, SamplesError> {
     check_range("the share of validation", options.fraction, 0.0..=0.9, "0 to 0.9")?;
-    if let Some(kept) = kept(pairs, options)? {
-        return Ok(sorted(kept));
+    if let Some(split) = keep_validation(pairs, options)? {
+        return Ok(sorted(split));
     }
     let of = |part| pairs.iter().filter(move |p| p.part == Some(part)).cloned().collect::<Vec<_>>();
     let (given_train, given_validation, given_test) = (of(Part::Train), of(Part::Validation), of(Part::Test));
@@ -116,7 +117,7 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, SamplesErr
     if options.given && can_train > 0 && !given_validation.is_empty() {
         let mut train = given_train;
         train.extend(free);
-        let how = "The split is the one that the data bring along.".to_owned();
+        let how = "The split is the one defined by the data.".to_owned();
         return Ok(sorted(Split { train, validation: given_validation, test: given_test, how }));
     }
     let (pool, test) = if options.given && can_train > 0 {
@@ -130,34 +131,34 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, SamplesErr
         return Err(SamplesError::Parameter {
             what: "the number of pairs to split",
             got: "0".to_owned(),
-            expected: "at least one: see the problems that were found in the data",
+            expected: "at least one: see the problems of the data",
         });
     }
     let mut groups = grouped(&pool, options.group, &options.together);
     if groups.len() < 2 {
         groups = grouped(&pool, Group::None, &options.together);
     }
-    Ok(sorted(if groups.len() < 2 { cut_all(&pool, test)? } else { by_groups(groups, test, options) }))
+    Ok(sorted(if groups.len() < 2 { crop_all(&pool, test)? } else { draw_validation_groups(groups, test, options) }))
 }
 
-/// The pairs whose names, with an ending, are among some names.
-fn those_of<'a>(pairs: &'a [Pair], ending: &str, names: &BTreeSet<&str>) -> BTreeSet<&'a str> {
-    let is_named = |name: &&str| names.contains(format!("{name}{ending}").as_str());
+/// Returns the names of the pairs whose name with `suffix` is among `names`.
+fn names_with_suffix<'a>(pairs: &'a [Pair], suffix: &str, names: &BTreeSet<&str>) -> BTreeSet<&'a str> {
+    let is_named = |name: &&str| names.contains(format!("{name}{suffix}").as_str());
     pairs.iter().map(|p| p.name.as_str()).filter(is_named).collect()
 }
 
-/// Names, and those of the same images.
+/// Returns the names and those of pairs with identical images.
 fn with_copies<'a>(names: &BTreeSet<&'a str>, together: &'a [Vec<String>]) -> BTreeSet<&'a str> {
     let are_copies = |copies: &&Vec<String>| copies.iter().any(|name| names.contains(name.as_str()));
     let copies = together.iter().filter(are_copies).flatten().map(String::as_str);
     names.iter().copied().chain(copies).collect()
 }
 
-/// The split that goes on with what an earlier one validated on; `None` where there is none.
-fn kept(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, SamplesError> {
+/// Returns the split that keeps an earlier validation set; `None` if there is none.
+fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, SamplesError> {
     let names: BTreeSet<&str> = options.keep.iter().map(String::as_str).collect();
-    let (whole, ends) = (those_of(pairs, "", &names), those_of(pairs, END, &names));
-    // Another pair of an image that is validated on cannot be learnt from.
+    let (whole, ends) = (names_with_suffix(pairs, "", &names), names_with_suffix(pairs, END_SUFFIX, &names));
+    // Other pairs of an image in the validation set must not be in the training set.
     let (all_whole, all_ends) = (with_copies(&whole, &options.together), with_copies(&ends, &options.together));
     let (mut train, mut validation, mut test) = (Vec::new(), Vec::new(), Vec::new());
     for pair in pairs {
@@ -168,7 +169,7 @@ fn kept(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, Samples
         } else if given == Some(Part::Test) {
             test.push(pair.clone());
         } else if all_ends.contains(name) {
-            let (start, end, _) = cut(pair)?;
+            let (start, end, _) = split_stack(pair)?;
             train.push(start);
             validation.push(end);
         } else {
@@ -180,8 +181,8 @@ fn kept(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, Samples
         return Ok(None);
     }
     let gone = names.len().saturating_sub(there);
-    let left = if gone > 0 { format!("; {gone} of them are no longer there") } else { String::new() };
-    let how = format!("Validation is on what it was before, {} of {} pairs{left}.", validation.len(), pairs.len());
+    let left = if gone > 0 { format!("; {gone} of its pairs no longer exist") } else { String::new() };
+    let how = format!("The validation set is the earlier one, {} of {} pairs{left}.", validation.len(), pairs.len());
     Ok(Some(Split { train, validation, test, how }))
 }
 
@@ -192,35 +193,35 @@ fn sorted(mut split: Split) -> Split {
     split
 }
 
-/// Pairs that stay together, by a name of the group: those of one group of names, and those of one image with all of theirs.
+/// Groups the pairs by name; groups with an identical image are merged.
 fn grouped(pool: &[Pair], group: Group, together: &[Vec<String>]) -> BTreeMap<String, Vec<Pair>> {
     let keys: BTreeMap<&str, &str> = pool.iter().map(|p| (p.name.as_str(), group.key(&p.name))).collect();
-    // From the key of a group to a smaller one of the same image, if any.
+    // From the key of a merged group to a smaller key of the same image (union-find).
     let mut smaller: BTreeMap<&str, &str> = BTreeMap::new();
     for copies in together {
         let there = copies.iter().filter_map(|name| keys.get(name.as_str()).copied());
-        let joined: BTreeSet<&str> = there.map(|key| least(&smaller, key)).collect();
+        let joined: BTreeSet<&str> = there.map(|key| root_key(&smaller, key)).collect();
         if let Some(first) = joined.first().copied() {
             smaller.extend(joined.into_iter().skip(1).map(|key| (key, first)));
         }
     }
     let mut groups: BTreeMap<String, Vec<Pair>> = BTreeMap::new();
     for pair in pool {
-        groups.entry(least(&smaller, group.key(&pair.name)).to_owned()).or_default().push(pair.clone());
+        groups.entry(root_key(&smaller, group.key(&pair.name)).to_owned()).or_default().push(pair.clone());
     }
     groups
 }
 
-/// The last key that a key leads to.
-fn least<'a>(smaller: &BTreeMap<&'a str, &'a str>, mut key: &'a str) -> &'a str {
-    while let Some(next) = smaller.get(key).copied() {
-        key = next;
+/// Follows the merged groups to the final key.
+fn root_key<'a>(smaller: &BTreeMap<&'a str, &'a str>, mut key: &'a str) -> &'a str {
+    while let Some(parent) = smaller.get(key).copied() {
+        key = parent;
     }
     key
 }
 
-/// Draws groups for validation until its share is reached; at least two groups.
-fn by_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, options: &SplitOptions) -> Split {
+/// Draws groups for the validation set until its fraction is reached. There must be at least two groups.
+fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, options: &SplitOptions) -> Split {
     let sizes: Vec<usize> = groups.values().map(Vec::len).collect();
     let (count, total): (usize, usize) = (sizes.len(), sizes.iter().sum());
     let [smallest, largest] = [sizes.iter().min(), sizes.iter().max()].map(|n| n.copied().unwrap_or(0));
@@ -238,7 +239,8 @@ fn by_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, options: &Spl
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     let mut left = count;
     for (_, pairs) in drawn {
-        // One group is kept for training, and one for validation, the smallest if none is as small as is wanted.
+        // At least one group is left for training, and at least one used for validation: the smallest if all are too
+        // large.
         let fits = validation.len() + pairs.len() <= wanted.max(smallest);
         if validation.len() < wanted && fits && (left > 1 || validation.is_empty()) {
             validation.extend(pairs);
@@ -248,26 +250,27 @@ fn by_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, options: &Spl
         left -= 1;
     }
     let together = if largest > 1 { format!(", {count} groups kept together") } else { String::new() };
-    let how = format!("{} of {total} pairs are for validation (seed {}{together}).", validation.len(), options.seed);
+    let how =
+        format!("{} of {total} pairs are in the validation set (seed {}{together}).", validation.len(), options.seed);
     Split { train, validation, test, how }
 }
 
-/// Pairs of one image: its end is for validation.
-fn cut_all(pairs: &[Pair], test: Vec<Pair>) -> Result<Split, SamplesError> {
+/// Splits the only image: its end is the validation set.
+fn crop_all(pairs: &[Pair], test: Vec<Pair>) -> Result<Split, SamplesError> {
     let (mut train, mut validation, mut place) = (Vec::new(), Vec::new(), String::new());
     for pair in pairs {
-        let (start, end, at) = cut(pair)?;
+        let (start, end, at) = split_stack(pair)?;
         train.push(start);
         validation.push(end);
         place = at;
     }
     let what = if pairs.len() == 1 { "pair" } else { "image" };
-    let how = format!("There is one {what}: {place}, is for validation.");
+    let how = format!("There is only one {what}: {place}, is the validation set.");
     Ok(Split { train, validation, test, how })
 }
 
-/// The start of a pair's stack, its end, and where that is, in words.
-fn cut(pair: &Pair) -> Result<(Pair, Pair, String), SamplesError> {
+/// Splits the stack of a pair. Returns its start, its end and a description of the end.
+fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), SamplesError> {
     let whole = match pair.window {
         Some(window) => window,
         None => {
@@ -277,11 +280,14 @@ fn cut(pair: &Pair) -> Result<(Pair, Pair, String), SamplesError> {
     };
     let axis = if whole.size_zyx[1] >= whole.size_zyx[2] { 1 } else { 2 };
     let extent = whole.size_zyx[axis];
-    let kept = extent - extent / 4;
+    let train_extent = extent - extent / 4;
     if extent < 8 {
         return Err(SamplesError::data(
             &pair.image.path,
-            format!("no other image is there to validate on, and {:?} voxels are too few to be cut", whole.size_zyx),
+            format!(
+                "there is no other image for validation, and a stack of {:?} voxels is too small to be split",
+                whole.size_zyx
+            ),
             "add a second image",
         ));
     }
@@ -292,8 +298,8 @@ fn cut(pair: &Pair) -> Result<(Pair, Pair, String), SamplesError> {
         Pair { window: Some(window), part: Some(part), ..pair.clone() }
     };
     let name = if axis == 1 { "Y" } else { "X" };
-    let words = format!("the last quarter of its {name} axis, from voxel {kept} on");
-    Ok((part(0, kept, Part::Train), part(kept, extent - kept, Part::Validation), words))
+    let words = format!("the last quarter of its {name} axis, from voxel {train_extent} on");
+    Ok((part(0, train_extent, Part::Train), part(train_extent, extent - train_extent, Part::Validation), words))
 }
 
 #[cfg(test)]
@@ -305,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn time_points_and_numbers_are_told_from_names() {
+    fn group_keys_omit_time_points_and_numbers() {
         assert_eq!(Group::ByTime.key("Emb10_t251"), "Emb10");
         assert_eq!(Group::ByTime.key("2017-12-04_1a"), "2017-12-04_1a");
         assert_eq!(Group::ByTime.key("fish Time03-frame7"), "fish");
@@ -340,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pairs_are_one_and_one_even_of_one_embryo() {
+    fn two_pairs_are_split_even_if_they_belong_to_one_group() {
         let pairs = named(&["Emb1_t1", "Emb1_t2"]);
         for fraction in [0.0, 0.5, 0.9] {
             let got = split(&pairs, &SplitOptions { fraction, ..SplitOptions::default() }).unwrap();
@@ -349,8 +355,9 @@ mod tests {
     }
 
     #[test]
-    fn copies_stay_together_and_leave_room_for_others() {
-        // Six pairs of one image, of two samples: with what else is of these samples, they are one group of seven.
+    fn copies_stay_together_and_other_groups_are_validated() {
+        // Six pairs of one image and of several samples: with another pair of these samples, they are one group of
+        // seven.
         let names = ["a_t1", "b_t1", "c1", "c2", "c3", "c4", "a_t2", "d", "e", "f"];
         let pairs = named(&names);
         let together = vec![["a_t1", "b_t1", "c1", "c2", "c3", "c4"].map(str::to_owned).to_vec()];
@@ -360,52 +367,52 @@ mod tests {
         for seed in 0..50 {
             let options = SplitOptions { seed, together: together.clone(), ..SplitOptions::default() };
             let got = split(&pairs, &options).unwrap();
-            // The large group is never all that is validated on.
+            // The large group is never the validation set.
             assert_eq!((got.train.len(), got.validation.len()), (8, 2), "{seed}");
             assert!(got.validation.iter().all(|p| ["d", "e", "f"].contains(&p.name.as_str())));
         }
-        // Sets that share a pair are one.
+        // Overlapping sets are merged.
         let chain: Vec<Vec<String>> =
             names.windows(2).take(8).map(|w| w.iter().map(|n| (*n).to_owned()).collect()).collect();
         assert_eq!(grouped(&pairs, Group::None, &chain).len(), 2);
     }
 
     #[test]
-    fn what_was_validated_on_stays_so() {
+    fn an_earlier_validation_set_is_kept() {
         let pairs = named(&["a", "b", "c", "d", "e"]);
         let first = split(&pairs, &SplitOptions { seed: 3, fraction: 0.4, ..SplitOptions::default() }).unwrap();
         let keep = first.validation_names();
         assert_eq!(keep.len(), 2);
         let names = |pairs: &[Pair]| pairs.iter().map(|p| p.name.clone()).collect::<Vec<_>>();
-        // Whatever seed and share, and with pairs added: those go to training.
+        // For any seed and fraction. Added pairs go to the training set.
         let more = named(&["a", "a2", "b", "c", "d", "e", "f", "g"]);
         let options = SplitOptions { seed: 9, keep: keep.clone(), ..SplitOptions::default() };
         let again = split(&pairs, &options).unwrap();
         assert_eq!((&again.train, &again.validation), (&first.train, &first.validation));
         let got = split(&more, &options).unwrap();
         assert_eq!((names(&got.validation), got.train.len()), (keep.clone(), 6));
-        // But for another pair of an image that is validated on.
+        // Except for another pair of an image in the validation set.
         let together = vec![vec![keep[0].clone(), "g".to_owned()]];
         let got = split(&more, &SplitOptions { together, ..options.clone() }).unwrap();
         assert_eq!(names(&got.validation), [keep.clone(), vec!["g".to_owned()]].concat());
-        // One that is gone is told; where all are, or nothing is left to learn from, the split is made anew.
+        // Missing pairs are reported. If all are missing, or no training pair would be left, a new split is made.
         let gone: Vec<Pair> = pairs.iter().filter(|p| p.name != keep[0]).cloned().collect();
         let got = split(&gone, &options).unwrap();
         assert_eq!(names(&got.validation), keep[1..]);
-        assert!(got.how.contains("1 of them"), "{}", got.how);
+        assert!(got.how.contains("1 of its pairs"), "{}", got.how);
         let all_gone: Vec<Pair> = pairs.iter().filter(|p| !keep.contains(&p.name)).cloned().collect();
         assert_eq!(split(&all_gone, &options).unwrap().validation.len(), 1);
         let only: Vec<Pair> = pairs.iter().filter(|p| keep.contains(&p.name)).cloned().collect();
         let got = split(&only, &options).unwrap();
         assert_eq!((got.train.len(), got.validation.len()), (1, 1));
-        // What the data keep for a last look is not learnt from.
+        // The test set of the data is not used for training.
         let mut marked = more;
         marked.iter_mut().filter(|p| p.name == "f").for_each(|p| p.part = Some(Part::Test));
         assert_eq!(names(&split(&marked, &options).unwrap().test), ["f"]);
     }
 
     #[test]
-    fn a_given_split_goes_before() {
+    fn a_split_defined_by_the_data_is_used() {
         let mut pairs = named(&["a", "b", "c", "d"]);
         pairs[0].part = Some(Part::Validation);
         pairs[3].part = Some(Part::Test);
@@ -413,7 +420,7 @@ mod tests {
         assert_eq!(got.validation[0].name, "a");
         assert_eq!(got.train.len(), 2);
         assert_eq!(got.test[0].name, "d");
-        // Only training is given: validation is taken from it.
+        // If the data define only a training set, the validation set is taken from it.
         pairs.iter_mut().for_each(|p| p.part = Some(Part::Train));
         let got = split(&pairs, &SplitOptions::default()).unwrap();
         assert_eq!((got.train.len(), got.validation.len()), (3, 1));

@@ -1,4 +1,4 @@
-//! One channel and time point of a file as a stack of Z, Y, X.
+//! One channel and time point of a file as a stack Z, Y, X.
 
 use crate::dataset::ImageRef;
 use crate::error::SamplesError;
@@ -6,7 +6,7 @@ use crate::limits::SLAB_BYTES;
 use cytoscope_formats::{Image, OpenOptions, open};
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 
-/// What a stack is in its pair.
+/// Role of a stack in its pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Image,
@@ -14,7 +14,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// The setting that chooses its channel.
+    /// Returns the name of the setting that selects its channel.
     pub fn channel_setting(self) -> &'static str {
         match self {
             Role::Image => "data.image_channel",
@@ -23,30 +23,33 @@ impl Role {
     }
 }
 
-/// What is known of a stack; its file is opened when voxels are read.
+/// Metadata of a stack; its file is opened when voxels are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
     pub image: ImageRef,
     pub role: Role,
-    /// Extents along Z, Y, X.
+    /// Shape along Z, Y, X.
     pub zyx: [usize; 3],
     pub dtype: DType,
     pub voxel_um: VoxelSize,
-    /// Whether a part of a plane costs as much to read as the whole.
+    /// Whether the file is compressed, so that reading a part of a plane costs as much as the whole plane.
     pub packed: bool,
     time: usize,
     channel: usize,
     samples: usize,
 }
 
-/// Opens a file as [`ImageRef`] says.
+/// Opens the file of an image reference.
 pub(crate) fn open_image(image: &ImageRef) -> Result<Image, SamplesError> {
     let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
     Ok(open(&image.path, &options)?)
 }
 
-/// What a file has along an axis, and what of it is taken: what the setting chose.
-fn choose(
+/// Returns the index to use along an axis of `extent` elements: the `chosen` one, or 0 if there is only one.
+///
+/// # Errors
+/// [`SamplesError::Data`] if the index does not exist, or if there are several elements and none is chosen.
+fn choose_index(
     image: &ImageRef,
     (what, setting): (&'static str, &'static str),
     extent: usize,
@@ -59,34 +62,34 @@ fn choose(
         None if extent == 1 => Ok(0),
         Some(i) if extent == 1 => Err(SamplesError::data(
             &image.path,
-            format!("there is no {what} {i}: it has one"),
-            format!("leave {setting} out of the settings, or put files without that {what} elsewhere"),
+            format!("it has only one {what}, so {what} {i} does not exist"),
+            format!("remove {setting} from the settings, or move this file elsewhere"),
         )),
         Some(i) => Err(SamplesError::data(
             &image.path,
-            format!("there is no {what} {i}: it has {extent}"),
-            format!("give one of 0 to {last} as {setting} in the settings"),
+            format!("{what} {i} does not exist: there are {extent}"),
+            format!("set {setting} in the settings to one of 0 to {last}"),
         )),
         None => Err(SamplesError::data(
             &image.path,
             format!("it has {extent} {what}s"),
-            format!("give {setting} in the settings, one of 0 to {last}{hint}"),
+            format!("set {setting} in the settings to one of 0 to {last}{hint}"),
         )),
     }
 }
 
 impl Stack {
-    /// Looks at a file's headers.
+    /// Reads the metadata of a stack from its opened file.
     pub fn of(reference: &ImageRef, role: Role, image: &Image) -> Result<Self, SamplesError> {
         let meta = image.meta();
         let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
         let zyx = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
         let samples = size(Axis::S).max(1);
-        let slices = if zyx[0] == 1 { ", or data.axes = \"ZYX\" if these are slices" } else { "" };
-        let time = choose(reference, ("time point", "data.time"), size(Axis::T), reference.time, slices)?;
+        let slices = if zyx[0] == 1 { ", or data.axes to \"ZYX\" if these are slices" } else { "" };
+        let time = choose_index(reference, ("time point", "data.time"), size(Axis::T), reference.time, slices)?;
         let channels = size(Axis::C).saturating_mul(samples);
         let what = ("channel", role.channel_setting());
-        let channel = choose(reference, what, channels, reference.channel, slices)?;
+        let channel = choose_index(reference, what, channels, reference.channel, slices)?;
         if element_count(&zyx)? == 0 {
             return Err(SamplesError::data(&reference.path, "it has no voxels", "remove it, or export it again"));
         }
@@ -103,17 +106,17 @@ impl Stack {
         })
     }
 
-    /// Voxels of the stack.
+    /// Returns the number of voxels.
     pub fn voxels(&self) -> u64 {
         self.zyx.iter().map(|n| *n as u64).fold(1, u64::saturating_mul)
     }
 
-    /// Bytes of the stack as its file's type.
+    /// Returns the size in bytes, in the file's data type.
     pub fn bytes(&self) -> u64 {
         self.voxels().saturating_mul(self.dtype.size_bytes() as u64)
     }
 
-    /// The voxels of a box, from its opened file.
+    /// Reads the voxels of a box from the opened file; `start` and `size` are along Z, Y, X.
     pub fn read(&self, image: &Image, start: [usize; 3], size: [usize; 3]) -> Result<Samples, SamplesError> {
         let meta = image.meta();
         let mut region = Region::whole(&meta.shape_full);
@@ -133,8 +136,8 @@ impl Stack {
         Ok(image.read(0, &region)?.into_samples())
     }
 
-    /// Slabs of whole rows, in order, of at most [`SLAB_BYTES`] (or one row): first voxel and extents of each. They follow each other
-    /// in C order without gaps.
+    /// Returns slabs of whole rows of at most [`SLAB_BYTES`] (or one row): first voxel and size of each. They are
+    /// contiguous in C order.
     pub fn slabs(&self) -> impl Iterator<Item = ([usize; 3], [usize; 3])> + use<> {
         let row = (self.zyx[2] as u64).saturating_mul(self.dtype.size_bytes() as u64).max(1);
         let rows = usize::try_from(SLAB_BYTES / row).unwrap_or(usize::MAX).clamp(1, self.zyx[1].max(1));

@@ -1,27 +1,28 @@
-//! Many problems in few lines.
+//! Summary of many problems in a few lines.
 
 use crate::dataset::{Problem, Severity};
 use cytoscope_volume::printable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Problems that differ in nothing but the file, names and numbers.
+/// Problems that differ only in files, names and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProblemKind {
-    /// How bad they are.
+    /// Their severity.
     pub severity: Severity,
-    /// Their places among all problems, in order; never empty.
+    /// Indices into the list of problems, ascending; never empty.
     pub members: Vec<usize>,
-    /// How many different files they are about.
+    /// Number of different files.
     pub files: usize,
-    /// The first of them.
+    /// The first problem.
     pub example: Problem,
 }
 
-/// What stands for names and numbers in the sentence of a kind.
-const BLANK: &str = "…";
+/// Placeholder for names and numbers.
+const PLACEHOLDER: &str = "…";
 
-/// A sentence without what differs from file to file: quoted words, and words with a digit, a slash or a file's ending.
+/// Replaces what differs from file to file by a placeholder: quoted words, and words with a digit, a slash or an
+/// extension.
 fn template(sentence: &str) -> String {
     let mut words: Vec<&str> = Vec::new();
     let mut quoted = false;
@@ -31,8 +32,8 @@ fn template(sentence: &str) -> String {
         let file = ending.is_some_and(|(stem, end)| !stem.is_empty() && end.chars().all(char::is_alphanumeric));
         let special = word.contains(|c: char| c.is_numeric() || c == '/' || c == '\\');
         if quoted || quotes > 0 || file || special {
-            if words.last() != Some(&BLANK) {
-                words.push(BLANK);
+            if words.last() != Some(&PLACEHOLDER) {
+                words.push(PLACEHOLDER);
             }
         } else {
             words.push(word);
@@ -42,7 +43,7 @@ fn template(sentence: &str) -> String {
     words.join(" ")
 }
 
-/// Problems by kind: what leaves pairs out first, then the most frequent.
+/// Groups problems by kind; errors first, then by decreasing frequency.
 pub fn kinds(problems: &[Problem]) -> Vec<ProblemKind> {
     let mut groups: BTreeMap<(Severity, String), Vec<usize>> = BTreeMap::new();
     for (i, problem) in problems.iter().enumerate() {
@@ -58,13 +59,13 @@ pub fn kinds(problems: &[Problem]) -> Vec<ProblemKind> {
     kinds
 }
 
-/// One problem in a line: its file, what was met, and what to do.
+/// Formats a problem as one line: severity, file, problem and next step.
 pub fn line(problem: &Problem) -> String {
     let Problem { file, sentence, next_step, severity, .. } = problem;
-    format!("{}: {}: {sentence}; {next_step}", word(*severity), printable(&file.display().to_string()))
+    format!("{}: {}: {sentence}; {next_step}", severity_word(*severity), printable(&file.display().to_string()))
 }
 
-fn word(severity: Severity) -> &'static str {
+fn severity_word(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "left out",
         Severity::Warning => "warning",
@@ -72,7 +73,7 @@ fn word(severity: Severity) -> &'static str {
 }
 
 impl ProblemKind {
-    /// Of how many files, or how often.
+    /// Returns the number of files or of occurrences, as text.
     pub fn count(&self) -> String {
         match (self.members.len(), self.files) {
             (1, _) => "1 file".to_owned(),
@@ -82,14 +83,14 @@ impl ProblemKind {
     }
 }
 
-/// Problems in at most `most` lines (2 or more): each in one, or where they are more, each kind in one; the last line then counts the
-/// kinds for which there is no room.
-pub fn summary(problems: &[Problem], most: usize) -> Vec<String> {
-    if problems.len() <= most {
+/// Summarizes problems in at most `max_lines` lines (at least 2): one line per problem, or, if there are more, per
+/// kind. If there are more kinds, the last line counts the rest.
+pub fn summary(problems: &[Problem], max_lines: usize) -> Vec<String> {
+    if problems.len() <= max_lines {
         return problems.iter().map(line).collect();
     }
     let kinds = kinds(problems);
-    let shown = if kinds.len() <= most { kinds.len() } else { most.saturating_sub(1) };
+    let shown = if kinds.len() <= max_lines { kinds.len() } else { max_lines.saturating_sub(1) };
     let mut lines: Vec<String> = kinds
         .iter()
         .take(shown)
@@ -97,7 +98,7 @@ pub fn summary(problems: &[Problem], most: usize) -> Vec<String> {
             1 => line(&kind.example),
             _ => {
                 let Problem { file, sentence, next_step, .. } = &kind.example;
-                let (word, file) = (word(kind.severity), printable(&file.display().to_string()).into_owned());
+                let (word, file) = (severity_word(kind.severity), printable(&file.display().to_string()).into_owned());
                 format!("{word}: {}, such as {file}: {sentence}; {next_step}", kind.count())
             }
         })
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_make_no_kind() {
+    fn kinds_do_not_depend_on_names_and_numbers() {
         for (a, b) in [
             ("it holds one label, 1", "it holds one label, 255"),
             ("its shape is 4×8×8, and that of a_raw.tif 4×8×9", "its shape is 16×64×64, and that of b_raw.tif 4×8×9"),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn many_problems_become_few_lines() {
+    fn many_problems_are_summarized_in_few_lines() {
         let at = |i: usize| Path::new("/data").join(format!("{i:03}.tif"));
         let mut problems: Vec<Problem> =
             (0..300).map(|i| Problem::warning(&at(i), "this image has no target", "add one")).collect();
@@ -146,11 +147,11 @@ mod tests {
         assert_eq!(summary(&problems, 2).last().map(String::as_str), Some("and 301 more of 2 other kinds"));
         assert_eq!(summary(&problems[..3], 3).len(), 3, "few are listed one by one");
         assert_eq!(kinds(&problems).iter().map(|k| k.members.len()).sum::<usize>(), 303);
-        // Lines of one table are no files.
+        // Several problems of one file are counted as occurrences.
         let lines: Vec<Problem> =
             (0..20).map(|i| Problem::warning(&at(0), format!("line {i} is empty"), "remove it")).collect();
         assert!(summary(&lines, 9)[0].starts_with("warning: 20 times, such as /data/000.tif: line 0"));
-        // However many kinds there are.
+        // The number of lines is limited for any number of kinds.
         let word = |i: usize| -> String {
             [i / 26 / 26, i / 26 % 26, i % 26].map(|k| (b'a' + k as u8) as char).iter().collect()
         };

@@ -1,4 +1,4 @@
-//! What is wrong with training data is found before a training starts.
+//! Problems of training data are found before training starts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use tempfile::TempDir;
 
-fn good(count: usize) -> TempDir {
+fn good_pairs(count: usize) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for i in 0..count {
         tiny_pair(&folder.path().join(format!("g{i}_raw.tif")), &folder.path().join(format!("g{i}_labels.tif")), i);
@@ -23,23 +23,23 @@ fn good(count: usize) -> TempDir {
     folder
 }
 
-fn of(folder: &Path) -> (Dataset, Report) {
+fn find_and_check(folder: &Path) -> (Dataset, Report) {
     let dataset = find_pairs(folder, Task::Segmentation).unwrap();
     let report = check(&dataset, &CheckOptions::default());
     (dataset, report)
 }
 
-/// The problems of a pair called `x` beside three good ones.
+/// Returns the problems of a pair called `x` beside three good pairs.
 fn with_bad(
     image: impl Into<Samples>,
     shape: [usize; 3],
     labels: impl Into<Samples>,
     target: [usize; 3],
 ) -> Vec<Problem> {
-    let folder = good(3);
+    let folder = good_pairs(3);
     write(&folder.path().join("x_raw.tif"), shape, image);
     write(&folder.path().join("x_labels.tif"), target, labels);
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     let usable = report.usable(&dataset);
     let broken = report.problems.iter().any(|p| p.pair.as_deref() == Some("x") && p.severity == Severity::Error);
     assert_eq!(usable.iter().any(|p| p.name == "x"), !broken);
@@ -53,13 +53,13 @@ fn has(problems: &[Problem], severity: Severity, words: &str) {
 }
 
 #[test]
-fn good_data_have_no_errors_and_are_summed_up() {
+fn good_data_have_no_errors_and_a_summary() {
     let folder = tempfile::tempdir().unwrap();
     let (shape, image, labels) = tiny(0);
     let um = VoxelSize::new_um(2.0, 0.5, 0.5);
     write_with(&folder.path().join("a_raw.ome.tif"), shape, image.clone(), um, Compression::Deflate);
     write_with(&folder.path().join("a_labels.tif"), shape, labels.clone(), um, Compression::None);
-    let (_, report) = of(folder.path());
+    let (_, report) = find_and_check(folder.path());
     assert_eq!(report.problems, []);
     let pair = &report.pairs[0];
     assert!(pair.usable);
@@ -78,34 +78,34 @@ fn good_data_have_no_errors_and_are_summed_up() {
     assert_eq!((about.min, about.max), (f64::from(sorted[0]), f64::from(sorted[319])));
     let at = |p: f64| f64::from(sorted[(p / 100.0 * 319.0).round() as usize]);
     assert_eq!(about.percentiles, [at(1.0), at(50.0), at(99.0)]);
-    // A wizard gets it as JSON.
+    // The report survives serialization to JSON.
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
 }
 
 #[test]
-fn shapes_types_and_values() {
+fn invalid_shapes_and_values_are_problems() {
     let (shape, image, labels) = tiny(9);
     let n = 320;
     has(&with_bad(image.clone(), shape, vec![1u8; 4 * 10 * 8], [4, 10, 8]), Severity::Error, "shape");
     has(&with_bad(image.clone(), shape, vec![0u16; n], shape), Severity::Warning, "no label but background");
     has(&with_bad(vec![7u16; n], shape, labels.clone(), shape), Severity::Error, "are 7");
     let halves: Vec<f32> = (0..n).map(|i| i as f32 / 2.0).collect();
-    has(&with_bad(image.clone(), shape, halves, shape), Severity::Error, "no whole numbers");
+    has(&with_bad(image.clone(), shape, halves, shape), Severity::Error, "not integers");
     let whole: Vec<f32> = labels.iter().map(|l| f32::from(*l)).collect();
     assert!(with_bad(image.clone(), shape, whole, shape).iter().all(|p| p.severity == Severity::Warning));
     let negative: Vec<i16> = labels.iter().map(|l| if *l == 3 { -1 } else { *l as i16 }).collect();
     has(&with_bad(image.clone(), shape, negative, shape), Severity::Warning, "negative");
     let mut odd: Vec<f32> = image.iter().map(|v| f32::from(*v)).collect();
     odd[5] = f32::NAN;
-    has(&with_bad(odd, shape, labels.clone(), shape), Severity::Warning, "1 of its 320 voxels are not a number");
+    has(&with_bad(odd, shape, labels.clone(), shape), Severity::Warning, "1 of its 320 voxels are NaN");
     has(&with_bad(vec![f32::NAN; n], shape, labels.clone(), shape), Severity::Error, "none of its voxels");
     let clipped: Vec<u16> = image.iter().map(|v| (*v).min(255)).collect();
     has(&with_bad(clipped, shape, labels, shape), Severity::Warning, "overexposed");
 }
 
 #[test]
-fn a_plane_is_a_slice_and_a_copy_of_the_image_is_no_label() {
+fn a_plane_is_one_slice_and_a_copy_of_the_image_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let array = |v: Vec<u16>| cytoscope_volume::Array::new("YX".parse().unwrap(), vec![16, 20], v).unwrap();
     let (_, image, labels) = tiny(0);
@@ -114,16 +114,16 @@ fn a_plane_is_a_slice_and_a_copy_of_the_image_is_no_label() {
         let spec = cytoscope_formats::WriteSpec::of(&a, cytoscope_formats::Container::ImageJ);
         cytoscope_formats::write_array(&folder.path().join(name), &a, &spec).unwrap();
     }
-    let (_, report) = of(folder.path());
+    let (_, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Warning, "single plane");
     assert_eq!(report.pairs[0].shape_zyx, [1, 16, 20]);
     assert!(report.pairs[0].usable);
     std::fs::copy(folder.path().join("p.tif"), folder.path().join("p_masks.tif")).unwrap();
-    has(&of(folder.path()).1.problems, Severity::Error, "same voxels as its image");
+    has(&find_and_check(folder.path()).1.problems, Severity::Error, "same voxels as its image");
 }
 
 #[test]
-fn masks_are_told_from_labels_unless_foreground_is_wanted() {
+fn masks_are_errors_unless_the_target_is_semantic() {
     let folder = tempfile::tempdir().unwrap();
     for i in 0..3 {
         let (shape, image, labels) = tiny(i);
@@ -131,7 +131,7 @@ fn masks_are_told_from_labels_unless_foreground_is_wanted() {
         let mask: Vec<u8> = labels.iter().map(|l| if *l > 0 { 255 } else { 0 }).collect();
         write(&folder.path().join(format!("m{i}_masks.tif")), shape, mask);
     }
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Error, "label 255");
     assert!(report.usable(&dataset).is_empty());
     let semantic = check(&dataset, &CheckOptions { semantic: true, ..CheckOptions::default() });
@@ -141,11 +141,11 @@ fn masks_are_told_from_labels_unless_foreground_is_wanted() {
 }
 
 #[test]
-fn voxel_sizes_that_are_missing_or_differ() {
-    let folder = good(2);
-    let (_, report) = of(folder.path());
-    let missing: Vec<_> = report.problems.iter().filter(|p| p.sentence.contains("how large its voxels")).collect();
-    assert_eq!(missing.len(), 1, "one word for all files: {missing:?}");
+fn missing_or_different_voxel_sizes_are_warnings() {
+    let folder = good_pairs(2);
+    let (_, report) = find_and_check(folder.path());
+    let missing: Vec<_> = report.problems.iter().filter(|p| p.sentence.contains("states a voxel size")).collect();
+    assert_eq!(missing.len(), 1, "one warning for all files: {missing:?}");
     let (shape, image, labels) = tiny(7);
     let at = |n: &str| folder.path().join(n);
     write_with(&at("x_raw.tif"), shape, image, VoxelSize::new_um(2.0, 0.5, 0.5), Compression::None);
@@ -153,32 +153,32 @@ fn voxel_sizes_that_are_missing_or_differ() {
     let (shape, image, labels) = tiny(8);
     write_with(&at("y_raw.tif"), shape, image, VoxelSize::new_um(1.0, 0.5, 0.5), Compression::None);
     write_with(&at("y_labels.tif"), shape, labels, VoxelSize::new_um(1.0, 0.5, 0.5), Compression::None);
-    let (_, report) = of(folder.path());
+    let (_, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Warning, "0.4");
-    has(&report.problems, Severity::Warning, "voxels are 1 to 2");
-    let others = report.problems.iter().filter(|p| p.sentence.contains("and others do")).count();
+    has(&report.problems, Severity::Warning, "range from 1 to 2");
+    let others = report.problems.iter().filter(|p| p.sentence.contains("but other files do")).count();
     assert_eq!(others, 2);
 }
 
 #[test]
-fn voxel_sizes_that_cannot_be_are_errors() {
-    let folder = good(2);
+fn implausible_voxel_sizes_are_errors() {
+    let folder = good_pairs(2);
     let (shape, image, labels) = tiny(7);
     let metres = VoxelSize::new_um(2e-6, 6.5e-7, 6.5e-7);
     write_with(&folder.path().join("x_raw.ome.tif"), shape, image, metres, Compression::None);
     write(&folder.path().join("x_labels.tif"), shape, labels);
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Error, "in metres");
     assert!(report.usable(&dataset).iter().all(|p| p.name != "x"));
     let error = Sources::open(&dataset.pairs, &SourceOptions::default()).unwrap_err().to_string();
     assert!(error.contains("x_raw") && error.contains("in metres"), "{error}");
-    // What the settings say stands above the file.
+    // The voxel size in the settings overrides that of the file.
     let given: Vec<_> = dataset.pairs.into_iter().map(|p| Pair { voxel_um: Some([2.0, 0.65, 0.65]), ..p }).collect();
     Sources::open(&given, &SourceOptions::default()).unwrap();
 }
 
 #[test]
-fn copies_and_leaks() {
+fn copies_in_one_or_several_parts_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     for (part, name, number) in
         [("train", "a", 1), ("train", "b", 1), ("train", "c", 2), ("val", "d", 2), ("val", "e", 3)]
@@ -186,7 +186,7 @@ fn copies_and_leaks() {
         let at = |s: &str| folder.path().join(part).join(format!("{name}{s}.tif"));
         tiny_pair(&at("_raw"), &at("_labels"), number);
     }
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     let error = |name: &str| {
         report.problems.iter().find(|p| p.pair.as_deref() == Some(name) && p.severity == Severity::Error).cloned()
     };
@@ -196,13 +196,13 @@ fn copies_and_leaks() {
     assert_eq!(usable, ["a", "c", "e"]);
 }
 
-/// Images that are there several times, each time with another target; named so that the first character tells the image.
+/// Writes images with several targets each; the first character of a name identifies the image.
 fn images_with_targets(folder: &Path, copies: &[usize]) {
     for (number, copies) in copies.iter().enumerate() {
         for copy in 0..*copies {
             let (shape, image, labels) = tiny(number);
             let renumbered: Vec<u16> = labels.iter().map(|l| if *l > 0 { l + 10 * copy as u16 } else { 0 }).collect();
-            // Of names that say nothing of each other.
+            // Names that are not related otherwise.
             let name = format!("{number}{}", ["x", "_t1", "-b", "q_t7", "z"][copy]);
             write(&folder.join(format!("{name}_raw.tif")), shape, image);
             write(&folder.join(format!("{name}_labels.tif")), shape, renumbered);
@@ -214,7 +214,7 @@ fn images_with_targets(folder: &Path, copies: &[usize]) {
 fn an_image_with_several_targets_is_never_on_both_sides() {
     let folder = tempfile::tempdir().unwrap();
     images_with_targets(folder.path(), &[5, 1, 3, 1, 2, 1, 4]);
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Warning, "with another target");
     let usable = report.usable(&dataset);
     assert_eq!(usable.len(), 17);
@@ -236,18 +236,18 @@ fn an_image_with_several_targets_is_never_on_both_sides() {
             assert!(!leaks(seed, fraction, &together), "seed {seed}, share {fraction}");
         }
     }
-    assert!((0..20).any(|seed| leaks(seed, 0.2, &[])), "names alone do not tell");
-    // The copies that are left hold together where the one they are named after cannot be used.
+    assert!((0..20).any(|seed| leaks(seed, 0.2, &[])), "names alone do not prevent it");
+    // The remaining copies stay together if the pair they refer to is not usable.
     std::fs::write(folder.path().join("0-b_labels.tif"), b"nothing").unwrap();
-    let (_, report) = of(folder.path());
+    let (_, report) = find_and_check(folder.path());
     assert_eq!(report.copies()[0].len(), 4);
 }
 
 #[test]
-fn targets_of_the_only_image_are_cut_at_the_same_place() {
+fn targets_of_the_only_image_are_split_at_the_same_place() {
     let folder = tempfile::tempdir().unwrap();
     images_with_targets(folder.path(), &[3]);
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     let options = SplitOptions { together: report.copies(), ..SplitOptions::default() };
     let got = split(&report.usable(&dataset), &options).unwrap();
     assert!(got.how.contains("one image"), "{}", got.how);
@@ -256,9 +256,9 @@ fn targets_of_the_only_image_are_cut_at_the_same_place() {
         pairs.iter().filter_map(of).collect()
     };
     assert_eq!((columns(&got.train), columns(&got.validation)), (vec![[0, 8]; 3], vec![[8, 2]; 3]));
-    // Gone on with beside other images, the ends are still what is validated on.
+    // With additional images, the ends are still in the validation set.
     images_with_targets(folder.path(), &[3, 1, 1]);
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     let options = SplitOptions { together: report.copies(), keep: got.validation_names(), ..SplitOptions::default() };
     let more = split(&report.usable(&dataset), &options).unwrap();
     assert_eq!((more.train.len(), &more.validation), (5, &got.validation));
@@ -266,7 +266,7 @@ fn targets_of_the_only_image_are_cut_at_the_same_place() {
 }
 
 #[test]
-fn what_is_to_be_chosen_names_its_setting() {
+fn ambiguous_channels_and_time_points_name_the_setting() {
     let folder = tempfile::tempdir().unwrap();
     let (shape, image, labels) = tiny(0);
     let join = |axes: &str, name: &str, parts: [Vec<u16>; 2]| {
@@ -277,28 +277,28 @@ fn what_is_to_be_chosen_names_its_setting() {
     };
     join("CZYX", "c_raw.ome.tif", [labels.clone(), image.clone()]);
     join("CZYX", "c_labels.ome.tif", [image.clone(), labels.clone()]);
-    let next = |options: &FindOptions| {
+    let next_steps = |options: &FindOptions| {
         let dataset = find_pairs_with(folder.path(), Task::Segmentation, options).unwrap();
         let report = check(&dataset, &CheckOptions::default());
         let steps: Vec<String> = report.of(Severity::Error).map(|p| p.next_step.clone()).collect();
         (report.pairs.iter().all(|p| p.usable), steps.join("; "))
     };
-    let (_, steps) = next(&FindOptions::default());
-    assert!(steps.contains("give data.image_channel in the settings, one of 0 to 1"), "{steps}");
-    assert!(steps.contains("give data.target_channel in the settings, one of 0 to 1"), "{steps}");
-    let (_, steps) = next(&FindOptions { image_channel: Some(2), ..FindOptions::default() });
-    assert!(steps.contains("give one of 0 to 1 as data.image_channel"), "{steps}");
+    let (_, steps) = next_steps(&FindOptions::default());
+    assert!(steps.contains("set data.image_channel in the settings to one of 0 to 1"), "{steps}");
+    assert!(steps.contains("set data.target_channel in the settings to one of 0 to 1"), "{steps}");
+    let (_, steps) = next_steps(&FindOptions { image_channel: Some(2), ..FindOptions::default() });
+    assert!(steps.contains("set data.image_channel in the settings to one of 0 to 1"), "{steps}");
     let both = FindOptions { image_channel: Some(1), target_channel: Some(1), ..FindOptions::default() };
-    assert_eq!(next(&both), (true, String::new()));
-    let (_, steps) = next(&FindOptions { time: Some(3), ..both });
-    assert!(steps.contains("leave data.time out"), "{steps}");
-    let turned = FindOptions { channels: Some(ChannelPair { input: 1, target: 0 }), ..FindOptions::default() };
+    assert_eq!(next_steps(&both), (true, String::new()));
+    let (_, steps) = next_steps(&FindOptions { time: Some(3), ..both });
+    assert!(steps.contains("remove data.time from"), "{steps}");
+    let swapped = FindOptions { channels: Some(ChannelPair { input: 1, target: 0 }), ..FindOptions::default() };
     std::fs::remove_file(folder.path().join("c_labels.ome.tif")).unwrap();
-    assert_eq!(next(&turned), (true, String::new()));
+    assert_eq!(next_steps(&swapped), (true, String::new()));
 }
 
 #[test]
-fn few_objects_and_unreadable_files() {
+fn few_objects_are_a_warning_and_unreadable_files_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let shape = [4, 16, 16];
     for i in 0..4u16 {
@@ -309,8 +309,8 @@ fn few_objects_and_unreadable_files() {
     }
     std::fs::write(folder.path().join("broken.tif"), b"II*\0not really").unwrap();
     write(&folder.path().join("broken_masks.tif"), shape, vec![1u16; 1024]);
-    let (_, report) = of(folder.path());
-    has(&report.problems, Severity::Warning, "holds 2 objects, and the others about 64");
+    let (_, report) = find_and_check(folder.path());
+    has(&report.problems, Severity::Warning, "has 2 objects, but the other pairs about 64");
     let broken: Vec<_> = report.problems.iter().filter(|p| p.pair.as_deref() == Some("broken")).cloned().collect();
     assert_eq!(broken.len(), 1);
     assert_eq!(broken[0].severity, Severity::Error);
@@ -318,7 +318,7 @@ fn few_objects_and_unreadable_files() {
 }
 
 #[test]
-fn several_time_points_ask_which() {
+fn several_time_points_require_a_choice() {
     let folder = tempfile::tempdir().unwrap();
     let (shape, image, labels) = tiny(0);
     for (name, v) in [("t.tif", image), ("t_masks.tif", labels)] {
@@ -328,9 +328,9 @@ fn several_time_points_ask_which() {
         let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::ImageJ);
         cytoscope_formats::write_array(&folder.path().join(name), &array, &spec).unwrap();
     }
-    let (mut dataset, report) = of(folder.path());
+    let (mut dataset, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Error, "2 time points");
-    assert!(report.problems.iter().any(|p| p.next_step.contains("give data.time in the settings, one of 0 to 1")));
+    assert!(report.problems.iter().any(|p| p.next_step.contains("set data.time in the settings to one of 0 to 1")));
     dataset.pairs[0].image.time = Some(1);
     dataset.pairs[0].target.time = Some(1);
     assert!(check(&dataset, &CheckOptions::default()).pairs[0].usable);
@@ -338,7 +338,7 @@ fn several_time_points_ask_which() {
 
 #[test]
 fn a_check_can_be_stopped() {
-    let folder = good(6);
+    let folder = good_pairs(6);
     let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
     let report = check_with(&dataset, &CheckOptions::default(), &|_, total| {
         assert_eq!(total, 6);
@@ -348,17 +348,17 @@ fn a_check_can_be_stopped() {
 }
 
 #[test]
-fn more_labels_than_objects_can_be_are_refused() {
+fn too_many_labels_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let shape = [2, 1024, 600];
     let n = 2 * 1024 * 600u32;
     assert!(u64::from(n) > cytoscope_samples::limits::MAX_OBJECTS);
     write(&folder.path().join("a.tif"), shape, (0..n).map(|v| (v % 251) as u8).collect::<Vec<_>>());
     write(&folder.path().join("a_masks.npy"), shape, (0..n).collect::<Vec<_>>());
-    let (dataset, report) = of(folder.path());
+    let (dataset, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Error, "MAX_OBJECTS");
     assert!(report.usable(&dataset).is_empty());
-    // A stack of many slabs is summed up as one.
+    // Statistics of a stack of many slabs are those of the whole.
     let sum: f64 = (0..n).map(|v| f64::from(v % 251)).sum();
     assert!((report.pairs[0].intensities.unwrap().mean - sum / f64::from(n)).abs() < 1e-9);
 }

@@ -1,4 +1,4 @@
-//! Every layout users have is found, and what fits nothing is said.
+//! Usual layouts of training data are found, and files without a counterpart are reported.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -21,9 +21,9 @@ fn one(name: &str, image: &str, target: &str) -> Vec<(String, String, String)> {
     vec![(name.to_owned(), image.to_owned(), target.to_owned())]
 }
 
-/// Each pair of files in one folder is found as a pair of that name, and passes the check.
+/// Each pair of files in one folder is found as a pair of that name and passes the check.
 #[test]
-fn endings_of_names() {
+fn pairs_are_found_by_suffixes_and_prefixes() {
     for (name, image, target) in [
         ("x", "x.tif", "x_masks.tif"),
         ("x", "x_img.tif", "x_masks.tif"),
@@ -41,14 +41,14 @@ fn endings_of_names() {
         let expected = if image == "img3d.tif" { one("img3d", image, target) } else { one(name, image, target) };
         assert_eq!(names(&dataset), expected);
         assert_eq!(dataset.problems, []);
-        assert_eq!(dataset.conventions, [Convention::Endings]);
+        assert_eq!(dataset.conventions, [Convention::Suffixes]);
         let report = check(&dataset, &Default::default());
         assert_eq!(report.of(Severity::Error).count(), 0, "{:?}", report.problems);
     }
 }
 
 #[test]
-fn the_better_target_is_taken_and_the_other_named() {
+fn the_preferred_target_is_used_and_the_other_reported() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
     tiny_pair(&at("a_raw.tif"), &at("a_labels.tif"), 1);
@@ -74,7 +74,7 @@ fn a_pickled_cellpose_file_says_what_to_export() {
     fs::write(folder.path().join("x_seg.npy"), &pickle).unwrap();
     let error = find_pairs(folder.path(), Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains("x_seg.npy") && error.contains("export masks as TIFF"), "{error}");
-    // Beside exported masks it does not matter.
+    // With exported masks it is ignored.
     write(&folder.path().join("x_masks.tif"), tiny(1).0, tiny(1).2);
     let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("x", "x.tif", "x_masks.tif"));
@@ -82,7 +82,7 @@ fn a_pickled_cellpose_file_says_what_to_export() {
 }
 
 #[test]
-fn two_folders() {
+fn folders_of_images_and_targets_are_paired() {
     for (images, targets) in
         [("images", "masks"), ("raw", "gt"), ("raw", "labels"), ("input", "target"), ("Images", "Labels")]
     {
@@ -102,7 +102,7 @@ fn two_folders() {
 }
 
 #[test]
-fn parts_come_from_folders() {
+fn folder_names_define_the_parts() {
     let folder = tempfile::tempdir().unwrap();
     for (part, name) in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "a")] {
         let at = |f: &str| folder.path().join(part).join(f).join(format!("{name}.tif"));
@@ -116,7 +116,7 @@ fn parts_come_from_folders() {
 }
 
 #[test]
-fn nn_unet() {
+fn nnunet_datasets_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join("Dataset007_Cells").join(n);
     for (case, number) in [("c1", 1), ("c2", 2)] {
@@ -134,28 +134,28 @@ fn nn_unet() {
     assert_eq!(names(&dataset), expected);
     assert_eq!((dataset.ignore_label, dataset.labels_are_classes), (Some(4), true));
     assert_eq!(dataset.pairs[0].voxel_um, Some([1.5, 0.25, 0.2]));
-    assert!(dataset.problems.iter().any(|p| p.sentence.contains("taken as Z, Y, X")));
+    assert!(dataset.problems.iter().any(|p| p.sentence.contains("interpreted as Z, Y, X")));
     assert!(dataset.problems.iter().any(|p| p.sentence.contains("no labels") && p.file.ends_with("c3_0000.tif")));
     let options =
         FindOptions { spacing_order: Some(SpacingOrder::Xyz), image_channel: Some(1), ..FindOptions::default() };
-    let turned = find_pairs_with(&at("dataset.json"), Task::Segmentation, &options).unwrap();
-    assert_eq!(turned.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
-    assert_eq!(names(&turned)[0].1, "c1_0001.tif");
-    assert_eq!(check(&turned, &Default::default()).of(Severity::Error).count(), 0);
+    let reversed = find_pairs_with(&at("dataset.json"), Task::Segmentation, &options).unwrap();
+    assert_eq!(reversed.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
+    assert_eq!(names(&reversed)[0].1, "c1_0001.tif");
+    assert_eq!(check(&reversed, &Default::default()).of(Severity::Error).count(), 0);
     for (wrong, says) in [("[2e-6, 6.5e-7, 6.5e-7]", "in metres"), ("[0, 1, 1]", "along Z is 0"), ("[1, 1]", "three")] {
         fs::write(at("imagesTr/c1.json"), format!("{{\"spacing\": {wrong}}}")).unwrap();
         let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
         assert_eq!(dataset.pairs[0].voxel_um, None);
         assert!(dataset.problems.iter().any(|p| p.sentence.contains(says)), "{says}: {:?}", dataset.problems);
     }
-    // A kind of file that is not read is said at once.
+    // An unsupported file format is an error.
     fs::write(at("dataset.json"), r#"{"file_ending": ".nii.gz"}"#).unwrap();
     let error = find_pairs(&at("dataset.json"), Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains(".nii.gz") && error.contains("convert"), "{error}");
 }
 
 #[test]
-fn tables() {
+fn tables_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
     for (i, n) in ["a", "b", "c"].into_iter().enumerate() {
@@ -169,19 +169,19 @@ fn tables() {
     assert_eq!(parts, [("a", Some(Part::Train)), ("b", Some(Part::Train)), ("c", Some(Part::Validation))]);
     assert_eq!(dataset.problems.len(), 1);
     assert!(dataset.problems[0].sentence.contains("line 4"), "{:?}", dataset.problems);
-    // One table with a column for the part, and one without.
+    // A table with a column for the part.
     fs::write(at("all.csv"), "raw,seg,fold\nd/a.tif,e/a.tif,test\nd/b.tif,e/b.tif,val\nd/c.tif,e/c.tif,odd\n").unwrap();
     let options = FindOptions { split_column: Some("fold".into()), ..FindOptions::default() };
     let all = find_pairs_with(&at("all.csv"), Task::Segmentation, &options).unwrap();
     let parts: Vec<_> = all.pairs.iter().map(|p| p.part).collect();
     assert_eq!(parts, [Some(Part::Test), Some(Part::Validation), None]);
     assert!(all.problems[0].sentence.contains("\"odd\""));
-    // Weights: a number, none, and a word that is none.
+    // Weights: a number, an empty cell, and an invalid word.
     fs::write(at("w.csv"), "raw,seg,weight\nd/a.tif,e/a.tif,8\nd/b.tif,e/b.tif,\nd/c.tif,e/c.tif,often\n").unwrap();
     let weighted = find_pairs(&at("w.csv"), Task::Segmentation).unwrap();
     assert_eq!(weighted.pairs.iter().map(|p| p.weight).collect::<Vec<_>>(), [8.0, 1.0, 1.0]);
     assert!(weighted.problems[0].sentence.contains("often"), "{:?}", weighted.problems);
-    // Labels that are not known: one for all rows.
+    // The ignore label is the same for all rows.
     fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,\n").unwrap();
     assert_eq!(find_pairs(&at("i.csv"), Task::Segmentation).unwrap().ignore_label, Some(65535));
     fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,255\n").unwrap();
@@ -196,7 +196,7 @@ fn tables() {
 }
 
 #[test]
-fn a_folder_of_corrections() {
+fn a_folder_of_corrections_is_found_by_its_table() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
     tiny_pair(&at("cell_raw.tif"), &at("cell_labels.tif"), 1);
@@ -209,7 +209,7 @@ fn a_folder_of_corrections() {
 }
 
 #[test]
-fn label_free_layouts() {
+fn label_free_layouts_are_found() {
     for (image, target) in [
         ("x_bf.tif", "x_fluo.tif"),
         ("x_phase.tif", "x_fluor.tif"),
@@ -229,7 +229,7 @@ fn label_free_layouts() {
 }
 
 #[test]
-fn two_channels_of_one_file() {
+fn channels_of_one_file_are_paired() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("both.ome.tif");
     let (shape, raw, labels) = tiny(1);
@@ -255,7 +255,7 @@ fn two_channels_of_one_file() {
 }
 
 #[test]
-fn an_empty_folder_and_a_missing_one_say_what_to_do() {
+fn errors_of_empty_and_missing_folders_have_a_next_step() {
     let folder = tempfile::tempdir().unwrap();
     let error = find_pairs(folder.path(), Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains("no pair") && error.contains("NAME_masks.tif"), "{error}");
@@ -263,7 +263,7 @@ fn an_empty_folder_and_a_missing_one_say_what_to_do() {
     assert!(error.contains("NAME_bf.tif"), "{error}");
     let error = find_pairs(&folder.path().join("none"), Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains("check that the path exists"), "{error}");
-    // A loop of links ends.
+    // A loop of links does not hang.
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink(folder.path(), folder.path().join("again")).unwrap();
@@ -282,7 +282,7 @@ fn a_table_that_is_too_long_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn parts_inside_the_two_folders() {
+fn parts_can_be_subfolders_of_images_and_targets() {
     let folder = tempfile::tempdir().unwrap();
     for (part, n) in [("train", 1), ("validation", 2)] {
         let at = |f: &str| folder.path().join(f).join(part).join(format!("c{n}.tif"));
@@ -315,9 +315,9 @@ fn folders_too_deep_are_not_searched() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Whatever stands in a table or beside images, the answer is pairs or an error.
+    /// Any content of a table or JSON file gives pairs or an error, never a panic.
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..300), head in any::<bool>()) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), head in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();
         let text = if head { [b"raw,seg\n".to_vec(), bytes.clone()].concat() } else { bytes.clone() };
         fs::write(folder.path().join("train.csv"), text).unwrap();
@@ -339,10 +339,10 @@ proptest! {
     }
 }
 
-/// Pipes and devices in a folder are named and left alone; reading one would never end.
+/// Pipes and devices in a folder are reported but not opened, since reading them would block.
 #[cfg(unix)]
 #[test]
-fn pipes_and_devices_are_no_training_data() {
+fn pipes_and_devices_are_reported_and_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
     let pipe = |n: &str| assert!(std::process::Command::new("mkfifo").arg(at(n)).status().unwrap().success());
@@ -352,16 +352,16 @@ fn pipes_and_devices_are_no_training_data() {
     std::os::unix::fs::symlink("/dev/zero", at("c.npy")).unwrap();
     let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
-    let met: Vec<_> = dataset.problems.iter().map(|p| p.sentence.as_str()).collect();
-    assert_eq!(met, ["this is a pipe, a socket or a device"; 3]);
+    let problem: Vec<_> = dataset.problems.iter().map(|p| p.sentence.as_str()).collect();
+    assert_eq!(problem, ["this is a pipe, a socket or a device"; 3]);
     pipe("table.csv");
     let error = find_pairs(&at("table.csv"), Task::Segmentation).unwrap_err().to_string();
     assert!(error.contains("named pipe"), "{error}");
 }
 
-/// Python objects are distinguished from arrays however the header is spaced.
+/// Python objects are distinguished from arrays in any formatting of the header.
 #[test]
-fn files_of_python_objects_are_left_out_in_every_spelling() {
+fn files_of_python_objects_are_ignored_in_any_formatting() {
     let folder = tempfile::tempdir().unwrap();
     tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
     for (i, header) in [

@@ -1,4 +1,4 @@
-//! Patches come in order and the same, however many threads make them; and trouble comes out as an error.
+//! Patches are delivered in order and are independent of the number of workers; failures are errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-fn made_up(index: u64) -> Patch {
+fn synthetic_patch(index: u64) -> Patch {
     Patch {
         index,
         shape_zyx: [1, 1, 2],
@@ -33,7 +33,7 @@ fn batches_are_the_same_for_any_number_of_workers_and_after_resuming() {
     write(&folder.path().join("a.tif"), shape, image);
     write(&folder.path().join("a_masks.tif"), shape, labels);
     let pair = Pair::new("a", folder.path().join("a.tif"), folder.path().join("a_masks.tif"));
-    // A cache that cannot hold the stacks is shared by all threads.
+    // All threads share a cache that is too small for the stacks.
     let sources = Arc::new(Sources::open(&[pair], &SourceOptions { cache_bytes: 40_000 }).unwrap());
     let options =
         SamplerOptions { patch_zyx: [8, 24, 24], augment: AugmentOptions::always(), ..SamplerOptions::default() };
@@ -59,11 +59,11 @@ fn batches_are_the_same_for_any_number_of_workers_and_after_resuming() {
 }
 
 #[test]
-fn a_panic_or_an_error_is_its_batch_alone() {
+fn a_panic_or_an_error_affects_only_its_batch() {
     let make = |index: u64| match index {
         2 => panic!("odd luck"),
         5 => Err(SamplesError::Parameter { what: "x", got: "y".into(), expected: "z" }),
-        _ => Ok(made_up(index)),
+        _ => Ok(synthetic_patch(index)),
     };
     let mut loader = Loader::with(make, LoaderOptions { workers: 2, ..LoaderOptions::default() }).unwrap();
     assert_eq!(loader.next_batch(2).unwrap().first, 0);
@@ -76,13 +76,13 @@ fn a_panic_or_an_error_is_its_batch_alone() {
 }
 
 #[test]
-fn no_more_is_made_than_asked_for_and_dropping_stops() {
+fn prefetching_is_limited_and_stops_on_drop() {
     let made = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&made);
     let make = move |index| {
         counter.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(5));
-        Ok(made_up(index))
+        Ok(synthetic_patch(index))
     };
     let mut loader = Loader::with(make, LoaderOptions { workers: 3, prefetch: 4, start: 0 }).unwrap();
     while loader.ready() < 4 {
@@ -90,22 +90,22 @@ fn no_more_is_made_than_asked_for_and_dropping_stops() {
     }
     std::thread::sleep(Duration::from_millis(40));
     assert_eq!(made.load(Ordering::SeqCst), 4);
-    assert_eq!(loader.stalled_secs(), 0.0, "nobody has waited");
+    assert_eq!(loader.stalled_secs(), 0.0, "the consumer has not waited");
     loader.next_batch(4).unwrap();
     loader.next_batch(4).unwrap();
     assert!(loader.stalled_secs() > 0.0, "the second batch was not ready");
-    let began = Instant::now();
+    let started = Instant::now();
     drop(loader);
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(started.elapsed() < Duration::from_secs(2));
     let after = made.load(Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(40));
     assert_eq!(made.load(Ordering::SeqCst), after);
 }
 
 #[test]
-fn threads_and_patches_are_bounded() {
+fn numbers_of_threads_and_patches_are_limited() {
     for (workers, prefetch) in [(0, 4), (1, 0), (100_000, 4), (1, 100_000)] {
         let options = LoaderOptions { workers, prefetch, start: 0 };
-        assert!(Loader::with(|i| Ok(made_up(i)), options).is_err());
+        assert!(Loader::with(|i| Ok(synthetic_patch(i)), options).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Stacks that others made: found, checked, split, sampled.
+//! Public data sets are found, checked, split and sampled.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 #[test]
-fn mouse_embryos() {
+fn mouse_embryos_are_checked_split_and_sampled() {
     let Some(folder) = shared("nuclei_and_cells/bbbc050") else { return };
     let options = FindOptions { voxel_um: Some([1.75, 0.8, 0.8]), ..FindOptions::default() };
     let dataset = find_pairs_with(&folder, Task::Segmentation, &options).unwrap();
@@ -34,7 +34,7 @@ fn mouse_embryos() {
     assert!(embryos(&got.train).is_disjoint(&embryos(&got.validation)));
     assert_eq!(embryos(&got.train).len() + embryos(&got.validation).len(), 11);
     assert!((2..=6).contains(&got.validation.len()), "{}", got.how);
-    // Nuclei are brighter than what is around them, after everything.
+    // Nuclei are brighter than the background under all augmentations.
     let sources = Arc::new(Sources::open(&got.train, &SourceOptions::default()).unwrap());
     let options = SamplerOptions {
         voxel_um: Some([1.6, 0.8, 0.8]),
@@ -66,7 +66,7 @@ fn mouse_embryos() {
 }
 
 #[test]
-fn other_folders_of_stacks() {
+fn other_segmentation_folders_are_found_and_checked() {
     for (name, count) in
         [("nuclei_and_cells/orzzet_gland", 4), ("nuclei_and_cells/stardist", 1), ("nuclei_and_cells/wolny_patch", 1)]
     {
@@ -84,7 +84,7 @@ fn other_folders_of_stacks() {
 }
 
 #[test]
-fn beads_in_two_modalities() {
+fn a_label_free_pair_is_split_and_sampled() {
     let Some(folder) = shared("label_free/acm_beads") else { return };
     let dataset = find_pairs(&folder, Task::LabelFree).unwrap();
     assert_eq!(dataset.pairs.len(), 1);
@@ -98,5 +98,5 @@ fn beads_in_two_modalities() {
     let moments = sampler.target_moments();
     let patch = sampler.sample(0).unwrap();
     let range = moments.min as f32 - 1e-3..=moments.max as f32 + 1e-3;
-    assert!(patch.target.iter().all(|v| range.contains(v)), "the stain keeps its scale");
+    assert!(patch.target.iter().all(|v| range.contains(v)), "the stain keeps its intensities");
 }

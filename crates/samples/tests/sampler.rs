@@ -1,4 +1,5 @@
-//! Patches are what the files hold: aligned, weighted, reproducible, and the same however they are read.
+//! Patches have the contents of the files, are aligned, weighted and reproducible, and do not depend on how files are
+//! read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Voxel values that tell where they are: `z · 10 000 + y · 100 + x`.
+/// Returns voxel values that encode their position: `z · 10 000 + y · 100 + x`.
 fn places([nz, ny, nx]: [usize; 3]) -> Vec<f32> {
     let mut out = Vec::new();
     (0..nz).for_each(|z| (0..ny).for_each(|y| (0..nx).for_each(|x| out.push((z * 10_000 + y * 100 + x) as f32))));
@@ -28,7 +29,7 @@ fn place(value: f32) -> [usize; 3] {
     [v / 10_000, v / 100 % 100, v % 100]
 }
 
-/// A folder with one pair, whose image tells places and whose labels are balls.
+/// Writes a pair whose image encodes positions and whose labels are balls.
 fn scene(shape: [usize; 3], voxel_um: [f64; 3]) -> (TempDir, Pair, Vec<u16>) {
     let folder = tempfile::tempdir().unwrap();
     let labels = balls(shape, voxel_um, 12.0, 6.2);
@@ -61,7 +62,7 @@ fn right_angles() -> AugmentOptions {
     }
 }
 
-/// Height of every voxel of a label volume by searching all others.
+/// Computes the height of every voxel of a label volume by brute force.
 fn heights(labels: &[u16], [nz, ny, nx]: [usize; 3], um: [f64; 3]) -> Vec<f32> {
     let mut out = vec![0.0f32; labels.len()];
     let at = |i: usize| [i / (ny * nx), i / nx % ny, i % nx];
@@ -98,7 +99,7 @@ fn heights(labels: &[u16], [nz, ny, nx]: [usize; 3], um: [f64; 3]) -> Vec<f32> {
 }
 
 #[test]
-fn an_unchanged_patch_is_the_file() {
+fn a_patch_without_augmentation_equals_the_file() {
     let shape = [12, 40, 50];
     let (_folder, pair, labels) = scene(shape, [1.0; 3]);
     let sampler = sampler(&[pair], plain([5, 16, 17], TargetKind::Semantic));
@@ -114,10 +115,10 @@ fn an_unchanged_patch_is_the_file() {
     }
 }
 
-/// Mirrors and quarter turns move voxels, and target and image move alike: every patch voxel still has the foreground and the
-/// height that its own voxel of the file has, measured by searching.
+/// Mirroring and quarter turns move image and target alike: every patch voxel has the foreground and the height of its
+/// voxel in the file, computed by brute force.
 #[test]
-fn mirrors_and_quarter_turns_move_image_and_heights_alike() {
+fn mirroring_and_quarter_turns_move_image_and_target_alike() {
     let shape = [24, 48, 48];
     for um in [[1.0; 3], [2.0, 1.0, 1.0]] {
         let (_folder, pair, labels) = scene(shape, um);
@@ -139,20 +140,20 @@ fn mirrors_and_quarter_turns_move_image_and_heights_alike() {
                 let [z, y, x] = place(patch.image[i]);
                 let from = (z * 48 + y) * 48 + x;
                 assert_eq!(patch.target[i], f32::from(u8::from(labels[from] > 0)));
-                // An object that leaves the stack is not cut there, and one that leaves margin and patch is cut.
+                // Objects are cut by the border of patch and margin, but not by that of the stack.
                 let inside = z > 6 && z < 17 && y > 12 && y < 35 && x > 12 && x < 35;
                 if inside {
                     assert!((patch.target[n + i] - height[from]).abs() < 1e-4, "{um:?} {index} {i}");
                 }
             }
         }
-        assert!(seen.len() >= 12, "only {} of 16 ways to turn and mirror were drawn", seen.len());
+        assert!(seen.len() >= 12, "only {} of 16 orientations were drawn", seen.len());
     }
 }
 
-/// With image and label of one ball, every augmentation leaves the ball bright where the label says it is.
+/// With an image and labels of one ball, the ball stays bright where its label is under every augmentation.
 #[test]
-fn image_and_label_stay_together_through_everything() {
+fn image_and_labels_stay_aligned_under_all_augmentations() {
     let folder = tempfile::tempdir().unwrap();
     let (shape, um) = ([30, 60, 60], [2.0, 1.0, 1.0]);
     let mut labels = vec![0u8; 30 * 60 * 60];
@@ -192,7 +193,7 @@ fn image_and_label_stay_together_through_everything() {
             assert!(n > 500, "a patch centred on an object shows {n} voxels of it");
             assert!(bright > dark + 0.3, "{index}: {bright} inside, {dark} outside");
             if augment == everything.without_intensity() {
-                // The edge of the bright ball is where the label's edge is: few voxels are on the wrong side of half.
+                // The edges of ball and label agree: few voxels are on the wrong side of half the intensity.
                 let half = ((bright + dark) / 2.0) as f32;
                 let wrong = counted().filter(|i| (patch.image[*i] > half) != (patch.target[*i] > 0.5)).count();
                 assert!(wrong * 50 < patch.weight.len(), "{index}: {wrong} voxels on the wrong side");
@@ -202,7 +203,7 @@ fn image_and_label_stay_together_through_everything() {
 }
 
 #[test]
-fn a_stain_moves_with_its_image_and_keeps_its_scale() {
+fn a_stain_stays_aligned_and_keeps_its_intensities() {
     let folder = tempfile::tempdir().unwrap();
     let shape = [16, 40, 40];
     let image = places(shape);
@@ -230,7 +231,7 @@ fn a_stain_moves_with_its_image_and_keeps_its_scale() {
 }
 
 #[test]
-fn normalised_patches_have_the_statistics_of_the_stack() {
+fn patches_are_normalized_with_the_statistics_of_the_stack() {
     let shape = [10, 30, 30];
     let (_folder, pair, _) = scene(shape, [1.0; 3]);
     let all: Vec<f64> = places(shape).into_iter().map(f64::from).collect();
@@ -258,7 +259,7 @@ fn normalised_patches_have_the_statistics_of_the_stack() {
 }
 
 #[test]
-fn what_lies_outside_weighs_nothing() {
+fn voxels_outside_the_stack_have_weight_zero() {
     let shape = [6, 20, 20];
     let (_folder, pair, _) = scene(shape, [1.0; 3]);
     for outside in [Outside::Mirror, Outside::Background] {
@@ -266,7 +267,7 @@ fn what_lies_outside_weighs_nothing() {
         let patch = sampler(std::slice::from_ref(&pair), options).sample(3).unwrap();
         let counted: Vec<f32> =
             patch.image.iter().zip(&patch.weight).filter(|(_, w)| **w > 0.0).map(|(v, _)| *v).collect();
-        assert_eq!(counted, places(shape), "all of the stack is there, once");
+        assert_eq!(counted, places(shape), "every voxel of the stack counts once");
         let fill: Vec<f32> =
             patch.image.iter().zip(&patch.weight).filter(|(_, w)| **w == 0.0).map(|(v, _)| *v).collect();
         match outside {
@@ -277,7 +278,7 @@ fn what_lies_outside_weighs_nothing() {
 }
 
 #[test]
-fn labels_that_are_not_known_weigh_nothing() {
+fn voxels_with_the_ignore_label_have_weight_zero() {
     let folder = tempfile::tempdir().unwrap();
     let shape = [4, 16, 16];
     let labels: Vec<i16> = (0..1024).map(|i| [0, 1, -1, 2][i % 16 / 4]).collect();
@@ -293,7 +294,7 @@ fn labels_that_are_not_known_weigh_nothing() {
 }
 
 #[test]
-fn every_patch_about_objects_shows_one() {
+fn patches_centred_on_objects_contain_objects() {
     let shape = [20, 90, 90];
     let folder = tempfile::tempdir().unwrap();
     let mut labels = vec![0u16; 20 * 90 * 90];
@@ -322,12 +323,12 @@ fn every_patch_about_objects_shows_one() {
         (shown, seen.len())
     };
     assert_eq!(with(1.0).0, 120);
-    assert!(with(1.0).1 >= 6, "every object comes up");
+    assert!(with(1.0).1 >= 6, "every object is sampled");
     assert!(with(0.0).0 < 60);
 }
 
 #[test]
-fn an_object_cut_by_the_patch_is_measured_whole() {
+fn targets_of_objects_cut_by_the_patch_are_those_of_whole_objects() {
     let shape = [21, 61, 61];
     let folder = tempfile::tempdir().unwrap();
     let labels: Vec<u8> = (0..21 * 61 * 61)
@@ -360,7 +361,7 @@ fn an_object_cut_by_the_patch_is_measured_whole() {
 }
 
 #[test]
-fn another_voxel_size_is_another_grid() {
+fn patches_are_resampled_to_the_voxel_size_of_the_network() {
     let shape = [8, 40, 40];
     let (_folder, pair, _) = scene(shape, [2.0, 0.5, 0.5]);
     let options = SamplerOptions { voxel_um: Some([2.0, 1.0, 1.0]), ..plain([4, 12, 12], TargetKind::Instances) };
@@ -393,9 +394,9 @@ fn tiles_cover_every_voxel_once() {
     assert!(sampler.tile(sampler.tile_count()).is_err());
 }
 
-/// With one file, training never sees a voxel that validates.
+/// With one file, training and validation set have no voxel in common.
 #[test]
-fn the_only_file_is_cut_and_nothing_leaks() {
+fn the_only_file_is_split_without_leakage() {
     let shape = [8, 40, 60];
     let (_folder, pair, _) = scene(shape, [1.0; 3]);
     let got = split(&[pair], &SplitOptions::default()).unwrap();
@@ -405,14 +406,14 @@ fn the_only_file_is_cut_and_nothing_leaks() {
         ..plain([8, 24, 24], TargetKind::Instances)
     };
     assert_eq!(got.validation[0].window.unwrap().start_zyx, [0, 0, 45]);
-    // The columns' numbers as the image: interpolating never leaves the columns seen.
+    // The image contains column indices: interpolation does not use columns of the validation set.
     write(&got.train[0].image.path, shape, (0..8 * 40 * 60).map(|i| (i % 60) as u8).collect::<Vec<_>>());
-    let bent = sampler(&got.train, train);
-    assert!((0..30).all(|i| bent.sample(i).unwrap().image.iter().all(|v| (0.0..=44.0).contains(v))));
+    let augmented = sampler(&got.train, train);
+    assert!((0..30).all(|i| augmented.sample(i).unwrap().image.iter().all(|v| (0.0..=44.0).contains(v))));
     write(&got.train[0].image.path, shape, places(shape));
     let unchanged = sampler(&got.train, plain([8, 24, 24], TargetKind::Instances));
-    let most = (0..50).flat_map(|i| unchanged.sample(i).unwrap().image).map(|v| place(v)[2]).max();
-    assert_eq!(most, Some(44));
+    let max = (0..50).flat_map(|i| unchanged.sample(i).unwrap().image).map(|v| place(v)[2]).max();
+    assert_eq!(max, Some(44));
     let validation = sampler(&got.validation, plain([8, 24, 24], TargetKind::Instances));
     let all: Vec<f32> = (0..validation.tile_count()).flat_map(|i| validation.tile(i).unwrap().image).collect();
     assert!(all.iter().all(|v| place(*v)[2] >= 45));
@@ -422,17 +423,18 @@ fn bytes_of(patch: &Patch) -> Vec<u32> {
     [&patch.image, &patch.target, &patch.weight].into_iter().flatten().map(|v| v.to_bits()).collect()
 }
 
-/// Whatever the cache may hold, and however the file is packed, patches are the same; and it holds no more than it may.
+/// Patches depend neither on the size of the cache nor on the compression of the file, and the cache stays within its
+/// budget.
 #[test]
-fn a_small_cache_gives_the_same_patches_within_its_budget() {
+fn a_small_cache_gives_the_same_patches_and_stays_within_its_budget() {
     let shape = [40, 150, 160];
     let um = [1.0; 3];
     let labels = balls(shape, um, 12.0, 6.2);
-    for packing in [Compression::None, Compression::Deflate] {
+    for compression in [Compression::None, Compression::Deflate] {
         let folder = tempfile::tempdir().unwrap();
         let at = |n: &str| folder.path().join(n);
-        write_with(&at("a.ome.tif"), shape, places(shape), VoxelSize::default(), packing);
-        write_with(&at("a_masks.ome.tif"), shape, labels.clone(), VoxelSize::default(), packing);
+        write_with(&at("a.ome.tif"), shape, places(shape), VoxelSize::default(), compression);
+        write_with(&at("a_masks.ome.tif"), shape, labels.clone(), VoxelSize::default(), compression);
         let pair = Pair::new("a", at("a.ome.tif"), at("a_masks.ome.tif"));
         let with = |cache_bytes: u64| {
             let sources = Sources::open(std::slice::from_ref(&pair), &SourceOptions { cache_bytes }).unwrap();
@@ -456,7 +458,7 @@ fn a_small_cache_gives_the_same_patches_within_its_budget() {
 }
 
 #[test]
-fn patches_depend_on_seed_and_index_alone() {
+fn patches_depend_only_on_seed_and_index() {
     let (_folder, pair, _) = scene([16, 48, 48], [1.0; 3]);
     let with = |seed| SamplerOptions {
         seed,
@@ -476,7 +478,7 @@ fn patches_depend_on_seed_and_index_alone() {
 }
 
 #[test]
-fn gaps_weigh_more() {
+fn gaps_have_higher_weights() {
     let (_folder, pair, _) = scene([16, 48, 48], [1.0; 3]);
     let options =
         SamplerOptions { gap_weight: Some(GapWeight::default()), ..plain([16, 48, 48], TargetKind::Instances) };
@@ -486,7 +488,7 @@ fn gaps_weigh_more() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn invalid_options_and_pairs_are_refused() {
     let shape = [8, 20, 20];
     let (folder, pair, _) = scene(shape, [1.0; 3]);
     let sources = || Arc::new(Sources::open(std::slice::from_ref(&pair), &SourceOptions::default()).unwrap());
@@ -499,7 +501,7 @@ fn what_does_not_fit_is_refused() {
     let augment =
         AugmentOptions { scale: Scale { min: 2.0, max: 1.0, ..Scale::default() }, ..AugmentOptions::default() };
     assert!(refused(SamplerOptions { augment, ..usual() }).contains("augment.scale"));
-    // A file of fine voxels for a network of coarse ones.
+    // A file with small voxels and a network with large ones.
     let options = SamplerOptions { voxel_um: Some([100.0; 3]), ..usual() };
     let error = Sampler::new(sources(), options).unwrap().sample(0).unwrap_err().to_string();
     assert!(error.contains("MAX_BOX_VOXELS"), "{error}");
@@ -509,12 +511,12 @@ fn what_does_not_fit_is_refused() {
     assert!(open(Pair::new("x", &pair.image.path, &other)).contains("[8, 20, 21]"));
     assert!(open(Pair::new("x", Path::new("none.tif"), &other)).contains("none.tif"));
     let outside = Window { start_zyx: [0, 0, 15], size_zyx: [8, 20, usize::MAX] };
-    assert!(open(Pair { window: Some(outside), ..pair.clone() }).contains("leaves its shape"));
+    assert!(open(Pair { window: Some(outside), ..pair.clone() }).contains("exceeds its shape"));
     assert!(Sources::open(&[], &SourceOptions::default()).is_err());
 }
 
 #[test]
-fn options_are_written_with_defaults_and_no_strangers() {
+fn options_have_defaults_and_reject_unknown_fields() {
     let options: SamplerOptions = serde_json::from_str(
         r#"{"patch_zyx": [16, 64, 64], "target": {"kind": "distance", "scale_um": 3},
             "normalise": {"kind": "scale_range", "min_percentile": 1, "max_percentile": 99.8},
@@ -532,9 +534,9 @@ fn options_are_written_with_defaults_and_no_strangers() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Whatever the options, patches are finite, targets and weights in their ranges.
+    /// For any options, patches are finite, and targets and weights are within their ranges.
     #[test]
-    fn patches_are_sane(
+    fn values_of_patches_are_in_range(
         patch in (1usize..14, 1usize..30, 1usize..30),
         um in (0.3f64..3.0, 0.3f64..3.0),
         kind in 0usize..5,
@@ -566,9 +568,9 @@ proptest! {
     }
 }
 
-/// More pairs than files may be open at a time, a cache that holds none of them, and one pair that is never drawn.
+/// More files than may be open at a time, a cache too small for any of them, and a pair with weight 0.
 #[test]
-fn many_files_share_few_handles() {
+fn more_files_than_open_file_limit_can_be_sampled() {
     let folder = tempfile::tempdir().unwrap();
     let shape = [4, 64, 64];
     let mut pairs = Vec::new();

@@ -1,4 +1,4 @@
-//! How long each kind takes: `cargo run --release -p cytoscope-simulate --example timing [threads]`.
+//! Measures the time of each kind: `cargo run --release -p cytoscope-simulate --example timing [threads]`.
 
 use cytoscope_simulate::{Kind, Settings, SimulateError, simulate};
 use std::time::Instant;

@@ -1,15 +1,16 @@
 //! Space-filling cells with stained membranes.
 //!
-//! Cells are an additively weighted Voronoi partition: a point belongs to the seed i with the smallest `|p - s_i| - w_i`,
-//! which makes every cell star-shaped about its seed. Points are moved by a smooth field first, so that walls are not
-//! flat. Seeds stand on a jittered lattice; the tissue is the share of them that a smooth, dome-like field favours most, so
-//! its border runs along cells. The distance to a wall between the nearest seed 1 and another seed i is
-//! `(d_i - d_1) / |u_i - u_1|`, with u the unit vectors towards the seeds: exact to first order at the wall.
+//! Cells are an additively weighted Voronoi partition: a point belongs to the seed i with the smallest
+//! `|p - s_i| - w_i`, so every cell is star-shaped about its seed. Points are first displaced by a smooth field, so
+//! that walls are curved. Seeds lie on a jittered lattice; the tissue consists of the fraction of seeds with the
+//! highest values of a smooth, dome-like score, so its border follows cell walls. The distance to a wall between the
+//! nearest seed 1 and another seed i is `(d_i - d_1) / |u_i - u_1|`, with u the unit vectors towards the seeds: exact
+//! to first order at the wall.
 
 use crate::{
-    Made, Settings, SimulateError, debris, exposure,
+    Settings, SimulateError, SimulatedVolumes, debris, exposure,
     grid::Grid,
-    progress::{Watch, each_slab_of_two},
+    progress::{ProgressRange, each_slab_of_two},
     random::{self, Purpose},
     settings::check_count,
     texture::Texture,
@@ -18,29 +19,29 @@ use crate::{
 use rand::Rng;
 use std::ops::Range;
 
-/// How far a seed may stand from its lattice point along each axis, in spacings.
+/// Largest displacement of a seed from its lattice point along each axis, in lattice spacings.
 const JITTER: f64 = 0.36;
 
-/// The largest weight of a seed either way, in spacings.
+/// Largest absolute weight of a seed, in lattice spacings.
 const MAX_WEIGHT: f64 = 0.15;
 
-/// Light of a gap in a membrane, relative to the rest of it.
+/// Brightness of a gap in a membrane, relative to the rest of the membrane.
 const GAP_LIGHT: f32 = 0.1;
 
-/// Points of the course of a tube at which distances are taken.
+/// Number of points of a tube's centre line from which distances are computed.
 const TUBE_POINTS: usize = 48;
 
-/// How much farther than the nearest a seed may be for its wall to matter, in standard deviations of a membrane's profile:
-/// as |u_i - u_1| is at most 2, a wall left out has less than exp(-8) of its light here.
+/// Largest distance of a seed beyond the nearest for which its wall is computed, in standard deviations of a membrane's
+/// profile. As |u_i - u_1| is at most 2, an omitted wall contributes less than exp(-8) of its light.
 const MEMBRANE_HORIZON: f64 = 8.0;
 
-/// Lattice layers outside the field that still have seeds.
+/// Number of lattice layers with seeds outside the field.
 const LAYERS_OUTSIDE: i64 = 3;
 
-/// How many lattice layers around a brick may hold a seed that matters in it.
+/// Number of lattice layers around a brick that are searched for its seeds.
 const LAYERS_AROUND: i64 = 3;
 
-/// A cell's seed.
+/// The seed of a cell.
 #[derive(Debug, Clone, Copy)]
 struct Seed {
     position_um: [f64; 3],
@@ -50,7 +51,7 @@ struct Seed {
 }
 
 impl Seed {
-    /// The weighted distance in µm of a point.
+    /// Weighted distance of a point in µm.
     fn distance_um(&self, point_um: [f64; 3]) -> f64 {
         length([0, 1, 2].map(|a| self.position_um[a] - point_um[a])) - self.weight_um
     }
@@ -60,21 +61,21 @@ fn length(v: [f64; 3]) -> f64 {
     (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt()
 }
 
-/// Seeds on their lattice.
+/// The lattice of seeds, and the noise fields of the tissue.
 struct Tissue {
     spacing_um: f64,
-    /// Lattice points along Z, Y, X, those outside the field included.
+    /// Number of lattice points along Z, Y, X, including those outside the field.
     counts: [i64; 3],
     seeds: Vec<Seed>,
     warp: [Texture; 3],
     patches: Texture,
     gaps: Texture,
-    /// How far walls are bent, in spacings.
+    /// Displacement of walls, in lattice spacings.
     bend: f64,
 }
 
 impl Tissue {
-    /// Stands the seeds and chooses the tissue among them.
+    /// Places the seeds and selects those of the tissue.
     fn new(settings: &Settings, grid: &Grid) -> Result<Self, SimulateError> {
         let objects = &settings.objects;
         let extent = grid.extent_um();
@@ -96,13 +97,13 @@ impl Tissue {
         let (patches, border) = (Texture::new(rng.random()), Texture::new(rng.random()));
         let mut own = random::stream(settings.seed, Purpose::Tissue, 0);
         let gaps = Texture::new(own.random());
-        let tube = objects.membranes.tube.then(|| course(extent, &mut own));
+        let tube = objects.membranes.tube.then(|| tube_centre_line(extent, &mut own));
         let mut seeds = Vec::with_capacity((counts[0] * counts[1] * counts[2]) as usize);
-        let mut favour = Vec::with_capacity(seeds.capacity());
+        let mut scores = Vec::with_capacity(seeds.capacity());
         for z in 0..counts[0] {
             for y in 0..counts[1] {
                 for x in 0..counts[2] {
-                    // Every other line is shifted by half a spacing: fewer corners where eight cells meet.
+                    // Every other line is shifted by half a spacing, so that fewer corners join eight cells.
                     let shift = if (z + y) % 2 == 0 { 0.25 } else { 0.75 };
                     let position_um = [(z, 0.5), (y, 0.5), (x, shift)].map(|(i, offset)| {
                         let jitter = rng.random_range(-JITTER..=JITTER);
@@ -112,23 +113,23 @@ impl Tissue {
                         (objects.diameter_spread * 0.5 * random::normal(&mut rng)).clamp(-MAX_WEIGHT, MAX_WEIGHT);
                     let brightness = random::log_normal(&mut rng, 1.0, objects.brightness_spread) as f32;
                     seeds.push(Seed { position_um, weight_um: weight * spacing_um, brightness, tissue: false });
-                    // A dome over the field, with a border of a few cells' roughness.
+                    // A dome over the field, whose border is rough on the scale of a few cells.
                     let off_centre = [0, 1, 2].map(|a| (position_um[a] / extent[a] - 0.5) * [0.5, 1.0, 1.0][a]);
                     let rough = f64::from(border.at(position_um, 4.0 * spacing_um));
                     let away = match &tube {
                         None => length(off_centre),
                         Some(points) => nearest(points, position_um) / extent[1].max(extent[2]),
                     };
-                    favour.push(-away + 0.12 * rough);
+                    scores.push(-away + 0.12 * rough);
                 }
             }
         }
-        choose(&mut seeds, &favour, extent, if objects.count == Some(0) { 0.0 } else { objects.fill });
+        select_tissue(&mut seeds, &scores, extent, if objects.count == Some(0) { 0.0 } else { objects.fill });
         Ok(Self { spacing_um, counts, seeds, warp, patches, gaps, bend: objects.membranes.bend })
     }
 
-    /// The seeds (by index) that can be nearest, or make a wall, for a point within `radius_um` of `centre_um`; those
-    /// nearest to the centre first.
+    /// Finds the seeds (indices) that can be nearest to a point within `radius_um` of `centre_um`, or contribute a wall
+    /// there, sorted by their distance from the centre.
     fn candidates(&self, centre_um: [f64; 3], radius_um: f64, wall_um: f64, found: &mut Vec<(f64, u32)>) {
         found.clear();
         let range = |a: usize| -> Range<i64> {
@@ -143,21 +144,21 @@ impl Tissue {
                 }
             }
         }
-        // Weighted distances change by no more than the way gone.
+        // A weighted distance changes by at most the distance moved.
         let nearest = found.iter().map(|(d, _)| *d).fold(f64::INFINITY, f64::min);
         found.retain(|(d, _)| *d <= nearest + 2.0 * radius_um + wall_um);
         found.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     }
 
-    /// A point of the field, moved by the smooth field.
+    /// A point displaced by the smooth field.
     fn warped(&self, p: [f64; 3]) -> [f64; 3] {
         let grain = 0.6 * self.spacing_um;
         [0, 1, 2].map(|a| p[a] + self.bend * self.spacing_um * f64::from(self.warp[a].at(p, grain)))
     }
 }
 
-/// Points along a bent line across the field.
-fn course(extent_um: [f64; 3], rng: &mut impl Rng) -> Vec<[f64; 3]> {
+/// Points of a curved line across the field: the centre line of a tube.
+fn tube_centre_line(extent_um: [f64; 3], rng: &mut impl Rng) -> Vec<[f64; 3]> {
     let angle = rng.random_range(0.0..std::f64::consts::PI);
     let (bend, phase, tilt) = (rng.random_range(-0.3..0.3), rng.random_range(0.0..3.0), rng.random_range(-0.3..0.3));
     let point = |i: usize| {
@@ -170,47 +171,51 @@ fn course(extent_um: [f64; 3], rng: &mut impl Rng) -> Vec<[f64; 3]> {
     (0..TUBE_POINTS).map(point).collect()
 }
 
-/// The distance of a position to the nearest of some points, in µm.
+/// Distance of a position to the nearest of several points, in µm.
 fn nearest(points: &[[f64; 3]], position_um: [f64; 3]) -> f64 {
     let distance = |p: &[f64; 3]| length([0, 1, 2].map(|a| p[a] - position_um[a]));
     points.iter().map(distance).fold(f64::INFINITY, f64::min)
 }
 
-/// Makes tissue of the share `fill` of the seeds inside the field that `favour` puts first, and of those outside that are
-/// favoured as much.
-fn choose(seeds: &mut [Seed], favour: &[f64], extent_um: [f64; 3], fill: f64) {
+/// Selects as tissue the fraction `fill` of the seeds inside the field with the highest scores, and all seeds outside
+/// the field with at least the same score.
+fn select_tissue(seeds: &mut [Seed], scores: &[f64], extent_um: [f64; 3], fill: f64) {
     let inside = |s: &Seed| (0..3).all(|a| (0.0..=extent_um[a]).contains(&s.position_um[a]));
-    let mut ranked: Vec<f64> = seeds.iter().zip(favour).filter(|(s, _)| inside(s)).map(|(_, f)| *f).collect();
+    let mut ranked: Vec<f64> = seeds.iter().zip(scores).filter(|(s, _)| inside(s)).map(|(_, f)| *f).collect();
     if ranked.is_empty() {
-        // A field smaller than a cell.
-        ranked = favour.to_vec();
+        // The field is smaller than a cell.
+        ranked = scores.to_vec();
     }
     ranked.sort_by(|a, b| b.total_cmp(a));
     let chosen = (fill * ranked.len() as f64).ceil() as usize;
-    let Some(least) = chosen.checked_sub(1).and_then(|last| ranked.get(last)).copied() else { return };
-    seeds.iter_mut().zip(favour).for_each(|(s, f)| s.tissue = *f >= least);
+    let Some(lowest) = chosen.checked_sub(1).and_then(|last| ranked.get(last)).copied() else { return };
+    seeds.iter_mut().zip(scores).for_each(|(s, f)| s.tissue = *f >= lowest);
 }
 
-/// A stack of cells and their labels.
-pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> Result<Made, SimulateError> {
+/// Simulates a stack of cells and their labels.
+pub(crate) fn simulate(
+    settings: &Settings,
+    grid: &Grid,
+    progress: &ProgressRange<'_>,
+) -> Result<SimulatedVolumes, SimulateError> {
     let tissue = Tissue::new(settings, grid)?;
-    watch.at(0.03)?;
+    progress.at(0.03)?;
     let mut labels = vec![0u32; grid.len()];
     let mut light = vec![0.0f32; grid.len()];
-    // Bricks of voxels share their candidates; small against a cell, so that these are few.
+    // The voxels of a brick share their candidates. Bricks are small compared with a cell, so there are few candidates.
     let brick = [0, 1, 2].map(|a| ((0.3 * tissue.spacing_um / grid.voxel_um[a]) as usize).clamp(1, 8));
     let layer = brick[0] * grid.plane();
-    each_slab_of_two((&mut labels[..], &mut light[..]), layer, &watch.part(0.03, 0.5), |i, labels, light| {
+    each_slab_of_two((&mut labels[..], &mut light[..]), layer, &progress.part(0.03, 0.5), |i, labels, light| {
         paint_layer(&tissue, settings, grid, i * brick[0], brick, labels, light);
     })?;
-    let kept = truth::tidy(&mut labels, grid, tissue.seeds.len());
-    watch.at(0.55)?;
+    let kept = truth::clean_labels(&mut labels, grid, tissue.seeds.len());
+    progress.at(0.55)?;
     debris::scatter(&mut light, &labels, settings, grid);
-    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.55, 1.0))?;
-    Ok(Made { raw, labels, object_count: kept.len(), target: None })
+    let raw = exposure::fluorescence(light, settings, grid, &progress.part(0.55, 1.0))?;
+    Ok(SimulatedVolumes { raw, labels, object_count: kept.len(), target: None })
 }
 
-/// Labels (1 + index of the seed) and light (photons) of the slices from `first` on.
+/// Computes labels (1 + index of the seed) and light (photons) of the slices from `first` on.
 fn paint_layer(
     tissue: &Tissue,
     settings: &Settings,
@@ -246,15 +251,15 @@ fn paint_layer(
     }
 }
 
-/// How one voxel is labelled and stained.
+/// Computes the label and the light of a voxel.
 struct Painter<'a> {
     tissue: &'a Tissue,
     photons: f32,
     texture: f32,
     cytoplasm: f32,
-    /// Where the noise of gaps is above this, there is one.
+    /// Threshold of the gap noise, above which there is a gap.
     gaps_above: f32,
-    /// Standard deviation in µm of a membrane's profile.
+    /// Standard deviation of a membrane's profile in µm.
     sigma_um: f64,
 }
 
@@ -268,7 +273,8 @@ impl<'a> Painter<'a> {
             photons: settings.camera.photons as f32,
             texture: settings.objects.texture as f32,
             cytoplasm: membranes.cytoplasm as f32,
-            // The noise is nearly normal, of deviation 0.35: shares of it lie above these levels (logistic approximation).
+            // The noise is approximately normal with standard deviation 0.35. The threshold is its quantile, in the
+            // logistic approximation.
             gaps_above: if membranes.gaps > 0.0 {
                 (0.35 * ((1.0 - membranes.gaps) / membranes.gaps).ln() / 1.702) as f32
             } else {
@@ -278,8 +284,8 @@ impl<'a> Painter<'a> {
         }
     }
 
-    /// The label (0 outside the tissue) and the photons at a point within `radius_um` of where the candidates were sorted.
-    /// `distances` is a buffer, to be kept between calls.
+    /// The label (0 outside the tissue) and the photons at a point within `radius_um` of the centre for which the
+    /// candidates were found. `distances` is a buffer that is reused between calls.
     fn voxel(
         &self,
         point_um: [f64; 3],
@@ -293,7 +299,7 @@ impl<'a> Painter<'a> {
         distances.clear();
         let (mut distance, mut own) = (f64::INFINITY, 0u32);
         for (at_centre, i) in candidates {
-            // No later candidate can be near enough to matter.
+            // All further candidates are too far away to contribute.
             if at_centre - radius_um > distance + horizon {
                 break;
             }
@@ -314,7 +320,7 @@ impl<'a> Painter<'a> {
         for ((_, i), d) in candidates.iter().zip(distances.iter()) {
             let other = &seeds[*i as usize];
             let excess = d - distance;
-            // Walls between two cells outside the tissue are not there.
+            // There are no walls between two cells outside the tissue.
             if *i == own || excess > horizon || !(seed.tissue || other.tissue) {
                 continue;
             }
@@ -346,7 +352,7 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn the_candidates_of_a_brick_hold_the_nearest_of_all_seeds() {
+    fn candidates_of_a_brick_include_the_nearest_seed() {
         let mut settings = Settings::new(Kind::Cells, [30, 90, 90], 5);
         settings.objects.diameter_spread = 0.5;
         let grid = settings.check().unwrap();
@@ -367,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tissue_is_the_share_of_seeds_asked_for() {
+    fn the_tissue_has_the_requested_fraction_of_seeds() {
         let settings = Settings::new(Kind::Cells, [60, 300, 300], 5);
         let grid = settings.check().unwrap();
         let tissue = Tissue::new(&settings, &grid).unwrap();

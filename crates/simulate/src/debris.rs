@@ -1,10 +1,10 @@
-//! What shines and is no nucleus: cells' bodies, polar bodies, crumbs of dead cells, ghosts from other planes.
+//! Light that does not come from nuclei: cell bodies, polar bodies, fragments of dead cells, out-of-focus ghosts.
 
 use crate::{
     Settings, SimulateError,
     grid::Grid,
     nuclei::smooth_step,
-    progress::{Watch, each_slab},
+    progress::{ProgressRange, each_slab},
     random::{self, Purpose},
     region::Region,
     shape::Blob,
@@ -12,22 +12,23 @@ use crate::{
 };
 use rand::Rng;
 
-/// Diameters as shares of a nucleus'.
+/// Range of diameters of debris, relative to a nucleus.
 const SIZES: (f64, f64) = (0.2, 1.1);
 
-/// Spread of the brightness from piece to piece: standard deviation of its logarithm.
+/// Spread of the brightness between pieces: standard deviation of its logarithm.
 const SPREAD: f64 = 0.6;
 
-/// Grain in µm, depth, and margin (in diameters of nuclei) about the balls that nuclei lie in, of the light between them.
+/// Parameters of the light between nuclei: grain size in µm, modulation depth, and margin around the clusters of nuclei
+/// (in diameters of a nucleus).
 const GLOW: (f64, f32, f64) = (6.0, 0.8, 0.7);
 
-/// Adds the light between the nuclei; `labels` are their bodies.
+/// Adds the light between nuclei; `labels` are the bodies of the nuclei.
 pub(crate) fn glow(
     light: &mut [f32],
     labels: &[u32],
     settings: &Settings,
     grid: &Grid,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<(), SimulateError> {
     let objects = &settings.objects;
     if objects.glow <= 0.0 {
@@ -37,7 +38,7 @@ pub(crate) fn glow(
     let texture = Texture::new(random::stream(settings.seed, Purpose::Glow, 0).random());
     let (photons, margin_um) = ((settings.camera.photons * objects.glow) as f32, margin * objects.diameter_um);
     let (plane, row) = (grid.plane(), grid.shape[2]);
-    each_slab(light, plane, watch, |z, slice| {
+    each_slab(light, plane, progress, |z, slice| {
         for (i, (value, label)) in slice.iter_mut().zip(&labels[z * plane..]).enumerate() {
             let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
             if *label == 0 && region.near(position, margin_um) {
@@ -47,16 +48,16 @@ pub(crate) fn glow(
     })
 }
 
-/// Octaves of the structured background, each half as large and half as strong as the one before.
+/// Number of octaves of the structured background, each with half the size and half the strength of the previous one.
 const OCTAVES: i32 = 4;
 
-/// Adds the structured light outside nuclei; `labels` are their bodies.
+/// Adds the structured background outside nuclei; `labels` are the bodies of the nuclei.
 pub(crate) fn background(
     light: &mut [f32],
     labels: &[u32],
     settings: &Settings,
     grid: &Grid,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<(), SimulateError> {
     let wanted = settings.objects.background;
     if wanted.strength <= 0.0 {
@@ -68,14 +69,14 @@ pub(crate) fn background(
     let photons = (settings.camera.photons * wanted.strength) as f32;
     let ridges = wanted.ridges as f32;
     let (plane, row) = (grid.plane(), grid.shape[2]);
-    each_slab(light, plane, watch, |z, slice| {
+    each_slab(light, plane, progress, |z, slice| {
         for (i, (value, label)) in slice.iter_mut().zip(&labels[z * plane..]).enumerate() {
             if *label != 0 {
                 continue;
             }
             let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
             let noise: f32 = octaves.iter().map(|(t, grain, weight)| weight * t.at(position, *grain)).sum();
-            // Clouds: noise of deviation 0.4 about 1. Ridges: high where the noise passes through 0.
+            // Clouds: noise about 1 with a standard deviation of 0.4. Ridges: high where the noise passes through 0.
             let clouds = (1.0 + 2.0 * noise).max(0.0);
             let sheets = 4.0 * (1.0 - 4.0 * noise.abs()).max(0.0).powi(2);
             *value += photons * ((1.0 - ridges) * clouds + ridges * sheets);
@@ -83,14 +84,14 @@ pub(crate) fn background(
     })
 }
 
-/// Adds the light of debris outside the nuclei; `labels` are the nuclei's bodies.
+/// Adds the light of debris outside nuclei; `labels` are the bodies of the nuclei.
 pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, grid: &Grid) {
     let (objects, region) = (&settings.objects, Region::new(settings, grid, 0.0));
     for piece in 0..objects.debris.count {
         let mut rng = random::stream(settings.seed, Purpose::Debris, piece);
         let size = (rng.random_range(SIZES.0.ln()..SIZES.1.ln())).exp();
         let mut blob = Blob::random(&mut rng, size * objects.diameter_um);
-        blob.centre_um = region.litter(&mut rng);
+        blob.centre_um = region.debris_position(&mut rng);
         let brightness = random::log_normal(&mut rng, objects.debris.brightness, SPREAD);
         let texture = Texture::new(rng.random());
         let photons = (settings.camera.photons * brightness) as f32;

@@ -1,52 +1,52 @@
-//! What can go wrong: settings out of range, or the caller saying stop.
+//! Errors: settings out of range, and cancellation.
 
 use cytoscope_volume::VolumeError;
 
-/// A simulation that was refused or stopped.
+/// Why a simulation was refused or cancelled.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimulateError {
-    /// A text that names no kind of stack.
+    /// A text is not the name of a kind of stack.
     #[error("'{text}' is not a kind of stack: expected nuclei, cells or labelfree")]
     UnknownKind {
-        /// The text met.
+        /// The text given.
         text: String,
     },
-    /// A shape with an extent of zero.
+    /// A shape has an extent of zero.
     #[error("shape {shape_zyx:?} (Z, Y, X) has no voxels: every extent must be at least 1")]
     EmptyShape {
-        /// The shape met.
+        /// The shape given.
         shape_zyx: [usize; 3],
     },
-    /// A shape over the limit on voxels.
-    #[error("shape {shape_zyx:?} (Z, Y, X) is too large: at most {limit} voxels are simulated")]
+    /// A shape exceeds the limit of voxels.
+    #[error("shape {shape_zyx:?} (Z, Y, X) is too large: at most {limit} voxels are supported; choose a smaller shape")]
     TooManyVoxels {
-        /// The shape met.
+        /// The shape given.
         shape_zyx: [usize; 3],
         /// [`MAX_VOXELS`](crate::MAX_VOXELS).
         limit: usize,
     },
-    /// More objects than the limit: too small a diameter for the field, or too large a count.
-    #[error("{wanted} objects are too many: at most {limit} are simulated; take larger objects or a smaller field")]
+    /// Too many objects: the diameter is too small for the field, or the count is too large.
+    #[error("{wanted} objects are too many: at most {limit} are supported; choose larger objects or a smaller field")]
     TooManyObjects {
-        /// Objects the settings ask for.
+        /// Number of objects that result from the settings.
         wanted: u64,
         /// [`MAX_OBJECTS`](crate::MAX_OBJECTS).
         limit: usize,
     },
-    /// A setting outside its range.
+    /// A setting is outside its range.
     #[error("{what}: {got} is outside {expected}")]
     BadSetting {
-        /// The setting, as the field is called.
+        /// Name of the setting's field.
         what: &'static str,
-        /// The range it takes.
+        /// The valid range.
         expected: String,
-        /// The value met.
+        /// The value given.
         got: String,
     },
-    /// The progress callback answered `false`.
+    /// The progress callback returned `false`.
     #[error("the simulation was cancelled")]
     Cancelled,
-    /// The arrays could not be put together.
+    /// An array could not be created.
     #[error(transparent)]
     Volume(#[from] VolumeError),
 }

@@ -1,4 +1,4 @@
-//! What a body is besides its random shape: drawn out along the axes, flat, or dividing.
+//! Deformation of a body in addition to its random shape: stretched along the axes, flattened, or mitotic.
 
 use crate::{
     Settings, Stretch,
@@ -8,37 +8,37 @@ use crate::{
 };
 use rand::Rng;
 
-/// Width over thickness of a flat body.
+/// Ratio of width to thickness of a flat body.
 const FLATNESS: f64 = 2.0;
 
-/// Diameters of dividing nuclei as shares of what they had.
+/// Range of diameters of mitotic nuclei, relative to the original diameter.
 const MITOTIC_SIZES: std::ops::Range<f64> = 0.55..0.8;
 
-/// Brightness of dividing nuclei over that of others.
+/// Range of the brightness of mitotic nuclei, relative to other nuclei.
 const MITOTIC_BRIGHTNESS: std::ops::Range<f64> = 2.0..4.5;
 
-/// Width over thickness of dividing nuclei: from balls to plates.
+/// Range of the ratio of width to thickness of mitotic nuclei: from balls to plates.
 const MITOTIC_FLATNESS: std::ops::Range<f64> = 1.0..2.5;
 
-/// A dividing nucleus against others.
+/// Size and brightness of a mitotic nucleus, relative to other nuclei.
 #[derive(Debug, Clone, Copy)]
 struct Mitosis {
     size: f64,
     brightness: f64,
 }
 
-/// A body's own draws; they come from a stream of their own, so that they shift no other draw.
+/// The random form of a body. It has its own random stream, so that it does not affect other random numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     /// Factors along Z, Y, X.
     stretch: Option<[f64; 3]>,
-    /// Width over thickness, and the direction of the thickness where the place says none.
+    /// Ratio of width to thickness, and the direction of the thickness if the position does not determine it.
     flat: Option<(f64, [f64; 3])>,
     mitosis: Option<Mitosis>,
 }
 
 impl Form {
-    /// The form of the `index`-th body placed.
+    /// Draws the form of the `index`-th placed body.
     pub(crate) fn new(settings: &Settings, index: usize) -> Self {
         let (stretch, mitotic) = (settings.objects.stretch, settings.objects.mitotic);
         if stretch == Stretch::NONE && mitotic <= 0.0 {
@@ -62,21 +62,22 @@ impl Form {
         Self { stretch: Some(factors), flat, mitosis: Some(mitosis) }
     }
 
-    /// A body with everything of this form that does not depend on its place.
+    /// Applies the parts of the form that do not depend on the position.
     pub(crate) fn shaped(&self, blob: Blob) -> Blob {
         let blob = self.stretch.map_or(blob.clone(), |factors| blob.stretched(factors));
         self.mitosis.map_or(blob.clone(), |m| blob.scaled(m.size))
     }
 
-    /// A shaped body made flat where this form is; `outward` is the direction of its thickness where its place has one.
+    /// Flattens a shaped body, or returns `None` if the form is not flat. `outward` is the direction of the thickness,
+    /// if the position determines it.
     pub(crate) fn flattened(&self, blob: &Blob, outward: Option<[f64; 3]>) -> Option<Blob> {
         let (flatness, direction) = self.flat?;
-        // Plates of dividing nuclei stand any way.
+        // Plates of mitotic nuclei have random directions.
         let outward = outward.filter(|_| self.mitosis.is_none());
         Some(blob.flattened(outward.unwrap_or(direction), flatness))
     }
 
-    /// How much brighter than others this body is, where it divides: such a body has no texture either.
+    /// Brightness of a mitotic body relative to others; `None` if it is not mitotic. Mitotic bodies have no texture.
     pub(crate) fn mitotic_brightness(&self) -> Option<f64> {
         self.mitosis.map(|m| m.brightness)
     }
@@ -88,7 +89,7 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn a_share_of_the_bodies_is_flat_and_the_stretch_spreads_about_its_mean() {
+    fn flat_fraction_and_stretch_match_the_settings() {
         let mut settings = Settings::new(Kind::Nuclei, [8, 32, 32], 3);
         settings.objects.stretch = Stretch { zyx: [1.6, 1.0, 1.0], spread: 0.2, flat: 0.3 };
         let forms: Vec<Form> = (0..2000).map(|i| Form::new(&settings, i)).collect();

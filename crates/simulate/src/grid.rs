@@ -1,10 +1,10 @@
-//! The voxels of a stack and where they lie in µm.
+//! The voxel grid of a stack, and voxel positions in µm.
 
 use crate::SimulateError;
 use cytoscope_volume::{Array, Axes, Samples};
 use std::ops::Range;
 
-/// Shape and voxel size, both Z, Y, X; the first voxel's corner is the origin.
+/// Shape and voxel size along Z, Y, X. The origin is the corner of the first voxel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {
     pub(crate) shape: [usize; 3],
@@ -12,12 +12,12 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Voxels in all (the shape was checked against the limit).
+    /// Number of voxels (the shape was checked against the limit).
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Voxels of a slice.
+    /// Number of voxels of a slice.
     pub(crate) fn plane(&self) -> usize {
         self.shape[1] * self.shape[2]
     }
@@ -32,16 +32,16 @@ impl Grid {
         (i as f64 + 0.5) * self.voxel_um[axis]
     }
 
-    /// The voxels along an axis whose centres lie between two positions in µm.
+    /// Indices along an axis of the voxels whose centres lie between two positions in µm.
     pub(crate) fn range(&self, axis: usize, from_um: f64, to_um: f64) -> Range<usize> {
         let index = |position: f64| position / self.voxel_um[axis] - 0.5;
-        // A cast from float saturates: what lies before the field becomes 0.
+        // A cast from float saturates: positions before the field become 0.
         let start = (index(from_um).ceil().max(0.0) as usize).min(self.shape[axis]);
         let end = ((index(to_um).floor() + 1.0).max(0.0) as usize).min(self.shape[axis]);
         start..end.max(start)
     }
 
-    /// An array with axes ZYX over this grid.
+    /// Creates an array with axes Z, Y, X and the shape of this grid.
     pub(crate) fn array(&self, samples: impl Into<Samples>) -> Result<Array, SimulateError> {
         Ok(Array::new(Axes::zyx(), self.shape.to_vec(), samples)?)
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_holds_the_centres_between_its_ends() {
+    fn a_range_contains_the_centres_between_its_ends() {
         let grid = Grid { shape: [10, 1, 1], voxel_um: [2.0, 1.0, 1.0] };
         assert_eq!(grid.range(0, 3.0, 7.0), 1..4);
         assert_eq!(grid.range(0, 3.1, 6.9), 2..3);

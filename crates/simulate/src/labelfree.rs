@@ -1,8 +1,9 @@
-//! Label-free pairs: what a bright-field microscope shows of cells through focus, and the fluorescence of their nuclei.
+//! Label-free pairs: a bright-field focus stack of cells, and the fluorescence of their nuclei.
 //!
-//! Cells are bodies of cytoplasm around nuclei, with vesicles. Each voxel has a rise δn of the refractive index over the
-//! medium and an absorption µ (1/µm). Values are of the size measured in living cells, where the nucleus' index is lower
-//! than the cytoplasm's and the nucleolus' higher (Schürmann et al., Journal of Biophotonics 9, 2016).
+//! Cells are bodies of cytoplasm around nuclei, with vesicles. Each voxel has a difference δn of the refractive index
+//! from the medium and an absorption µ (1/µm). The values are similar to those measured in living cells, where the
+//! index of the nucleus is lower than that of the cytoplasm and the index of the nucleolus is higher (Schürmann et al.,
+//! Journal of Biophotonics 9, 2016).
 //!
 //! The image at focus z is that of a weak object: every object slice z', at defocus Δ = z - z', adds to the background
 //!
@@ -11,19 +12,20 @@
 //! ```
 //!
 //! The second sum is the transport-of-intensity equation ∂I/∂z = -∇·(I ∇φ)/k with the slice's phase φ = k · δn · dz
-//! (Teague, JOSA 73, 1983; Streibl, Optics Communications 49, 1984): a denser spot acts as a lens, bright when the focus
-//! lies above it (Δ > 0), dark below, invisible in focus. G is a Gaussian in the plane whose variance grows with defocus,
-//! σ(Δ)² = σ_psf² + (½ Δ tan θ)², because the condenser's cone of half angle θ smears what is out of focus over a disk of
-//! radius Δ tan θ. The window w = cos²(π/2 · Δ/(range + dz)) ends the sum at the defocus range.
+//! (Teague, JOSA 73, 1983; Streibl, Optics Communications 49, 1984): a denser spot acts as a lens, bright if the focus
+//! is above it (Δ > 0), dark if it is below, and invisible in focus. G is a Gaussian in the plane whose variance
+//! increases with defocus, σ(Δ)² = σ_psf² + (½ Δ tan θ)², because the condenser's light cone of half angle θ blurs
+//! out-of-focus structures over a disk of radius Δ tan θ. The window w = cos²(π/2 · Δ/(range + dz)) limits the sum to
+//! the defocus range.
 
 use crate::{
-    Made, Optics, Settings, SimulateError,
+    Optics, Settings, SimulateError, SimulatedVolumes,
     exposure::Illumination,
     grid::Grid,
     noise,
     nuclei::{Nucleus, Scene, rim, smooth_step},
     optics,
-    progress::{Watch, each_slab, each_slab_of_two},
+    progress::{ProgressRange, each_slab, each_slab_of_two},
     random::{self, Purpose},
     shape::by_slice,
     texture::Texture,
@@ -34,10 +36,10 @@ use std::f64::consts::FRAC_PI_2;
 /// Radius of a cell relative to its nucleus.
 const CELL: f64 = 1.55;
 
-/// Refractive index of water, in which the condenser's aperture is given.
+/// Refractive index of water, to which the condenser's aperture refers.
 const WATER: f64 = 1.33;
 
-/// Rise of the refractive index over the medium.
+/// Difference of the refractive index from the medium.
 mod rise {
     pub(super) const CYTOPLASM: f32 = 0.020;
     pub(super) const NUCLEUS: f32 = 0.014;
@@ -54,7 +56,7 @@ mod absorption {
     pub(super) const VESICLE: f32 = 0.02;
 }
 
-/// Brightness of the fluorescence truth: photons of the average nucleus.
+/// Brightness of the fluorescence target: photons of the average nucleus.
 const TARGET_PHOTONS: f64 = 100.0;
 
 /// A droplet in the cytoplasm.
@@ -63,31 +65,35 @@ struct Vesicle {
     radius_um: f64,
 }
 
-/// A bright-field stack, the nuclei's labels, and their fluorescence.
-pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> Result<Made, SimulateError> {
-    let scene = Scene::new(settings, grid, CELL, 1.4, &watch.part(0.0, 0.25))?;
-    let mut target = scene.light(settings, grid, TARGET_PHOTONS, &watch.part(0.25, 0.3))?;
-    optics::blur(&mut target, &mut Vec::new(), grid, settings.optics.psf_sigma_um, &watch.part(0.3, 0.35))?;
-    let (index_rise, absorbed) = matter(&scene, settings, grid, &watch.part(0.35, 0.45))?;
+/// Simulates a bright-field stack, the labels of the nuclei, and their fluorescence.
+pub(crate) fn simulate(
+    settings: &Settings,
+    grid: &Grid,
+    progress: &ProgressRange<'_>,
+) -> Result<SimulatedVolumes, SimulateError> {
+    let scene = Scene::new(settings, grid, CELL, 1.4, &progress.part(0.0, 0.25))?;
+    let mut target = scene.light(settings, grid, TARGET_PHOTONS, &progress.part(0.25, 0.3))?;
+    optics::blur(&mut target, &mut Vec::new(), grid, settings.optics.psf_sigma_um, &progress.part(0.3, 0.35))?;
+    let (index_rise, absorbed) = matter(&scene, settings, grid, &progress.part(0.35, 0.45))?;
     let Scene { labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
 
-    let mut image = contrast(index_rise, absorbed, &settings.optics, grid, &watch.part(0.45, 0.85))?;
+    let mut image = contrast(index_rise, absorbed, &settings.optics, grid, &progress.part(0.45, 0.85))?;
     let light = Illumination::new(settings, grid);
     let camera = &settings.camera;
-    each_slab(&mut image, grid.plane(), &watch.part(0.85, 0.87), |_, slice| {
+    each_slab(&mut image, grid.plane(), &progress.part(0.85, 0.87), |_, slice| {
         for (y, line) in slice.chunks_exact_mut(grid.shape[2]).enumerate() {
             let y_um = grid.position_um(1, y);
             for (x, value) in line.iter_mut().enumerate() {
-                // A weak object's formula may leave the possible where the object is not weak.
+                // The weak-object formula can give impossible values if the object is not weak.
                 let relative = f64::from((1.0 + *value).clamp(0.02, 4.0));
                 let photons = camera.photons * light.at([0.0, y_um, grid.position_um(2, x)]) * relative;
                 *value = (photons + camera.background_photons) as f32;
             }
         }
     })?;
-    let raw = noise::expose(&mut image, grid, camera, settings.seed, &watch.part(0.87, 1.0))?;
-    Ok(Made { raw, labels, object_count: nuclei.len(), target: Some(target) })
+    let raw = noise::expose(&mut image, grid, camera, settings.seed, &progress.part(0.87, 1.0))?;
+    Ok(SimulatedVolumes { raw, labels, object_count: nuclei.len(), target: Some(target) })
 }
 
 /// δn and µ (1/µm) of every voxel.
@@ -95,7 +101,7 @@ fn matter(
     scene: &Scene,
     settings: &Settings,
     grid: &Grid,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<(Vec<f32>, Vec<f32>), SimulateError> {
     let texture = settings.objects.texture as f32;
     let granules = Texture::new(random::stream(settings.seed, Purpose::Texture, 0).random());
@@ -105,7 +111,7 @@ fn matter(
     let (plane, row) = (grid.plane(), grid.shape[2]);
     let mut index_rise = vec![0.0; grid.len()];
     let mut absorbed = vec![0.0; grid.len()];
-    each_slab_of_two((&mut index_rise[..], &mut absorbed[..]), plane, watch, |z, index_rise, absorbed| {
+    each_slab_of_two((&mut index_rise[..], &mut absorbed[..]), plane, progress, |z, index_rise, absorbed| {
         let z_um = grid.position_um(0, z);
         for (i, (rise, loss)) in index_rise.iter_mut().zip(absorbed.iter_mut()).enumerate() {
             let (label, radius) = (scene.labels[z * plane + i] as usize, scene.relative_radius[z * plane + i]);
@@ -134,7 +140,7 @@ fn nucleus(nucleus: &Nucleus, position_um: [f64; 3], relative_radius: f32, textu
     )
 }
 
-/// The vesicles of a cell: a dozen or two, of 0.25 to 0.55 µm, between its nucleus and its border.
+/// Draws the vesicles of a cell: 10 to 24, with radii of 0.25 to 0.55 µm, between its nucleus and its border.
 fn vesicles(nucleus: &Nucleus, index: usize, seed: u64) -> Vec<Vesicle> {
     let mut rng = random::stream(seed, Purpose::Vesicles, index);
     let count = rng.random_range(10..=24usize);
@@ -147,7 +153,7 @@ fn vesicles(nucleus: &Nucleus, index: usize, seed: u64) -> Vec<Vesicle> {
         .collect()
 }
 
-/// Adds a vesicle, with a soft border, to the voxels of a slice where `free` holds.
+/// Adds a vesicle with a soft border to the voxels of a slice for which `free` is true.
 fn paint(
     vesicle: &Vesicle,
     grid: &Grid,
@@ -172,31 +178,32 @@ fn paint(
     }
 }
 
-/// `I/I₀ - 1` at every focus, by the module's formula.
+/// `I/I₀ - 1` at every focus, according to the formula of this module.
 fn contrast(
     index_rise: Vec<f32>,
     absorbed: Vec<f32>,
     optics: &Optics,
     grid: &Grid,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<Vec<f32>, SimulateError> {
-    let mut image = through_focus(&index_rise, true, optics, grid, &watch.part(0.0, 0.45))?;
+    let mut image = through_focus(&index_rise, true, optics, grid, &progress.part(0.0, 0.45))?;
     drop(index_rise);
-    optics::laplacian_slices(&mut image, grid, &watch.part(0.45, 0.5))?;
-    let mut loss = through_focus(&absorbed, false, optics, grid, &watch.part(0.5, 0.95))?;
-    each_slab_of_two((&mut image[..], &mut loss[..]), grid.plane(), &watch.part(0.95, 1.0), |_, image, loss| {
+    optics::laplacian_slices(&mut image, grid, &progress.part(0.45, 0.5))?;
+    let mut loss = through_focus(&absorbed, false, optics, grid, &progress.part(0.5, 0.95))?;
+    each_slab_of_two((&mut image[..], &mut loss[..]), grid.plane(), &progress.part(0.95, 1.0), |_, image, loss| {
         image.iter_mut().zip(loss).for_each(|(i, l)| *i = -*i - *l);
     })?;
     Ok(image)
 }
 
-/// `Σ_z' w(Δ) · dz · G_σ(Δ) ∗ field(z')` at every focus, with a further factor Δ if `signed`. Beyond the stack is nothing.
+/// `Σ_z' w(Δ) · dz · G_σ(Δ) ∗ field(z')` at every focus, with an additional factor Δ if `signed`. The field is zero
+/// outside the stack.
 fn through_focus(
     field: &[f32],
     signed: bool,
     optics: &Optics,
     grid: &Grid,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<Vec<f32>, SimulateError> {
     let dz_um = grid.voxel_um[0];
     let range_um = optics.defocus_range_um;
@@ -207,7 +214,7 @@ fn through_focus(
     let mut sum = vec![0.0f32; field.len()];
     let mut blurred = Vec::with_capacity(field.len());
     for step in usize::from(signed)..=steps {
-        let stage = watch.part(step as f64 / (steps + 1) as f64, (step + 1) as f64 / (steps + 1) as f64);
+        let stage = progress.part(step as f64 / (steps + 1) as f64, (step + 1) as f64 / (steps + 1) as f64);
         let defocus_um = step as f64 * dz_um;
         let sigma = [sigma_y, sigma_x].map(|s| s.hypot(spread * defocus_um));
         blurred.clear();
@@ -215,7 +222,7 @@ fn through_focus(
         optics::blur_slices(&mut blurred, grid, sigma, &stage.part(0.0, 0.9))?;
         let window = (FRAC_PI_2 * defocus_um / (range_um + dz_um)).cos().powi(2);
         let weight = (window * dz_um * if signed { defocus_um } else { 1.0 }) as f32;
-        // The slice below the focus is seen at +Δ, the one above at -Δ.
+        // The slice below the focus has the defocus +Δ, the slice above -Δ.
         let (below, above) = (weight, if signed { -weight } else { weight });
         each_slab(&mut sum, plane, &stage.part(0.9, 1.0), |z, slice| {
             let mut add = |from: usize, weight: f32| {
@@ -244,7 +251,7 @@ mod tests {
         (settings, grid)
     }
 
-    /// A ball of 1.5 µm radius in the middle.
+    /// A ball with a radius of 1.5 µm in the middle.
     fn ball(grid: &Grid, value: f32) -> Vec<f32> {
         (0..grid.len())
             .map(|i| {
@@ -261,12 +268,12 @@ mod tests {
     fn a_dense_ball_is_bright_above_dark_below_and_faint_in_focus() {
         let (settings, grid) = settings();
         let none = vec![0.0; grid.len()];
-        let image = contrast(ball(&grid, 0.02), none, &settings.optics, &grid, &Watch::new(&|_| true)).unwrap();
+        let image = contrast(ball(&grid, 0.02), none, &settings.optics, &grid, &ProgressRange::new(&|_| true)).unwrap();
         let centre = |z: usize| image[(z * 41 + 20) * 41 + 20];
         assert!(centre(13) > 0.01, "{}", centre(13));
         assert!((centre(13) + centre(7)).abs() < 1e-5, "contrast is odd in defocus");
         assert!(centre(10).abs() < 1e-5);
-        // Light is moved, not made: the mean over a slice stays.
+        // Light is redistributed, not created: the mean of a slice is unchanged.
         let mean = image[13 * 41 * 41..14 * 41 * 41].iter().sum::<f32>() / (41.0 * 41.0);
         assert!(mean.abs() < 1e-4, "{mean}");
     }
@@ -275,20 +282,21 @@ mod tests {
     fn an_absorbing_ball_is_dark_on_both_sides_and_darkest_in_focus() {
         let (settings, grid) = settings();
         let none = vec![0.0; grid.len()];
-        let image = contrast(none, ball(&grid, 0.05), &settings.optics, &grid, &Watch::new(&|_| true)).unwrap();
+        let image = contrast(none, ball(&grid, 0.05), &settings.optics, &grid, &ProgressRange::new(&|_| true)).unwrap();
         let centre = |z: usize| image[(z * 41 + 20) * 41 + 20];
         assert!((centre(13) - centre(7)).abs() < 1e-5);
         assert!(centre(10) < centre(13) && centre(13) < -0.01, "{} {}", centre(10), centre(13));
-        // 0.05/µm over 3 µm takes 15 %, less what the window leaves out.
+        // 0.05/µm over 3 µm absorbs 15 %, minus the part outside the window.
         assert!((-0.16..-0.08).contains(&centre(10)), "{}", centre(10));
     }
 
     #[test]
-    fn a_single_slice_and_no_defocus_range_are_only_absorption() {
+    fn without_defocus_range_only_absorption_is_visible() {
         let (mut settings, grid) = settings();
         settings.optics.defocus_range_um = 0.0;
-        let image = contrast(ball(&grid, 0.02), vec![0.0; grid.len()], &settings.optics, &grid, &Watch::new(&|_| true))
-            .unwrap();
+        let image =
+            contrast(ball(&grid, 0.02), vec![0.0; grid.len()], &settings.optics, &grid, &ProgressRange::new(&|_| true))
+                .unwrap();
         assert!(image.iter().all(|v| v.abs() < 1e-9));
     }
 }

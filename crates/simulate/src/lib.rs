@@ -1,17 +1,17 @@
-//! Seeded microscope stacks with truth: what a model is shown, tested and demonstrated on where no annotated data is.
+//! Simulated microscope stacks with ground truth, for training, testing and demonstrations without annotated data.
 //!
-//! Three [`Kind`]s of stack are made, each by the formulas its module states:
-//! - **nuclei**: textured, deformed ellipsoids of spread size and brightness, many of them touching, with their labels;
-//! - **cells**: space-filling cells whose membranes are stained, with their labels;
-//! - **label-free**: the bright-field image of cells through focus, with the fluorescence of their nuclei as the target.
+//! There are three [`Kind`]s of stack; the formulas are documented in their modules:
+//! - **nuclei**: textured, deformed ellipsoids of varying size and brightness, many of them touching, with labels;
+//! - **cells**: space-filling cells with stained membranes, with labels;
+//! - **label-free**: a bright-field focus stack of cells, with the fluorescence of their nuclei as the target.
 //!
-//! [`Settings::new`] holds sensible values for each kind, [`Settings::varied`] draws them over wide ranges to teach networks
-//! with, and [`simulate`] makes the stack. The room is pure: it reads and
-//! writes no files. It fails with [`SimulateError`] on shapes or settings out of range ([`MAX_VOXELS`], [`MAX_OBJECTS`])
-//! and when its progress callback says stop; it does not panic on any settings.
+//! [`Settings::new`] returns default settings for each kind, [`Settings::varied`] draws settings from wide ranges for
+//! training networks, and [`simulate`] computes the stack. The crate does no I/O. Functions return [`SimulateError`]
+//! for shapes or settings out of range ([`MAX_VOXELS`], [`MAX_OBJECTS`]) and when the progress callback cancels; no
+//! settings cause a panic.
 //!
-//! The same settings give the same bytes, whatever the number of threads: every random number comes from a ChaCha8 stream
-//! of its own object or slice, and no floating-point sum runs in an order that threads decide.
+//! The same settings always give the same bytes, independent of the number of threads: each object and slice has its
+//! own ChaCha8 random stream, and no floating-point sum depends on the order of threads.
 //!
 //! ```
 //! use cytoscope_simulate::{Kind, Settings, simulate};
@@ -50,64 +50,64 @@ pub use settings::{Camera, Kind, MAX_OBJECTS, MAX_VOXELS, Objects, Optics, Setti
 pub use truth::MIN_OBJECT_VOXELS;
 
 use cytoscope_volume::{Array, VoxelSize};
-use progress::Watch;
+use progress::ProgressRange;
 
-/// A simulated stack and the truth it was made from.
+/// A simulated stack with its ground truth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
-    /// What the microscope shows: uint16, axes ZYX, in camera counts (fluorescence, or bright-field for
+    /// The microscope image: uint16, axes Z, Y, X, in camera counts (fluorescence, or bright-field for
     /// [`Kind::LabelFree`]).
     pub raw: Array,
-    /// The objects: axes ZYX, 0 = background, 1..=`object_count` = object; uint16, or uint32 above 65535 objects.
-    /// For [`Kind::LabelFree`] these are the nuclei.
+    /// Labels of the objects: axes Z, Y, X, 0 = background, 1..=`object_count` = objects; uint16, or uint32 above 65535
+    /// objects. For [`Kind::LabelFree`] the objects are the nuclei.
     pub labels: Option<Array>,
-    /// For [`Kind::LabelFree`], what is to be predicted: the fluorescence of the nuclei as the objective sees it, float32,
-    /// axes ZYX, in photons, without background and noise.
+    /// For [`Kind::LabelFree`], the target for prediction: the fluorescence of the nuclei, blurred by the objective,
+    /// without background and noise; float32, axes Z, Y, X, in photons.
     pub target: Option<Array>,
-    /// Size of a voxel in µm.
+    /// Voxel size in µm.
     pub voxel_size_um: VoxelSize,
     /// Number of labelled objects.
     pub object_count: usize,
-    /// The settings that made this stack, and would make it again.
+    /// The settings of this stack, from which it can be reproduced.
     pub settings: Settings,
 }
 
-/// Makes a stack.
+/// Simulates a stack.
 ///
-/// `progress` is told the fraction done (0 to 1, rising) between batches of slices, on the calling thread; it answers
-/// whether to go on. The work itself runs on the current rayon pool.
+/// `progress` is called on the calling thread between batches of slices with the completed fraction (0 to 1,
+/// increasing). Returning `false` cancels the simulation. The computation runs in the current rayon thread pool.
 ///
 /// # Errors
 /// [`SimulateError::EmptyShape`], [`SimulateError::TooManyVoxels`], [`SimulateError::TooManyObjects`] or
-/// [`SimulateError::BadSetting`] for settings out of range, [`SimulateError::Cancelled`] once `progress` answers `false`.
+/// [`SimulateError::BadSetting`] for settings out of range, [`SimulateError::Cancelled`] if `progress` returns `false`.
 pub fn simulate(settings: &Settings, progress: impl Fn(f64) -> bool) -> Result<Simulation, SimulateError> {
     let grid = settings.check()?;
-    let watch = Watch::new(&progress);
-    watch.at(0.0)?;
-    let made = match settings.kind {
-        Kind::Nuclei => nuclei::simulate(settings, &grid, &watch),
-        Kind::Cells => cells::simulate(settings, &grid, &watch),
-        Kind::LabelFree => labelfree::simulate(settings, &grid, &watch),
+    let progress = ProgressRange::new(&progress);
+    progress.at(0.0)?;
+    let volumes = match settings.kind {
+        Kind::Nuclei => nuclei::simulate(settings, &grid, &progress),
+        Kind::Cells => cells::simulate(settings, &grid, &progress),
+        Kind::LabelFree => labelfree::simulate(settings, &grid, &progress),
     }?;
-    watch.at(1.0)?;
+    progress.at(1.0)?;
     Ok(Simulation {
-        raw: grid.array(made.raw)?,
-        labels: Some(truth::label_array(&grid, made.labels, made.object_count)?),
-        target: made.target.map(|t| grid.array(t)).transpose()?,
+        raw: grid.array(volumes.raw)?,
+        labels: Some(truth::label_array(&grid, volumes.labels, volumes.object_count)?),
+        target: volumes.target.map(|t| grid.array(t)).transpose()?,
         voxel_size_um: settings.voxel_size_um,
-        object_count: made.object_count,
+        object_count: volumes.object_count,
         settings: settings.clone(),
     })
 }
 
-/// What the module of a kind hands back; all volumes in C order over the grid.
-struct Made {
+/// Result of the module of a kind; all volumes are in C order over the grid.
+struct SimulatedVolumes {
     /// Camera counts.
     raw: Vec<u16>,
-    /// 0 or 1..=`object_count`.
+    /// Labels: 0 is background, objects are 1..=`object_count`.
     labels: Vec<u32>,
     /// Number of labels.
     object_count: usize,
-    /// The fluorescence truth in photons, for label-free pairs.
+    /// The fluorescence target in photons, for label-free pairs.
     target: Option<Vec<f32>>,
 }

@@ -1,15 +1,16 @@
 //! The camera: photon (Poisson) noise, read noise, gain, offset and 16 bits.
 
-use crate::{Camera, SimulateError, grid::Grid, progress::Watch, progress::each_slab_of_two, random};
+use crate::{Camera, SimulateError, grid::Grid, progress::ProgressRange, progress::each_slab_of_two, random};
 use rand::Rng;
 
-/// Mean from which Poisson draws come from a normal one.
+/// Smallest mean for which Poisson numbers are approximated by normal ones.
 const EXACT_BELOW: f64 = 30.0;
 
-/// Terms the exact draw may take; beyond them lies less than 1e-30 of the distribution of mean [`EXACT_BELOW`].
+/// Largest number of terms of the exact method. Less than 1e-30 of the distribution with mean [`EXACT_BELOW`] is beyond
+/// it.
 const MAX_TERMS: usize = 128;
 
-/// `1/k`, to save a division for each term.
+/// `1/k`, which avoids a division for each term.
 const RECIPROCAL: [f64; MAX_TERMS] = {
     let mut table = [0.0; MAX_TERMS];
     let mut k = 1;
@@ -20,25 +21,25 @@ const RECIPROCAL: [f64; MAX_TERMS] = {
     table
 };
 
-/// Standard normal draws, made two at a time.
+/// Standard normal random numbers, generated in pairs.
 #[derive(Default)]
 struct Normals {
-    spare: Option<f64>,
+    second: Option<f64>,
 }
 
 impl Normals {
     fn draw(&mut self, rng: &mut impl Rng) -> f64 {
-        if let Some(spare) = self.spare.take() {
-            return spare;
+        if let Some(second) = self.second.take() {
+            return second;
         }
         let (now, later) = random::normal_pair(rng);
-        self.spare = Some(later);
+        self.second = Some(later);
         now
     }
 
-    /// A Poisson draw: exact (inversion of the distribution function) for means under 30; from there on
-    /// `m + √m g + (g² - 1)/6` rounded, the Cornish-Fisher expansion: its mean is exact, its variance `m + 5/36` with
-    /// the rounding (0.5 % over at a mean of 30), and its skewness is right to first order.
+    /// A Poisson random number: exact (inversion of the distribution function) for means below 30; otherwise
+    /// `m + √m g + (g² - 1)/6`, rounded (the Cornish-Fisher expansion). Its mean is exact, its variance including
+    /// rounding is `m + 5/36` (0.5 % too large at a mean of 30), and its skewness is correct to first order.
     fn poisson(&mut self, rng: &mut impl Rng, mean: f64) -> f64 {
         if mean <= 0.0 || mean.is_nan() {
             return 0.0;
@@ -60,17 +61,17 @@ impl Normals {
     }
 }
 
-/// Camera counts for the mean number of photons in every voxel: `offset + gain · (Poisson(mean) + read noise)`, rounded and
-/// clamped to 16 bits. Each slice draws from its own stream.
+/// Camera counts for the mean number of photons of every voxel: `offset + gain · (Poisson(mean) + read noise)`, rounded
+/// and clamped to 16 bits. Each slice has its own random stream.
 pub(crate) fn expose(
     photons: &mut [f32],
     grid: &Grid,
     camera: &Camera,
     seed: u64,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<Vec<u16>, SimulateError> {
     let mut counts = vec![0u16; photons.len()];
-    each_slab_of_two((photons, &mut counts[..]), grid.plane(), watch, |z, photons, counts| {
+    each_slab_of_two((photons, &mut counts[..]), grid.plane(), progress, |z, photons, counts| {
         let mut rng = random::stream(seed, random::Purpose::Camera, z);
         let mut normals = Normals::default();
         for (count, mean) in counts.iter_mut().zip(photons) {
@@ -101,7 +102,7 @@ mod tests {
             let count = f64::from(n);
             assert!((average - mean).abs() < 5.0 * (mean / count).sqrt() + 0.001 * mean, "mean {mean}: {average}");
             let variance_error = 5.0 * mean * ((2.0 + 1.0 / mean) / count).sqrt() + 0.004 * mean;
-            // Rounding a continuous draw adds 1/12 to the variance.
+            // Rounding a continuous random number adds 1/12 to the variance.
             let rounding = if mean >= EXACT_BELOW { 1.0 / 12.0 } else { 0.0 };
             assert!((central(2) - mean - rounding).abs() < variance_error, "mean {mean}: variance {}", central(2));
             let skewness = central(3) / central(2).powf(1.5);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_means_nothing_and_counts_saturate() {
+    fn no_light_gives_the_offset_and_counts_saturate() {
         let grid = Grid { shape: [1, 1, 3], voxel_um: [1.0; 3] };
         let camera = Camera {
             photons: 1.0,
@@ -137,7 +138,7 @@ mod tests {
             smoothing_voxels: 0.0,
         };
         let mut photons = [0.0, -3.0, 1e9];
-        let counts = expose(&mut photons, &grid, &camera, 1, &Watch::new(&|_| true)).unwrap();
+        let counts = expose(&mut photons, &grid, &camera, 1, &ProgressRange::new(&|_| true)).unwrap();
         assert_eq!(counts, [5, 5, u16::MAX]);
     }
 }

@@ -1,11 +1,11 @@
-//! Fluorescent nuclei: chromatin texture, nucleoli, a rim, and a brightness of their own.
+//! Fluorescent nuclei with chromatin texture, nucleoli, a rim, and individual brightness.
 
 use crate::{
-    Made, Objects, Settings, SimulateError, Truth, debris, exposure,
+    Objects, Settings, SimulateError, SimulatedVolumes, Truth, debris, exposure,
     form::Form,
     grid::Grid,
     placement,
-    progress::{Watch, each_slab},
+    progress::{ProgressRange, each_slab},
     random::{self, Purpose},
     shape::{self, Blob},
     texture::Texture,
@@ -14,28 +14,28 @@ use crate::{
 use rand::Rng;
 use rayon::prelude::*;
 
-/// Grains of chromatin as shares of the nucleus' radius, coarse and fine, each with its weight.
+/// Coarse and fine grains of chromatin: size relative to the radius of the nucleus, and weight.
 const GRAINS: [(f64, f32); 2] = [(0.36, 0.65), (0.17, 0.35)];
 
-/// A nucleus and how it looks inside.
+/// A nucleus and its internal structure.
 pub(crate) struct Nucleus {
-    /// Its body.
+    /// Shape and position.
     pub(crate) blob: Blob,
-    /// Its mean brightness relative to the average nucleus.
+    /// Mean brightness relative to the average nucleus.
     brightness: f32,
     chromatin: Texture,
-    /// Whether its chromatin is condensed: no grains and no rim.
+    /// Whether the chromatin is condensed, without grains and rim.
     even: bool,
-    /// Centre and radius in µm.
+    /// Centres and radii of nucleoli in µm.
     nucleoli: Vec<([f64; 3], f64)>,
-    /// Centre and radius in µm of bright spots.
+    /// Centres and radii of bright spots in µm.
     spots: Vec<([f64; 3], f64)>,
 }
 
 impl Nucleus {
-    /// The nucleus of the `index`-th body placed: its looks come from a stream of their own.
+    /// Draws the nucleus of the `index`-th placed body, from its own random stream.
     fn new(blob: Blob, index: usize, settings: &Settings) -> Self {
-        let mut rng = random::stream(settings.seed, Purpose::Looks, index);
+        let mut rng = random::stream(settings.seed, Purpose::Appearance, index);
         let brightness = random::log_normal(&mut rng, 1.0, settings.objects.brightness_spread) as f32;
         let chromatin = Texture::new(rng.random());
         let count = rng.random_range(1..=3usize);
@@ -57,22 +57,22 @@ impl Nucleus {
         }
     }
 
-    /// Its mean brightness relative to the average nucleus.
+    /// Mean brightness relative to the average nucleus.
     pub(crate) fn brightness(&self) -> f32 {
         self.brightness
     }
 
-    /// The chromatin at a position: about 0 ± 0.26.
+    /// The chromatin texture at a position: mean 0, standard deviation 0.26.
     pub(crate) fn chromatin(&self, position_um: [f64; 3]) -> f32 {
         GRAINS.iter().map(|(grain, weight)| weight * self.chromatin.at(position_um, grain * self.blob.radius_um)).sum()
     }
 
-    /// How far a position is inside a nucleolus: 0 outside, 1 inside, with a soft border of 0.3 µm.
+    /// Whether a position is inside a nucleolus: 0 outside, 1 inside, with a soft border of 0.3 µm.
     pub(crate) fn nucleolus(&self, position_um: [f64; 3]) -> f32 {
         inside(&self.nucleoli, position_um, 0.3)
     }
 
-    /// Stain at a position inside, at a relative radius; about 1 for the average nucleus.
+    /// Stain at a position inside the nucleus with the given relative radius; about 1 for the average nucleus.
     fn stain(&self, position_um: [f64; 3], relative_radius: f32, objects: &Objects) -> f32 {
         let texture = objects.texture as f32 * if self.even { 0.15 } else { 1.0 };
         let chromatin = 1.0 + texture * (2.0 * self.chromatin(position_um) + 0.3 * rim(relative_radius));
@@ -87,7 +87,7 @@ impl Nucleus {
     }
 }
 
-/// The bright spots of the `index`-th nucleus, from a stream of their own.
+/// Draws the bright spots of the `index`-th nucleus, from their own random stream.
 fn spots(blob: &Blob, index: usize, settings: &Settings) -> Vec<([f64; 3], f64)> {
     let wanted = settings.objects.spots;
     if wanted.count <= 0.0 || wanted.brightness <= 0.0 {
@@ -103,7 +103,7 @@ fn spots(blob: &Blob, index: usize, settings: &Settings) -> Vec<([f64; 3], f64)>
         .collect()
 }
 
-/// How far a position is inside the nearest of some balls: 0 outside, 1 inside, with a border as soft as `soft_um`.
+/// Whether a position is inside one of several balls: 0 outside, 1 inside, with a soft border of width `soft_um`.
 fn inside(balls: &[([f64; 3], f64)], position_um: [f64; 3], soft_um: f64) -> f32 {
     let share = |(centre, radius): &([f64; 3], f64)| {
         let distance = (0..3).map(|a| (position_um[a] - centre[a]).powi(2)).sum::<f64>().sqrt();
@@ -112,7 +112,7 @@ fn inside(balls: &[([f64; 3], f64)], position_um: [f64; 3], soft_um: f64) -> f32
     balls.iter().map(share).fold(0.0, f32::max)
 }
 
-/// 0 deep inside a nucleus, 1 at its surface.
+/// Weight of the rim: 0 deep inside a nucleus, 1 at its surface.
 pub(crate) fn rim(relative_radius: f32) -> f32 {
     smooth_step((relative_radius - 0.7) / 0.3)
 }
@@ -123,33 +123,34 @@ pub(crate) fn smooth_step(t: f32) -> f32 {
     t * t * (3.0 - 2.0 * t)
 }
 
-/// Nuclei in their places.
+/// The placed nuclei and their labels.
 pub(crate) struct Scene {
-    /// 0, or 1 + index in `nuclei`.
+    /// Labels: 0, or 1 + index in `nuclei`.
     pub(crate) labels: Vec<u32>,
-    /// Relative radius in the nearest nucleus; infinite beyond the limit asked for.
+    /// Relative radius in the nearest nucleus; infinite beyond the limit.
     pub(crate) relative_radius: Vec<f32>,
     /// The labelled nuclei.
     pub(crate) nuclei: Vec<Nucleus>,
 }
 
 impl Scene {
-    /// Places and labels nuclei. `limit` is the relative radius up to which it is known how near a voxel is to a nucleus
-    /// (at least 1), `room` how much more space than its own a nucleus that does not touch takes.
+    /// Places and labels nuclei. `limit` (at least 1) is the relative radius up to which distances to nuclei are
+    /// computed. `room` is the size of the space reserved for a nucleus that does not touch others, relative to its own
+    /// size.
     pub(crate) fn new(
         settings: &Settings,
         grid: &Grid,
         limit: f64,
         room: f64,
-        watch: &Watch<'_>,
+        progress: &ProgressRange<'_>,
     ) -> Result<Self, SimulateError> {
-        let blobs = placement::place(settings, grid, room, &watch.part(0.0, 0.3))?;
-        let cover = shape::cover(grid, &blobs, limit, &watch.part(0.3, 0.9))?;
+        let blobs = placement::place(settings, grid, room, &progress.part(0.0, 0.3))?;
+        let cover = shape::cover(grid, &blobs, limit, &progress.part(0.3, 0.9))?;
         let (mut labels, relative_radius) = (cover.owner, cover.relative_radius);
         if limit > 1.0 {
             labels.par_iter_mut().zip(&relative_radius).filter(|(_, r)| **r > 1.0).for_each(|(l, _)| *l = 0);
         }
-        let kept = truth::tidy(&mut labels, grid, blobs.len());
+        let kept = truth::clean_labels(&mut labels, grid, blobs.len());
         let nuclei = kept
             .into_iter()
             .filter_map(|old| {
@@ -160,18 +161,18 @@ impl Scene {
         Ok(Self { labels, relative_radius, nuclei })
     }
 
-    /// Light each voxel sends, `photons` for the average nucleus.
+    /// Light that each voxel emits; `photons` is the brightness of the average nucleus.
     pub(crate) fn light(
         &self,
         settings: &Settings,
         grid: &Grid,
         photons: f64,
-        watch: &Watch<'_>,
+        progress: &ProgressRange<'_>,
     ) -> Result<Vec<f32>, SimulateError> {
         let photons = photons as f32;
         let mut light = vec![0.0; grid.len()];
         let (plane, row) = (grid.plane(), grid.shape[2]);
-        each_slab(&mut light, plane, watch, |z, slice| {
+        each_slab(&mut light, plane, progress, |z, slice| {
             for (i, value) in slice.iter_mut().enumerate() {
                 let label = self.labels[z * plane + i] as usize;
                 if label > 0 {
@@ -185,24 +186,28 @@ impl Scene {
     }
 }
 
-/// A stack of nuclei and their labels.
-pub(crate) fn simulate(settings: &Settings, grid: &Grid, watch: &Watch<'_>) -> Result<Made, SimulateError> {
-    let scene = Scene::new(settings, grid, 1.0, 1.0, &watch.part(0.0, 0.3))?;
-    let mut light = scene.light(settings, grid, settings.camera.photons, &watch.part(0.3, 0.42))?;
+/// Simulates a stack of nuclei and their labels.
+pub(crate) fn simulate(
+    settings: &Settings,
+    grid: &Grid,
+    progress: &ProgressRange<'_>,
+) -> Result<SimulatedVolumes, SimulateError> {
+    let scene = Scene::new(settings, grid, 1.0, 1.0, &progress.part(0.0, 0.3))?;
+    let mut light = scene.light(settings, grid, settings.camera.photons, &progress.part(0.3, 0.42))?;
     let Scene { mut labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
     let mean_light = visible::mean_light(&labels, &light, nuclei.len(), settings, grid);
-    debris::glow(&mut light, &labels, settings, grid, &watch.part(0.42, 0.43))?;
-    debris::background(&mut light, &labels, settings, grid, &watch.part(0.43, 0.44))?;
+    debris::glow(&mut light, &labels, settings, grid, &progress.part(0.42, 0.43))?;
+    debris::background(&mut light, &labels, settings, grid, &progress.part(0.43, 0.44))?;
     debris::scatter(&mut light, &labels, settings, grid);
-    let peaks = visible::outline(&mut labels, &nuclei, &mean_light, settings, grid, &watch.part(0.44, 0.55))?;
+    let peaks = visible::outline(&mut labels, &nuclei, &mean_light, settings, grid, &progress.part(0.44, 0.55))?;
     let mut object_count = nuclei.len();
     if settings.truth != Truth::default() {
         let brightness: Vec<f64> = mean_light.iter().zip(peaks).map(|(light, peak)| light * f64::from(peak)).collect();
-        let noticed = visible::noticed(&brightness, settings.truth.least_brightness);
-        labels.par_iter_mut().filter(|l| **l > 0 && !noticed[**l as usize - 1]).for_each(|l| *l = 0);
-        object_count = truth::tidy(&mut labels, grid, nuclei.len()).len();
+        let bright_enough = visible::bright_enough(&brightness, settings.truth.least_brightness);
+        labels.par_iter_mut().filter(|l| **l > 0 && !bright_enough[**l as usize - 1]).for_each(|l| *l = 0);
+        object_count = truth::clean_labels(&mut labels, grid, nuclei.len()).len();
     }
-    let raw = exposure::fluorescence(light, settings, grid, &watch.part(0.55, 1.0))?;
-    Ok(Made { raw, labels, object_count, target: None })
+    let raw = exposure::fluorescence(light, settings, grid, &progress.part(0.55, 1.0))?;
+    Ok(SimulatedVolumes { raw, labels, object_count, target: None })
 }

@@ -3,14 +3,15 @@
 //! The point-spread function of a microscope is near a Gaussian with σ_xy ≈ 0.225 λ/NA and σ_z ≈ 0.78 n λ/NA² (paraxial
 //! wide field; Zhang, Zerubia and Olivo-Marin, Applied Optics 46, 2007). Beyond an edge the nearest voxel is repeated.
 
-use crate::{SimulateError, grid::Grid, progress::Watch, progress::each_slab};
+use crate::{SimulateError, grid::Grid, progress::ProgressRange, progress::each_slab};
 
-/// Widths (standard deviations, in voxels) under which a Gaussian changes nothing.
+/// Standard deviation in voxels below which a Gaussian is not applied.
 const NO_BLUR_VOXELS: f64 = 0.05;
 
-/// The half kernel `[w0, w1, …, wr]` of a Gaussian with σ in voxels, cut at 3σ: `w0 + 2 Σ wk = 1`.
+/// The half kernel `[w0, w1, …, wr]` of a Gaussian with σ in voxels, truncated at 3σ: `w0 + 2 Σ wk = 1`.
 ///
-/// Each weight is the mean of the Gaussian over its voxel (nine samples), which stays right for σ under half a voxel.
+/// Each weight is the mean of the Gaussian over its voxel (nine samples), which is accurate for σ below half a voxel
+/// too.
 pub(crate) fn gaussian(sigma_voxels: f64) -> Vec<f32> {
     if sigma_voxels < NO_BLUR_VOXELS {
         return vec![1.0];
@@ -28,23 +29,23 @@ pub(crate) fn gaussian(sigma_voxels: f64) -> Vec<f32> {
     weights.iter().map(|w| (w / total) as f32).collect()
 }
 
-/// Blurs a volume in place; σ in µm along Z, Y, X. `scratch` is a second volume, whose contents are lost.
+/// Blurs a volume in place; σ in µm along Z, Y, X. `scratch` is a second volume, which is overwritten.
 pub(crate) fn blur(
     volume: &mut Vec<f32>,
     scratch: &mut Vec<f32>,
     grid: &Grid,
     sigma_um: [f64; 3],
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<(), SimulateError> {
-    blur_slices(volume, grid, [sigma_um[1], sigma_um[2]], &watch.part(0.0, 0.6))?;
+    blur_slices(volume, grid, [sigma_um[1], sigma_um[2]], &progress.part(0.0, 0.6))?;
     let kernel = gaussian(sigma_um[0] / grid.voxel_um[0]);
     if kernel.len() > 1 && grid.shape[0] > 1 {
         let (plane, row) = (grid.plane(), grid.shape[2]);
         scratch.resize(grid.len(), 0.0);
         let source: &[f32] = volume;
-        each_slab(scratch, plane, &watch.part(0.6, 1.0), |z, target| {
+        each_slab(scratch, plane, &progress.part(0.6, 1.0), |z, target| {
             for (y, line) in target.chunks_exact_mut(row).enumerate() {
-                weigh_lines(source, line, &kernel, z, grid.shape[0], |slice| slice * plane + y * row);
+                weighted_line_sum(source, line, &kernel, z, grid.shape[0], |slice| slice * plane + y * row);
             }
         })?;
         std::mem::swap(volume, scratch);
@@ -57,24 +58,24 @@ pub(crate) fn blur_slices(
     volume: &mut [f32],
     grid: &Grid,
     sigma_um: [f64; 2],
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<(), SimulateError> {
     let kernel_y = gaussian(sigma_um[0] / grid.voxel_um[1]);
     let kernel_x = gaussian(sigma_um[1] / grid.voxel_um[2]);
     let [_, rows, row] = grid.shape;
-    each_slab(volume, grid.plane(), watch, |_, slice| {
+    each_slab(volume, grid.plane(), progress, |_, slice| {
         let mut along_x = vec![0.0; slice.len()];
         let mut padded = Vec::with_capacity(row + 2 * kernel_x.len());
         for (source, target) in slice.chunks_exact(row).zip(along_x.chunks_exact_mut(row)) {
             blur_row(source, target, &kernel_x, &mut padded);
         }
         for (y, target) in slice.chunks_exact_mut(row).enumerate() {
-            weigh_lines(&along_x, target, &kernel_y, y, rows, |line| line * row);
+            weighted_line_sum(&along_x, target, &kernel_y, y, rows, |line| line * row);
         }
     })
 }
 
-/// One row blurred along itself.
+/// Blurs one row along X.
 fn blur_row(source: &[f32], target: &mut [f32], kernel: &[f32], padded: &mut Vec<f32>) {
     let (Some(first), Some(last)) = (source.first(), source.last()) else { return };
     let radius = kernel.len() - 1;
@@ -89,8 +90,8 @@ fn blur_row(source: &[f32], target: &mut [f32], kernel: &[f32], padded: &mut Vec
     }
 }
 
-/// The weighted sum of the lines around line `index` of `count`, of which the `i`-th begins at `start(i)`.
-fn weigh_lines(
+/// The weighted sum of the lines around line `index` of `count` lines; line `i` begins at `start(i)`.
+fn weighted_line_sum(
     source: &[f32],
     target: &mut [f32],
     kernel: &[f32],
@@ -110,11 +111,15 @@ fn weigh_lines(
     }
 }
 
-/// The Laplacian in the plane, in 1/µm², of every slice, by five points; edges repeat the nearest voxel.
-pub(crate) fn laplacian_slices(volume: &mut [f32], grid: &Grid, watch: &Watch<'_>) -> Result<(), SimulateError> {
+/// The Laplacian in the plane of every slice, in 1/µm², with the five-point stencil; edges repeat the nearest voxel.
+pub(crate) fn laplacian_slices(
+    volume: &mut [f32],
+    grid: &Grid,
+    progress: &ProgressRange<'_>,
+) -> Result<(), SimulateError> {
     let [_, rows, row] = grid.shape;
     let (wy, wx) = ((1.0 / grid.voxel_um[1].powi(2)) as f32, (1.0 / grid.voxel_um[2].powi(2)) as f32);
-    each_slab(volume, grid.plane(), watch, |_, slice| {
+    each_slab(volume, grid.plane(), progress, |_, slice| {
         let source = slice.to_vec();
         for (y, target) in slice.chunks_exact_mut(row).enumerate() {
             let line = |i: usize| &source[i * row..(i + 1) * row];
@@ -145,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn a_point_spreads_to_the_widths_asked_for() {
+    fn a_point_is_blurred_to_the_requested_widths() {
         let (grid, sigma_um) = (grid(), [1.5, 0.8, 0.6]);
         let mut volume = vec![0.0; grid.len()];
         let centre = [10, 15, 16];
         volume[(centre[0] * 31 + centre[1]) * 33 + centre[2]] = 1.0;
-        blur(&mut volume, &mut Vec::new(), &grid, sigma_um, &Watch::new(&|_| true)).unwrap();
+        blur(&mut volume, &mut Vec::new(), &grid, sigma_um, &ProgressRange::new(&|_| true)).unwrap();
         let mut total = 0.0;
         let mut second = [0.0; 3];
         for (i, v) in volume.iter().enumerate() {
@@ -162,7 +167,7 @@ mod tests {
         }
         assert!((total - 1.0).abs() < 1e-4);
         for a in 0..3 {
-            // The voxel's own width adds voxel²/12; the cut at 3σ takes about 3 % of the variance.
+            // The width of a voxel adds voxel²/12; truncation at 3σ reduces the variance by about 3 %.
             let expected = sigma_um[a].powi(2) + grid.voxel_um[a].powi(2) / 12.0;
             assert!((second[a] / expected - 1.0).abs() < 0.05, "axis {a}: {} for {expected}", second[a]);
         }
@@ -177,7 +182,7 @@ mod tests {
                 (0.5 * y * y + 1.5 * x * x) as f32
             })
             .collect();
-        laplacian_slices(&mut volume, &grid, &Watch::new(&|_| true)).unwrap();
+        laplacian_slices(&mut volume, &grid, &ProgressRange::new(&|_| true)).unwrap();
         let inside = volume[(3 * 31 + 15) * 33 + 16];
         assert!((inside - 4.0).abs() < 0.01, "{inside}");
     }

@@ -1,28 +1,29 @@
-//! Options beyond the defaults of a kind; each is off, and changes no byte, until it is asked for.
+//! Optional features of a simulation. Each is off by default and then does not change the result.
 
 use crate::{SimulateError, settings::within};
 use serde::{Deserialize, Serialize};
 
-/// The most that a body is drawn out, or pressed together, along an axis.
+/// Largest factor by which a body is stretched or compressed along an axis.
 pub(crate) const MAX_STRETCH: f64 = 5.0;
 
-/// How bodies are drawn out along the axes of the stack. A body keeps its volume: only the ratios of the factors count.
+/// Stretching of bodies along the axes of the stack. The volume is preserved: only the ratios of the factors matter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stretch {
-    /// Mean factors along Z, Y, X, each 0.2 to 5: `[1.6, 1.0, 1.0]` makes bodies 1.6 times as long along Z as in the plane.
+    /// Mean factors along Z, Y, X, each 0.2 to 5: `[1.6, 1.0, 1.0]` makes bodies 1.6 times as long along Z as in the
+    /// plane.
     pub zyx: [f64; 3],
-    /// Spread of the factor along Z from body to body: standard deviation of its logarithm, 0 to 0.5.
+    /// Spread of the factor along Z between bodies: standard deviation of its logarithm, 0 to 0.5.
     pub spread: f64,
-    /// Share of the bodies that are flat besides, 0 to 1: half as thick as they are wide, turned any way.
+    /// Fraction of the bodies that are also flat, 0 to 1: half as thick as wide, in random directions.
     pub flat: f64,
 }
 
 impl Stretch {
-    /// Bodies as they are.
+    /// No stretching.
     pub const NONE: Self = Self { zyx: [1.0; 3], spread: 0.0, flat: 0.0 };
 
-    /// Refuses values outside their ranges.
+    /// Returns an error for values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
         for factor in self.zyx {
             within("objects.stretch.zyx", factor, 1.0 / MAX_STRETCH..=MAX_STRETCH)?;
@@ -38,40 +39,41 @@ impl Default for Stretch {
     }
 }
 
-/// Where the outline of a nucleus lies in the truth.
+/// How the outline of a nucleus is defined in the ground truth.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum TruthOutline {
-    /// Where its body ends.
+    /// The border of its body.
     #[default]
     Body,
-    /// Where it is seen to end: where its own light, as the objective blurs it, falls to a share of its peak. A voxel that
-    /// shows several nuclei belongs to the one that sends it the most light.
+    /// The visible border: where the light of the nucleus, after blurring by the objective, falls to a fraction of its
+    /// peak. A voxel with light of several nuclei belongs to the brightest one.
     Visible {
-        /// The share of the peak, 0.02 to 0.9; people draw outlines at about 0.2 to 0.25.
+        /// The fraction of the peak, 0.02 to 0.9; manual outlines correspond to about 0.2 to 0.25.
         share: f64,
-        /// How far one level holds for the whole stack, 0 to 1: who draws outlines sees all nuclei at one contrast. At 0 the
-        /// share is of each nucleus' own peak, at 1 of the light of the bright nuclei's bodies (the 75th percentile of the
-        /// stack), between of their geometric mean with this weight: dim nuclei are drawn small, bright ones large.
+        /// Weight of a level common to the whole stack, 0 to 1, because annotators see all nuclei with the same
+        /// contrast. With 0, the fraction refers to the peak of each nucleus; with 1, to the brightness of bright
+        /// nuclei (the 75th percentile of the stack); in between, to their geometric mean with this weight. With a
+        /// common level, outlines of dim nuclei are smaller and those of bright nuclei larger.
         #[serde(default)]
         common: f64,
     },
 }
 
-/// Which objects the truth tells of, and how; nuclei only.
+/// Which objects are in the ground truth, and their outlines; nuclei only.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Truth {
-    /// Where outlines lie.
+    /// Definition of the outlines.
     pub outline: TruthOutline,
-    /// Nuclei whose light is less than this share, 0 to 1, of the bright nuclei's (the 75th percentile of the stack) are in
-    /// the image and not in the truth. 0 keeps all. Light is the mean of the body, less what is lost in depth, to uneven
-    /// light and, with visible outlines, to blur.
+    /// Nuclei with a brightness below this fraction (0 to 1) of that of bright nuclei (the 75th percentile of the
+    /// stack) are in the image but not in the ground truth. 0 keeps all nuclei. The brightness is the mean light of the
+    /// body after attenuation, uneven illumination and, with visible outlines, blur.
     pub least_brightness: f64,
 }
 
 impl Truth {
-    /// Refuses values outside their ranges.
+    /// Returns an error for values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
         if let TruthOutline::Visible { share, common } = self.outline {
             within("truth.outline.visible.share", share, 0.02..=0.9)?;
@@ -81,13 +83,13 @@ impl Truth {
     }
 }
 
-/// Faint bodies and crumbs that are in the image and never in the truth; nuclei only.
+/// Faint bodies and fragments that are in the image but not in the ground truth; nuclei only.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Debris {
-    /// Pieces in the stack, 0 to 10 000. Their diameters are 0.2 to 1.1 of a nucleus'.
+    /// Number of pieces in the stack, 0 to 10 000. Their diameters are 0.2 to 1.1 times that of a nucleus.
     pub count: usize,
-    /// Their mean brightness relative to the average nucleus, 0 to 10.
+    /// Mean brightness of the pieces relative to the average nucleus, 0 to 10.
     pub brightness: f64,
 }
 
@@ -95,7 +97,7 @@ impl Debris {
     /// None.
     pub const NONE: Self = Self { count: 0, brightness: 0.15 };
 
-    /// Refuses values outside their ranges.
+    /// Returns an error for values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
         within("objects.debris.count", self.count as f64, 0.0..=10_000.0)?;
         within("objects.debris.brightness", self.brightness, 0.0..=10.0)
@@ -108,25 +110,25 @@ impl Default for Debris {
     }
 }
 
-/// How membranes and tissue look; cells only.
+/// Appearance of membranes and tissue; cells only.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membranes {
-    /// How far walls are bent: displacement in distances of neighbours, 0 to 0.3.
+    /// Bending of walls: displacement relative to the distance between neighbours, 0 to 0.3.
     pub bend: f64,
-    /// Share of the membrane that is hardly stained, 0 to 0.6, in patches of a fifth of a cell.
+    /// Fraction of the membrane that is only weakly stained, 0 to 0.6, in patches of a fifth of a cell.
     pub gaps: f64,
-    /// Light inside a cell relative to its membrane, 0 to 1.
+    /// Brightness of the cytoplasm relative to the membrane, 0 to 1.
     pub cytoplasm: f64,
-    /// Whether the tissue is a bent tube, as glands and roots are, instead of a dome.
+    /// Whether the tissue is a bent tube, like glands and roots, instead of a dome.
     pub tube: bool,
 }
 
 impl Membranes {
-    /// Nearly flat walls without gaps, in a dome.
+    /// Nearly flat walls without gaps, in a dome-shaped tissue.
     pub const PLAIN: Self = Self { bend: 0.06, gaps: 0.0, cytoplasm: 0.07, tube: false };
 
-    /// Refuses values outside their ranges.
+    /// Returns an error for values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
         within("objects.membranes.bend", self.bend, 0.0..=0.3)?;
         within("objects.membranes.gaps", self.gaps, 0.0..=0.6)?;
@@ -144,11 +146,11 @@ impl Default for Membranes {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spots {
-    /// Spots in a nucleus on average, 0 to 100.
+    /// Mean number of spots per nucleus, 0 to 100.
     pub count: f64,
-    /// Light of a spot above that around it, relative to the nucleus' own, 0 to 20.
+    /// Light that a spot adds, relative to the brightness of the nucleus, 0 to 20.
     pub brightness: f64,
-    /// Diameter of a spot as a share of the nucleus', 0.02 to 0.5.
+    /// Diameter of a spot relative to that of the nucleus, 0.02 to 0.5.
     pub size: f64,
 }
 
@@ -156,7 +158,7 @@ impl Spots {
     /// None.
     pub const NONE: Self = Self { count: 0.0, brightness: 0.0, size: 0.15 };
 
-    /// Refuses values outside their ranges.
+    /// Returns an error for values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
         within("objects.spots.count", self.count, 0.0..=100.0)?;
         within("objects.spots.brightness", self.brightness, 0.0..=20.0)?;
@@ -170,13 +172,13 @@ impl Default for Spots {
     }
 }
 
-/// Structured light that belongs to no nucleus: fractal noise, from smooth clouds to filaments.
+/// Structured background that does not belong to nuclei: fractal noise, from smooth clouds to filaments.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Background {
-    /// Its mean light relative to the average nucleus, 0 to 2.
+    /// Mean brightness relative to the average nucleus, 0 to 2.
     pub strength: f64,
-    /// Size of its coarsest grains in µm, 0.1 to 1000; three finer octaves are added.
+    /// Size of the coarsest grains in µm, 0.1 to 1000; three finer octaves are added.
     pub grain_um: f64,
     /// 0 for clouds, 1 for filaments and sheets (ridges of the noise).
     pub ridges: f64,
@@ -186,7 +188,7 @@ impl Background {
     /// None.
     pub const NONE: Self = Self { strength: 0.0, grain_um: 10.0, ridges: 0.0 };
 
-    /// Refuses values outside their ranges.
+    /// Returns an error for values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
         within("objects.background.strength", self.strength, 0.0..=2.0)?;
         within("objects.background.grain_um", self.grain_um, 0.1..=1000.0)?;
@@ -200,27 +202,27 @@ impl Default for Background {
     }
 }
 
-/// Where nuclei may lie.
+/// Where nuclei are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Placement {
-    /// Anywhere in the field, and cut by its edges.
+    /// Anywhere in the field; nuclei may be cut by its borders.
     #[default]
     Field,
-    /// In balls or shells with empty space around them, such as embryos and spheroids; `fill` is then the share of theirs
-    /// that nuclei take up, and flat nuclei lie along their surface.
+    /// In balls or shells surrounded by empty space, such as embryos and spheroids. `fill` is then the fraction of
+    /// their volume that nuclei occupy, and flat nuclei are parallel to their surface.
     Clusters {
-        /// Balls in the field, 1 to 1000. They may run into each other.
+        /// Number of balls in the field, 1 to 1000. They may overlap.
         count: usize,
-        /// Radius in µm up to which centres of nuclei lie, 1 to 2000.
+        /// Largest distance of the centre of a nucleus from the centre of the ball in µm, 1 to 2000.
         radius_um: f64,
-        /// Radius of the hollow inside as a share of `radius_um`: 0 = a ball, to 0.95 = a thin shell.
+        /// Radius of the cavity relative to `radius_um`: from 0 (a ball) to 0.95 (a thin shell).
         hollow: f64,
     },
 }
 
 impl Placement {
-    /// Refuses values outside their ranges.
+    /// Returns an error for values outside their ranges.
     pub(crate) fn check(&self) -> Result<(), SimulateError> {
         let Self::Clusters { count, radius_um, hollow } = *self else { return Ok(()) };
         within("objects.placement.clusters.count", count as f64, 1.0..=1000.0)?;

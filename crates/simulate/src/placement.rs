@@ -1,10 +1,10 @@
-//! Where bodies lie: random positions without overlap, some of them against a neighbour.
+//! Placement of bodies at random positions without overlap, some of them in contact with a neighbour.
 
 use crate::{
     Settings, SimulateError,
     form::Form,
     grid::Grid,
-    progress::Watch,
+    progress::ProgressRange,
     random::{self, Purpose},
     region::Region,
     settings::check_count,
@@ -12,25 +12,25 @@ use crate::{
 };
 use rand::Rng;
 
-/// Positions tried for one body before it is left out.
+/// Number of positions tried for a body before it is omitted.
 const ATTEMPTS: usize = 60;
 
-/// How far centres may lie outside the field, as a share of the diameter: edges cut bodies, as in real stacks.
+/// Largest distance of a centre outside the field, relative to the diameter: borders cut bodies, as in real stacks.
 const MARGIN: f64 = 0.25;
 
-/// Free space around a body that stands alone, as a share of its diameter.
+/// Free space around a body that touches no other, relative to its diameter.
 const GAP: f64 = 0.06;
 
-/// How deep a body that touches may reach into its neighbours, as a share of the smaller radius.
+/// Largest overlap of a touching body with its neighbours, relative to the smaller radius.
 const OVERLAP: f64 = 0.16;
 
-/// Bodies in cubes of space, to find the near ones.
+/// Spatial index: bodies by cubes of space, for finding neighbours.
 struct Neighbours {
     cube_um: f64,
     origin_um: [f64; 3],
     counts: [usize; 3],
     cubes: Vec<Vec<u32>>,
-    /// The largest reach of a body in here, in µm.
+    /// Largest distance of a surface from its body's centre, over all bodies, in µm.
     reach_um: f64,
 }
 
@@ -51,7 +51,7 @@ impl Neighbours {
         self.reach_um = self.reach_um.max(blob.reach_um());
     }
 
-    /// Whether `test` holds for every body whose centre may lie within `distance_um`.
+    /// Whether `test` is true for every body whose centre may be within `distance_um`.
     fn all_near(&self, centre_um: [f64; 3], distance_um: f64, mut test: impl FnMut(u32) -> bool) -> bool {
         let [zs, ys, xs] =
             [0, 1, 2].map(|a| self.cube(a, centre_um[a] - distance_um)..=self.cube(a, centre_um[a] + distance_um));
@@ -69,7 +69,7 @@ impl Neighbours {
     }
 }
 
-/// The space in µm between two bodies along the line of their centres; negative where they overlap on it.
+/// Distance between the surfaces of two bodies along the line between their centres in µm; negative if they overlap.
 fn gap_um(a: &Blob, b: &Blob) -> f64 {
     let offset = [0, 1, 2].map(|i| b.centre_um[i] - a.centre_um[i]);
     let distance = offset.iter().map(|o| o * o).sum::<f64>().sqrt();
@@ -80,15 +80,16 @@ fn gap_um(a: &Blob, b: &Blob) -> f64 {
     distance - a.radius_towards_um(direction) - b.radius_towards_um(direction.map(|d| -d))
 }
 
-/// Places the bodies the settings ask for.
+/// Places bodies according to the settings.
 ///
-/// A share `touching` of them is put against a random earlier body, `(r₁ + r₂) · 0.86..0.97` from it; the others go
-/// anywhere with a gap to all, as if each were `room` times as large (1 = its own size). A body with no place after 60 attempts is left out.
+/// A fraction `touching` of them is placed in contact with a random earlier body, at the distance
+/// `(r₁ + r₂) · 0.86..0.97`. The others are placed anywhere with a gap to all bodies, as if each were `room` times as
+/// large (1 = its own size). A body without a position after 60 attempts is omitted.
 pub(crate) fn place(
     settings: &Settings,
     grid: &Grid,
     room: f64,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<Vec<Blob>, SimulateError> {
     let objects = &settings.objects;
     let margin = MARGIN * objects.diameter_um;
@@ -105,7 +106,7 @@ pub(crate) fn place(
     let mut near = Neighbours::new(origin, extent, 1.5 * objects.diameter_um);
     for i in 0..wanted {
         if i % 256 == 0 {
-            watch.at(i as f64 / wanted as f64)?;
+            progress.at(i as f64 / wanted as f64)?;
         }
         let diameter = random::log_normal(&mut rng, objects.diameter_um, objects.diameter_spread)
             .clamp(0.5 * objects.diameter_um, 2.0 * objects.diameter_um);
@@ -122,15 +123,15 @@ pub(crate) fn place(
                 let other = &blobs[rng.random_range(0..blobs.len())];
                 let direction = random::unit_vector(&mut rng);
                 let closeness = rng.random_range(0.86..0.97);
-                let against = |blob: &Blob| {
+                let touching_centre = |blob: &Blob| {
                     let distance = closeness
                         * (other.radius_towards_um(direction) + blob.radius_towards_um(direction.map(|d| -d)));
                     [0, 1, 2].map(|a| other.centre_um[a] + distance * direction[a])
                 };
-                blob.centre_um = against(&blob);
+                blob.centre_um = touching_centre(&blob);
                 if let Some(flat) = form.flattened(&blob, region.outward(blob.centre_um)) {
                     blob = flat;
-                    blob.centre_um = against(&blob);
+                    blob.centre_um = touching_centre(&blob);
                 }
             } else {
                 blob.centre_um = region.draw(&mut rng);
@@ -140,8 +141,8 @@ pub(crate) fn place(
             }
             let spacing = |other: &Blob| {
                 let smaller = blob.radius_um.min(other.radius_um);
-                let least = if touches { -OVERLAP * smaller } else { GAP * diameter + (room - 1.0) * smaller };
-                gap_um(&blob, other) >= least
+                let min_gap = if touches { -OVERLAP * smaller } else { GAP * diameter + (room - 1.0) * smaller };
+                gap_um(&blob, other) >= min_gap
             };
             let horizon = blob.reach_um() + near.reach_um + GAP * diameter + (room - 1.0) * blob.radius_um;
             if region.holds(blob.centre_um) && near.all_near(blob.centre_um, horizon, |i| spacing(&blobs[i as usize])) {
@@ -160,19 +161,19 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn bodies_touch_as_often_as_asked_and_never_overlap_deeply() {
+    fn bodies_touch_as_often_as_requested_and_overlap_little() {
         let gaps = |touching: f64| {
             let mut settings = Settings::new(Kind::Nuclei, [50, 200, 200], 3);
             settings.objects.touching = touching;
             let grid = settings.check().unwrap();
-            let blobs = place(&settings, &grid, 1.0, &Watch::new(&|_| true)).unwrap();
+            let blobs = place(&settings, &grid, 1.0, &ProgressRange::new(&|_| true)).unwrap();
             assert!(blobs.len() > 30);
             let mut touching = 0;
             for (i, a) in blobs.iter().enumerate() {
                 let others = blobs.iter().enumerate().filter(|(j, _)| *j != i);
-                let least = others.map(|(_, b)| gap_um(a, b)).fold(f64::INFINITY, f64::min);
-                assert!(least >= -OVERLAP * a.radius_um - 1e-9, "{least}");
-                touching += usize::from(least < 0.0);
+                let smallest_gap = others.map(|(_, b)| gap_um(a, b)).fold(f64::INFINITY, f64::min);
+                assert!(smallest_gap >= -OVERLAP * a.radius_um - 1e-9, "{smallest_gap}");
+                touching += usize::from(smallest_gap < 0.0);
             }
             touching as f64 / blobs.len() as f64
         };
@@ -186,7 +187,7 @@ mod tests {
         let mut settings = Settings::new(Kind::Nuclei, [256, 1024, 1024], 3);
         settings.objects.diameter_um = 2.0;
         let grid = settings.check().unwrap();
-        let refused = place(&settings, &grid, 1.0, &Watch::new(&|_| true));
+        let refused = place(&settings, &grid, 1.0, &ProgressRange::new(&|_| true));
         assert!(matches!(refused, Err(SimulateError::TooManyObjects { .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! The space that bodies may lie in: the field, or balls and shells inside it.
+//! The space in which bodies are placed: the field, or balls and shells inside it.
 
 use crate::{
     Placement, Settings,
@@ -7,21 +7,21 @@ use crate::{
 };
 use rand::Rng;
 
-/// Points along each axis of the lattice that measures a volume.
+/// Number of points along each axis of the lattice for measuring a volume.
 const LATTICE: usize = 40;
 
-/// Where centres of bodies may lie.
+/// The space for centres of bodies.
 pub(crate) struct Region {
     origin_um: [f64; 3],
     extent_um: [f64; 3],
-    /// Centres of the balls; none = the whole field.
+    /// Centres of the balls; empty for the whole field.
     centres_um: Vec<[f64; 3]>,
     outer_um: f64,
     inner_um: f64,
 }
 
 impl Region {
-    /// The region of a stack, with `margin_um` around the field.
+    /// The region of a stack, extended by `margin_um` around the field.
     pub(crate) fn new(settings: &Settings, grid: &Grid, margin_um: f64) -> Self {
         let field = grid.extent_um();
         let (origin_um, extent_um) = ([-margin_um; 3], field.map(|e| e + 2.0 * margin_um));
@@ -30,7 +30,7 @@ impl Region {
         };
         let mut rng = random::stream(settings.seed, Purpose::Clusters, 0);
         let place = |e: f64, share: f64| {
-            // Whole in the field where it fits, else near the middle.
+            // The ball lies completely inside the field if it fits, otherwise near the middle.
             let (low, high) = if e > 2.0 * radius_um { (radius_um, e - radius_um) } else { (0.4 * e, 0.6 * e) };
             low + (high - low) * share
         };
@@ -38,7 +38,7 @@ impl Region {
         Self { origin_um, extent_um, centres_um, outer_um: radius_um, inner_um: hollow * radius_um }
     }
 
-    /// Volume in µm³: exact for the field, to about a percent for balls in it.
+    /// Volume in µm³: exact for the field, accurate to about one percent for balls.
     pub(crate) fn volume_um3(&self) -> f64 {
         let whole = self.extent_um.iter().product::<f64>();
         if self.centres_um.is_empty() {
@@ -50,20 +50,20 @@ impl Region {
         whole * lattice.filter(|p| self.holds(*p)).count() as f64 / LATTICE.pow(3) as f64
     }
 
-    /// Whether a centre may lie here.
+    /// Whether the region contains a position.
     pub(crate) fn holds(&self, position_um: [f64; 3]) -> bool {
         let inside = (0..3).all(|a| (0.0..=self.extent_um[a]).contains(&(position_um[a] - self.origin_um[a])));
         let in_ball = |centre: &[f64; 3]| (self.inner_um..=self.outer_um).contains(&distance(position_um, *centre));
         inside && (self.centres_um.is_empty() || self.centres_um.iter().any(in_ball))
     }
 
-    /// Whether a position is in a ball or shell, thicker by `more_um` on both sides, or there are none.
+    /// Whether a position is inside a ball or shell extended by `more_um` on both sides; true if there are no balls.
     pub(crate) fn near(&self, position_um: [f64; 3], more_um: f64) -> bool {
         let wider = self.inner_um - more_um..=self.outer_um + more_um;
         self.centres_um.is_empty() || self.centres_um.iter().any(|c| wider.contains(&distance(position_um, *c)))
     }
 
-    /// A place drawn evenly (in a ball, which an edge of the field may cut).
+    /// Draws a uniformly distributed position (in a ball, which may extend beyond the field).
     pub(crate) fn draw(&self, rng: &mut impl Rng) -> [f64; 3] {
         if self.centres_um.is_empty() {
             return [0, 1, 2].map(|a| self.origin_um[a] + self.extent_um[a] * rng.random::<f64>());
@@ -75,7 +75,7 @@ impl Region {
         [0, 1, 2].map(|a| centre[a] + radius * direction[a])
     }
 
-    /// The direction away from the nearest ball's centre; none in a field without balls.
+    /// Direction away from the centre of the nearest ball; `None` if there are no balls.
     pub(crate) fn outward(&self, position_um: [f64; 3]) -> Option<[f64; 3]> {
         let centre =
             self.centres_um.iter().min_by(|a, b| distance(position_um, **a).total_cmp(&distance(position_um, **b)))?;
@@ -83,8 +83,8 @@ impl Region {
         (away > 1e-6).then(|| [0, 1, 2].map(|a| (position_um[a] - centre[a]) / away))
     }
 
-    /// A place for debris: half of it anywhere in the field, half at the surface of a ball.
-    pub(crate) fn litter(&self, rng: &mut impl Rng) -> [f64; 3] {
+    /// Draws a position for debris: half of the pieces anywhere in the field, half near the surface of a ball.
+    pub(crate) fn debris_position(&self, rng: &mut impl Rng) -> [f64; 3] {
         if self.centres_um.is_empty() || rng.random::<f64>() < 0.5 {
             return [0, 1, 2].map(|a| self.origin_um[a] + self.extent_um[a] * rng.random::<f64>());
         }
@@ -105,7 +105,7 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn places_lie_in_the_shell_whose_volume_is_told() {
+    fn drawn_positions_lie_in_the_shell_and_its_volume_is_correct() {
         let mut settings = Settings::new(Kind::Nuclei, [60, 150, 150], 3);
         settings.objects.placement = Placement::Clusters { count: 1, radius_um: 25.0, hollow: 0.6 };
         let grid = settings.check().unwrap();

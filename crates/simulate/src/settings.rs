@@ -1,20 +1,20 @@
-//! What is simulated: every number that shapes a stack, its default for each kind, and its limits.
+//! Settings of a simulation: all parameters, their defaults for each kind, and their limits.
 
 use crate::{Background, Debris, Membranes, Placement, SimulateError, Spots, Stretch, Truth, TruthOutline, grid::Grid};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
-/// The most voxels a stack may have (2²⁸; see [`Settings::peak_bytes`] for what they take).
+/// Largest number of voxels of a stack (2²⁸; see [`Settings::peak_bytes`] for the memory).
 pub const MAX_VOXELS: usize = 1 << 28;
 
-/// The most objects a stack may be asked to hold.
+/// Largest number of objects that can be requested.
 pub const MAX_OBJECTS: usize = 1_000_000;
 
-/// The largest share of the light that comes back as haze.
+/// Largest fraction of the light that becomes haze.
 pub(crate) const MAX_HAZE: f64 = 0.9;
 
-/// What a stack shows.
+/// Kind of stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Kind {
@@ -22,7 +22,7 @@ pub enum Kind {
     Nuclei,
     /// Space-filling cells with stained membranes.
     Cells,
-    /// A bright-field stack and the fluorescence of the nuclei in it.
+    /// A bright-field stack and the fluorescence of its nuclei.
     LabelFree,
 }
 
@@ -71,96 +71,96 @@ impl From<Kind> for String {
     }
 }
 
-/// The objects: how many, how large, how alike.
+/// Number, size and appearance of the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objects {
-    /// Objects to place in and just around the field; `None` takes what `fill` asks for. Fewer are found where they do
-    /// not fit, or where an edge of the field cuts one down to less than
+    /// Number of objects to place in and just around the field; `None` derives it from `fill`. There are fewer labels
+    /// if not all objects fit, or if a border of the field cuts an object to less than
     /// [`MIN_OBJECT_VOXELS`](crate::MIN_OBJECT_VOXELS). Zero leaves the field empty.
     pub count: Option<usize>,
-    /// Share of the volume that objects take up, 0 to 1 (cells: share of the seeds that belong to the tissue). Above 0.5,
-    /// nuclei are placed until no more fit.
+    /// Fraction of the volume that objects occupy, 0 to 1 (cells: fraction of the seeds that belong to the tissue).
+    /// Above 0.5, nuclei are placed until no more fit.
     pub fill: f64,
-    /// Share of the nuclei that are placed against a neighbour, 0 to 1.
+    /// Fraction of the nuclei that are placed in contact with a neighbour, 0 to 1.
     pub touching: f64,
-    /// Mean diameter in µm (cells: mean distance of neighbours).
+    /// Mean diameter in µm (cells: mean distance between neighbours).
     pub diameter_um: f64,
     /// Spread of the diameter: standard deviation of its logarithm.
     pub diameter_spread: f64,
-    /// Spread of the brightness from object to object: standard deviation of its logarithm.
+    /// Spread of the brightness between objects: standard deviation of its logarithm.
     pub brightness_spread: f64,
-    /// Depth of the texture inside objects (chromatin; patches of a membrane), 0 = even.
+    /// Strength of the texture inside objects (chromatin; patches of a membrane), 0 = uniform.
     pub texture: f64,
-    /// Thickness of membranes in µm (full width at half maximum), at most a quarter of the distance of neighbours; cells
-    /// only.
+    /// Thickness of membranes in µm (full width at half maximum), at most a quarter of the distance between neighbours;
+    /// cells only.
     pub membrane_um: f64,
-    /// How bodies are drawn out along the axes, and how many are flat; not for cells.
+    /// Stretching of bodies along the axes, and fraction of flat bodies; not for cells.
     #[serde(default)]
     pub stretch: Stretch,
-    /// Where nuclei may lie; not for cells.
+    /// Where nuclei are placed; not for cells.
     #[serde(default)]
     pub placement: Placement,
-    /// Share of the nuclei that divide, 0 to 1: smaller, compact, without texture and several times as bright.
+    /// Fraction of mitotic nuclei, 0 to 1: smaller, compact, without texture and several times as bright.
     #[serde(default)]
     pub mitotic: f64,
-    /// Light between nuclei (their cells' bodies), in shares of the average nucleus' light, 0 to 1: in balls where nuclei lie
-    /// in such, else in the whole field. Nuclei only.
+    /// Light between nuclei (cytoplasm) relative to the average nucleus, 0 to 1: in the clusters, if nuclei are placed
+    /// in clusters, otherwise in the whole field. Nuclei only.
     #[serde(default)]
     pub glow: f64,
-    /// What shines and is no nucleus.
+    /// Debris: bright pieces that are not nuclei.
     #[serde(default)]
     pub debris: Debris,
-    /// How irregular bodies are: 1 for bumps of about 5 % of the radius, 0 for ellipsoids, up to 4. Not for cells.
+    /// Irregularity of bodies: 0 for ellipsoids, 1 for bumps of about 5 % of the radius, up to 4. Not for cells.
     #[serde(default = "default_bumps")]
     pub bumps: f64,
-    /// How much darker a nucleus is deep inside than at its rim, 0 (as bright) to 0.9. Nuclei only.
+    /// How much darker the inside of a nucleus is than its rim, 0 (equally bright) to 0.9. Nuclei only.
     #[serde(default)]
     pub hollow: f64,
     /// Bright spots inside nuclei. Nuclei only.
     #[serde(default)]
     pub spots: Spots,
-    /// How membranes and tissue look; cells only.
+    /// Appearance of membranes and tissue; cells only.
     #[serde(default)]
     pub membranes: Membranes,
-    /// Structured light outside nuclei, anywhere in the field. Nuclei only.
+    /// Structured background outside nuclei. Nuclei only.
     #[serde(default)]
     pub background: Background,
 }
 
-/// Light on its way to the camera.
+/// The optics of the microscope.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optics {
-    /// Width of the point-spread function along Z, Y, X: standard deviation in µm. Bright-field images use Y and X.
+    /// Standard deviation of the point-spread function along Z, Y, X in µm. Bright-field images use Y and X.
     pub psf_sigma_um: [f64; 3],
-    /// How much darker the darkest corner is lit than the brightest place, 0 (even) to 0.95.
+    /// How much darker the illumination is in the darkest corner than at the brightest position, 0 (uniform) to 0.95.
     pub unevenness: f64,
-    /// Share of the light that the point-spread function spreads wider than `psf_sigma_um`, 0 to 0.9: its tails.
+    /// Fraction of the light in the tails of the point-spread function, which are wider than `psf_sigma_um`, 0 to 0.9.
     /// Fluorescence only.
     #[serde(default)]
     pub tail_share: f64,
-    /// Width of the tails along Z, Y, X beyond that of the rest: standard deviation in µm, 0 to 50.
+    /// Additional blur of the tails along Z, Y, X: standard deviation in µm, 0 to 50.
     #[serde(default = "default_tail")]
     pub tail_sigma_um: [f64; 3],
-    /// Share of the light that comes back as out-of-focus haze, 0 to 0.9.
+    /// Fraction of the light that becomes out-of-focus haze, 0 to 0.9.
     pub haze: f64,
-    /// How much that share grows with depth, in 1/µm, 0 to 0.1; it stays below 0.9.
+    /// Increase of that fraction with depth in 1/µm, 0 to 0.1; the fraction is at most 0.9.
     #[serde(default)]
     pub haze_per_um: f64,
-    /// Width of the haze along Z, Y, X: standard deviation in µm, 0 to 50.
+    /// Blur of the haze along Z, Y, X: standard deviation in µm, 0 to 50.
     #[serde(default = "default_haze")]
     pub haze_sigma_um: [f64; 3],
-    /// Slow random factor on the light, in all three axes: standard deviation of its logarithm is about a third of this
-    /// number, 0 to 2. Its grain is half the longest side of the field. Fluorescence only.
+    /// Strength of a 3-D bias field that multiplies the light, 0 to 2; the standard deviation of its logarithm is about
+    /// a third of this number. Its grain size is half the longest side of the field. Fluorescence only.
     #[serde(default)]
     pub bias: f64,
-    /// Light lost in depth: the signal falls by `exp(-attenuation_per_um · z)`, in 1/µm.
+    /// Attenuation with depth in 1/µm: the signal decreases by `exp(-attenuation_per_um · z)`.
     pub attenuation_per_um: f64,
-    /// Numerical aperture of the condenser in water, 0 to 1.2: a wider cone of light blurs what is out of focus sooner.
+    /// Numerical aperture of the condenser in water, 0 to 1.2: a larger aperture blurs out-of-focus structures more.
     /// Bright-field only.
     pub condenser_na: f64,
-    /// Distance from focus in µm over which an object slice still counts. Bright-field only.
+    /// Distance from focus in µm up to which an object slice contributes to the image. Bright-field only.
     pub defocus_range_um: f64,
 }
 
@@ -180,34 +180,34 @@ fn default_haze() -> [f64; 3] {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Camera {
-    /// Photons caught from a voxel of average brightness deep inside an object; for bright-field, from a voxel without
-    /// any object.
+    /// Photons detected from a voxel of average brightness deep inside an object; for bright-field, from a voxel
+    /// outside objects.
     pub photons: f64,
     /// Photons of background in every voxel.
     pub background_photons: f64,
     /// Read noise: standard deviation in photons.
     pub read_noise_photons: f64,
-    /// Counts of the camera for each photon.
+    /// Camera counts per photon.
     pub gain_counts_per_photon: f64,
-    /// Counts of the camera without light.
+    /// Camera counts without light.
     pub offset_counts: f64,
-    /// Smoothing of the recorded image (denoising, deconvolution, interpolation), which correlates the noise of neighbouring
-    /// voxels: standard deviation in voxels along Y and X, half of it along Z, 0 to 3. Fluorescence only.
+    /// Smoothing of the recorded image (denoising, deconvolution, interpolation), which correlates the noise of
+    /// neighbouring voxels: standard deviation in voxels along Y and X, half of it along Z, 0 to 3. Fluorescence only.
     #[serde(default)]
     pub smoothing_voxels: f64,
 }
 
-/// Everything a stack is made from. All of it is kept with the stack, so that it can be made again.
+/// All parameters of a stack. They are stored with the stack, so that it can be reproduced.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// What the stack shows.
+    /// Kind of stack.
     pub kind: Kind,
-    /// Slices, rows and columns.
+    /// Number of slices, rows and columns.
     pub shape_zyx: [usize; 3],
-    /// Size of a voxel in µm; all three must be known.
+    /// Voxel size in µm; all three sizes must be known.
     pub voxel_size_um: VoxelSize,
-    /// Seed of every random number.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// The objects.
     pub objects: Objects,
@@ -215,14 +215,14 @@ pub struct Settings {
     pub optics: Optics,
     /// The camera.
     pub camera: Camera,
-    /// Which nuclei the truth tells of, and where it draws their outlines.
+    /// Which nuclei are in the ground truth, and their outlines.
     #[serde(default)]
     pub truth: Truth,
 }
 
 impl Settings {
-    /// The defaults of a kind: nuclei of 8 µm at 1.0 × 0.4 × 0.4 µm; cells of 12 µm at 0.8 × 0.4 × 0.4 µm; label-free
-    /// pairs at 0.75 × 0.3 × 0.3 µm.
+    /// The default settings of a kind: nuclei of 8 µm with voxels of 1.0 × 0.4 × 0.4 µm; cells of 12 µm with voxels of
+    /// 0.8 × 0.4 × 0.4 µm; label-free pairs with voxels of 0.75 × 0.3 × 0.3 µm.
     pub fn new(kind: Kind, shape_zyx: [usize; 3], seed: u64) -> Self {
         let objects = Objects {
             count: None,
@@ -283,7 +283,7 @@ impl Settings {
         Self { kind, shape_zyx, voxel_size_um, seed, objects, optics, camera, truth: Truth::default() }
     }
 
-    /// An upper estimate of the memory [`simulate`](crate::simulate) takes at its peak, result included, in bytes.
+    /// Upper estimate of the peak memory of [`simulate`](crate::simulate) in bytes, including the result.
     pub fn peak_bytes(&self) -> u64 {
         let voxels = self.shape_zyx.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
         let bytes_per_voxel = match self.kind {
@@ -294,7 +294,7 @@ impl Settings {
         voxels.saturating_mul(bytes_per_voxel).saturating_add(32 << 20)
     }
 
-    /// Checks every setting and gives the grid.
+    /// Checks all settings and returns the grid.
     pub(crate) fn check(&self) -> Result<Grid, SimulateError> {
         let shape_zyx = self.shape_zyx;
         if shape_zyx.contains(&0) {
@@ -364,7 +364,7 @@ impl Settings {
     }
 }
 
-/// `Ok` for a value inside its range (not a number is outside every range).
+/// Returns an error for a value outside its range; NaN is outside every range.
 pub(crate) fn within(what: &'static str, value: f64, range: RangeInclusive<f64>) -> Result<(), SimulateError> {
     if range.contains(&value) {
         return Ok(());
@@ -376,7 +376,7 @@ pub(crate) fn within(what: &'static str, value: f64, range: RangeInclusive<f64>)
     })
 }
 
-/// Refuses more objects than [`MAX_OBJECTS`].
+/// Returns an error for more objects than [`MAX_OBJECTS`].
 pub(crate) fn check_count(wanted: f64) -> Result<usize, SimulateError> {
     if wanted <= MAX_OBJECTS as f64 {
         return Ok(wanted.round() as usize);

@@ -1,10 +1,10 @@
-//! Star-shaped bodies: a turned ellipsoid with a few low-order bumps, and the voxels they cover.
+//! Star-shaped bodies: rotated ellipsoids with a few low-order bumps, and the voxels they cover.
 
-use crate::{SimulateError, grid::Grid, progress::Watch, progress::each_slab_of_two, random};
+use crate::{SimulateError, grid::Grid, progress::ProgressRange, progress::each_slab_of_two, random};
 use rand::Rng;
 use std::ops::Range;
 
-/// The largest a bump's amplitude may be, as a share of the radius.
+/// Largest amplitude of a bump, relative to the radius.
 const MAX_BUMP: f64 = 0.1;
 
 /// A zonal spherical harmonic: `amplitude · P_order(direction · axis)`, with P the Legendre polynomial.
@@ -14,25 +14,25 @@ struct Bump {
     amplitude: f64,
 }
 
-/// A deformed ellipsoid. In its own coordinates `q` (turned, and scaled by the half axes) its surface is
-/// `|q| = 1 + Σ a_l P_l(q/|q| · n_l)` for l = 2, 3, 4: star-shaped about its centre, hence in one piece.
+/// A deformed ellipsoid. In its own coordinates `q` (rotated, and scaled by the semi-axes) its surface is
+/// `|q| = 1 + Σ a_l P_l(q/|q| · n_l)` for l = 2, 3, 4. It is star-shaped about its centre and therefore connected.
 #[derive(Debug, Clone)]
 pub(crate) struct Blob {
     /// Centre in µm, Z, Y, X.
     pub(crate) centre_um: [f64; 3],
     /// Mean radius in µm.
     pub(crate) radius_um: f64,
-    /// From µm about the centre to own coordinates.
+    /// Matrix from µm relative to the centre to own coordinates.
     to_unit: [[f64; 3]; 3],
-    /// From own coordinates to µm about the centre.
+    /// Matrix from own coordinates to µm relative to the centre.
     from_unit: [[f64; 3]; 3],
     bumps: [Bump; 3],
-    /// Half extents in µm along Z, Y, X of the box around the body.
+    /// Half extents of the bounding box along Z, Y, X in µm.
     half_um: [f64; 3],
 }
 
-/// The most that bumps raise a surface: |P_l| is at most 1, so no bump reaches further than its amplitude.
-fn swell(bumps: &[Bump; 3]) -> f64 {
+/// Upper bound of the surface radius with bumps: as |P_l| is at most 1, a bump adds at most its amplitude.
+fn max_surface(bumps: &[Bump; 3]) -> f64 {
     1.0 + bumps.iter().map(|b| b.amplitude.abs()).sum::<f64>()
 }
 
@@ -44,7 +44,7 @@ fn apply(matrix: &[[f64; 3]; 3], v: [f64; 3]) -> [f64; 3] {
     matrix.map(|row| dot(row, v))
 }
 
-/// A rotation drawn uniformly: from a random unit quaternion (Shoemake 1992).
+/// A uniformly distributed rotation, from a random unit quaternion (Shoemake 1992).
 fn rotation(rng: &mut impl Rng) -> [[f64; 3]; 3] {
     let (u, a, b): (f64, f64, f64) = (rng.random(), rng.random(), rng.random());
     let (sa, ca) = (std::f64::consts::TAU * a).sin_cos();
@@ -59,8 +59,8 @@ fn rotation(rng: &mut impl Rng) -> [[f64; 3]; 3] {
 }
 
 impl Blob {
-    /// A body of a mean diameter, centred at the origin: half axes that differ by about 15 % (their product is that of
-    /// the sphere), turned any way, with bumps of about 5 %.
+    /// Draws a body with a mean diameter, centred at the origin: semi-axes that differ by about 15 % (with the product
+    /// of those of the sphere), a random rotation, and bumps of about 5 %.
     pub(crate) fn random(rng: &mut impl Rng, diameter_um: f64) -> Self {
         let radius_um = 0.5 * diameter_um;
         let stretch = [0; 3].map(|_| (0.16 * random::normal(rng)).clamp(-0.35, 0.35));
@@ -74,18 +74,18 @@ impl Blob {
         // World = turn · diag(half) · own, and back: own = diag(1/half) · turnᵀ · world.
         let from_unit = turn.map(|row| [row[0] * half[0], row[1] * half[1], row[2] * half[2]]);
         let to_unit = [0, 1, 2].map(|i| [turn[0][i] / half[i], turn[1][i] / half[i], turn[2][i] / half[i]]);
-        let half_um = from_unit.map(|row| dot(row, row).sqrt() * swell(&bumps));
+        let half_um = from_unit.map(|row| dot(row, row).sqrt() * max_surface(&bumps));
         Self { centre_um: [0.0; 3], radius_um, to_unit, from_unit, bumps, half_um }
     }
 
-    /// This body with its bumps `factor` times as high, at most a fifth of the radius.
+    /// Returns the body with bumps that are `factor` times as high, but at most a fifth of the radius.
     pub(crate) fn with_bumps(&self, factor: f64) -> Self {
         let bumps = self.bumps.map(|b| Bump { amplitude: (b.amplitude * factor).clamp(-0.2, 0.2), ..b });
-        let half_um = self.from_unit.map(|row| dot(row, row).sqrt() * swell(&bumps));
+        let half_um = self.from_unit.map(|row| dot(row, row).sqrt() * max_surface(&bumps));
         Self { bumps, half_um, ..self.clone() }
     }
 
-    /// This body with the space about its centre scaled along Z, Y, X, and its volume kept.
+    /// Returns the body scaled along Z, Y, X about its centre, with its volume preserved.
     pub(crate) fn stretched(&self, factors: [f64; 3]) -> Self {
         let mean = (factors[0] * factors[1] * factors[2]).cbrt();
         let factors = factors.map(|f| f / mean);
@@ -94,8 +94,8 @@ impl Blob {
         self.with_axes(from_unit, to_unit)
     }
 
-    /// This body with the space about its centre pressed along a unit direction, so that a ball becomes `flatness` times
-    /// as wide as it is thick, and its volume kept.
+    /// Returns the body compressed along a unit direction, so that a ball becomes `flatness` times as wide as thick,
+    /// with its volume preserved.
     pub(crate) fn flattened(&self, direction: [f64; 3], flatness: f64) -> Self {
         let (wide, thick) = (flatness.cbrt(), flatness.cbrt() / flatness);
         // World = (wide · 1 + (thick - wide) · n nᵀ) · turn · …, and the inverse on the other side.
@@ -109,7 +109,7 @@ impl Blob {
         self.with_axes(from_unit, to_unit)
     }
 
-    /// This body, `factor` times as large every way.
+    /// Returns the body scaled by `factor` in all directions.
     pub(crate) fn scaled(&self, factor: f64) -> Self {
         let from_unit = self.from_unit.map(|row| row.map(|v| v * factor));
         let to_unit = self.to_unit.map(|row| row.map(|v| v / factor));
@@ -117,11 +117,11 @@ impl Blob {
     }
 
     fn with_axes(&self, from_unit: [[f64; 3]; 3], to_unit: [[f64; 3]; 3]) -> Self {
-        let half_um = from_unit.map(|row| dot(row, row).sqrt() * swell(&self.bumps));
+        let half_um = from_unit.map(|row| dot(row, row).sqrt() * max_surface(&self.bumps));
         Self { from_unit, to_unit, half_um, ..self.clone() }
     }
 
-    /// The distance of the surface from the centre along a unit direction in own coordinates.
+    /// Distance of the surface from the centre along a unit direction, in own coordinates.
     fn surface(&self, direction: [f64; 3]) -> f64 {
         let cosine = self.bumps.map(|b| dot(direction, b.axis));
         let square = cosine.map(|c| c * c);
@@ -133,46 +133,47 @@ impl Blob {
         1.0 + (0..3).map(|l| self.bumps[l].amplitude * legendre[l]).sum::<f64>()
     }
 
-    /// The distance from the centre in units of the surface's distance that way: 0 at the centre, 1 on the surface.
+    /// Distance from the centre relative to that of the surface in the same direction: 0 at the centre, 1 on the
+    /// surface.
     pub(crate) fn relative_radius(&self, position_um: [f64; 3]) -> f64 {
         let own = apply(&self.to_unit, [0, 1, 2].map(|a| position_um[a] - self.centre_um[a]));
         let length = dot(own, own).sqrt();
         if length < 1e-9 { 0.0 } else { length / self.surface(own.map(|c| c / length)) }
     }
 
-    /// The distance in µm from the centre to the surface along a unit direction.
+    /// Distance from the centre to the surface along a unit direction in µm.
     pub(crate) fn radius_towards_um(&self, direction: [f64; 3]) -> f64 {
         let own = apply(&self.to_unit, direction);
         let length = dot(own, own).sqrt();
         self.surface(own.map(|c| c / length)) / length
     }
 
-    /// The largest distance in µm that the surface can have from the centre.
+    /// Upper bound of the distance of the surface from the centre in µm.
     pub(crate) fn reach_um(&self) -> f64 {
         self.half_um.iter().map(|h| h * h).sum::<f64>().sqrt()
     }
 
-    /// The voxels, along each axis, of the box around the body.
+    /// Voxel indices of the bounding box along each axis.
     pub(crate) fn voxels(&self, grid: &Grid) -> [Range<usize>; 3] {
         [0, 1, 2].map(|a| grid.range(a, self.centre_um[a] - self.half_um[a], self.centre_um[a] + self.half_um[a]))
     }
 
-    /// The position in µm of a point given as a direction and a relative radius.
+    /// Position in µm of a point given by a direction in own coordinates and a relative radius.
     pub(crate) fn point_um(&self, direction: [f64; 3], relative_radius: f64) -> [f64; 3] {
         let offset = apply(&self.from_unit, direction.map(|c| c * relative_radius));
         [0, 1, 2].map(|a| self.centre_um[a] + offset[a])
     }
 }
 
-/// Which body every voxel is nearest to, and how near.
+/// The nearest body of every voxel, and the relative radius in it.
 pub(crate) struct Cover {
-    /// 0 = none, else 1 + index of the body.
+    /// 0 for none, otherwise 1 + index of the body.
     pub(crate) owner: Vec<u32>,
-    /// Relative radius in the owner, or infinity.
+    /// Relative radius in the owner, or infinity if there is none.
     pub(crate) relative_radius: Vec<f32>,
 }
 
-/// For every slice, the items whose extent along Z (in µm) covers it, in order.
+/// For every slice, the indices of the items whose extent along Z (in µm) includes it.
 pub(crate) fn by_slice(grid: &Grid, extents_um: impl Iterator<Item = (f64, f64)>) -> Vec<Vec<u32>> {
     let mut slices = vec![Vec::new(); grid.shape[0]];
     for (i, (from, to)) in extents_um.enumerate() {
@@ -181,15 +182,20 @@ pub(crate) fn by_slice(grid: &Grid, extents_um: impl Iterator<Item = (f64, f64)>
     slices
 }
 
-/// Gives every voxel to the body in which its relative radius is smallest (the first of equals), up to a relative radius
-/// of `limit`: bodies that overlap are parted where they are equally deep.
-pub(crate) fn cover(grid: &Grid, blobs: &[Blob], limit: f64, watch: &Watch<'_>) -> Result<Cover, SimulateError> {
+/// Assigns every voxel to the body with the smallest relative radius (the first of equals), up to a relative radius of
+/// `limit`. Overlapping bodies are divided where their relative radii are equal.
+pub(crate) fn cover(
+    grid: &Grid,
+    blobs: &[Blob],
+    limit: f64,
+    progress: &ProgressRange<'_>,
+) -> Result<Cover, SimulateError> {
     let mut owner = vec![0u32; grid.len()];
     let mut relative_radius = vec![f32::INFINITY; grid.len()];
     let extent = |b: &Blob, a: usize| (b.centre_um[a] - limit * b.half_um[a], b.centre_um[a] + limit * b.half_um[a]);
     let slices = by_slice(grid, blobs.iter().map(|b| extent(b, 0)));
     let row = grid.shape[2];
-    each_slab_of_two((&mut owner[..], &mut relative_radius[..]), grid.plane(), watch, |z, owner, nearest| {
+    each_slab_of_two((&mut owner[..], &mut relative_radius[..]), grid.plane(), progress, |z, owner, nearest| {
         let z_um = grid.position_um(0, z);
         for index in &slices[z] {
             let blob = &blobs[*index as usize];
@@ -216,7 +222,7 @@ mod tests {
     use crate::random::{Purpose, stream};
 
     #[test]
-    fn the_surface_lies_where_it_says_in_every_direction() {
+    fn the_surface_has_relative_radius_one_in_every_direction() {
         let mut rng = stream(2, Purpose::Placement, 0);
         for _ in 0..20 {
             let mut blob = Blob::random(&mut rng, 8.0);
@@ -233,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn a_body_drawn_out_keeps_its_volume_and_has_the_proportions_asked_for() {
+    fn stretched_bodies_keep_their_volume_and_have_the_requested_proportions() {
         let grid = Grid { shape: [60, 60, 60], voxel_um: [0.4; 3] };
         let mut blob = Blob::random(&mut stream(4, Purpose::Placement, 0), 8.0);
         blob.centre_um = [12.0; 3];
         let measure = |blob: Blob| {
-            let cover = cover(&grid, &[blob], 1.0, &Watch::new(&|_| true)).unwrap();
+            let cover = cover(&grid, &[blob], 1.0, &ProgressRange::new(&|_| true)).unwrap();
             let (mut count, mut square) = (0.0, [0.0; 3]);
             for (i, _) in cover.owner.iter().enumerate().filter(|(_, o)| **o == 1) {
                 let at = [i / 3600, i / 60 % 60, i % 60];
@@ -259,7 +265,7 @@ mod tests {
                 let expected = factors[a] / mean;
                 assert!((now[a] / extent[a] / expected - 1.0).abs() < 0.02, "{axis}: {now:?} from {extent:?}");
             }
-            let direction = random::unit_vector(&mut stream(1, Purpose::Looks, 0));
+            let direction = random::unit_vector(&mut stream(1, Purpose::Appearance, 0));
             let radius = changed.radius_towards_um(direction);
             let surface = [0, 1, 2].map(|a| 12.0 + radius * direction[a]);
             assert!((changed.relative_radius(surface) - 1.0).abs() < 1e-9);
@@ -268,12 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn a_body_covers_about_the_volume_of_its_sphere() {
+    fn a_body_has_about_the_volume_of_its_sphere() {
         let grid = Grid { shape: [40, 40, 40], voxel_um: [0.3; 3] };
         let mut rng = stream(4, Purpose::Placement, 0);
         let mut blob = Blob::random(&mut rng, 8.0);
         blob.centre_um = [6.0; 3];
-        let cover = cover(&grid, &[blob], 1.0, &Watch::new(&|_| true)).unwrap();
+        let cover = cover(&grid, &[blob], 1.0, &ProgressRange::new(&|_| true)).unwrap();
         let volume = cover.owner.iter().filter(|o| **o == 1).count() as f64 * 0.027;
         let sphere = std::f64::consts::PI / 6.0 * 512.0;
         assert!((volume / sphere - 1.0).abs() < 0.15, "{volume} for {sphere}");

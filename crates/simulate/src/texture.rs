@@ -1,21 +1,21 @@
-//! Smooth random fields in three dimensions: value noise on a lattice, a pure function of position.
+//! Smooth 3-D random fields: value noise on a lattice, as a pure function of the position.
 
-/// A smooth field with values in -1..=1 (standard deviation about 0.35), one of 2^32.
+/// A smooth random field with values in -1..=1 (standard deviation about 0.35), determined by its seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Texture {
     seed: u32,
 }
 
 impl Texture {
-    /// The field of a seed.
+    /// Creates the field of a seed.
     pub(crate) fn new(seed: u32) -> Self {
         Self { seed }
     }
 
-    /// The value at a position in µm, for grains of about `grain_um`.
+    /// The value at a position in µm, with a grain size of about `grain_um`.
     ///
-    /// Lattice values are hashed from the lattice point, then blended with the quintic 6t⁵ - 15t⁴ + 10t³ (Perlin 2002),
-    /// which has no visible creases.
+    /// Lattice values are hashes of the lattice points. They are interpolated with the quintic 6t⁵ - 15t⁴ + 10t³
+    /// (Perlin 2002), which has no visible creases.
     pub(crate) fn at(&self, position_um: [f64; 3], grain_um: f64) -> f32 {
         let scaled = position_um.map(|p| p / grain_um);
         let base = scaled.map(f64::floor);
@@ -33,7 +33,7 @@ impl Texture {
         blend(sheet(0), sheet(1), weight[0])
     }
 
-    /// The value at a lattice point: an integer hash (the finisher of MurmurHash3) mapped to -1..1.
+    /// The value at a lattice point: an integer hash (the finalizer of MurmurHash3) mapped to -1..1.
     fn lattice(&self, z: i32, y: i32, x: i32) -> f32 {
         let mut h = self.seed
             ^ (z as u32).wrapping_mul(0x8da6_b343)

@@ -1,10 +1,10 @@
-//! Labels made fit to be a truth: every object in one piece, large enough, numbered 1..=n.
+//! Postprocessing of ground-truth labels: each object connected, large enough, and numbered 1..=n.
 
 use crate::{SimulateError, grid::Grid};
 use cytoscope_volume::{Array, Samples};
 use rayon::prelude::*;
 
-/// The fewest voxels an object has in the labels; smaller rests (cut by an edge of the field) become background.
+/// Smallest object in the labels, in voxels; smaller remainders (cut by a border of the field) become background.
 pub const MIN_OBJECT_VOXELS: usize = 20;
 
 /// A box of voxels: first and last index along Z, Y, X.
@@ -14,9 +14,10 @@ pub(crate) struct Bounds {
     pub(crate) high: [usize; 3],
 }
 
-/// Keeps the largest piece (voxels joined by faces) of every label, drops labels of fewer than [`MIN_OBJECT_VOXELS`], and
-/// numbers the rest 1..=n in their old order. Labels met are 1..=`count`; the old labels kept are returned, in order.
-pub(crate) fn tidy(labels: &mut [u32], grid: &Grid, count: usize) -> Vec<u32> {
+/// Keeps the largest connected component (by faces) of every label, removes labels with fewer than
+/// [`MIN_OBJECT_VOXELS`], and renumbers the rest 1..=n in their order. The input labels are 1..=`count`; the old
+/// numbers of the remaining labels are returned.
+pub(crate) fn clean_labels(labels: &mut [u32], grid: &Grid, count: usize) -> Vec<u32> {
     let bounds = bounds(labels, grid, count);
     let found: Vec<(usize, Vec<usize>)> = bounds
         .par_iter()
@@ -36,7 +37,7 @@ pub(crate) fn tidy(labels: &mut [u32], grid: &Grid, count: usize) -> Vec<u32> {
     kept
 }
 
-/// The box around every label.
+/// The bounding box of every label.
 pub(crate) fn bounds(labels: &[u32], grid: &Grid, count: usize) -> Vec<Option<Bounds>> {
     let mut bounds: Vec<Option<Bounds>> = vec![None; count];
     for (line, row) in labels.chunks_exact(grid.shape[2]).enumerate() {
@@ -51,7 +52,7 @@ pub(crate) fn bounds(labels: &[u32], grid: &Grid, count: usize) -> Vec<Option<Bo
     bounds
 }
 
-/// The size of a label's largest piece, and the voxels (indices into the labels) of its other pieces.
+/// The size of a label's largest connected component, and the voxels (indices into the labels) of its other components.
 fn split(labels: &[u32], grid: &Grid, label: u32, bounds: Bounds) -> (usize, Vec<usize>) {
     let size = [0, 1, 2].map(|a| bounds.high[a] - bounds.low[a] + 1);
     let global = |at: usize| {
@@ -91,7 +92,7 @@ fn split(labels: &[u32], grid: &Grid, label: u32, bounds: Bounds) -> (usize, Vec
     (largest.len(), stray)
 }
 
-/// The labels as an array: uint16, or uint32 where 16 bits do not hold `count`.
+/// The labels as an array: uint16, or uint32 if `count` does not fit into 16 bits.
 pub(crate) fn label_array(grid: &Grid, labels: Vec<u32>, count: usize) -> Result<Array, SimulateError> {
     let samples = if count <= usize::from(u16::MAX) {
         Samples::U16(labels.into_par_iter().map(|l| l as u16).collect())
@@ -107,14 +108,14 @@ mod tests {
     use cytoscope_volume::DType;
 
     #[test]
-    fn strays_and_slivers_go_and_the_rest_is_numbered_in_order() {
+    fn stray_and_small_pieces_are_removed_and_the_rest_is_numbered() {
         let grid = Grid { shape: [1, 6, 20], voxel_um: [1.0; 3] };
         let mut labels = vec![0; grid.len()];
         labels[0..20].fill(3); // a row of 20 ...
         labels[65] = 3; // ... and a stray voxel
         labels[40..59].fill(1); // 19 voxels: too few
         labels[80..120].fill(5);
-        let kept = tidy(&mut labels, &grid, 6);
+        let kept = clean_labels(&mut labels, &grid, 6);
         assert_eq!(kept, [3, 5]);
         assert!(labels[0..20].iter().all(|l| *l == 1) && labels[80..120].iter().all(|l| *l == 2));
         assert!(labels[20..80].iter().all(|l| *l == 0));

@@ -1,17 +1,17 @@
-//! The truth as it is seen: outlines where a nucleus' own blurred light fades, and no nuclei too faint to be noticed.
+//! Visible ground truth: outlines where the blurred light of a nucleus fades, without nuclei that are too dim.
 
 use crate::{
     Optics, Settings, SimulateError, TruthOutline,
     exposure::{self, Illumination},
     grid::Grid,
     nuclei::Nucleus,
-    progress::Watch,
+    progress::ProgressRange,
     truth::{self, Bounds},
 };
 use rayon::prelude::*;
 
-/// The mean light of every nucleus: of what its voxels send (`light`, before any blur), less what is lost in depth and to
-/// uneven light.
+/// Mean light of every nucleus: the light of its voxels (`light`, before any blur) after attenuation and uneven
+/// illumination.
 pub(crate) fn mean_light(labels: &[u32], light: &[f32], count: usize, settings: &Settings, grid: &Grid) -> Vec<f64> {
     let lit = Illumination::new(settings, grid);
     let mut sums = vec![(0.0f64, 0.0f64); count];
@@ -29,41 +29,44 @@ pub(crate) fn mean_light(labels: &[u32], light: &[f32], count: usize, settings: 
     sums.iter().map(|(sum, voxels)| sum / voxels.max(1.0)).collect()
 }
 
-/// Which nuclei are bright enough for the truth: those with `least` of the 75th percentile of `brightness`.
-pub(crate) fn noticed(brightness: &[f64], least: f64) -> Vec<bool> {
-    let bright = of_bright(brightness);
-    brightness.iter().map(|b| *b >= least * bright).collect()
+/// Which nuclei are bright enough for the ground truth: those with at least `min_fraction` of the 75th percentile of
+/// `brightness`.
+pub(crate) fn bright_enough(brightness: &[f64], min_fraction: f64) -> Vec<bool> {
+    let bright = bright_level(brightness);
+    brightness.iter().map(|b| *b >= min_fraction * bright).collect()
 }
 
-/// The brightness of bright nuclei: the 75th percentile.
-fn of_bright(brightness: &[f64]) -> f64 {
+/// Brightness of bright nuclei: the 75th percentile.
+fn bright_level(brightness: &[f64]) -> f64 {
     let mut sorted = brightness.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(3 * sorted.len().saturating_sub(1) / 4).copied().unwrap_or(0.0)
 }
 
-/// Most of its own peak that the level of an outline is: else the dimmest nuclei would vanish.
-const HIGHEST_LEVEL: f64 = 0.75;
+/// Largest level of an outline relative to the nucleus' own peak; without this limit the dimmest nuclei would vanish.
+const MAX_LEVEL: f64 = 0.75;
 
-/// The level of a nucleus' outline as a share of its own peak. `relative` is its peak as a share of the bright nuclei's light.
+/// Level of the outline of a nucleus relative to its own peak. `relative` is its peak relative to the brightness of
+/// bright nuclei.
 fn level(share: f64, common: f64, relative: f64) -> f64 {
     let level = share * relative.max(1e-6).powf(-common);
-    level.min(HIGHEST_LEVEL.max(share))
+    level.min(MAX_LEVEL.max(share))
 }
 
-/// Moves the outlines of `labels` (1 + index in `nuclei`, whose light is `mean_light`) to where the settings want them, and tells how much of its light
-/// blur leaves at the brightest place of each nucleus (1 where outlines are the bodies').
+/// Changes `labels` (1 + index in `nuclei`, whose light is `mean_light`) to the outlines defined by the settings.
+/// Returns for each nucleus the fraction of its light that remains at its brightest position after blur (1 if outlines
+/// are those of the bodies).
 pub(crate) fn outline(
     labels: &mut [u32],
     nuclei: &[Nucleus],
     mean_light: &[f64],
     settings: &Settings,
     grid: &Grid,
-    watch: &Watch<'_>,
+    progress: &ProgressRange<'_>,
 ) -> Result<Vec<f32>, SimulateError> {
     let mut peaks = vec![1.0f32; nuclei.len()];
     let TruthOutline::Visible { share, common } = settings.truth.outline else { return Ok(peaks) };
-    let bright = of_bright(mean_light).max(f64::MIN_POSITIVE);
+    let bright = bright_level(mean_light).max(f64::MIN_POSITIVE);
     let boxes: Vec<(usize, Window)> = truth::bounds(labels, grid, nuclei.len())
         .into_iter()
         .enumerate()
@@ -73,8 +76,8 @@ pub(crate) fn outline(
     let mut owner = vec![0u32; grid.len()];
     let mut rest = &boxes[..];
     while !rest.is_empty() {
-        watch.at(1.0 - rest.len() as f64 / boxes.len() as f64)?;
-        // As many at once as hold no more voxels than the stack, so that memory stays bounded.
+        progress.at(1.0 - rest.len() as f64 / boxes.len() as f64)?;
+        // The windows processed at once have at most as many voxels as the stack, which limits the memory.
         let mut voxels = 0;
         let fit = rest.iter().take(64).take_while(|(_, window)| {
             voxels += window.grid.len();
@@ -104,14 +107,14 @@ pub(crate) fn outline(
     Ok(peaks)
 }
 
-/// A part of the stack.
+/// A box inside the stack.
 struct Window {
     first: [usize; 3],
     grid: Grid,
 }
 
 impl Window {
-    /// The part in which a nucleus may be seen.
+    /// The box in which a nucleus can be visible.
     fn around(bounds: Bounds, optics: &Optics, grid: &Grid) -> Self {
         let reach_um = exposure::reach_um(optics);
         let margin = [0, 1, 2].map(|a| (reach_um[a] / grid.voxel_um[a]).ceil() as usize + 1);
@@ -120,19 +123,19 @@ impl Window {
         Self { first, grid: Grid { shape, voxel_um: grid.voxel_um } }
     }
 
-    /// The index in the stack of a voxel of this part.
+    /// Index in the stack of a voxel of this box.
     fn index(&self, at: usize, grid: &Grid) -> usize {
         let [_, rows, row] = self.grid.shape;
         let [z, y, x] = [at / (rows * row), at / row % rows, at % row];
         ((self.first[0] + z) * grid.shape[1] + self.first[1] + y) * grid.shape[2] + self.first[2] + x
     }
 
-    /// What the objective shows of a nucleus of even brightness 1: even, so that a dark nucleolus makes no hole.
+    /// Blurred light of a nucleus with the uniform brightness 1; uniform, so that dark nucleoli do not cause holes.
     fn own_light(&self, labels: &[u32], index: usize, optics: &Optics, grid: &Grid) -> Result<Vec<f32>, SimulateError> {
         let own = index as u32 + 1;
         let mut light: Vec<f32> =
             (0..self.grid.len()).map(|at| f32::from(u8::from(labels[self.index(at, grid)] == own))).collect();
-        exposure::focus(&mut light, &mut Vec::new(), &self.grid, optics, &Watch::new(&|_| true))?;
+        exposure::focus(&mut light, &mut Vec::new(), &self.grid, optics, &ProgressRange::new(&|_| true))?;
         Ok(light)
     }
 }

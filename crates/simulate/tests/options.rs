@@ -1,4 +1,4 @@
-//! What the options beyond the defaults promise, and that leaving them out changes nothing.
+//! The optional features, and that results do not change without them.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "functions shared by tests")]
 
 use cytoscope_simulate::{
@@ -8,7 +8,7 @@ use cytoscope_volume::{Samples, VoxelSize};
 
 const SHAPE: [usize; 3] = [48, 96, 96];
 
-/// Well parted nuclei on an isotropic grid, with little noise.
+/// Well separated nuclei on an isotropic grid, with little noise.
 fn plain() -> Settings {
     let mut settings = Settings::new(Kind::Nuclei, SHAPE, 7);
     settings.voxel_size_um = VoxelSize::new_um(0.8, 0.8, 0.8);
@@ -31,7 +31,7 @@ fn labels(stack: &Simulation) -> Vec<usize> {
     values(stack.labels.as_ref().unwrap().samples())
 }
 
-/// Per object that no edge cuts: voxels, and standard deviations along Z, Y, X in voxels.
+/// For each object that is not cut by a border: number of voxels, and standard deviations along Z, Y, X in voxels.
 fn extents(labels: &[usize], count: usize) -> Vec<(f64, [f64; 3])> {
     let mut sums = vec![(0.0, [0.0; 3], [0.0; 3], true); count + 1];
     for (i, label) in labels.iter().enumerate() {
@@ -55,7 +55,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 #[test]
-fn cards_without_the_options_still_open_and_make_the_same_stack() {
+fn settings_files_without_the_options_give_the_same_stack() {
     let settings = plain();
     let mut card = serde_json::to_value(&settings).unwrap();
     for (part, names) in [
@@ -101,7 +101,7 @@ fn visible_outlines_lie_outside_the_bodies_and_further_out_along_z() {
     let body = make(&settings);
     settings.truth.outline = TruthOutline::Visible { share: 0.22, common: 0.0 };
     let seen = make(&settings);
-    assert_eq!(body.raw, seen.raw, "the truth changes no image");
+    assert_eq!(body.raw, seen.raw, "the outline setting does not change the image");
     assert_eq!(body.object_count, seen.object_count);
     let (before, after) = (labels(&body), labels(&seen));
     let lost = before.iter().zip(&after).filter(|(b, a)| **b > 0 && **a == 0).count();
@@ -113,14 +113,14 @@ fn visible_outlines_lie_outside_the_bodies_and_further_out_along_z() {
     let (before, after) = (size(&before), size(&after));
     let growth = [0, 1, 2].map(|a| after[a] / before[a]);
     assert!(growth[0] > 1.15 && growth[1] > 1.0 && growth[0] > growth[1] + 0.1, "{growth:?}");
-    // A higher share draws the outline further in.
+    // A higher level moves the outline inward.
     settings.truth.outline = TruthOutline::Visible { share: 0.7, common: 0.0 };
     let inner = labels(&make(&settings)).iter().filter(|l| **l > 0).count();
     assert!(inner < labels(&body).iter().filter(|l| **l > 0).count());
 }
 
 #[test]
-fn one_level_for_all_draws_dim_nuclei_small_and_bright_ones_large() {
+fn a_common_level_shrinks_outlines_of_dim_nuclei_and_enlarges_bright_ones() {
     let mut settings = plain();
     settings.objects.brightness_spread = 0.6;
     settings.optics.psf_sigma_um = [2.0, 0.6, 0.6];
@@ -173,7 +173,7 @@ fn clusters_leave_the_rest_of_the_field_empty() {
 }
 
 #[test]
-fn dividing_nuclei_are_smaller_and_brighter() {
+fn mitotic_nuclei_are_smaller_and_brighter() {
     let mut settings = plain();
     settings.objects.brightness_spread = 0.0;
     let measure = |mitotic: f64| {
@@ -190,7 +190,7 @@ fn dividing_nuclei_are_smaller_and_brighter() {
 }
 
 #[test]
-fn tails_reach_along_z_and_haze_grows_with_depth() {
+fn tails_extend_along_z_and_haze_increases_with_depth() {
     let mut settings = plain();
     settings.truth.outline = TruthOutline::Visible { share: 0.2, common: 0.0 };
     let length = |settings: &Settings| {
@@ -201,7 +201,7 @@ fn tails_reach_along_z_and_haze_grows_with_depth() {
     (settings.optics.tail_share, settings.optics.tail_sigma_um) = (0.5, [4.0, 0.4, 0.4]);
     assert!(length(&settings) > 1.1 * without);
 
-    // The light between nuclei, against that in them, deep down and at the top.
+    // The light between nuclei relative to that inside, at depth and at the top.
     let mut settings = plain();
     (settings.optics.haze, settings.optics.attenuation_per_um) = (0.1, 0.0);
     let deep_haze = |per_um: f64| {
@@ -220,7 +220,7 @@ fn tails_reach_along_z_and_haze_grows_with_depth() {
 }
 
 #[test]
-fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
+fn faint_nuclei_and_debris_are_in_the_image_but_not_in_the_truth() {
     let mut settings = plain();
     settings.objects.brightness_spread = 0.8;
     let all = make(&settings);
@@ -228,7 +228,7 @@ fn faint_nuclei_and_debris_stay_in_the_image_and_out_of_the_truth() {
     let some = make(&settings);
     assert_eq!(all.raw, some.raw);
     assert!(some.object_count < all.object_count && some.object_count * 4 > all.object_count);
-    // Each object kept is one of the others, whole.
+    // Each remaining object is identical to one of the full ground truth.
     let (before, after) = (labels(&all), labels(&some));
     assert!(before.iter().zip(&after).all(|(b, a)| *a == 0 || *b > 0));
     let brightness = |labels: &[usize], with: &dyn Fn(usize) -> bool| {
@@ -289,7 +289,7 @@ fn options_out_of_range_are_refused_with_their_names() {
     }
 }
 
-/// Every option at once.
+/// All options at once.
 fn everything() -> Settings {
     let mut settings = plain();
     settings.objects.stretch = Stretch { zyx: [1.5, 1.0, 1.0], spread: 0.2, flat: 0.3 };
@@ -303,7 +303,7 @@ fn everything() -> Settings {
 }
 
 #[test]
-fn every_option_gives_the_same_bytes_on_any_number_of_threads_and_sound_labels() {
+fn options_give_the_same_bytes_on_any_number_of_threads_and_valid_labels() {
     let settings = everything();
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -323,13 +323,13 @@ fn every_option_gives_the_same_bytes_on_any_number_of_threads_and_sound_labels()
 }
 
 #[test]
-fn varied_settings_differ_repeat_and_are_all_in_range() {
+fn varied_settings_are_reproducible_and_in_range() {
     for kind in Kind::ALL {
         let drawn: Vec<Settings> = (0..200).map(|seed| Settings::varied(kind, [12, 40, 40], seed)).collect();
         assert_eq!(drawn[7], Settings::varied(kind, [12, 40, 40], 7));
         assert_ne!(drawn[7].objects, drawn[8].objects);
         for settings in drawn {
-            // Checks the ranges, and stops before the work.
+            // Checks the ranges and cancels before the computation.
             let told = simulate(&settings, |fraction| fraction > 0.0);
             assert_eq!(told, Err(SimulateError::Cancelled), "{settings:?}");
         }
@@ -342,7 +342,7 @@ fn varied_settings_differ_repeat_and_are_all_in_range() {
 }
 
 #[test]
-fn varied_nuclei_hold_objects_and_many_looks() {
+fn varied_nuclei_have_objects_and_differ() {
     let mut clustered = 0;
     let mut photons = Vec::new();
     let mut sizes = Vec::new();

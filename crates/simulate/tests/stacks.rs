@@ -1,5 +1,5 @@
-//! What every simulated stack promises: the same bytes from the same seed, sound labels, light where the objects are, and
-//! noise that follows the camera's formula.
+//! Properties of all simulated stacks: the same bytes for the same seed, valid labels, light where the objects are, and
+//! noise according to the camera model.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "functions shared by tests")]
 
 use cytoscope_simulate::{Kind, MIN_OBJECT_VOXELS, Settings, SimulateError, Simulation, simulate};
@@ -39,7 +39,7 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
     product / (variance(a, ma) * variance(b, mb)).sqrt()
 }
 
-/// For every voxel, whether a neighbour by a face satisfies `test(own label, its label)`.
+/// For every voxel, whether a face neighbour satisfies `test(own label, neighbour's label)`.
 fn borders(labels: &[usize], test: impl Fn(usize, usize) -> bool) -> Vec<bool> {
     let [nz, ny, nx] = SHAPE;
     let mut found = vec![false; labels.len()];
@@ -79,7 +79,7 @@ fn another_seed_gives_another_stack() {
 }
 
 #[test]
-fn arrays_have_the_shapes_and_types_promised() {
+fn arrays_have_the_documented_shapes_and_types() {
     for kind in Kind::ALL {
         let stack = make(&Settings::new(kind, [7, 41, 43], 2));
         assert_eq!((stack.raw.shape(), stack.raw.dtype()), (&[7, 41, 43][..], DType::U16));
@@ -95,7 +95,7 @@ fn arrays_have_the_shapes_and_types_promised() {
 }
 
 #[test]
-fn labels_are_contiguous_in_one_piece_and_large_enough() {
+fn labels_are_consecutive_connected_and_large_enough() {
     for kind in Kind::ALL {
         let stack = make(&Settings::new(kind, SHAPE, 5));
         let labels = labels(&stack);
@@ -104,11 +104,11 @@ fn labels_are_contiguous_in_one_piece_and_large_enough() {
         assert!(stack.object_count >= 8, "{kind}: {} objects", stack.object_count);
         assert!(sizes[1..].iter().all(|s| *s >= MIN_OBJECT_VOXELS), "{kind}: {sizes:?}");
         assert!(sizes[0] > 0);
-        assert_eq!(pieces(&labels), stack.object_count, "{kind}: pieces joined by faces");
+        assert_eq!(pieces(&labels), stack.object_count, "{kind}: connected components");
     }
 }
 
-/// Pieces of equal label joined by faces, counted with a union-find: another way than the crate's own.
+/// Number of connected components (by faces) of equal label, counted with union-find, independently of the crate.
 fn pieces(labels: &[usize]) -> usize {
     fn root(parents: &mut [usize], mut i: usize) -> usize {
         while parents[i] != i {
@@ -132,7 +132,7 @@ fn pieces(labels: &[usize]) -> usize {
 }
 
 #[test]
-fn nuclei_shine_over_their_surroundings() {
+fn nuclei_are_brighter_than_their_surroundings() {
     let stack = make(&Settings::new(Kind::Nuclei, SHAPE, 3));
     let (raw, labels) = (raw(&stack), labels(&stack));
     let side = |inside: bool| {
@@ -165,7 +165,7 @@ fn nuclei_differ_in_size_and_brightness_and_have_texture() {
     assert!((0.15..0.7).contains(&spread(&means)), "brightness spreads by {}", spread(&means));
     let sizes: Vec<f64> = sums[1..].iter().map(|(n, _, _)| *n).collect();
     assert!(spread(&sizes) > 0.2, "size spreads by {}", spread(&sizes));
-    // Inside a nucleus, values vary by more than the photon noise of their mean.
+    // Inside a nucleus, values vary more than the photon noise of their mean.
     let textured = sums[1..].iter().filter(|(n, s, q)| {
         let m = s / n;
         q / n - m * m > 2.0 * 2.0 * (m - 100.0)
@@ -190,7 +190,7 @@ fn nuclei_touch_at_the_default_density() {
 }
 
 #[test]
-fn membranes_shine_where_cells_meet() {
+fn membranes_are_bright_where_cells_meet() {
     let stack = make(&Settings::new(Kind::Cells, SHAPE, 4));
     let (raw, labels) = (raw(&stack), labels(&stack));
     let wall = borders(&labels, |a, b| a != b);
@@ -216,8 +216,8 @@ fn noise_in_an_empty_field_is_photon_noise_and_read_noise() {
         let raw = raw(&stack);
         let m = mean(raw.iter().copied());
         let variance = mean(raw.iter().map(|v| (v - m).powi(2)));
-        // Rounding to whole counts adds 1/12 where the read noise makes values continuous. The standard errors over 262144
-        // voxels are 0.2 % of the deviation (mean) and 0.3 % (variance).
+        // Rounding to whole counts adds 1/12 if read noise makes the values continuous. The standard errors over 262144
+        // voxels are 0.2 % of the standard deviation (mean) and 0.3 % (variance).
         let rounding = if read_noise > 0.0 { 1.0 / 12.0 } else { 0.0 };
         let expected = gain * gain * (background + read_noise * read_noise) + rounding;
         assert!((m - 100.0 - gain * background).abs() < 0.01 * expected.sqrt(), "mean {m}");
@@ -226,7 +226,7 @@ fn noise_in_an_empty_field_is_photon_noise_and_read_noise() {
 }
 
 #[test]
-fn light_is_uneven_as_asked() {
+fn illumination_is_as_uneven_as_requested() {
     let mut settings = Settings::new(Kind::Nuclei, [16, 96, 96], 8);
     settings.objects.count = Some(0);
     settings.camera.background_photons = 200.0;
@@ -244,8 +244,8 @@ fn light_is_uneven_as_asked() {
 
 #[test]
 fn contrast_of_a_cell_inverts_through_focus() {
-    // A cell is a weak lens: over its nucleus the image is brighter than the background two slices above it and darker two
-    // slices below it.
+    // A cell is a weak lens: over its nucleus the image is brighter than the background two slices above it and darker
+    // two slices below it.
     let mut settings = Settings::new(Kind::LabelFree, [24, 160, 160], 12);
     settings.objects.texture = 0.0;
     settings.objects.count = Some(8);
@@ -253,12 +253,12 @@ fn contrast_of_a_cell_inverts_through_focus() {
     let stack = make(&settings);
     let (raw, labels) = (raw(&stack), labels(&stack));
     let plane = 160 * 160;
-    // Most of the field is empty: its median is the background.
+    // Most of the field is empty, so its median is the background.
     let mut sorted = raw.clone();
     sorted.sort_by(f64::total_cmp);
     let background = sorted[sorted.len() / 2];
     let (mut above, mut below) = (0, 0);
-    let mut judged = 0;
+    let mut evaluated = 0;
     for label in 1..=stack.object_count {
         let slices: Vec<usize> = (0..24).filter(|z| labels[z * plane..(z + 1) * plane].contains(&label)).collect();
         let (low, high) = (slices[0], slices[slices.len() - 1]);
@@ -269,10 +269,10 @@ fn contrast_of_a_cell_inverts_through_focus() {
         let at = |z: usize| mean((0..plane).filter(|i| footprint[*i]).map(|i| raw[z * plane + i]));
         above += usize::from(at(high + 2) > background);
         below += usize::from(at(low - 2) < background);
-        judged += 1;
+        evaluated += 1;
     }
-    assert!(judged >= 2, "{judged} nuclei are whole");
-    assert!(above == judged && below == judged, "{above} brighter above, {below} darker below, of {judged}");
+    assert!(evaluated >= 2, "{evaluated} nuclei are whole");
+    assert!(above == evaluated && below == evaluated, "{above} brighter above, {below} darker below, of {evaluated}");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn label_free_pairs_show_the_same_cells() {
     assert!(target.iter().all(|v| v.is_finite() && *v >= 0.0));
     let nuclei: Vec<f64> = labels.iter().map(|l| f64::from(u8::from(*l > 0))).collect();
     assert!(correlation(&target, &nuclei) > 0.75, "target follows the nuclei");
-    // Bright-field contrast is a few percent to some tens of percent of the background, and nothing is clipped.
+    // Bright-field contrast is a few percent to tens of percent of the background, and nothing is clipped.
     let m = mean(raw.iter().copied());
     let deviation = mean(raw.iter().map(|v| (v - m).powi(2))).sqrt() / (m - 100.0);
     assert!((0.03..0.4).contains(&deviation), "contrast {deviation}");
@@ -315,7 +315,7 @@ fn limits_and_bad_settings_are_refused_with_their_names() {
 }
 
 #[test]
-fn the_smallest_and_thinnest_fields_are_made() {
+fn the_smallest_and_thinnest_fields_can_be_simulated() {
     for kind in Kind::ALL {
         for shape in [[1, 1, 1], [1, 64, 64], [9, 1, 1], [2, 3, 5]] {
             let stack = make(&Settings::new(kind, shape, 4));
@@ -343,7 +343,7 @@ fn no_settings_in_range_panic() {
 }
 
 #[test]
-fn progress_rises_to_one_and_stops_the_work() {
+fn progress_increases_to_one_and_can_cancel() {
     for kind in Kind::ALL {
         let settings = Settings::new(kind, [10, 40, 40], 4);
         let (last, calls) = (Cell::new(0.0), Cell::new(0));
@@ -361,7 +361,7 @@ fn progress_rises_to_one_and_stops_the_work() {
 }
 
 #[test]
-fn kinds_and_settings_survive_text() {
+fn kinds_and_settings_round_trip_through_text() {
     for kind in Kind::ALL {
         assert_eq!(kind.to_string().parse::<Kind>().unwrap(), kind);
         let settings = Settings::new(kind, [8, 32, 32], u64::MAX);

@@ -1,59 +1,59 @@
-//! Why a file or folder was not written, replaced or removed.
+//! Errors of writing, replacing and removing files and folders.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file or folder that was not written, replaced or removed; what was there is unchanged.
+/// Why a file or folder was not written, replaced or removed. Existing files and folders are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The system refused.
+    /// The operating system reported an error.
     #[error("{path}: {doing} failed: {source}; {}", io_advice(.source))]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried, such as "creating the folder".
+        /// The failed operation, such as "creating the folder".
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file of that name exists and replacing it was not asked for.
+    /// The output file exists already and replacing it was not requested.
     #[error("{path} already exists; choose another name, or replace it with --force")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The output path is one of the inputs, or contains one.
+    /// The output path is an input, or a folder that contains one.
     #[error("{path} is an input of this command; write to another path")]
     IsInput {
         /// The file or folder.
         path: PathBuf,
     },
-    /// A folder (or archive) of that name exists which this program did not make, or which was changed since.
+    /// A folder (or archive) with this name exists that this program did not create, or that was changed afterwards.
     #[error("{path} {problem}; choose another path{}", if *.can_force { ", or use --force to move it aside and write here" } else { "" })]
-    NotOurs {
+    NotReplaceable {
         /// The folder or file.
         path: PathBuf,
-        /// What is in it that is not ours, as the predicate of a sentence.
+        /// Why it is not replaced, as the predicate of a sentence.
         problem: String,
-        /// Whether the caller could ask to move it aside.
+        /// Whether the user can request that it is moved aside.
         can_force: bool,
     },
-    /// Another process writes results of the same name.
+    /// Another process is writing results with the same name.
     #[error("{path}: another run of Cytoscope is writing these results; wait for it, or write to another folder")]
     Busy {
-        /// The results.
+        /// Path of the results.
         path: PathBuf,
     },
 }
 
 impl StorageError {
-    /// A function that wraps what the system said.
+    /// Returns a function that converts an [`io::Error`], for `map_err`.
     pub fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), doing, source }
     }
 }
 
-/// Whether a disk, quota or memory is exhausted.
+/// Whether the disk, a quota or the memory is exhausted.
 pub fn is_exhausted(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -64,15 +64,15 @@ pub fn is_exhausted(error: &io::Error) -> bool {
     )
 }
 
-/// What a person can do about a failure of the operating system: words to end a sentence with.
+/// What the user can do about an error of the operating system, as the end of a sentence.
 pub fn io_advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        _ if crate::read::refusal(error).is_some() => "give a file of its own in its place",
+        _ if crate::read::refusal(error).is_some() => "choose a regular file instead",
         _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
         io::ErrorKind::NotFound => "check that the path exists",
-        io::ErrorKind::PermissionDenied => "check that you may access it, or choose another folder",
-        io::ErrorKind::ReadOnlyFilesystem => "nothing can be written there: choose another folder",
-        io::ErrorKind::NotADirectory => "a file has the name of a folder: choose another folder",
+        io::ErrorKind::PermissionDenied => "check its permissions, or choose another folder",
+        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another folder",
+        io::ErrorKind::NotADirectory => "part of the path is a file, not a folder: choose another folder",
         _ => "check the disk or the network folder, and try again",
     }
 }

@@ -1,10 +1,11 @@
-//! Folders that this program makes, replaces and removes.
+//! Folders that this program creates, replaces and removes.
 //!
-//! Every such folder holds a marker file ([`MARKER`]). A *finished* folder (a model package) lists its files in the marker and is
-//! replaced or removed only while it holds just those, unchanged. A *working* folder (an unfinished training, scratch space) is
-//! removed with everything in it. A folder without a marker is never removed or emptied.
+//! Every such folder holds a marker file ([`MARKER`]). The marker of a *finished* folder (a model package) lists its
+//! files; the folder is replaced or removed only if it holds exactly these, unchanged. A *working* folder (an
+//! unfinished training run, scratch space) is removed with everything in it. A folder without a marker is never removed
+//! or emptied.
 
-use crate::manifest::{LITTER, MARKER, Manifest};
+use crate::manifest::{MARKER, Manifest, SYSTEM_FILES};
 use crate::target::{Overwrite, refuse_input};
 use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
 use crate::{StorageError, read};
@@ -12,15 +13,15 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// How names of replaced folders end while they wait for their removal.
-const OLD: &str = ".cytoscope-old";
-/// Names tried for a folder that is moved aside.
+/// Suffix of replaced folders that are about to be removed.
+const OLD_SUFFIX: &str = ".cytoscope-old";
+/// Number of names tried for a folder that is moved aside.
 const MAX_ASIDE: usize = 10_000;
 
-/// Makes a working folder of a kind, or takes one that is there already: with the same kind's marker, or empty.
+/// Creates a working folder of a kind, or uses an existing one that is empty or has a marker of the same kind.
 ///
 /// # Errors
-/// [`StorageError::NotOurs`] for a folder that holds something and has no marker of this kind; [`StorageError::Io`].
+/// [`StorageError::NotReplaceable`] for a folder that is not empty and has no marker of this kind; [`StorageError::Io`].
 pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
     if let Some(found) = Manifest::of_folder(path)
         && found.kind == kind
@@ -29,26 +30,26 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
         return Ok(());
     }
     std::fs::create_dir_all(path).map_err(StorageError::io(path, "creating the folder"))?;
-    // A kill while the marker was written leaves its unfinished file.
+    // A process killed while it wrote the marker leaves an unfinished file.
     crate::write::sweep(path);
     let mut entries = std::fs::read_dir(path).map_err(StorageError::io(path, "reading the folder"))?;
     if let Some(Ok(entry)) = entries.next() {
         let problem = format!("is not a folder that this program made (it holds {})", entry.file_name().display());
-        return Err(StorageError::NotOurs { path: path.to_owned(), problem, can_force: false });
+        return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
     }
     crate::write::atomic_write(&path.join(MARKER), &Manifest::working(kind).to_bytes())
 }
 
-/// Whether a folder has a working folder's marker of this kind.
+/// Whether the path is a working folder of this kind.
 pub fn is_working(path: &Path, kind: &str) -> bool {
     let is_folder = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
     is_folder && Manifest::of_folder(path).is_some_and(|found| found.kind == kind && found.files.is_none())
 }
 
-/// Removes a working folder of a kind with everything in it. One that does not exist is no error.
+/// Removes a working folder of a kind with everything in it. A folder that does not exist is not an error.
 ///
 /// # Errors
-/// [`StorageError::NotOurs`] for a folder without this kind's marker, or a link to one; [`StorageError::Io`].
+/// [`StorageError::NotReplaceable`] for a folder without a marker of this kind, or a link; [`StorageError::Io`].
 pub fn remove_working(path: &Path, kind: &str) -> Result<(), StorageError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -61,7 +62,8 @@ pub fn remove_working(path: &Path, kind: &str) -> Result<(), StorageError> {
     remove_marked(path).map_err(StorageError::io(path, "removing the folder"))
 }
 
-/// Removes what is in a working folder, but for its marker and the files named in `keep`; those named in `first` go before the rest.
+/// Removes the content of a working folder, except its marker and the files named in `keep`. The files named in `first`
+/// are removed before all others.
 ///
 /// # Errors
 /// As [`remove_working`].
@@ -82,14 +84,14 @@ pub fn clear_working(path: &Path, kind: &str, first: &[&str], keep: &[&str]) -> 
 }
 
 fn not_removed(path: &Path) -> StorageError {
-    StorageError::NotOurs {
+    StorageError::NotReplaceable {
         path: path.to_owned(),
         problem: "is not a folder that this program made, so it is not removed".to_owned(),
         can_force: false,
     }
 }
 
-/// Removes a folder whose marker was seen: the marker goes last, so that a removal cut short can be finished.
+/// Removes a folder that has a marker. The marker is removed last, so that an interrupted removal can be completed.
 fn remove_marked(path: &Path) -> io::Result<()> {
     remove_entries(path, &[])?;
     std::fs::remove_file(path.join(MARKER))?;
@@ -112,22 +114,24 @@ fn remove_entries(path: &Path, keep: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a folder, or nothing, lies where a finished folder goes, such that it may be replaced without asking.
+/// Checks that a finished folder may be written to this path: nothing exists there, or a folder that may be replaced.
 ///
 /// # Errors
-/// [`StorageError::NotOurs`] with what in it is not ours, [`StorageError::IsInput`], [`StorageError::Io`].
+/// [`StorageError::NotReplaceable`] with the reason why it may not be replaced, [`StorageError::IsInput`],
+/// [`StorageError::Io`].
 pub fn check_finished(path: &Path, kind: &str, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
     recover(path);
     match difference(path, kind)? {
         Some(problem) if overwrite == Overwrite::Refuse => {
-            Err(StorageError::NotOurs { path: path.to_owned(), problem, can_force: true })
+            Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: true })
         }
         _ => Ok(()),
     }
 }
 
-/// What at a path is not a finished folder of ours, as the predicate of a sentence; `None` for ours, an empty one, or nothing.
+/// Why the path is not an unchanged finished folder of this program, as the predicate of a sentence; `None` if it is
+/// one, is an empty folder, or does not exist.
 fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
     let meta = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -146,13 +150,13 @@ fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
     }
 }
 
-/// Removes a finished folder of ours. One that does not exist is no error.
+/// Removes a finished folder of this program. A folder that does not exist is not an error.
 ///
 /// # Errors
-/// [`StorageError::NotOurs`] if it holds anything else, or something in it was changed; [`StorageError::Io`].
+/// [`StorageError::NotReplaceable`] if it holds other files, or one of its files was changed; [`StorageError::Io`].
 pub fn remove_finished(path: &Path, kind: &str) -> Result<(), StorageError> {
     if let Some(problem) = difference(path, kind)? {
-        return Err(StorageError::NotOurs { path: path.to_owned(), problem, can_force: false });
+        return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
     }
     if !path.exists() {
         return Ok(());
@@ -160,11 +164,11 @@ pub fn remove_finished(path: &Path, kind: &str) -> Result<(), StorageError> {
     remove_listed(path).map_err(StorageError::io(path, "removing the folder"))
 }
 
-/// Removes the files that a folder's marker lists, the marker, and the folder, which is then empty unless something was added.
+/// Removes the files listed in a folder's marker, the marker, and then the folder, which fails if other files remain.
 fn remove_listed(path: &Path) -> io::Result<()> {
     let manifest = Manifest::of_folder(path);
     for file in manifest.iter().flat_map(|m| m.files.iter().flatten()) {
-        // Names come from a file: only plain ones are followed.
+        // The names come from a file: names with a path are skipped.
         if Path::new(&file.name).file_name() != Some(file.name.as_ref()) {
             continue;
         }
@@ -174,7 +178,7 @@ fn remove_listed(path: &Path) -> io::Result<()> {
         }
     }
     if manifest.is_some() {
-        for name in LITTER {
+        for name in SYSTEM_FILES {
             let _ = std::fs::remove_file(path.join(name));
         }
         std::fs::remove_file(path.join(MARKER))?;
@@ -182,23 +186,24 @@ fn remove_listed(path: &Path) -> io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// What became of what lay at the path of a new folder.
+/// What existed at the path of a new folder, and what happened to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replaced {
-    /// There was nothing, or an empty folder.
+    /// Nothing existed, or an empty folder.
     Nothing,
-    /// A folder of ours, which is gone.
+    /// A folder of this program, which was removed.
     Ours,
-    /// Something else, which was moved here.
+    /// Something else, which was moved to this path.
     MovedTo(PathBuf),
 }
 
-/// Writes a finished folder whole or not at all: files by plain name and content, and the marker that lists them.
+/// Writes a finished folder atomically: the files, given by name and content, and the marker that lists them.
 ///
-/// A folder of ours at that place is replaced; anything else is moved aside where `overwrite` allows it, and refused otherwise.
+/// A folder of this program at that path is replaced; anything else is moved aside if `overwrite` allows it, and
+/// refused otherwise.
 ///
 /// # Errors
-/// As [`check_finished`]; what was there is then as it was.
+/// As [`check_finished`]; what exists at the path is then unchanged.
 pub fn write_finished(
     path: &Path,
     kind: &str,
@@ -209,7 +214,7 @@ pub fn write_finished(
     let folder = parent_of(path);
     sweep_once(folder);
     let Some(name) = path.file_name() else {
-        let error = io::Error::new(io::ErrorKind::InvalidInput, "the path names no folder");
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "the path has no folder name");
         return Err(StorageError::io(path, "creating the folder")(error));
     };
     let mut builder = tempfile::Builder::new();
@@ -218,12 +223,12 @@ pub fn write_finished(
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
     let partial = builder.tempdir_in(folder).map_err(StorageError::io(path, "creating the folder"))?.keep();
-    let outcome = match fill(&partial, kind, files) {
-        // The marker stays locked until the folder has its name.
+    let outcome = match write_files(&partial, kind, files) {
+        // The marker stays locked until the folder is renamed.
         Ok(marker) => {
-            // Where open files keep their folder from being renamed, it is let go.
+            // On systems other than Unix an open file prevents its folder from being renamed.
             let marker = cfg!(unix).then_some(marker);
-            swap(&partial, path, kind).map(|replaced| (replaced, marker))
+            move_into_place(&partial, path, kind).map(|replaced| (replaced, marker))
         }
         Err(error) => {
             let _ = remove_marked(&partial);
@@ -237,8 +242,9 @@ pub fn write_finished(
     Ok(replaced)
 }
 
-/// Writes the files; the marker is locked for as long as its handle lives, and complete when everything else is on the disk.
-fn fill(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Result<File> {
+/// Writes the files into a new folder and returns the marker, which is locked until it is dropped. The marker is
+/// completed after all files are on disk.
+fn write_files(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Result<File> {
     let mut marker = File::create_new(folder.join(MARKER))?;
     let _ = marker.lock();
     marker.write_all(&Manifest::working(kind).to_bytes())?;
@@ -255,15 +261,15 @@ fn fill(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Result<Fi
     Ok(marker)
 }
 
-/// Puts a new folder where `path` is, and says what became of what was there.
-fn swap(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
+/// Renames a new folder to `path` and returns what happened to the previous content.
+fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
     let io = |error| StorageError::io(path, "replacing the folder")(error);
-    let there = std::fs::symlink_metadata(path).is_ok();
-    let is_empty = there && std::fs::read_dir(path).is_ok_and(|mut e| e.next().is_none());
+    let exists = std::fs::symlink_metadata(path).is_ok();
+    let is_empty = exists && std::fs::read_dir(path).is_ok_and(|mut e| e.next().is_none());
     if is_empty {
         std::fs::remove_dir(path).map_err(io)?;
     }
-    if !there || is_empty {
+    if !exists || is_empty {
         std::fs::rename(new, path).map_err(io)?;
         return Ok(Replaced::Nothing);
     }
@@ -276,12 +282,12 @@ fn swap(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
         return Ok(Replaced::MovedTo(aside));
     }
     if exchange(new, path) {
-        // The old one has the hidden name now; if it cannot be removed it only takes room until it is swept.
+        // The old folder now has the hidden name; if it cannot be removed now, a later sweep removes it.
         let _ = remove_listed(new);
         return Ok(Replaced::Ours);
     }
     let mut old = new.as_os_str().to_owned();
-    old.push(OLD);
+    old.push(OLD_SUFFIX);
     let old = PathBuf::from(old);
     std::fs::rename(path, &old).map_err(io)?;
     if let Err(error) = std::fs::rename(new, path) {
@@ -292,7 +298,7 @@ fn swap(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
     Ok(Replaced::Ours)
 }
 
-/// Exchanges two folders in one step, where the system can.
+/// Exchanges two folders atomically; `false` if the system does not support it.
 #[cfg(any(target_os = "linux", target_vendor = "apple"))]
 fn exchange(a: &Path, b: &Path) -> bool {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -304,7 +310,7 @@ fn exchange(_a: &Path, _b: &Path) -> bool {
     false
 }
 
-/// Gives a file or folder a free name beside it.
+/// Renames a file or folder to a free name in the same folder (`name.before-1`) and returns the new path.
 ///
 /// # Errors
 /// [`StorageError::Io`].
@@ -318,18 +324,18 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StorageError> {
             return std::fs::rename(path, &aside).map(|()| aside).map_err(io);
         }
     }
-    Err(io(io::Error::other("there are too many copies already")))
+    Err(io(io::Error::other("too many copies exist already")))
 }
 
-/// Brings back a folder whose replacement was killed between two renames; where `path` exists, removes what such a kill left.
+/// Restores a folder after a process was killed while replacing it. If `path` exists, removes the leftovers instead.
 pub fn recover(path: &Path) {
     let Some(name) = path.file_name() else { return };
     let prefix = hidden_prefix(name);
-    let length = prefix.len() + RANDOM_CHARS + partial_suffix().len() + OLD.len();
+    let length = prefix.len() + RANDOM_CHARS + partial_suffix().len() + OLD_SUFFIX.len();
     for entry in std::fs::read_dir(parent_of(path)).into_iter().flatten().flatten() {
         let candidate = entry.file_name();
         let bytes = candidate.as_encoded_bytes();
-        let is_old = bytes.starts_with(prefix.as_encoded_bytes()) && bytes.ends_with(OLD.as_bytes());
+        let is_old = bytes.starts_with(prefix.as_encoded_bytes()) && bytes.ends_with(OLD_SUFFIX.as_bytes());
         if !is_old || bytes.len() != length {
             continue;
         }
@@ -340,7 +346,7 @@ pub fn recover(path: &Path) {
             }
             continue;
         }
-        // Only a whole one: a removal that had begun is not undone.
+        // Only a complete folder is restored: a removal that had begun is not undone.
         let files = Manifest::of_folder(&old).and_then(|m| m.files);
         let is_whole = files.is_some_and(|files| files.iter().all(|f| old.join(&f.name).is_file()));
         if is_whole && std::fs::rename(&old, path).is_ok() {
@@ -349,14 +355,14 @@ pub fn recover(path: &Path) {
     }
 }
 
-/// Removes a folder under a hidden name of ours whose process has ended: its marker is there and nobody holds it locked.
+/// Removes a partial folder if the process that wrote it has ended, that is, if its marker exists and is not locked.
 pub(crate) fn remove_if_abandoned(path: &Path) {
     let Some(manifest) = Manifest::of_folder(path) else { return };
     let unlocked = read::open_regular(&path.join(MARKER)).is_ok_and(|marker| marker.try_lock().is_ok());
     if !unlocked {
         return;
     }
-    // A leftover only takes room.
+    // A failure is ignored: the leftover only takes disk space.
     let _ = if manifest.files.is_some() { remove_listed(path) } else { remove_marked(path) };
 }
 

@@ -1,17 +1,17 @@
-//! Opening, replacing and removing files and folders so that nothing of the user's is lost.
+//! Opening, replacing and removing files and folders without losing user data.
 //!
-//! - [`read`] opens regular files only, so that a pipe or a device in a folder neither hangs nor feeds the program
-//!   without end, and opens files of a folder without following links out of it.
-//! - [`write`] writes a file under a random name beside its target, syncs it and renames it.
-//! - [`folder`] makes, replaces and removes folders. Only a folder with this program's marker inside is ever removed, and one
-//!   with a manifest only while it holds exactly the files of its manifest.
-//! - [`target`] decides what an output path may replace: never an input, never a file or folder that the program did not make,
-//!   unless the user asked for it.
-//! - [`npy`] parses the header of NumPy files, which images and tensors have in common.
-//! - [`lock`] keeps two processes from writing results under the same name.
+//! - [`read`] opens regular files only, so that a pipe or a device can neither block the program nor send it endless
+//!   data, and opens files of a folder without following links out of it.
+//! - [`write`] writes a file under a random name next to its target, syncs it and renames it.
+//! - [`folder`] creates, replaces and removes folders. Only folders with this program's marker file are ever removed; a
+//!   folder with a manifest is removed only if it holds exactly the files of its manifest.
+//! - [`target`] decides what an output path may replace: never an input, and a file or folder that the program did not
+//!   create only if the user asked for it.
+//! - [`npy`] parses the header of NumPy files, for images and for tensors.
+//! - [`lock`] prevents two processes from writing results under the same name.
 //!
-//! This crate depends on no other crate of the project. [`read`] and the handles of [`write`] return [`std::io::Error`]; everything
-//! else returns [`StorageError`], whose text is a sentence with a next step.
+//! This crate depends on no other crate of the project. [`read`] and the handles of [`write`] return
+//! [`std::io::Error`]; everything else returns [`StorageError`], whose message includes a next step.
 //!
 //! ```
 //! use cytoscope_storage::{Overwrite, target::check_file, write::atomic_write};

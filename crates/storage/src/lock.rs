@@ -1,14 +1,14 @@
-//! A name in a folder that one process at a time may write results under.
+//! A lock on a result name in a folder, so that only one process at a time writes results with that name.
 
 use crate::StorageError;
-use crate::write::{LOCK, forget_unfinished, note_unfinished};
+use crate::write::{LOCK, register_unfinished, unregister_unfinished};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
-/// How often a lock file that vanished between opening and locking is opened again.
+/// Number of times a lock file that was deleted between opening and locking is opened again.
 const ATTEMPTS: usize = 16;
 
-/// Results of one name, held until dropped. The lock goes with the process, however it ends.
+/// A lock on the results with one name, held until dropped. The system releases it when the process ends.
 #[derive(Debug)]
 pub struct ResultsLock {
     file: File,
@@ -17,26 +17,26 @@ pub struct ResultsLock {
 }
 
 impl ResultsLock {
-    /// Locks the results `folder/stem_*` by a hidden file that is removed when the lock is dropped.
+    /// Locks the results `folder/stem_*` with a hidden file that is removed when the lock is dropped.
     ///
-    /// File systems without locks are taken as unlocked.
+    /// On file systems that do not support locks, the results count as unlocked.
     ///
     /// # Errors
-    /// [`StorageError::Busy`] if another process (or another job of this one) holds it; [`StorageError::Io`] if the file cannot be
-    /// created.
+    /// [`StorageError::Busy`] if another process (or another job of this one) holds the lock; [`StorageError::Io`] if
+    /// the file cannot be created.
     pub fn acquire(folder: &Path, stem: &str) -> Result<Self, StorageError> {
-        Self::locked(folder.join(format!(".{stem}{LOCK}")), &folder.join(stem), false)
+        Self::lock_file(folder.join(format!(".{stem}{LOCK}")), &folder.join(stem), false)
     }
 
-    /// Locks a file that stays where it is; `shown` is the path named to the user.
+    /// Locks a file that is not removed afterwards; `shown` is the path for error messages.
     ///
     /// # Errors
     /// As [`ResultsLock::acquire`].
     pub fn of_file(path: PathBuf, shown: &Path) -> Result<Self, StorageError> {
-        Self::locked(path, shown, true)
+        Self::lock_file(path, shown, true)
     }
 
-    fn locked(path: PathBuf, shown: &Path, keep: bool) -> Result<Self, StorageError> {
+    fn lock_file(path: PathBuf, shown: &Path, keep: bool) -> Result<Self, StorageError> {
         let busy = || StorageError::Busy { path: shown.to_owned() };
         for _ in 0..ATTEMPTS {
             let mut options = OpenOptions::new();
@@ -44,14 +44,14 @@ impl ResultsLock {
             refuse_links(&mut options);
             let file = options.open(&path).map_err(StorageError::io(&path, "creating the lock file"))?;
             match file.try_lock() {
-                // A file system without locks, or without a service for them, cannot tell: then nobody else is taken to write.
+                // File systems without lock support cannot tell: then no other process is assumed to write.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
                 Err(TryLockError::WouldBlock) => return Err(busy()),
             }
-            // The one who held it before may have removed the file in between: then the lock is of a file without a name.
+            // The previous holder may have removed the file in between: then the lock is on a deleted file.
             if same_file(&file, &path) {
                 if !keep {
-                    note_unfinished(&path);
+                    register_unfinished(&path);
                 }
                 return Ok(Self { file, path, keep });
             }
@@ -64,7 +64,7 @@ impl Drop for ResultsLock {
     fn drop(&mut self) {
         if !self.keep {
             let _ = std::fs::remove_file(&self.path);
-            forget_unfinished(&self.path);
+            unregister_unfinished(&self.path);
         }
         let _ = self.file.unlock();
     }
@@ -83,11 +83,11 @@ fn refuse_links(_options: &mut OpenOptions) {}
 #[cfg(unix)]
 fn same_file(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let (Ok(held), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
-    (held.dev(), held.ino()) == (named.dev(), named.ino())
+    let (Ok(opened), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
+    (opened.dev(), opened.ino()) == (named.dev(), named.ino())
 }
 
-/// Elsewhere a file that is open keeps its name.
+/// On other systems an open file cannot be renamed or removed.
 #[cfg(not(unix))]
 fn same_file(_file: &File, path: &Path) -> bool {
     path.exists()
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_nothing_is_left() {
+    fn one_lock_at_a_time_and_no_file_is_left_behind() {
         let folder = tempfile::tempdir().unwrap();
         let held = ResultsLock::acquire(folder.path(), "a").unwrap();
         assert!(matches!(ResultsLock::acquire(folder.path(), "a"), Err(StorageError::Busy { .. })));
@@ -107,7 +107,7 @@ mod tests {
         drop(held);
         drop(ResultsLock::acquire(folder.path(), "a").unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-        // One that a killed process left is no obstacle.
+        // A file left by a killed process does not count as locked.
         std::fs::write(folder.path().join(".a.cytoscope-lock"), "").unwrap();
         ResultsLock::acquire(folder.path(), "a").unwrap();
     }

@@ -1,4 +1,4 @@
-//! The marker that proves a folder to be made by this program, and the list of its files.
+//! The marker file of folders created by this program, and the list of their files.
 
 use crate::read::open_regular;
 use serde::{Deserialize, Serialize};
@@ -7,33 +7,33 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Name of the marker file in every folder this program makes and may remove.
+/// Name of the marker file in every folder that this program creates and may remove.
 pub const MARKER: &str = ".cytoscope.json";
-/// Files that systems put into folders which people look at: nothing of the user's.
-pub(crate) const LITTER: [&str; 3] = [".DS_Store", "desktop.ini", "Thumbs.db"];
-/// Most bytes of a marker: 4,096 files with long names fit.
+/// Files that operating systems add to folders when users browse them. They hold no user data.
+pub(crate) const SYSTEM_FILES: [&str; 3] = [".DS_Store", "desktop.ini", "Thumbs.db"];
+/// Largest marker that is read, in bytes: enough for 4,096 files with long names.
 const MAX_MARKER_BYTES: u64 = 4 << 20;
-/// Who writes markers.
+/// Value of `made_by` in every marker.
 const MADE_BY: &str = "cytoscope";
 
-/// A file of a folder.
+/// A file listed in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
-    /// Its name inside the folder.
+    /// Name inside the folder.
     pub name: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
     /// SHA-256 in lower-case hexadecimal.
     pub sha256: String,
 }
 
-/// What a marker says.
+/// Content of a marker file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     made_by: String,
-    /// What the folder is: `package`, `training`, `scratch`.
+    /// Kind of the folder: `package`, `training`, `scratch`.
     pub kind: String,
-    /// Its files, where the folder is finished and holds nothing else; `None` for a working folder.
+    /// All files of a finished folder; `None` for a working folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<Vec<ManifestFile>>,
 }
@@ -44,7 +44,7 @@ impl Manifest {
         Self { made_by: MADE_BY.to_owned(), kind: kind.to_owned(), files: None }
     }
 
-    /// The marker of a finished folder that holds just these files, given by name and content.
+    /// The marker of a finished folder that holds exactly these files, given by name and content.
     pub fn finished(kind: &str, files: &[(String, Vec<u8>)]) -> Self {
         let entry = |(name, bytes): &(String, Vec<u8>)| ManifestFile {
             name: name.clone(),
@@ -54,18 +54,18 @@ impl Manifest {
         Self { files: Some(files.iter().map(entry).collect()), ..Self::working(kind) }
     }
 
-    /// The marker as it is stored.
+    /// The marker as JSON.
     pub fn to_bytes(&self) -> Vec<u8> {
-        // A struct of strings and numbers always has a JSON form.
+        // Serializing strings and numbers cannot fail.
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
-    /// Reads a stored marker; `None` if it is not one of this program's.
+    /// Parses a marker; `None` if it was not written by this program.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice::<Self>(bytes).ok().filter(|m| m.made_by == MADE_BY)
     }
 
-    /// The marker of a folder; `None` where the folder has none.
+    /// Reads the marker of a folder; `None` if the folder has none.
     pub fn of_folder(folder: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
         let file = open_regular(&folder.join(MARKER)).ok()?;
@@ -73,17 +73,17 @@ impl Manifest {
         Self::from_bytes(&bytes)
     }
 
-    /// What in a folder is not as the manifest lists it, as the predicate of a sentence; `None` if all is.
-    /// A file that is missing is no reason: there is nothing of it to lose.
+    /// How a folder differs from the manifest, as the predicate of a sentence; `None` if it does not. Missing files do
+    /// not count as a difference: removing the folder cannot lose them.
     ///
     /// # Errors
-    /// What the system says when the folder cannot be read.
+    /// The system's error if the folder cannot be read.
     pub(crate) fn difference(&self, folder: &Path) -> io::Result<Option<String>> {
         let Some(files) = &self.files else { return Ok(None) };
         let listed: BTreeSet<&str> = files.iter().map(|f| f.name.as_str()).collect();
         for entry in std::fs::read_dir(folder)? {
             let name = entry?.file_name();
-            let known = name.to_str().is_some_and(|n| n == MARKER || LITTER.contains(&n) || listed.contains(n));
+            let known = name.to_str().is_some_and(|n| n == MARKER || SYSTEM_FILES.contains(&n) || listed.contains(n));
             if !known {
                 return Ok(Some(format!("holds a file that is not part of it ({})", name.display())));
             }
@@ -106,15 +106,15 @@ fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// SHA-256 of some bytes, in lower-case hexadecimal.
+/// SHA-256 of bytes, in lower-case hexadecimal.
 pub fn sha256_of_bytes(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
 
-/// SHA-256 of a regular file, in lower-case hexadecimal; memory stays at a buffer.
+/// SHA-256 of a regular file, in lower-case hexadecimal. The file is read in blocks of 1 MiB.
 ///
 /// # Errors
-/// As [`open_regular`], and what the system says while reading.
+/// As [`open_regular`], and the system's error if reading fails.
 pub fn sha256_of_file(path: &Path) -> io::Result<String> {
     let mut file = open_regular(path)?;
     let mut hasher = Sha256::new();

@@ -1,56 +1,56 @@
 //! The header of NumPy's `.npy` format, versions 1.0 to 3.0: a Python dictionary with exactly the keys `descr`,
 //! `fortran_order` and `shape`.
 //!
-//! Format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. Both readers of the project
-//! (images and tensors) parse with this module, so they cannot disagree about a file.
+//! Format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. The readers of images and of
+//! tensors both use this module, so that they interpret a file in the same way.
 
 /// First bytes of every `.npy` file.
 pub const MAGIC: &[u8] = b"\x93NUMPY";
-/// Bytes that hold everything in front of the header text, in every version.
+/// Number of bytes before the header text, in the longest version.
 pub const PREFIX_BYTES: usize = 12;
-/// Largest header text that is read, in bytes: what version 1.0 can state. Arrays of numbers need about 100, and
-/// NumPy itself reads no more than 10,000 unless asked to.
+/// Largest header text that is read, in bytes: the limit of version 1.0. Arrays of numbers need about 100, and NumPy
+/// itself reads at most 10,000 by default.
 pub const MAX_HEADER_BYTES: usize = 65_535;
-/// Deepest nesting of lists and tuples in the header; record types nest, arrays of numbers have one level.
+/// Deepest nesting of lists and tuples in the header. Record types are nested, arrays of numbers have one level.
 const MAX_DEPTH: usize = 16;
 
-/// What is wrong with a header.
+/// Why a header was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The first bytes are not an NPY file's.
-    #[error("the file does not begin as an .npy file does")]
+    /// The first bytes are not those of an NPY file.
+    #[error("the file does not begin with the signature of an .npy file")]
     Magic,
     /// The version is none of 1.0, 2.0 and 3.0.
-    #[error("its .npy version is {0}.{1}; 1.0, 2.0 and 3.0 are read")]
+    #[error("its .npy version is {0}.{1}; versions 1.0, 2.0 and 3.0 are supported")]
     Version(u8, u8),
-    /// The header states more bytes than are read.
+    /// The header is longer than [`MAX_HEADER_BYTES`].
     #[error("the .npy header has {0} bytes, more than the limit of {MAX_HEADER_BYTES}")]
     TooLong(u64),
-    /// The file ends before its header does.
+    /// The file ends inside the header.
     #[error("the file ends inside its .npy header")]
     CutShort,
-    /// The header is not text of its encoding (UTF-8 in version 3.0).
+    /// The header is not valid UTF-8, which version 3.0 requires.
     #[error("the .npy header is not UTF-8 text")]
     NotText,
-    /// The header is not a Python dictionary; what was expected at which byte.
+    /// The header is not a Python dictionary.
     #[error("the .npy header is not a Python dictionary: {expected} was expected at byte {at}")]
     Syntax {
         /// What was expected.
         expected: &'static str,
-        /// Byte of the header text.
+        /// Position in the header text, in bytes.
         at: usize,
     },
-    /// A key that the format does not have.
+    /// A key that the format does not define.
     #[error("the .npy header has the key {0:?}; exactly descr, fortran_order and shape are allowed")]
     UnknownKey(String),
-    /// A key that appears twice.
+    /// A key that occurs twice.
     #[error("the .npy header has the key {0:?} twice")]
     DuplicateKey(String),
     /// A key that is missing.
     #[error("the .npy header has no {0:?}")]
     MissingKey(&'static str),
-    /// A value of another kind than the format states.
+    /// A value of the wrong type: the key, and what was expected.
     #[error("{0:?} in the .npy header is not {1}")]
     WrongValue(&'static str, &'static str),
     /// The samples are records or objects.
@@ -61,31 +61,31 @@ pub enum HeaderError {
 /// A parsed header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Kind and size of the samples as NumPy writes them, without byte order: `u2`, `f4`, `b1`.
+    /// NumPy's type code of the samples without byte order: `u2`, `f4`, `b1`.
     pub code: String,
-    /// Whether samples of several bytes are stored with the highest byte first.
+    /// Whether samples are stored with the most significant byte first.
     pub big_endian: bool,
-    /// Whether the first axis, not the last, varies fastest in the file.
+    /// Whether the first axis instead of the last varies fastest in the file.
     pub fortran_order: bool,
-    /// Extents.
+    /// Number of samples along each axis.
     pub shape: Vec<usize>,
 }
 
-/// Where the header text lies.
+/// Version of a file, and position of its header text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// Major version of the format: 1, 2 or 3.
     pub version: u8,
-    /// First byte of the header text.
+    /// Position of the header text in the file, in bytes.
     pub header_at: usize,
-    /// Bytes of the header text; the samples follow it.
+    /// Length of the header text in bytes; the samples follow it.
     pub header_bytes: usize,
 }
 
-/// Reads the first [`PREFIX_BYTES`] of a file (or all of a shorter one).
+/// Parses the first [`PREFIX_BYTES`] bytes of a file (or all bytes of a shorter one).
 ///
 /// # Errors
-/// [`HeaderError`] for another format, version, or a header over [`MAX_HEADER_BYTES`].
+/// [`HeaderError`] for another format, another version, or a header longer than [`MAX_HEADER_BYTES`].
 pub fn prefix(bytes: &[u8]) -> Result<Prefix, HeaderError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(HeaderError::Magic)?;
     let (version, header_at, stated) = match rest {
@@ -99,15 +99,15 @@ pub fn prefix(bytes: &[u8]) -> Result<Prefix, HeaderError> {
     Ok(Prefix { version, header_at, header_bytes })
 }
 
-/// Parses the header text of a file of the version [`Prefix`] states.
+/// Parses the header text of a file with the version from [`Prefix`].
 ///
-/// Quotes, spacing, the order of the keys and trailing commas are free, as in Python.
+/// Kind of quotes, spacing, order of the keys and trailing commas do not matter, as in Python.
 ///
 /// # Errors
-/// [`HeaderError`] where the text is no such dictionary, or a key is unknown, missing, duplicate or has a value of
-/// the wrong kind.
+/// [`HeaderError`] if the text is not a dictionary, or a key is unknown, missing, duplicate or has a value of the wrong
+/// type.
 pub fn parse(version: u8, header: &[u8]) -> Result<Header, HeaderError> {
-    // Versions 1.0 and 2.0 are Latin-1: only field names of records have other than ASCII characters.
+    // Versions 1.0 and 2.0 are Latin-1, but only field names of records contain non-ASCII characters.
     if version >= 3 && std::str::from_utf8(header).is_err() {
         return Err(HeaderError::NotText);
     }
@@ -136,7 +136,7 @@ pub fn parse(version: u8, header: &[u8]) -> Result<Header, HeaderError> {
     let (code, big_endian) = match descr.ok_or(HeaderError::MissingKey("descr"))? {
         Value::Text(text) => split_order(&text),
         Value::List | Value::Tuple(_) => return Err(HeaderError::Records),
-        _ => return Err(HeaderError::WrongValue("descr", "the name of a type of samples")),
+        _ => return Err(HeaderError::WrongValue("descr", "the name of a sample type")),
     };
     let Value::Bool(fortran_order) = fortran_order.ok_or(HeaderError::MissingKey("fortran_order"))? else {
         return Err(HeaderError::WrongValue("fortran_order", "True or False"));
@@ -148,7 +148,7 @@ pub fn parse(version: u8, header: &[u8]) -> Result<Header, HeaderError> {
     Ok(Header { code, big_endian, fortran_order, shape })
 }
 
-/// `>u2` as `u2` and whether it is big-endian; no mark, `=` and `|` mean the machine's own order, as in NumPy.
+/// Splits `>u2` into `u2` and whether it is big-endian. No mark, `=` and `|` mean the native order, as in NumPy.
 fn split_order(descr: &str) -> (String, bool) {
     match descr.split_at_checked(1) {
         Some(("<", code)) => (code.to_owned(), false),
@@ -158,13 +158,13 @@ fn split_order(descr: &str) -> (String, bool) {
     }
 }
 
-/// A Python literal, as far as a header needs it.
+/// A Python literal that can occur in a header.
 enum Value {
     Text(String),
     Bool(bool),
     Number(usize),
     None,
-    /// A tuple; its elements where all are whole numbers.
+    /// A tuple, with its elements if all are whole numbers.
     Tuple(Option<Vec<usize>>),
     List,
 }
@@ -175,7 +175,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// The next byte behind blanks, not taken.
+    /// Skips white space and returns the next byte without consuming it.
     fn peek(&mut self) -> Option<u8> {
         while self.bytes.get(self.at).is_some_and(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n' | b'\x0c')) {
             self.at += 1;
@@ -201,7 +201,7 @@ impl Parser<'_> {
         if self.peek().is_none() { Ok(()) } else { Err(self.syntax("the end of the header")) }
     }
 
-    /// A string in single or double quotes, as Python 2 wrote it with a `u` too.
+    /// A string in single or double quotes, with an optional `u` prefix as Python 2 wrote it.
     fn string(&mut self) -> Result<String, HeaderError> {
         self.take(b'u');
         let Some(quote @ (b'\'' | b'"')) = self.bytes.get(self.at).copied() else {
@@ -214,7 +214,7 @@ impl Parser<'_> {
             match byte {
                 b if b == quote => break,
                 b'\n' | b'\r' => return Err(self.syntax("a closing quote")),
-                // An escape stands in names of fields only, which are not used: keep it as it is.
+                // Escapes occur only in field names, which are not used: they are kept unchanged.
                 b'\\' => {
                     text.push('\\');
                     self.at += 1;
@@ -254,7 +254,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `(1, 2)`; what has one element and no comma is a value in parentheses, not a tuple.
+    /// A tuple such as `(1, 2)`. One element without a comma is a value in parentheses, not a tuple.
     fn tuple(&mut self, depth: usize) -> Result<Value, HeaderError> {
         self.at += 1;
         let mut numbers = Some(Vec::new());
@@ -274,7 +274,7 @@ impl Parser<'_> {
         Ok(Value::Tuple(numbers))
     }
 
-    /// A whole number, as Python 2 wrote it with an `L` too.
+    /// A whole number, with an optional `L` suffix as Python 2 wrote it.
     fn number(&mut self) -> Result<usize, HeaderError> {
         let digits = self.bytes.get(self.at..).unwrap_or_default();
         let digits = digits.split(|b| !b.is_ascii_digit()).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Headers as NumPy 2 takes and refuses them: each expectation was checked with `numpy.load`, except where noted.
+//! Headers that NumPy 2 accepts or refuses. Each expectation was checked with `numpy.load`, except where noted.
 #![allow(clippy::unwrap_used, reason = "a test")]
 use super::*;
 
@@ -7,7 +7,7 @@ fn parsed(text: &str) -> Result<Header, HeaderError> {
 }
 
 #[test]
-fn spacing_quotes_and_order_of_keys_are_free() {
+fn spacing_quotes_and_key_order_do_not_matter() {
     let expected = Header { code: "f4".into(), big_endian: false, fortran_order: true, shape: vec![2, 3, 4] };
     for text in [
         "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3, 4), }          \n",
@@ -22,7 +22,7 @@ fn spacing_quotes_and_order_of_keys_are_free() {
 }
 
 #[test]
-fn shapes_of_every_rank() {
+fn shapes_of_any_rank_are_parsed() {
     let shape = |text: &str| parsed(&format!("{{'descr': '|u1', 'fortran_order': False, 'shape': {text}}}"));
     assert_eq!(shape("()").unwrap().shape, Vec::<usize>::new());
     assert_eq!(shape("(5,)").unwrap().shape, vec![5]);
@@ -35,7 +35,7 @@ fn shapes_of_every_rank() {
 }
 
 #[test]
-fn byte_orders() {
+fn byte_orders_are_parsed() {
     let of = |descr: &str| {
         let header = parsed(&format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ()}}")).unwrap();
         (header.code, header.big_endian)
@@ -50,10 +50,10 @@ fn byte_orders() {
 }
 
 #[test]
-fn keys_are_exactly_three() {
+fn exactly_three_keys_are_accepted() {
     let all = "'descr': '<f4', 'fortran_order': False, 'shape': (1,)";
     assert_eq!(parsed(&format!("{{{all}, 'extra': 1}}")), Err(HeaderError::UnknownKey("extra".into())));
-    // NumPy takes the last of two; which one was meant is not known.
+    // NumPy uses the last one; this parser refuses, because it is unknown which one was meant.
     assert_eq!(parsed(&format!("{{{all}, 'shape': (2,)}}")), Err(HeaderError::DuplicateKey("shape".into())));
     assert_eq!(parsed("{'descr': '<f4', 'shape': (1,)}"), Err(HeaderError::MissingKey("fortran_order")));
     assert_eq!(parsed("{'fortran_order': True, 'shape': (1,)}"), Err(HeaderError::MissingKey("descr")));
@@ -62,7 +62,7 @@ fn keys_are_exactly_three() {
 }
 
 #[test]
-fn values_of_another_kind_are_refused() {
+fn values_of_the_wrong_type_are_refused() {
     let with = |descr: &str, order: &str| {
         parsed(&format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': (1,)}}")).unwrap_err()
     };
@@ -71,11 +71,11 @@ fn values_of_another_kind_are_refused() {
     assert!(matches!(with("'<f4'", "true"), HeaderError::Syntax { .. }));
     assert!(matches!(with("'<f4'", "Trueish"), HeaderError::Syntax { .. }));
     assert_eq!(with("[('a', '<f4'), ('b', [('c', '<i2', (2, 3))])]", "False"), HeaderError::Records);
-    assert_eq!(with("None", "False"), HeaderError::WrongValue("descr", "the name of a type of samples"));
+    assert_eq!(with("None", "False"), HeaderError::WrongValue("descr", "the name of a sample type"));
 }
 
 #[test]
-fn broken_text_is_refused() {
+fn malformed_text_is_refused() {
     for text in [
         "",
         "{",
@@ -88,14 +88,14 @@ fn broken_text_is_refused() {
     ] {
         assert!(matches!(parsed(text), Err(HeaderError::Syntax { .. })), "{text}");
     }
-    // Deeper than any record type, and no deeper on the stack.
+    // Nested deeper than any record type; the parser must not overflow its stack.
     let deep = format!("{{'descr': {}", "[".repeat(60_000));
     assert!(matches!(parsed(&deep), Err(HeaderError::Syntax { .. })));
     assert_eq!(parse(3, b"{'descr': '\xff'}"), Err(HeaderError::NotText));
 }
 
 #[test]
-fn prefixes_of_all_versions() {
+fn prefixes_of_all_versions_are_parsed() {
     let at = |header_at, version| Ok(Prefix { version, header_at, header_bytes: 118 });
     assert_eq!(prefix(b"\x93NUMPY\x01\x00\x76\x00{'"), at(10, 1));
     assert_eq!(prefix(b"\x93NUMPY\x02\x00\x76\x00\x00\x00"), at(12, 2));

@@ -4,15 +4,15 @@ use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Why a path was not opened; the inner error of the [`io::Error`] that [`open_regular`] and [`open_inside`] return.
+/// Why a path was not opened: the inner error of the [`io::Error`] returned by [`open_regular`] and [`open_inside`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The path leads to something else than a regular file; the text is its kind ("a folder", "a named pipe").
+    /// The path is not a regular file; the text is its kind ("a folder", "a named pipe").
     NotRegular(&'static str),
-    /// The relative path is absolute, empty or contains `..`.
+    /// The path is absolute, is empty or contains `..`.
     NotRelative(PathBuf),
-    /// The path leads, by a link, to this place outside the folder.
+    /// The path is a link to this target outside the folder.
     Outside(PathBuf),
 }
 
@@ -25,7 +25,7 @@ impl std::fmt::Display for Refusal {
             }
             Self::Outside(target) => write!(
                 f,
-                "a link leads out of the folder, to {target:?}; copy the file into the folder instead of linking to it"
+                "a link points out of the folder, to {target:?}; copy the file into the folder instead of linking to it"
             ),
         }
     }
@@ -43,29 +43,30 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// The [`Refusal`] inside an error of this module; none where the system itself refused.
+/// The [`Refusal`] inside an error of this module; `None` for an error of the system.
 pub fn refusal(error: &io::Error) -> Option<&Refusal> {
     error.get_ref()?.downcast_ref()
 }
 
 /// Opens a regular file for reading; links are followed.
 ///
-/// Never waits: a named pipe without a writer is refused at once. The kind is looked at before opening, because
-/// opening a device can have effects, and again on the opened handle, so that no exchange in between goes unseen.
+/// Never blocks: a named pipe without a writer is refused at once. The kind of the file is checked before opening,
+/// because opening a device can have side effects, and again on the open handle, in case the file was exchanged in
+/// between.
 ///
 /// # Errors
-/// What the system says, or [`Refusal::NotRegular`] inside an [`io::Error`] for a folder, pipe, socket or device.
+/// The system's error, or [`Refusal::NotRegular`] inside an [`io::Error`] for a folder, pipe, socket or device.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     check_kind(std::fs::metadata(path)?.file_type())?;
     open_checked(path, Links::Follow)
 }
 
-/// Opens a regular file that lies inside a folder, by its path relative to the folder.
+/// Opens a regular file inside a folder, by its path relative to the folder.
 ///
-/// Links are followed while they stay inside the folder; the folder itself may be a link.
+/// Links are followed if their targets are inside the folder; the folder itself may be a link.
 ///
 /// # Errors
-/// As [`open_regular`]; [`Refusal::NotRelative`] or [`Refusal::Outside`] where the path leaves the folder.
+/// As [`open_regular`]; [`Refusal::NotRelative`] or [`Refusal::Outside`] if the path leaves the folder.
 pub fn open_inside(folder: &Path, relative: &Path) -> io::Result<File> {
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if !plain || relative.file_name().is_none() {
@@ -77,7 +78,7 @@ pub fn open_inside(folder: &Path, relative: &Path) -> io::Result<File> {
         return Err(Refusal::Outside(target).into());
     }
     check_kind(std::fs::metadata(&target)?.file_type())?;
-    // The path has no link left: one that appears now was planted.
+    // The path has been resolved, so a link that appears now was planted.
     open_checked(&target, Links::Refuse)
 }
 
@@ -87,18 +88,18 @@ enum Links {
     Refuse,
 }
 
-/// Opens without waiting and checks the kind of the opened file.
+/// Opens a file without blocking and checks the kind of the open file.
 fn open_checked(path: &Path, links: Links) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
-    do_not_wait(&mut options, links);
+    set_nonblocking(&mut options, links);
     let file = options.open(path)?;
     check_kind(file.metadata()?.file_type())?;
     Ok(file)
 }
 
 #[cfg(unix)]
-fn do_not_wait(options: &mut OpenOptions, links: Links) {
+fn set_nonblocking(options: &mut OpenOptions, links: Links) {
     use rustix::fs::OFlags;
     use std::os::unix::fs::OpenOptionsExt;
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -110,7 +111,7 @@ fn do_not_wait(options: &mut OpenOptions, links: Links) {
 }
 
 #[cfg(not(unix))]
-fn do_not_wait(_options: &mut OpenOptions, _links: Links) {}
+fn set_nonblocking(_options: &mut OpenOptions, _links: Links) {}
 
 fn check_kind(kind: FileType) -> Result<(), Refusal> {
     if kind.is_file() { Ok(()) } else { Err(Refusal::NotRegular(kind_name(kind))) }
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    fn refused(result: io::Result<File>) -> Refusal {
+    fn refusal_of(result: io::Result<File>) -> Refusal {
         let error = result.unwrap_err();
         refusal(&error).unwrap_or_else(|| unreachable!("{error}")).clone()
     }
@@ -167,8 +168,8 @@ mod tests {
     fn folders_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("sub")).unwrap();
-        assert_eq!(refused(open_regular(folder.path())), Refusal::NotRegular("a folder"));
-        assert_eq!(refused(open_inside(folder.path(), Path::new("sub"))), Refusal::NotRegular("a folder"));
+        assert_eq!(refusal_of(open_regular(folder.path())), Refusal::NotRegular("a folder"));
+        assert_eq!(refusal_of(open_inside(folder.path(), Path::new("sub"))), Refusal::NotRegular("a folder"));
     }
 
     #[test]
@@ -176,7 +177,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for path in ["../a", "sub/../../a", "/etc/passwd", "", ".", ".."] {
             let path = Path::new(path);
-            assert_eq!(refused(open_inside(folder.path(), path)), Refusal::NotRelative(path.to_path_buf()));
+            assert_eq!(refusal_of(open_inside(folder.path(), path)), Refusal::NotRelative(path.to_path_buf()));
         }
     }
 
@@ -185,17 +186,17 @@ mod tests {
     fn pipes_sockets_and_devices_are_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
-        assert!(made.success());
-        assert_eq!(refused(open_regular(&pipe)), Refusal::NotRegular("a named pipe"));
-        assert_eq!(refused(open_inside(folder.path(), Path::new("pipe"))), Refusal::NotRegular("a named pipe"));
-        // Also when it takes the file's place after the first look.
-        assert_eq!(refused(open_checked(&pipe, Links::Follow)), Refusal::NotRegular("a named pipe"));
+        let status = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(status.success());
+        assert_eq!(refusal_of(open_regular(&pipe)), Refusal::NotRegular("a named pipe"));
+        assert_eq!(refusal_of(open_inside(folder.path(), Path::new("pipe"))), Refusal::NotRegular("a named pipe"));
+        // Also if it replaces the file after the first check.
+        assert_eq!(refusal_of(open_checked(&pipe, Links::Follow)), Refusal::NotRegular("a named pipe"));
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert_eq!(refused(open_regular(&socket)), Refusal::NotRegular("a socket"));
-        assert_eq!(refused(open_regular(Path::new("/dev/zero"))), Refusal::NotRegular("a device"));
-        assert_eq!(refused(open_checked(Path::new("/dev/zero"), Links::Follow)), Refusal::NotRegular("a device"));
+        assert_eq!(refusal_of(open_regular(&socket)), Refusal::NotRegular("a socket"));
+        assert_eq!(refusal_of(open_regular(Path::new("/dev/zero"))), Refusal::NotRegular("a device"));
+        assert_eq!(refusal_of(open_checked(Path::new("/dev/zero"), Links::Follow)), Refusal::NotRegular("a device"));
     }
 
     #[cfg(unix)]
@@ -213,13 +214,13 @@ mod tests {
         symlink(&folder, outer.path().join("by_link")).unwrap();
         let secret = std::fs::canonicalize(outer.path().join("secret")).unwrap();
         for path in ["out", "up/secret"] {
-            assert_eq!(refused(open_inside(&folder, Path::new(path))), Refusal::Outside(secret.clone()));
+            assert_eq!(refusal_of(open_inside(&folder, Path::new(path))), Refusal::Outside(secret.clone()));
         }
         open_inside(&folder, Path::new("in")).unwrap();
         open_inside(&outer.path().join("by_link"), Path::new("in")).unwrap();
-        // A link that takes the file's place after the first look.
+        // A link that replaces the file after the first check is refused.
         assert!(open_checked(&folder.join("in"), Links::Refuse).is_err());
-        // Outside packages a link to a file is a file.
+        // `open_regular` follows links to anywhere.
         open_regular(&folder.join("out")).unwrap();
     }
 }

@@ -1,39 +1,40 @@
-//! What an output path may replace.
+//! Checks of output paths: what they may replace.
 
 use crate::StorageError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What happens to a file or folder that lies where an output goes and was not made by this program.
+/// What to do if an output path exists and was not created by this program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overwrite {
-    /// Nothing is replaced: the command ends with a sentence.
+    /// Return an error.
     #[default]
     Refuse,
-    /// A file is replaced; a folder is moved aside under a new name.
+    /// Replace a file; move a folder aside under a new name.
     Replace,
 }
 
 impl Overwrite {
-    /// `Replace` if the user asked for it (`--force`).
+    /// `Replace` if the user passed `--force`, otherwise `Refuse`.
     pub fn from_force(force: bool) -> Self {
         if force { Self::Replace } else { Self::Refuse }
     }
 }
 
-/// Checks that an output file may be written: it is not an input, not a folder, and does not exist unless replacing was asked for.
+/// Checks that an output file may be written: it is not an input, not a folder, and does not exist unless it may be
+/// replaced.
 ///
 /// # Errors
-/// [`StorageError::IsInput`], [`StorageError::NotOurs`] for a folder, [`StorageError::Exists`], [`StorageError::Io`] where its folder
-/// does not exist.
+/// [`StorageError::IsInput`], [`StorageError::NotReplaceable`] for a folder, [`StorageError::Exists`], [`StorageError::Io`] if
+/// its folder does not exist.
 pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
     check_parent(path)?;
     let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if meta.is_dir() {
-        let problem = "is a folder, where a file is to be written".to_owned();
-        return Err(StorageError::NotOurs { path: path.to_owned(), problem, can_force: false });
+        let problem = "is a folder, but the output is a file".to_owned();
+        return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
     }
     match overwrite {
         Overwrite::Replace => Ok(()),
@@ -41,10 +42,10 @@ pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result
     }
 }
 
-/// Refuses a path whose folder does not exist, before the work that would be lost.
+/// Checks that the folder of an output path exists, before work is done that could not be saved.
 ///
 /// # Errors
-/// [`StorageError::Io`].
+/// [`StorageError::Io`] if it does not exist or is not a folder.
 pub fn check_parent(path: &Path) -> Result<(), StorageError> {
     let folder = crate::write::parent_of(path);
     match std::fs::metadata(folder) {
@@ -54,7 +55,7 @@ pub fn check_parent(path: &Path) -> Result<(), StorageError> {
     }
 }
 
-/// Refuses an output that is one of the inputs, or a folder around one. Links and `..` are resolved first.
+/// Checks that an output is neither an input nor a folder that contains one. Links and `..` are resolved first.
 ///
 /// # Errors
 /// [`StorageError::IsInput`].
@@ -66,7 +67,7 @@ pub fn refuse_input(path: &Path, inputs: &[&Path]) -> Result<(), StorageError> {
     }
 }
 
-/// An absolute path without links as far as the path exists; the rest as it is written.
+/// Returns the absolute path with links resolved in the part that exists; the rest is unchanged.
 pub fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut rest = Vec::new();
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_existing_file_is_replaced_only_when_asked_and_an_input_never() {
+    fn existing_files_are_replaced_only_on_request_and_inputs_never() {
         let folder = tempfile::tempdir().unwrap();
         let (input, other) = (folder.path().join("in.tif"), folder.path().join("out.tif"));
         std::fs::write(&input, "in").unwrap();
@@ -108,16 +109,16 @@ mod tests {
             assert!(matches!(refused, Err(StorageError::IsInput { .. })), "{spelled}");
         }
         let refused = check_file(folder.path(), &[], Overwrite::Replace);
-        assert!(matches!(refused, Err(StorageError::NotOurs { .. })));
+        assert!(matches!(refused, Err(StorageError::NotReplaceable { .. })));
         assert!(
             matches!(refuse_input(folder.path(), &[&input]), Err(StorageError::IsInput { .. })),
-            "a folder around it"
+            "a folder that contains the input"
         );
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_link_to_an_input_is_the_input_and_a_dangling_link_exists() {
+    fn links_to_inputs_are_inputs_and_dangling_links_exist() {
         let folder = tempfile::tempdir().unwrap();
         let input = folder.path().join("in.tif");
         std::fs::write(&input, "in").unwrap();

@@ -1,8 +1,8 @@
-//! Files that appear whole or not at all: written beside their target, synced, renamed.
+//! Atomic file writes: a file is written next to its target, synced and renamed.
 //!
-//! An unfinished file has a random hidden name, is created new (so that a planted link or pipe is never written through), and is
-//! locked while its process lives. What a killed process left is therefore recognised by its name and its missing lock, and
-//! removed when the next file is written to that folder.
+//! An unfinished file has a random hidden name, is always newly created (so that a planted link or pipe is never
+//! written through), and is locked while its process runs. Leftovers of killed processes are therefore recognised by
+//! their name and the missing lock. They are removed when the next file is written to that folder.
 
 use crate::StorageError;
 use std::collections::BTreeSet;
@@ -12,38 +12,38 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// How names of unfinished files and folders end.
+/// Suffix of unfinished files and folders.
 pub(crate) const PARTIAL: &str = ".cytoscope-partial";
-/// How names of lock files end.
+/// Suffix of lock files.
 pub(crate) const LOCK: &str = ".cytoscope-lock";
-/// Random letters and digits in such a name.
+/// Number of random letters and digits in the name of an unfinished file.
 pub(crate) const RANDOM_CHARS: usize = 12;
-/// Bytes written at a time.
+/// Size of the write buffer in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
-/// Bytes of the target's name kept in that of the unfinished file: file systems end at 255.
+/// Bytes of the target's name that are part of the name of the unfinished file; file systems allow 255 in all.
 const MAX_NAME_BYTES: usize = 180;
-/// Letters and digits that stand for a machine.
+/// Number of hexadecimal digits that identify a machine.
 const MACHINE_CHARS: usize = 8;
-/// How often a file that another process swept away between creating and locking is created again.
+/// Number of times a file is created again that another process removed between creating and locking.
 const ATTEMPTS: usize = 8;
 
 /// Unfinished files of this process.
 static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-/// Folders looked through by this process for what killed processes left.
+/// Folders that this process has searched for leftovers of killed processes.
 static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn unfinished() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes every unfinished file of this process, for a process that ends without waiting for its jobs.
+/// Removes all unfinished files of this process. For a process that exits without waiting for its jobs.
 pub fn remove_unfinished() {
     for path in std::mem::take(&mut *unfinished()) {
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Removes unfinished files (and folders) that processes of this machine which have ended left in a folder.
+/// Removes unfinished files and folders in a folder if the processes of this machine that wrote them have ended.
 pub fn sweep(folder: &Path) {
     let partial = partial_suffix();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -62,23 +62,24 @@ pub fn sweep(folder: &Path) {
 }
 
 fn remove_if_unlocked(path: &Path) {
-    // A file system without locks cannot tell the living from the dead: its files stay.
+    // On file systems without locks a running process cannot be recognised: the files are kept.
     let Ok(file) = crate::read::open_regular(path) else { return };
     if file.try_lock().is_ok() {
-        // Held while it is removed: who created it a moment ago and waits for the lock finds its name gone, and creates another.
+        // The lock is held during removal: a process that has just created the file finds it removed and creates
+        // another.
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// How names of unfinished files of this machine end. On a network drive locks may be known to one machine alone, so that files of
-/// others are left to them.
+/// Suffix of unfinished files of this machine. On a network drive locks may be visible to one machine only, so
+/// files of other machines are not touched.
 pub(crate) fn partial_suffix() -> &'static str {
     static SUFFIX: OnceLock<String> = OnceLock::new();
-    SUFFIX.get_or_init(|| format!(".{}{PARTIAL}", machine()))
+    SUFFIX.get_or_init(|| format!(".{}{PARTIAL}", machine_id()))
 }
 
-/// Letters and digits that stand for this machine.
-fn machine() -> String {
+/// Hexadecimal digits that identify this machine.
+fn machine_id() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_bytes().to_vec();
     #[cfg(not(unix))]
@@ -86,29 +87,29 @@ fn machine() -> String {
     crate::sha256_of_bytes(&name).chars().take(MACHINE_CHARS).collect()
 }
 
-/// Notes a file that goes when this process ends without waiting for its jobs.
-pub(crate) fn note_unfinished(path: &Path) {
+/// Registers a file for [`remove_unfinished`].
+pub(crate) fn register_unfinished(path: &Path) {
     unfinished().insert(path.to_owned());
 }
 
-/// The opposite of [`note_unfinished`].
-pub(crate) fn forget_unfinished(path: &Path) {
+/// Removes a file from the list of [`remove_unfinished`].
+pub(crate) fn unregister_unfinished(path: &Path) {
     unfinished().remove(path);
 }
 
-/// Sweeps a folder the first time this process writes to it.
+/// Calls [`sweep`] the first time this process writes to a folder.
 pub(crate) fn sweep_once(folder: &Path) {
     if SWEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
         sweep(folder);
     }
 }
 
-/// The folder a path lies in.
+/// The parent folder of a path; `.` for a plain file name.
 pub(crate) fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The beginning of the hidden name of what is written for a target.
+/// Prefix of the hidden name of an unfinished file or folder with the given target name.
 pub(crate) fn hidden_prefix(name: &OsStr) -> OsString {
     let mut prefix = OsString::from(".");
     match name.to_str() {
@@ -122,7 +123,7 @@ pub(crate) fn hidden_prefix(name: &OsStr) -> OsString {
     prefix
 }
 
-/// A file being written beside its target; removed when dropped unfinished.
+/// A file that is being written next to its target; removed when dropped unfinished.
 #[derive(Debug)]
 pub struct PartialFile {
     out: Option<BufWriter<File>>,
@@ -131,26 +132,26 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Creates an empty file beside `target`.
+    /// Creates an empty file next to `target`.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::InvalidInput`] for a path that names no file.
+    /// The system's error; [`io::ErrorKind::InvalidInput`] for a path without a file name.
     pub fn create(target: &Path) -> io::Result<Self> {
         let Some(name) = target.file_name() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"));
         };
         let folder = parent_of(target);
         sweep_once(folder);
         let prefix = hidden_prefix(name);
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix).suffix(partial_suffix()).rand_bytes(RANDOM_CHARS);
-        // As any new file: what the umask leaves.
+        // The permissions of any new file: the umask applies.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         for _ in 0..ATTEMPTS {
             let (file, partial) = builder.tempfile_in(folder)?.keep().map_err(|e| e.error)?;
             unfinished().insert(partial.clone());
-            // Without locks nothing is swept, so an unlocked file is safe there.
+            // Where locks are not supported nothing is swept, so an unlocked file is safe.
             let _ = file.lock();
             if std::fs::symlink_metadata(&partial).is_ok() {
                 let out = Some(BufWriter::with_capacity(BUFFER_BYTES, file));
@@ -158,26 +159,26 @@ impl PartialFile {
             }
             unfinished().remove(&partial);
         }
-        Err(io::Error::other("new files vanish from the folder"))
+        Err(io::Error::other("new files disappear from the folder"))
     }
 
-    /// Where the file goes.
+    /// The path that the file will have.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// The writer.
+    /// The buffered writer.
     ///
     /// # Errors
-    /// Never before [`PartialFile::finish`].
+    /// None before [`PartialFile::finish`].
     pub fn out(&mut self) -> io::Result<&mut BufWriter<File>> {
         self.out.as_mut().ok_or_else(|| io::Error::other("the file is already finished"))
     }
 
-    /// Overwrites bytes at a position written before; later writes go on at the end.
+    /// Overwrites bytes at a position that was written before; later writes continue at the end.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn patch(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let out = self.out()?;
         out.seek(SeekFrom::Start(at))?;
@@ -185,10 +186,10 @@ impl PartialFile {
         out.seek(SeekFrom::End(0)).map(|_| ())
     }
 
-    /// Flushes the file to the disk. It has its target's name only after [`FinishedFile::publish`].
+    /// Flushes the file to disk. It is renamed to its target only by [`FinishedFile::publish`].
     ///
     /// # Errors
-    /// What the system says; the unfinished file is removed.
+    /// The system's error; the unfinished file is removed.
     pub fn finish(mut self) -> io::Result<FinishedFile> {
         let out = self.out.take().ok_or_else(|| io::Error::other("the file is already finished"))?;
         // From here on dropping `finished` removes the file.
@@ -204,17 +205,17 @@ impl PartialFile {
         };
         let synced = file.sync_all();
         if cfg!(not(unix)) {
-            // There a lock keeps others from reading, this process included.
+            // Elsewhere a lock prevents reading, even by this process.
             let _ = file.unlock();
         }
         let finished = FinishedFile { file: Some(file), partial, target };
         synced.map(|()| finished)
     }
 
-    /// Flushes the file to the disk and gives it its target's name, replacing what is there.
+    /// Flushes the file to disk and renames it to its target, replacing an existing file.
     ///
     /// # Errors
-    /// What the system says; the target is then as it was.
+    /// The system's error; the target is then unchanged.
     pub fn commit(self) -> io::Result<()> {
         self.finish()?.publish()
     }
@@ -228,7 +229,7 @@ fn discard(partial: &Path) {
 impl Drop for PartialFile {
     fn drop(&mut self) {
         if let Some(out) = self.out.take() {
-            // What is still in the buffer is not written.
+            // The rest of the buffer is discarded.
             let (file, _) = out.into_parts();
             discard(&self.partial);
             drop(file);
@@ -236,7 +237,7 @@ impl Drop for PartialFile {
     }
 }
 
-/// A whole file under its hidden name; removed when dropped before [`FinishedFile::publish`].
+/// A complete file with a hidden name; removed when dropped before [`FinishedFile::publish`].
 #[derive(Debug)]
 pub struct FinishedFile {
     file: Option<File>,
@@ -245,20 +246,20 @@ pub struct FinishedFile {
 }
 
 impl FinishedFile {
-    /// Where the file goes.
+    /// The path that the file will have.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Where the file is now.
+    /// The current path of the file.
     pub fn path(&self) -> &Path {
         &self.partial
     }
 
-    /// Gives the file its target's name, replacing what is there.
+    /// Renames the file to its target, replacing an existing file.
     ///
     /// # Errors
-    /// What the system says; the target is then as it was, and the file removed.
+    /// The system's error; the target is then unchanged, and the file is removed.
     pub fn publish(mut self) -> io::Result<()> {
         std::fs::rename(&self.partial, &self.target)?;
         self.file = None;
@@ -276,7 +277,7 @@ impl Drop for FinishedFile {
     }
 }
 
-/// Makes a rename durable where folders can be synced; where they cannot, the rename is still atomic.
+/// Makes a rename durable on systems where folders can be synced; elsewhere the rename is still atomic.
 pub(crate) fn sync_folder(target: &Path) {
     if cfg!(unix)
         && let Ok(folder) = File::open(parent_of(target))
@@ -285,10 +286,10 @@ pub(crate) fn sync_folder(target: &Path) {
     }
 }
 
-/// Writes a small file whole or not at all, replacing what is there.
+/// Writes a small file atomically, replacing an existing one.
 ///
 /// # Errors
-/// [`StorageError::Io`]; the target is then as it was.
+/// [`StorageError::Io`]; the target is then unchanged.
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     atomic_write_with(path, |out| out.write_all(bytes))
 }
@@ -303,7 +304,7 @@ pub fn atomic_write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::R
     file.commit().map_err(StorageError::io(path, "finishing the file"))
 }
 
-/// Writes a small file whole under its hidden name; it has its target's name only after [`FinishedFile::publish`].
+/// Writes a small file under a hidden name; it is renamed to its target only by [`FinishedFile::publish`].
 ///
 /// # Errors
 /// [`StorageError::Io`].
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_appears_whole_or_not_at_all() {
+    fn files_appear_atomically() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.bin");
         let mut file = PartialFile::create(&path).unwrap();
@@ -345,29 +346,29 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_swept_and_what_is_being_written_is_not() {
+    fn leftovers_are_swept_and_files_being_written_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let left = folder.path().join(format!(".a.tif.0123456789ab{}", partial_suffix()));
-        std::fs::write(&left, "half").unwrap();
-        let of_another_machine = folder.path().join(format!(".a.tif.0123456789ab.another1{PARTIAL}"));
-        std::fs::write(&of_another_machine, "half").unwrap();
+        let leftover = folder.path().join(format!(".a.tif.0123456789ab{}", partial_suffix()));
+        std::fs::write(&leftover, "half").unwrap();
+        let other_machine = folder.path().join(format!(".a.tif.0123456789ab.another1{PARTIAL}"));
+        std::fs::write(&other_machine, "half").unwrap();
         let foreign = folder.path().join(".a.tif.partial-17-0");
         std::fs::write(&foreign, "named so by someone").unwrap();
         let writing = PartialFile::create(&folder.path().join("b.tif")).unwrap();
-        assert!(!left.exists(), "swept by the first file written to the folder");
+        assert!(!leftover.exists(), "the first file written to the folder sweeps it");
         sweep(folder.path());
         assert_eq!(names(folder.path()).len(), 3, "{:?}", names(folder.path()));
         writing.commit().unwrap();
-        assert!(foreign.exists() && of_another_machine.exists() && folder.path().join("b.tif").exists());
+        assert!(foreign.exists() && other_machine.exists() && folder.path().join("b.tif").exists());
     }
 
     #[cfg(unix)]
     #[test]
-    fn planted_links_and_pipes_are_not_written_through() {
+    fn planted_links_are_not_written_through() {
         let folder = tempfile::tempdir().unwrap();
         let victim = folder.path().join("victim");
         std::fs::write(&victim, "mine").unwrap();
-        // Whatever is planted, under the names of earlier versions or the target's own, is not followed.
+        // Links under the target's name or under names used by earlier versions are not followed.
         for n in 0..4 {
             let planted = folder.path().join(format!(".a.partial-{}-{n}", std::process::id()));
             std::os::unix::fs::symlink(&victim, planted).unwrap();
@@ -380,7 +381,7 @@ mod tests {
             std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(folder.path().join("a")).unwrap().permissions());
         std::fs::write(folder.path().join("plain"), "").unwrap();
         let plain = std::fs::metadata(folder.path().join("plain")).unwrap().permissions();
-        assert_eq!(mode, std::os::unix::fs::PermissionsExt::mode(&plain), "permissions as of any new file");
+        assert_eq!(mode, std::os::unix::fs::PermissionsExt::mode(&plain), "the permissions of any new file");
     }
 
     #[test]

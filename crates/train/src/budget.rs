@@ -1,186 +1,192 @@
-//! How many steps and validations fit into the time that was given.
+//! The number of steps and validations that fit into the budget of a training run.
 //!
-//! Minutes are the time on the clock for everything: looking through the data, steps, validations, and what follows training. All
-//! functions here are of measured costs and of the time that has passed, so that a plan can be tried with made-up ones.
+//! The time budget is wall-clock time for everything: checking the data, steps, validations and finalizing. All
+//! functions here depend only on measured costs and elapsed time, so that plans can be tested with simulated ones.
 
 use crate::config::BudgetConfig;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a step and a validation take on this machine, in seconds.
+/// Measured duration of a step and of a validation in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Costs {
     pub step: f64,
-    /// 0 where there is nothing to validate on.
+    /// 0 if there is no validation set.
     pub validation: f64,
 }
 
-/// How far a training is. Times are in seconds.
+/// Progress of a training run. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Progress {
-    /// Time that has passed in all its runs.
+    /// Duration of all runs of this training.
     pub spent: f64,
-    /// The part of it that validations took.
+    /// Part of it that was spent on validations.
     pub validating: f64,
     /// Steps done.
     pub step: u64,
-    /// Validations done, that of what training started from left out, and the step of the last one.
+    /// Validations done, without that of the start model.
     pub validations: usize,
+    /// Step of the last validation.
     pub last_validation: u64,
 }
 
-/// What is to come.
+/// Plan of the rest of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Steps in all.
+    /// Total number of steps.
     pub steps: u64,
-    /// The step after which the network is validated next.
+    /// Step after which the next validation follows.
     pub next_validation: u64,
 }
 
-/// How much is validated on at a time.
+/// How many pairs and voxels a validation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extent {
-    /// Pairs.
+    /// Number of pairs.
     pub cases: usize,
-    /// Most voxels of each; what is larger is cut.
+    /// Maximum number of voxels per pair; larger stacks are cropped.
     pub voxels: usize,
 }
 
-/// Greatest share of the minutes that all validations take together, apart from the last one, which always comes.
+/// Maximum fraction of the time budget for all validations together, except for the last one, which is always made.
 const VALIDATIONS_SHARE: f64 = 0.2;
-/// Greatest share of the minutes that one validation takes.
+/// Maximum fraction of the time budget for one validation.
 const VALIDATION_SHARE: f64 = VALIDATIONS_SHARE / 3.0;
-/// A validation that takes this much longer than it should makes the next ones smaller.
+/// Validations are reduced when one takes longer than its time by this factor.
 const VALIDATION_SLACK: f64 = 1.5;
-/// Least and greatest share of the minutes that are kept for what follows training: choosing settings, packing, quantizing.
-const ENDING_SHARES: [f64; 2] = [0.1, 0.25];
-/// As [`ENDING_SHARES`], where no network is quantized.
-const FLOAT_ENDING_SHARES: [f64; 2] = [0.05, 0.2];
-/// What follows takes about as long as so many validations; quantizing teaches the quantized network.
-const ENDING_VALIDATIONS: f64 = 14.0;
-/// As [`ENDING_VALIDATIONS`], where no network is quantized: maps, settings, and the scores of the package.
-const FLOAT_ENDING_VALIDATIONS: f64 = 4.0;
-/// Share of the minutes that quantizing may last beyond them.
+/// Minimum and maximum fraction of the time budget reserved for finalizing: tuning, packaging, quantization.
+const FINALIZE_SHARES: [f64; 2] = [0.1, 0.25];
+/// As [`FINALIZE_SHARES`], without quantization.
+const FLOAT_FINALIZE_SHARES: [f64; 2] = [0.05, 0.2];
+/// Duration of finalizing in validations, including quantization-aware training.
+const FINALIZE_VALIDATIONS: f64 = 14.0;
+/// As [`FINALIZE_VALIDATIONS`], without quantization: prediction, tuning, and scores of the package.
+const FLOAT_FINALIZE_VALIDATIONS: f64 = 4.0;
+/// Fraction of the time budget that quantization may exceed it by.
 pub(crate) const OVERTIME_SHARE: f64 = 0.1;
-/// Fewest steps that are worth a training.
-pub(crate) const LEAST_STEPS: u64 = 20;
-/// What is advised is so much longer than what would just do.
+/// Minimum number of steps of a useful training run.
+pub(crate) const MIN_STEPS: u64 = 20;
+/// Safety factor of the recommended time budget over the minimum.
 const ADVICE_MARGIN: f64 = 1.25;
-/// The share of a validation that was broken off is taken to be at least this.
-const LEAST_SHARE_DONE: f64 = 0.02;
-/// Fewest voxels that a validation looks at.
-const LEAST_CASE_VOXELS: usize = 1 << 16;
-/// Epochs where nothing is said.
+/// Lower bound of the completed fraction of a validation that ran out of time.
+const MIN_SHARE_DONE: f64 = 0.02;
+/// Minimum number of voxels of a validation.
+const MIN_CASE_VOXELS: usize = 1 << 16;
+/// Default number of epochs.
 const DEFAULT_EPOCHS: usize = 30;
-/// Fewest patches that count as an epoch.
-const LEAST_EPOCH_PATCHES: usize = 64;
-/// A step is taken to last at least so many seconds.
-const LEAST_STEP_SECS: f64 = 1e-4;
+/// Minimum number of patches per epoch.
+const MIN_EPOCH_PATCHES: usize = 64;
+/// Lower bound of the duration of a step in seconds.
+const MIN_STEP_SECS: f64 = 1e-4;
 
-/// Steps of an epoch.
-pub(crate) fn epoch_steps(tiles: usize, patches_a_step: usize) -> u64 {
-    (tiles.max(LEAST_EPOCH_PATCHES)).div_ceil(patches_a_step.max(1)) as u64
+/// Returns the number of steps per epoch, where `tiles` patches cover the data once.
+pub(crate) fn epoch_steps(tiles: usize, patches_per_step: usize) -> u64 {
+    (tiles.max(MIN_EPOCH_PATCHES)).div_ceil(patches_per_step.max(1)) as u64
 }
 
-/// What a training may take, and what is asked of it.
+/// Budget of a training run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget<'a> {
     pub config: &'a BudgetConfig,
-    /// Steps of an epoch.
+    /// Steps per epoch.
     pub epoch_steps: u64,
-    /// Validations that are wished for.
+    /// Requested number of validations.
     pub validations: usize,
-    /// Whether a quantized network is made.
+    /// Whether an int8 network is made.
     pub int8: bool,
 }
 
 impl Budget<'_> {
-    /// Seconds for everything; `None` without minutes.
-    pub(crate) fn total(&self) -> Option<f64> {
+    /// Returns the time budget in seconds; `None` if there is none.
+    pub(crate) fn total_secs(&self) -> Option<f64> {
         self.config.minutes.map(|m| m * 60.0)
     }
 
-    /// Seconds that one validation may take; `None` without minutes.
-    pub(crate) fn validation_allowance(&self) -> Option<f64> {
-        self.total().map(|total| total * VALIDATION_SHARE)
+    /// Returns the maximum duration of a validation in seconds; `None` without a time budget.
+    pub(crate) fn max_validation_secs(&self) -> Option<f64> {
+        self.total_secs().map(|total| total * VALIDATION_SHARE)
     }
 
-    /// Seconds that are kept for what follows training.
-    fn ending(&self, total: f64, costs: Costs) -> f64 {
+    /// Returns the seconds that are reserved for finalizing.
+    fn finalize_secs(&self, total: f64, costs: Costs) -> f64 {
         let ([low, high], validations) = match self.int8 {
-            true => (ENDING_SHARES, ENDING_VALIDATIONS),
-            false => (FLOAT_ENDING_SHARES, FLOAT_ENDING_VALIDATIONS),
+            true => (FINALIZE_SHARES, FINALIZE_VALIDATIONS),
+            false => (FLOAT_FINALIZE_SHARES, FLOAT_FINALIZE_VALIDATIONS),
         };
         (costs.validation * validations).clamp(total * low, total * high)
     }
 
-    /// Validations that are still to come, the last one included.
+    /// Returns the number of remaining validations within a time budget, including the last one.
     fn validations_left(&self, total: f64, costs: Costs, now: Progress) -> usize {
         if costs.validation <= 0.0 {
             return 0;
         }
         let affordable = (total * VALIDATIONS_SHARE - now.validating).max(0.0) / costs.validation;
-        let wished = self.validations.saturating_sub(now.validations);
-        (affordable as usize).min(wished).max(1)
+        let requested = self.validations.saturating_sub(now.validations);
+        (affordable as usize).min(requested).max(1)
     }
 
-    /// Validations that are still to come.
+    /// Returns the number of remaining validations.
     pub(crate) fn validations_planned(&self, costs: Costs, now: Progress) -> usize {
-        match self.total() {
+        match self.total_secs() {
             Some(total) => self.validations_left(total, costs, now),
             None if costs.validation > 0.0 => self.validations.saturating_sub(now.validations),
             None => 0,
         }
     }
 
-    /// Steps that are asked for by number, whatever the minutes.
-    fn by_number(&self) -> Option<u64> {
+    /// Returns the number of steps from the limits of steps and epochs, regardless of the time budget; `None` if there
+    /// is only a time budget.
+    fn requested_steps(&self) -> Option<u64> {
         let epochs = self.config.epochs.map(|epochs| self.epoch_steps.saturating_mul(epochs as u64));
-        let asked = self.config.steps.map(|s| s as u64).into_iter().chain(epochs).min();
+        let requested = self.config.steps.map(|s| s as u64).into_iter().chain(epochs).min();
         let default = self.epoch_steps.saturating_mul(DEFAULT_EPOCHS as u64);
-        asked.or_else(|| self.config.minutes.is_none().then_some(default)).map(|steps| steps.max(1))
+        requested.or_else(|| self.config.minutes.is_none().then_some(default)).map(|steps| steps.max(1))
     }
 
-    /// What is to come. Never fewer steps than are done; where no time is left, no more.
+    /// Returns the plan of the rest of the run. The total is never less than the steps done, and equal to them if no
+    /// time is left.
     pub(crate) fn plan(&self, costs: Costs, now: Progress) -> Plan {
-        let by_number = self.by_number();
-        let (by_time, left) = match self.total() {
+        let requested = self.requested_steps();
+        let (by_time, left) = match self.total_secs() {
             None => (None, self.validations.max(1)),
             Some(total) => {
                 let validations = self.validations_left(total, costs, now);
-                let left =
-                    total - self.ending(total, costs) - now.spent - validations as f64 * costs.validation.max(0.0);
-                let steps = (left / costs.step.max(LEAST_STEP_SECS)).max(0.0) as u64;
+                let left = total
+                    - self.finalize_secs(total, costs)
+                    - now.spent
+                    - validations as f64 * costs.validation.max(0.0);
+                let steps = (left / costs.step.max(MIN_STEP_SECS)).max(0.0) as u64;
                 (Some(now.step.saturating_add(steps)), validations)
             }
         };
-        let steps = by_time.into_iter().chain(by_number).min().unwrap_or(1).max(now.step).max(1);
+        let steps = by_time.into_iter().chain(requested).min().unwrap_or(1).max(now.step).max(1);
         let last = now.last_validation.min(now.step);
         let next = last + (steps - last).div_ceil(left.max(1) as u64);
         Plan { steps, next_validation: next.clamp(now.step + 1, steps.max(now.step + 1)) }
     }
 
-    /// Whether the minutes leave no room for another step: what is left is for a validation and for what follows.
+    /// Returns whether the rest of the time budget is needed for validation and finalizing, so that no further step is
+    /// made.
     pub(crate) fn is_over(&self, costs: Costs, now: Progress) -> bool {
-        let Some(total) = self.total() else { return false };
-        let tried = now.validations > 0 && now.last_validation == now.step;
-        let validation = if tried { 0.0 } else { costs.validation };
-        now.spent + costs.step + validation > total - self.ending(total, costs)
+        let Some(total) = self.total_secs() else { return false };
+        let validated = now.validations > 0 && now.last_validation == now.step;
+        let validation = if validated { 0.0 } else { costs.validation };
+        now.spent + costs.step + validation > total - self.finalize_secs(total, costs)
     }
 
-    /// The least minutes that are worth a training, where those given are fewer.
-    pub(crate) fn too_short(&self, costs: Costs, spent: f64) -> Option<f64> {
+    /// Returns the minimum useful time budget in minutes, if the given one is smaller.
+    pub(crate) fn minutes_needed(&self, costs: Costs, spent: f64) -> Option<f64> {
         let minutes = self.config.minutes?;
         let enough = |minutes: f64| {
             let config = BudgetConfig { minutes: Some(minutes), epochs: None, steps: None, ..*self.config };
             let of_minutes = Budget { config: &config, ..*self };
-            let validation = of_minutes.validation_allowance().map_or(0.0, |most| costs.validation.min(most));
-            // The first one is of what training starts from.
+            let validation = of_minutes.max_validation_secs().map_or(0.0, |max| costs.validation.min(max));
+            // The first validation is that of the start model.
             let now = Progress { spent: spent + validation, validating: validation, ..Progress::default() };
-            of_minutes.plan(Costs { validation, ..costs }, now).steps >= LEAST_STEPS
+            of_minutes.plan(Costs { validation, ..costs }, now).steps >= MIN_STEPS
         };
-        let few = self.by_number().is_some_and(|steps| steps < LEAST_STEPS);
+        let few = self.requested_steps().is_some_and(|steps| steps < MIN_STEPS);
         if enough(minutes) || (few && minutes * 60.0 > spent) {
             return None;
         }
@@ -188,13 +194,13 @@ impl Budget<'_> {
         while !enough(least) && least < 1e9 {
             least *= 1.02;
         }
-        Some(rounded_up((least * ADVICE_MARGIN).max(minutes)))
+        Some(round_up_minutes((least * ADVICE_MARGIN).max(minutes)))
     }
 
-    /// The extent of a validation that takes no longer than it may. `cases` are the voxels of each pair, at the voxel size the network
-    /// works at; a voxel takes `voxel_secs`.
-    pub(crate) fn extent(&self, cases: &[usize], voxel_secs: f64) -> Option<Extent> {
-        let affordable = self.validation_allowance()? / voxel_secs.max(f64::MIN_POSITIVE);
+    /// Returns the extent of a validation that fits into its maximum duration; `None` if no reduction is needed.
+    /// `cases` are the voxels of each pair at the network's voxel size; a voxel takes `voxel_secs` seconds.
+    pub(crate) fn fit_extent(&self, cases: &[usize], voxel_secs: f64) -> Option<Extent> {
+        let affordable = self.max_validation_secs()? / voxel_secs.max(f64::MIN_POSITIVE);
         let largest = cases.iter().copied().max()?;
         if cases.iter().map(|v| *v as f64).sum::<f64>() <= affordable {
             return None;
@@ -202,36 +208,36 @@ impl Budget<'_> {
         let mean = cases.iter().map(|v| *v as f64).sum::<f64>() / cases.len() as f64;
         let count = ((affordable / mean.max(1.0)) as usize).clamp(1, cases.len());
         let voxels = if count > 1 || mean <= affordable { largest } else { affordable as usize };
-        Some(Extent { cases: count, voxels: voxels.max(LEAST_CASE_VOXELS) })
+        Some(Extent { cases: count, voxels: voxels.max(MIN_CASE_VOXELS) })
     }
 
-    /// The extent of the next validations where one of this extent took `secs` for `share` of what was to be done: less than all of it if
-    /// it was broken off for the time it took. `None` if they may stay as they are, or cannot be smaller.
-    pub(crate) fn smaller(&self, extent: Extent, secs: f64, share: f64) -> Option<Extent> {
-        let allowance = self.validation_allowance()?;
-        let whole = secs / share.clamp(LEAST_SHARE_DONE, 1.0);
+    /// Returns a smaller extent for the next validations, after one of `extent` took `secs` for the fraction `share` of
+    /// its work; less than 1 if it ran out of time. `None` if no reduction is needed or possible.
+    pub(crate) fn shrink(&self, extent: Extent, secs: f64, share: f64) -> Option<Extent> {
+        let allowance = self.max_validation_secs()?;
+        let whole = secs / share.clamp(MIN_SHARE_DONE, 1.0);
         if share >= 1.0 && whole <= allowance * VALIDATION_SLACK {
             return None;
         }
-        let most = if share < 1.0 { 0.5 } else { 1.0 };
-        let cases = extent.cases as f64 * (allowance / whole.max(1e-9)).min(most);
+        let max_factor = if share < 1.0 { 0.5 } else { 1.0 };
+        let cases = extent.cases as f64 * (allowance / whole.max(1e-9)).min(max_factor);
         let smaller = if cases >= 1.0 {
             Extent { cases: cases as usize, ..extent }
         } else {
             let voxels = (extent.voxels as f64 * cases) as usize;
-            Extent { cases: 1, voxels: voxels.max(LEAST_CASE_VOXELS) }
+            Extent { cases: 1, voxels: voxels.max(MIN_CASE_VOXELS) }
         };
         (smaller != extent && smaller.voxels <= extent.voxels).then_some(smaller)
     }
 
-    /// How long a validation may go on before it is broken off; `None` without minutes.
-    pub(crate) fn validation_limit(&self) -> Option<Duration> {
-        self.validation_allowance().and_then(|secs| Duration::try_from_secs_f64(secs * VALIDATION_SLACK).ok())
+    /// Returns the duration after which a validation is stopped; `None` without a time budget.
+    pub(crate) fn validation_timeout(&self) -> Option<Duration> {
+        self.max_validation_secs().and_then(|secs| Duration::try_from_secs_f64(secs * VALIDATION_SLACK).ok())
     }
 }
 
-/// Minutes as one would say them: two digits.
-fn rounded_up(minutes: f64) -> f64 {
+/// Rounds minutes up to two significant digits.
+fn round_up_minutes(minutes: f64) -> f64 {
     let unit = 10f64.powf(minutes.log10().floor() - 1.0).max(0.1);
     (minutes / unit - 1e-9).ceil() * unit
 }
@@ -250,10 +256,10 @@ mod tests {
         Budget { config, epoch_steps: 100, validations: 8, int8: true }
     }
 
-    /// What a step takes, and a validation of all cases, after so many steps.
+    /// Costs of a step, and of a validation of all cases, as a function of the step.
     type CostsAt = fn(u64) -> Costs;
 
-    /// A training on a made-up clock, which asks what the loop asks.
+    /// A training run on a simulated clock, which makes the same decisions as the training loop.
     struct Clock<'a> {
         budget: Budget<'a>,
         now: Progress,
@@ -271,18 +277,19 @@ mod tests {
             (self.extent.cases * self.extent.voxels) as f64 / (ALL.cases * ALL.voxels) as f64
         }
 
-        /// A validation; `false` if it was broken off and has to be made again.
+        /// Makes a validation; `false` if it ran out of time and has to be repeated.
         fn validate(&mut self) -> bool {
             let whole = (self.costs)(self.now.step).validation * self.share();
-            let limit = self.budget.validation_limit().map_or(f64::INFINITY, |l| l.as_secs_f64());
-            // What is broken off ends with the case or setting at work, a twelfth at most; how much was done is not known well.
+            let limit = self.budget.validation_timeout().map_or(f64::INFINITY, |l| l.as_secs_f64());
+            // A stopped validation still completes its current case or setting, at most a twelfth; its share is an
+            // estimate.
             let secs = if whole > limit { limit + whole / 12.0 } else { whole };
             let share = if whole > limit { (1.5 * secs / whole).min(0.99) } else { 1.0 };
             self.spend(secs);
             self.now.validating += secs;
             self.measured.validation = secs;
             self.validations += 1;
-            let smaller = self.budget.smaller(self.extent, secs, share);
+            let smaller = self.budget.shrink(self.extent, secs, share);
             if let Some(extent) = smaller {
                 let had = self.share();
                 self.extent = extent;
@@ -295,15 +302,15 @@ mod tests {
             self.now.spent += secs;
         }
 
-        /// Seconds in all.
+        /// Runs the training; returns its total duration in seconds.
         fn run(&mut self) -> f64 {
             let voxel_secs = (self.costs)(0).validation / (ALL.cases * ALL.voxels) as f64;
-            self.extent = self.budget.extent(&[ALL.voxels; ALL.cases], voxel_secs).unwrap_or(ALL);
+            self.extent = self.budget.fit_extent(&[ALL.voxels; ALL.cases], voxel_secs).unwrap_or(ALL);
             while !self.validate() {}
             let mut plan = self.budget.plan(self.measured, self.now);
             let mut planned = self.now.spent;
             while self.now.step < plan.steps {
-                if self.now.spent - planned > 0.05 * self.budget.total().unwrap_or(f64::INFINITY) {
+                if self.now.spent - planned > 0.05 * self.budget.total_secs().unwrap_or(f64::INFINITY) {
                     plan = self.budget.plan(self.measured, self.now);
                     (planned, self.plans) = (self.now.spent, self.plans + 1);
                 }
@@ -324,7 +331,7 @@ mod tests {
                     }
                 }
             }
-            self.now.spent + self.budget.total().map_or(0.0, |t| self.budget.ending(t, self.measured))
+            self.now.spent + self.budget.total_secs().map_or(0.0, |t| self.budget.finalize_secs(t, self.measured))
         }
     }
 
@@ -335,12 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn the_minutes_are_kept_whatever_validation_costs() {
+    fn the_time_budget_is_kept_for_any_cost_of_validation() {
         let scenes: [(&str, CostsAt); 6] = [
             ("cheap", |_| Costs { step: 0.5, validation: 2.0 }),
-            ("dear", |_| Costs { step: 0.7, validation: 90.0 }),
-            // As of a network that finds nothing at first.
-            ("dear once something is learnt", |s| Costs { step: 0.7, validation: if s == 0 { 0.01 } else { 100.0 } }),
+            ("expensive", |_| Costs { step: 0.7, validation: 90.0 }),
+            // As with a network that finds no objects at first.
+            ("expensive after the first steps", |s| Costs { step: 0.7, validation: if s == 0 { 0.01 } else { 100.0 } }),
             ("steps that become slow", |s| Costs { step: if s < 20 { 0.3 } else { 2.0 }, validation: 8.0 }),
             ("steps that become fast", |s| Costs { step: if s < 20 { 2.0 } else { 0.3 }, validation: 8.0 }),
             ("both become slow", |s| Costs { step: 0.2 + 0.01 * s as f64, validation: 5.0 + s as f64 }),
@@ -353,13 +360,13 @@ mod tests {
                 let all = minutes * 60.0;
                 assert!(total < 1.15 * all, "{name}, {minutes} minutes: {total} s");
                 assert!(total > 0.8 * all, "{name}, {minutes} minutes: {total} s");
-                // One that is misjudged, and the last one, come on top of a fifth.
+                // A misjudged validation and the last one are not part of the limit of 20 %.
                 assert!(clock.now.validating < 0.45 * all, "{name}, {minutes} minutes: {:?}", clock.now);
                 assert!((1..=14).contains(&clock.validations), "{name}, {minutes} minutes: {}", clock.validations);
                 assert!(clock.plans <= 40, "{name}, {minutes} minutes: {} plans", clock.plans);
             }
         }
-        // Where there is time for all of it, nothing is left out.
+        // With enough time, no validation is reduced or left out.
         let config = config(60.0);
         let mut clock = clock(&config, 30.0, |_| Costs { step: 0.5, validation: 6.0 });
         clock.run();
@@ -368,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_leaves_room_for_validations_and_what_follows() {
+    fn a_plan_reserves_time_for_validation_and_finalizing() {
         let costs = Costs { step: 0.5, validation: 6.0 };
         let twenty = config(20.0);
         let now = Progress { spent: 30.0, validating: 6.0, ..Progress::default() };
@@ -376,22 +383,22 @@ mod tests {
         let whole = 30.0 + plan.steps as f64 * 0.5 + 8.0 * 6.0;
         assert!((whole - 20.0 * 60.0 * 0.9).abs() < 1.0, "{whole}");
         assert_eq!(plan.next_validation, plan.steps.div_ceil(8));
-        // With validations of 60 s three fit into a fifth of the minutes, that of the start among them.
-        let dear = Costs { validation: 60.0, ..costs };
-        let plan = budget(&twenty).plan(dear, Progress { spent: 90.0, validating: 60.0, ..now });
+        // A fifth of the time budget allows four validations of 60 s, one of which was that of the start model.
+        let expensive = Costs { validation: 60.0, ..costs };
+        let plan = budget(&twenty).plan(expensive, Progress { spent: 90.0, validating: 60.0, ..now });
         assert_eq!(plan.steps, ((1200.0 - 300.0 - 90.0 - 180.0) / 0.5) as u64);
         assert_eq!(plan.next_validation, plan.steps.div_ceil(3));
-        // In the middle of it all.
+        // Halfway through the run.
         let half = Progress { spent: 600.0, validating: 200.0, step: 500, validations: 2, last_validation: 400 };
-        let plan = budget(&twenty).plan(dear, half);
+        let plan = budget(&twenty).plan(expensive, half);
         assert_eq!((plan.steps, plan.next_validation), (500 + 480, 980), "one validation is left, the last one");
         let over = Progress { spent: 1190.0, ..half };
-        assert_eq!(budget(&twenty).plan(dear, over).steps, 500);
-        assert!(budget(&twenty).is_over(dear, over) && !budget(&twenty).is_over(dear, half));
+        assert_eq!(budget(&twenty).plan(expensive, over).steps, 500);
+        assert!(budget(&twenty).is_over(expensive, over) && !budget(&twenty).is_over(expensive, half));
     }
 
     #[test]
-    fn steps_and_epochs_are_as_many_as_asked() {
+    fn steps_and_epochs_are_as_requested() {
         let costs = Costs { step: 0.5, validation: 6.0 };
         let start = Progress::default();
         let steps = |config: BudgetConfig| budget(&config).plan(costs, start).steps;
@@ -401,53 +408,53 @@ mod tests {
         let config = BudgetConfig { steps: Some(10), ..BudgetConfig::default() };
         let fixed = budget(&config);
         assert!(!fixed.is_over(costs, Progress { spent: 1e9, ..start }));
-        assert_eq!(fixed.smaller(ALL, 1e9, 0.5), None);
+        assert_eq!(fixed.shrink(ALL, 1e9, 0.5), None);
         assert_eq!(
-            (fixed.extent(&[1 << 30; 9], 1.0), fixed.validation_limit(), fixed.too_short(costs, 1e9)),
+            (fixed.fit_extent(&[1 << 30; 9], 1.0), fixed.validation_timeout(), fixed.minutes_needed(costs, 1e9)),
             (None, None, None)
         );
     }
 
     #[test]
-    fn minutes_that_are_too_few_are_known_with_the_least_that_will_do() {
+    fn a_time_budget_that_is_too_small_yields_the_minimum() {
         let costs = Costs { step: 3.0, validation: 80.0 };
         let one = config(1.0);
-        let least = budget(&one).too_short(costs, 28.0).unwrap();
-        // 28 s and 20 steps of 3 s are 88 s, to which validations and what follows come.
+        let least = budget(&one).minutes_needed(costs, 28.0).unwrap();
+        // 28 s and 20 steps of 3 s are 88 s, plus validation and finalizing.
         assert!((2.0..4.0).contains(&least), "{least}");
         let enough = config(least);
-        assert_eq!(budget(&enough).too_short(costs, 28.0), None);
-        assert_eq!(budget(&one).too_short(Costs { step: 0.5, ..costs }, 12.0), None);
-        let long = budget(&one).too_short(costs, 3000.0).unwrap();
+        assert_eq!(budget(&enough).minutes_needed(costs, 28.0), None);
+        assert_eq!(budget(&one).minutes_needed(Costs { step: 0.5, ..costs }, 12.0), None);
+        let long = budget(&one).minutes_needed(costs, 3000.0).unwrap();
         assert!((70.0..120.0).contains(&long), "{long}");
     }
 
     #[test]
-    fn validation_looks_at_fewer_pairs_and_then_at_parts() {
+    fn validation_uses_fewer_pairs_and_then_crops() {
         // A validation may take 4 s of one minute.
         let one = config(1.0);
-        let of = |cases: &[usize], voxel_secs: f64| budget(&one).extent(cases, voxel_secs);
+        let of = |cases: &[usize], voxel_secs: f64| budget(&one).fit_extent(cases, voxel_secs);
         assert_eq!(of(&[800_000; 6], 0.5e-6), None, "2.4 s");
         assert_eq!(of(&[800_000; 6], 2e-6), Some(Extent { cases: 2, voxels: 800_000 }));
         let part = of(&[800_000; 6], 20e-6).unwrap();
         assert!(part.cases == 1 && part.voxels.abs_diff(200_000) < 2, "{part:?}");
-        assert_eq!(of(&[800_000; 6], 1.0), Some(Extent { cases: 1, voxels: LEAST_CASE_VOXELS }));
+        assert_eq!(of(&[800_000; 6], 1.0), Some(Extent { cases: 1, voxels: MIN_CASE_VOXELS }));
         assert_eq!(of(&[], 1.0), None);
-        let smaller = |extent, secs, share| budget(&one).smaller(extent, secs, share);
+        let smaller = |extent, secs, share| budget(&one).shrink(extent, secs, share);
         let six = Extent { cases: 6, voxels: 800_000 };
-        assert_eq!(smaller(six, 5.0, 1.0), None, "little more than it may");
+        assert_eq!(smaller(six, 5.0, 1.0), None, "within the slack");
         assert_eq!(smaller(six, 8.0, 1.0), Some(Extent { cases: 3, ..six }));
         assert_eq!(smaller(six, 4.0, 0.9), Some(Extent { cases: 3, ..six }));
         assert_eq!(smaller(six, 4.0, 0.25), Some(Extent { cases: 1, ..six }), "16 s for all of it");
         assert_eq!(smaller(six, 6.0, 0.125), Some(Extent { cases: 1, voxels: 400_000 }), "48 s for all of it");
         let part = Extent { cases: 1, voxels: 800_000 };
         assert_eq!(smaller(part, 16.0, 1.0), Some(Extent { cases: 1, voxels: 200_000 }));
-        assert_eq!(smaller(Extent { cases: 1, voxels: LEAST_CASE_VOXELS }, 400.0, 0.5), None);
-        assert_eq!(smaller(Extent { cases: 1, voxels: 1000 }, 400.0, 0.5), None, "it is not made larger");
+        assert_eq!(smaller(Extent { cases: 1, voxels: MIN_CASE_VOXELS }, 400.0, 0.5), None);
+        assert_eq!(smaller(Extent { cases: 1, voxels: 1000 }, 400.0, 0.5), None, "never enlarged");
     }
 
     #[test]
-    fn small_data_still_make_an_epoch() {
+    fn small_data_have_a_minimum_epoch() {
         assert_eq!(epoch_steps(3, 2), 32);
         assert_eq!(epoch_steps(1001, 2), 501);
     }

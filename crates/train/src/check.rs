@@ -1,80 +1,82 @@
-//! Looking a training set through before anything is taught.
+//! The job that checks a training set before training.
 
 use crate::config::TrainConfig;
-use crate::data::{divide, find, look, usual_voxel_um};
-use crate::details;
-use crate::error::data;
+use crate::data::{check_pairs, find, split_pairs, typical_voxel_um};
+use crate::error::data_error;
+use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::{Dataset, Report, SamplesError, Split, Task};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A training set that is to be looked through, as a training with these settings would.
+/// A job that checks a training set as a training run with these settings would.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CheckJob {
-    /// What is to be learnt.
+    /// The task: segmentation or label-free prediction.
     pub task: Task,
-    /// A folder or a table of pairs.
+    /// Folder or table (`.csv`) of the training pairs.
     pub data: PathBuf,
-    /// Settings.
+    /// Training settings.
     #[serde(default)]
     pub config: TrainConfig,
-    /// Seed of the split.
+    /// Seed of the split into training and validation set.
     #[serde(default)]
     pub seed: u64,
-    /// The file that lists every problem where there are many; by default one in the user's folder.
+    /// File that lists every problem if there are many; by default in the user's data folder.
     #[serde(default)]
     pub details: Option<PathBuf>,
 }
 
-/// What a training set holds, and what is wrong with it.
+/// Contents and problems of a training set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// The pairs.
+    /// The pairs that were found.
     pub dataset: Dataset,
-    /// What they hold, and every problem.
+    /// Summary of each pair, and every problem.
     pub report: Report,
-    /// Which are learnt from and which are watched; `None` if nothing can be learnt from.
+    /// Split into training and validation set; `None` if no pair is usable.
     pub split: Option<Split>,
-    /// Why there is no split, where there are pairs.
+    /// Reason why the usable pairs could not be split.
     pub no_split: Option<String>,
-    /// The file that lists every problem, where there are many.
+    /// File that lists every problem, if there are many.
     #[serde(default)]
     pub details: Option<PathBuf>,
 }
 
 impl CheckReport {
-    /// The voxel size in µm that most files have, along Z, Y, X.
+    /// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume; `None` if no file states
+    /// one.
     pub fn voxel_um(&self) -> Option<[f64; 3]> {
-        usual_voxel_um(&self.report)
+        typical_voxel_um(&self.report)
     }
 }
 
 impl CheckJob {
-    /// What it is called among the worker's jobs.
+    /// Name of the job in the worker protocol.
     pub const KIND: &'static str = "train-check";
 
-    /// Runs the job. Pairs that cannot be used, or files of which none pair up, are no failure: the report says so.
+    /// Runs the job. Unusable pairs, or files that form no pair, are not errors: the report lists them as problems.
     ///
     /// # Errors
-    /// [`JobError`]: there is no such folder or table, or it cannot be read; settings of the data that fit no files; cancelled.
+    /// [`JobError`] if the folder or table does not exist or cannot be read, the data settings are invalid, or the job
+    /// was cancelled.
     pub fn run(&self, context: &Context) -> Result<CheckReport, JobError> {
         let dataset = match find(&self.data, self.task, &self.config)? {
             Ok(dataset) => dataset,
             Err(SamplesError::NoPairs { dataset, .. }) => *dataset,
-            Err(error) => return Err(data(error)),
+            Err(error) => return Err(data_error(error)),
         };
-        let report = look(context, &dataset, &self.config, None)?;
+        let report = check_pairs(context, &dataset, &self.config, None)?;
         let usable = report.usable(&dataset);
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
-            match divide(&usable, &report, &self.config, self.seed, None) {
+            match split_pairs(&usable, &report, &self.config, self.seed, None) {
                 Ok(split) => found = Some(split),
                 Err(error) => no_split = Some(error.to_string()),
             }
         }
-        // Without a place for it the report still holds everything.
-        let details = details::list(&self.data, &report.problems, self.details.as_deref()).and_then(Result::ok);
+        // If the list cannot be written, the report still contains every problem.
+        let details = problems::list(&self.data, &report.problems, self.details.as_deref()).and_then(Result::ok);
         Ok(CheckReport { dataset, report, split: found, no_split, details })
     }
 }

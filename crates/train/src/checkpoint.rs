@@ -1,16 +1,17 @@
-//! The folder of a training: everything needed to go on, written whole or not at all.
+//! The checkpoint folder of a training run: everything needed to resume it. Files are written completely or not at all.
 //!
-//! `training.json` says where the training stands, `tensors.safetensors` holds parameters, optimizer state, averages and statistics.
-//! Both belong together: the tensors' file is named by the step, and the older one goes after the newer `training.json` is there.
-//! The best network lies in a folder named by its step, so that the one `training.json` speaks of is always there.
-//! A file named `finish` asks the training to take no further step and end with the best network so far.
+//! `training.json` holds the state of the run, `tensors-STEP.safetensors` the parameters, optimizer state, EMA and
+//! batch norm statistics. `training.json` names its tensor file; an older tensor file is removed only after the new
+//! `training.json` has been written. The best network is a package named by its step, so that the one `training.json`
+//! refers to always exists. A file named `finish` asks the run to take no further step and to write the best network so
+//! far.
 
 use crate::budget::Extent;
 use crate::config::TrainConfig;
-use crate::error::io;
+use crate::error::io_error;
 use crate::history::History;
 use crate::job::TrainJob;
-use crate::step::State;
+use crate::step::ModelState;
 use cytoscope_graph::Tensor;
 use cytoscope_graph::package::PACKAGE_KIND;
 use cytoscope_pipeline::JobError;
@@ -26,30 +27,31 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Version of the layout.
+/// Version of the checkpoint format.
 const VERSION: u32 = 2;
-/// Most bytes of `training.json`.
+/// Maximum size of `training.json` in bytes.
 const MAX_JSON_BYTES: u64 = 64 << 20;
-/// Most bytes of the tensors.
+/// Maximum size of the tensor file in bytes.
 const MAX_TENSOR_BYTES: u64 = 16 << 30;
-/// The state of the training.
+/// Name of the file with the state of the run.
 const JSON: &str = "training.json";
-/// Locked by the run that trains.
+/// Name of the lock file, which the active run holds.
 const LOCK: &str = "lock";
-/// The kind of the folder, as its marker says it.
+/// Kind of the folder, as stored in its marker file.
 const KIND: &str = "training";
-/// Folders of the best networks begin so.
+/// Prefix of the folders of the best networks.
 const BEST: &str = "best-";
 
-/// Where a training stands.
+/// State of a training run, as stored in `training.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct TrainState {
+    /// Version of the checkpoint format.
     pub version: u32,
-    /// What was asked for.
+    /// The job.
     pub job: TrainJob,
-    /// With every setting.
+    /// The complete settings.
     pub config: TrainConfig,
-    /// What the data were: names, sizes and times of files, so that changes are noticed.
+    /// Hash of names, sizes and modification times of the data files, to detect changes.
     pub data_fingerprint: String,
     /// Steps done.
     pub step: u64,
@@ -57,61 +59,65 @@ pub(crate) struct Standing {
     pub steps: u64,
     /// Number of the next patch.
     pub next_patch: u64,
-    /// Whether batch norms are folded into the convolutions.
+    /// Whether batch norms have been folded into the convolutions.
     pub folded: bool,
-    /// Factor of the rate, lowered by rescues.
+    /// Factor of the learning rate, halved by each rollback.
     pub rate_factor: f64,
-    /// Rescues so far.
-    pub rescues: u32,
-    /// Seconds it has run, pauses left out.
+    /// Number of rollbacks after a loss that was not finite.
+    #[serde(rename = "rescues")]
+    pub rollbacks: u32,
+    /// Duration of all runs in seconds, without the time between them.
     pub seconds: f64,
-    /// Score of the network that is kept, and the step it was found at.
+    /// Score and step of the best checkpoint; step 0 is the start model.
     pub best: Option<(f64, u64)>,
-    /// Greatest score so far.
+    /// Highest score so far.
     pub peak: Option<f64>,
-    /// Score of what training started from.
+    /// Score of the start model.
     pub start_score: Option<f64>,
-    /// Validations since the best.
-    pub since_best: usize,
-    /// Whether a validation comes before the next step.
-    pub due: bool,
-    /// Whether no further step comes: what is left is the package.
+    /// Validations since the highest score.
+    #[serde(rename = "since_best")]
+    pub validations_since_best: usize,
+    /// Whether the next action is a validation.
+    #[serde(rename = "due")]
+    pub validation_due: bool,
+    /// Whether training has ended and only the package is still to be written.
     #[serde(default)]
     pub ended: bool,
-    /// Sum of the losses since the last point of the curve, and of how many steps.
+    /// Sum of the losses, and number of steps, since the last point of the loss curve.
     #[serde(default)]
     pub since_point: (f64, u64),
-    /// Names of the pairs that are validated on.
+    /// Names of the validation pairs.
     #[serde(default)]
     pub validation: Vec<String>,
-    /// Mean and standard deviation of a stain, which the network's output is scaled by.
+    /// Mean and standard deviation of the stain, by which the target is normalized.
     #[serde(default)]
     pub intensity: Option<(f64, f64)>,
+    /// Loss and validation curves.
     pub history: History,
-    /// Optimizer steps of the state.
+    /// Optimizer steps since the optimizer state was initialized.
     pub optimizer_steps: u32,
-    /// Factor of the loss in mixed precision.
+    /// Loss scale of mixed precision.
     #[serde(default = "one")]
     pub loss_scale: f32,
-    /// Steps since it changed.
+    /// Steps since the loss scale changed.
     #[serde(default)]
     pub steady_steps: u32,
-    /// What the last validation took, or the next one is expected to take.
+    /// Duration of the last validation, or expected duration of the next one, in seconds.
     #[serde(default)]
     pub validation_secs: f64,
-    /// What all validations took.
+    /// Duration of all validations in seconds.
     #[serde(default)]
     pub validating_secs: f64,
-    /// What a step took when the training began.
+    /// Duration of a step, measured at the start of the run, in seconds.
     #[serde(default = "second")]
     pub first_step_secs: f64,
-    /// The step after which the network is validated next, where minutes are kept.
+    /// Step after which the next validation follows, if there is a time budget.
     #[serde(default)]
     pub next_validation: u64,
-    /// How much is validated on, where that is less than was asked for.
+    /// Reduced number of validation pairs and voxels, if the time budget requires it.
     #[serde(default)]
     pub extent: Option<Extent>,
-    /// The tensors' file.
+    /// Name of the tensor file.
     pub tensors: String,
 }
 
@@ -123,24 +129,24 @@ fn second() -> f64 {
     1.0
 }
 
-/// Most steps and patches that a checkpoint may count: a step a microsecond for 30 years stays below.
+/// Maximum counter of steps and patches in a checkpoint: one step per microsecond for 30 years stays below it.
 const MAX_COUNT: u64 = 1 << 50;
 
-impl Standing {
-    /// Counts the time of a validation.
-    pub(crate) fn took(&mut self, secs: f64) {
+impl TrainState {
+    /// Records the duration of a validation.
+    pub(crate) fn add_validation_time(&mut self, secs: f64) {
         self.validation_secs = secs;
         self.validating_secs += secs;
     }
 
-    /// Refuses counters and factors that no training writes: the file may be damaged or made by hand.
+    /// Checks counters and factors: the file may be damaged or edited by hand.
     fn check(&self, path: &Path) -> Result<(), JobError> {
         let bad = |problem: String| JobError::Mismatch {
             path: path.to_owned(),
             problem,
-            next_step: "begin anew with --anew in place of --resume".to_owned(),
+            next_step: "use --restart instead of --resume to start over".to_owned(),
         };
-        self.config.check().map_err(|e| bad(format!("its settings cannot be: {e}")))?;
+        self.config.check().map_err(|e| bad(format!("its settings are invalid: {e}")))?;
         let counts = [
             ("step", self.step, MAX_COUNT),
             ("steps", self.steps, MAX_COUNT),
@@ -148,13 +154,13 @@ impl Standing {
             ("next_validation", self.next_validation, MAX_COUNT),
             ("optimizer_steps", self.optimizer_steps.into(), u64::from(u32::MAX / 2)),
         ];
-        if let Some((name, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
-            return Err(bad(format!("{name} is {count}: expected at most {most}")));
+        if let Some((name, count, max)) = counts.into_iter().find(|(_, count, max)| count > max) {
+            return Err(bad(format!("{name} is {count}: expected at most {max}")));
         }
         let factors =
             [("rate_factor", self.rate_factor, 1.0), ("loss_scale", f64::from(self.loss_scale), f64::from(f32::MAX))];
-        if let Some((name, value, most)) = factors.into_iter().find(|(_, v, most)| !(*v > 0.0 && v <= most)) {
-            return Err(bad(format!("{name} is {value}: expected a number above 0, at most {most}")));
+        if let Some((name, value, max)) = factors.into_iter().find(|(_, v, max)| !(*v > 0.0 && v <= max)) {
+            return Err(bad(format!("{name} is {value}: expected a number above 0 and at most {max}")));
         }
         let times = [
             ("seconds", self.seconds),
@@ -169,9 +175,9 @@ impl Standing {
     }
 }
 
-/// What a training left to go on with, for those who only look.
+/// Progress of an unfinished training run, as read from its checkpoint.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Kept {
+pub struct CheckpointSummary {
     /// Steps done.
     pub step: u64,
     /// Steps planned.
@@ -180,29 +186,29 @@ pub struct Kept {
     pub history: History,
 }
 
-impl Kept {
-    pub(crate) fn read(folder: &Folder) -> Option<Self> {
+impl CheckpointSummary {
+    pub(crate) fn read(folder: &RunFolder) -> Option<Self> {
         serde_json::from_slice(&read(&folder.json(), MAX_JSON_BYTES).ok()?).ok()
     }
 }
 
-/// Checks that a folder holds a checkpoint that a training can go on from: its file, its tensors, its settings and counters.
+/// Checks that a folder holds a checkpoint that can be resumed: its state, tensors, settings and counters.
 ///
 /// # Errors
 /// [`JobError`] with the file at fault and what is wrong with it.
 pub fn check_checkpoint(folder: &Path) -> Result<(), JobError> {
-    Folder { path: folder.to_owned() }.load().map(drop)
+    RunFolder { path: folder.to_owned() }.load().map(drop)
 }
 
-/// A training's folder.
+/// The checkpoint folder of a training run.
 #[derive(Debug, Clone)]
-pub(crate) struct Folder {
+pub(crate) struct RunFolder {
     pub path: PathBuf,
 }
 
-impl Folder {
-    /// Beside the package that will come out.
-    pub(crate) fn beside(out: &Path) -> Self {
+impl RunFolder {
+    /// Returns the folder beside the output package `out`: its path with `.training` appended.
+    pub(crate) fn for_package(out: &Path) -> Self {
         let name = out.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
         Self { path: out.with_file_name(format!("{name}.training")) }
     }
@@ -211,12 +217,12 @@ impl Folder {
         self.path.join(JSON)
     }
 
-    /// Whether there is a training in it.
-    pub(crate) fn holds_one(&self) -> bool {
+    /// Returns whether the folder holds a checkpoint.
+    pub(crate) fn has_checkpoint(&self) -> bool {
         self.json().is_file()
     }
 
-    /// Refuses a folder that is there and was not made for a training, and one that is, or holds, any of the inputs.
+    /// Refuses an existing folder that was not created by a training run, and one that is or contains an input.
     pub(crate) fn check(&self, inputs: &[&Path]) -> Result<(), JobError> {
         target::refuse_input(&self.path, inputs)?;
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
@@ -224,7 +230,7 @@ impl Folder {
         if !is_file && (is_free || folder::is_working(&self.path, KIND)) {
             return Ok(());
         }
-        Err(StorageError::NotOurs {
+        Err(StorageError::NotReplaceable {
             path: self.path.clone(),
             problem: "is where an unfinished training run would be kept, but Cytoscope did not make it".to_owned(),
             can_force: false,
@@ -232,15 +238,15 @@ impl Folder {
         .into())
     }
 
-    /// Creates the folder if it does not exist, and keeps other runs out of it for as long as the lock is held.
-    pub(crate) fn claim(&self) -> Result<ResultsLock, JobError> {
+    /// Creates the folder if it does not exist, and locks it against other runs.
+    pub(crate) fn lock(&self) -> Result<ResultsLock, JobError> {
         folder::create_working(&self.path, KIND)?;
         Ok(ResultsLock::of_file(self.path.join(LOCK), &self.path)?)
     }
 
-    /// Removes what an earlier training left in the folder.
-    pub(crate) fn begin(&self) -> Result<(), JobError> {
-        // First what makes it a training: a folder that is half empty is none.
+    /// Removes the files of an earlier run from the folder.
+    pub(crate) fn clear(&self) -> Result<(), JobError> {
+        // The state file is removed first, so that a partly cleared folder is not taken for a checkpoint.
         Ok(folder::clear_working(&self.path, KIND, &[JSON], &[LOCK])?)
     }
 
@@ -249,72 +255,72 @@ impl Folder {
         Ok(folder::remove_working(&self.path, KIND)?)
     }
 
-    /// Removes the folder, its work being done; one that stays only takes room.
-    pub(crate) fn finish(&self) {
+    /// Removes the folder after the run has ended; errors are ignored, since a leftover folder only takes disk space.
+    pub(crate) fn clean_up(&self) {
         let _ = self.remove();
     }
 
-    /// The file that asks the training to end with the best so far.
+    /// Returns the path of the file that asks the run to finish.
     fn finish_file(&self) -> PathBuf {
         self.path.join("finish")
     }
 
-    /// Whether the training was asked to end with the best so far.
-    pub(crate) fn is_asked_to_finish(&self) -> bool {
+    /// Returns whether the run was asked to finish.
+    pub(crate) fn is_finish_requested(&self) -> bool {
         self.finish_file().exists()
     }
 
-    /// Asks the training to end with the best so far.
-    pub(crate) fn ask_to_finish(&self) -> Result<(), JobError> {
+    /// Asks the run to finish with the best network so far.
+    pub(crate) fn request_finish(&self) -> Result<(), JobError> {
         let path = self.finish_file();
         Ok(atomic_write(&path, &[])?)
     }
 
-    /// The picture of what the network made of a validation pair last.
-    pub(crate) fn shown(&self) -> PathBuf {
+    /// Returns the path of the preview image of the last validation.
+    pub(crate) fn preview(&self) -> PathBuf {
         self.path.join("shown.png")
     }
 
-    /// The package of the best network, which was found at a step.
+    /// Returns the path of the package of the best network, found at `step`.
     pub(crate) fn best(&self, step: u64) -> PathBuf {
         self.path.join(format!("{BEST}{step}"))
     }
 
-    /// Takes out networks that are not the best any more.
-    fn forget_others(&self, best: &Path) {
+    /// Removes earlier best networks.
+    fn remove_older_best(&self, best: &Path) {
         for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let path = entry.path();
-            let is_one = entry.file_name().to_string_lossy().starts_with(BEST);
-            if is_one && path != best {
+            let is_best = entry.file_name().to_string_lossy().starts_with(BEST);
+            if is_best && path != best {
                 let _ = folder::remove_finished(&path, PACKAGE_KIND);
             }
         }
     }
 
-    /// The package of what training started from.
+    /// Returns the path of the package of the start model.
     pub(crate) fn start(&self) -> PathBuf {
         self.path.join("start")
     }
 
-    /// Keeps a standing and its state.
-    pub(crate) fn save(&self, standing: &mut Standing, names: &[String], state: &State) -> Result<(), JobError> {
-        let old = std::mem::replace(&mut standing.tensors, format!("tensors-{}.safetensors", standing.step));
-        standing.optimizer_steps = state.optimizer_steps;
-        (standing.loss_scale, standing.steady_steps) = (state.loss_scale, state.steady_steps);
-        standing.version = VERSION;
+    /// Saves the state of the run and of the network; `names` are the names of the parameters.
+    pub(crate) fn save(&self, state: &mut TrainState, names: &[String], model: &ModelState) -> Result<(), JobError> {
+        let old = std::mem::replace(&mut state.tensors, format!("tensors-{}.safetensors", state.step));
+        state.optimizer_steps = model.optimizer_steps;
+        (state.loss_scale, state.steady_steps) = (model.loss_scale, model.steady_steps);
+        state.version = VERSION;
         let mut tensors: Vec<(String, &Tensor)> = Vec::new();
         for (i, name) in names.iter().enumerate() {
             for (part, list) in [
-                ("value", &state.values),
-                ("first", &state.first),
-                ("second", &state.second),
-                ("average", &state.average),
+                ("value", &model.values),
+                ("first", &model.first_moment),
+                ("second", &model.second_moment),
+                ("average", &model.average),
             ] {
                 tensors.extend(list.get(i).map(|t| (format!("{part}/{name}"), t)));
             }
         }
-        tensors.extend(state.running.iter().map(|(name, t)| (format!("running/{name}"), t)));
-        // SafeTensors keeps little-endian bytes, which these machines all have.
+        tensors.extend(model.running_stats.iter().map(|(name, t)| (format!("running/{name}"), t)));
+        // safetensors stores little-endian bytes, which all supported machines use.
         let views: Vec<(String, TensorView<'_>)> = tensors
             .into_iter()
             .filter_map(|(name, tensor)| {
@@ -323,38 +329,38 @@ impl Folder {
             })
             .collect();
         let bytes = safetensors::serialize(views, None).map_err(|e| JobError::Panicked(e.to_string()))?;
-        atomic_write(&self.path.join(&standing.tensors), &bytes)?;
-        let json = serde_json::to_vec_pretty(standing).map_err(|e| JobError::Panicked(e.to_string()))?;
+        atomic_write(&self.path.join(&state.tensors), &bytes)?;
+        let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Panicked(e.to_string()))?;
         atomic_write(&self.json(), &json)?;
-        if old != standing.tensors && !old.is_empty() {
+        if old != state.tensors && !old.is_empty() {
             let _ = std::fs::remove_file(self.path.join(old));
         }
-        if let Some((_, step)) = standing.best {
-            self.forget_others(&self.best(step));
+        if let Some((_, step)) = state.best {
+            self.remove_older_best(&self.best(step));
         }
         Ok(())
     }
 
-    /// Reads what was kept.
-    pub(crate) fn load(&self) -> Result<(Standing, BTreeMap<String, Tensor>), JobError> {
+    /// Reads the state of the run and the tensors by name.
+    pub(crate) fn load(&self) -> Result<(TrainState, BTreeMap<String, Tensor>), JobError> {
         let bad = |path: &Path, problem: String| JobError::Mismatch {
             path: path.to_owned(),
             problem,
-            next_step: "begin anew with --anew in place of --resume".to_owned(),
+            next_step: "use --restart instead of --resume to start over".to_owned(),
         };
         let path = self.json();
         let bytes = read(&path, MAX_JSON_BYTES)?;
-        let standing: Standing =
-            serde_json::from_slice(&bytes).map_err(|e| bad(&path, format!("it is no training: {e}")))?;
-        if standing.version != VERSION {
-            return Err(bad(&path, format!("it is of version {}, this program reads {VERSION}", standing.version)));
+        let state: TrainState =
+            serde_json::from_slice(&bytes).map_err(|e| bad(&path, format!("it is not a valid checkpoint: {e}")))?;
+        if state.version != VERSION {
+            return Err(bad(&path, format!("its format version is {}, expected {VERSION}", state.version)));
         }
-        standing.check(&path)?;
-        let plain = standing.tensors.starts_with("tensors-") && !standing.tensors.contains(['/', '\\']);
-        if !plain {
-            return Err(bad(&path, "it names no file of tensors".to_owned()));
+        state.check(&path)?;
+        let is_plain_name = state.tensors.starts_with("tensors-") && !state.tensors.contains(['/', '\\']);
+        if !is_plain_name {
+            return Err(bad(&path, "it does not name a tensors file".to_owned()));
         }
-        let path = self.path.join(&standing.tensors);
+        let path = self.path.join(&state.tensors);
         let bytes = read(&path, MAX_TENSOR_BYTES)?;
         let file = SafeTensors::deserialize(&bytes).map_err(|e| bad(&path, e.to_string()))?;
         let mut tensors = BTreeMap::new();
@@ -367,15 +373,15 @@ impl Folder {
             let tensor = Tensor::new(view.shape(), values).map_err(|e| bad(&path, e.to_string()))?;
             tensors.insert(name, tensor);
         }
-        Ok((standing, tensors))
+        Ok((state, tensors))
     }
 }
 
-/// Puts what was kept into a state of the same names and shapes.
+/// Copies the saved tensors and counters into a network state with the same parameter names and shapes.
 pub(crate) fn restore(
-    state: &mut State,
+    model: &mut ModelState,
     names: &[String],
-    standing: &Standing,
+    state: &TrainState,
     tensors: &BTreeMap<String, Tensor>,
     path: &Path,
 ) -> Result<(), JobError> {
@@ -383,43 +389,43 @@ pub(crate) fn restore(
         let found = tensors.get(&key).filter(|t| t.shape() == to.shape());
         *to = found.cloned().ok_or_else(|| JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("it does not hold \"{key}\" as {:?}", to.shape()),
-            next_step: "begin anew with --anew in place of --resume".to_owned(),
+            problem: format!("it has no tensor \"{key}\" of shape {:?}", to.shape()),
+            next_step: "use --restart instead of --resume to start over".to_owned(),
         })?;
         Ok(())
     };
     for (i, name) in names.iter().enumerate() {
         for (part, list) in [
-            ("value", &mut state.values),
-            ("first", &mut state.first),
-            ("second", &mut state.second),
-            ("average", &mut state.average),
+            ("value", &mut model.values),
+            ("first", &mut model.first_moment),
+            ("second", &mut model.second_moment),
+            ("average", &mut model.average),
         ] {
             if let Some(t) = list.get_mut(i) {
                 take(format!("{part}/{name}"), t)?;
             }
         }
     }
-    for (name, t) in &mut state.running {
+    for (name, t) in &mut model.running_stats {
         take(format!("running/{name}"), t)?;
     }
-    state.optimizer_steps = standing.optimizer_steps;
-    (state.loss_scale, state.steady_steps) = (standing.loss_scale, standing.steady_steps);
+    model.optimizer_steps = state.optimizer_steps;
+    (model.loss_scale, model.steady_steps) = (state.loss_scale, state.steady_steps);
     Ok(())
 }
 
-fn read(path: &Path, most: u64) -> Result<Vec<u8>, JobError> {
-    let file = open_regular(path).map_err(io(path))?;
-    let size = file.metadata().map_err(io(path))?.len();
-    if size > most {
+fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, JobError> {
+    let file = open_regular(path).map_err(io_error(path))?;
+    let size = file.metadata().map_err(io_error(path))?.len();
+    if size > max_bytes {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("it has {size} bytes, more than the {most} that a training's file may have"),
-            next_step: "begin anew with --anew in place of --resume".to_owned(),
+            problem: format!("it has {size} bytes, expected at most {max_bytes}"),
+            next_step: "use --restart instead of --resume to start over".to_owned(),
         });
     }
     let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes).map_err(io(path))?;
+    file.take(max_bytes).read_to_end(&mut bytes).map_err(io_error(path))?;
     Ok(bytes)
 }
 

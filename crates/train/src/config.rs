@@ -1,6 +1,6 @@
-//! Every setting of a training, with its default; as TOML, `--config` of the command line.
+//! All training settings with their defaults. The `--config` option of the command line reads them from a TOML file.
 
-use crate::error::wrong;
+use crate::error::wrong_use;
 use cytoscope_graph::ElementType;
 use cytoscope_graph::training::{Decay, Loss, LossKind, LossTerm, Optimizer, Schedule};
 use cytoscope_objects::SegmentOptions;
@@ -10,88 +10,90 @@ use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Most patches of a step: their gradients are one sum, and more learn nothing faster.
+/// Maximum number of patches per batch; larger batches do not train faster.
 const MAX_BATCH: usize = 4096;
-/// Most batches whose gradients are added up.
+/// Maximum number of batches for gradient accumulation.
 const MAX_ACCUMULATE: usize = 1 << 16;
-/// Longest edge of a patch in voxels.
+/// Maximum edge length of a patch in voxels.
 const MAX_PATCH_EDGE: usize = 4096;
 
-/// Settings of a training. What is `None` follows from the data or the model that training starts from.
+/// Training settings. A setting that is `None` is derived from the data or the start model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
-    /// What is taken of the files.
+    /// Which channel, time point and axes of the files to use.
     pub data: DataConfig,
-    /// What is to be learnt from labels.
+    /// Training target made from the labels.
     pub target: Option<TargetKind>,
-    /// Voxels of a patch along Z, Y, X.
+    /// Shape of a patch along Z, Y, X in voxels.
     pub patch_zyx: Option<[usize; 3]>,
-    /// Patches in a step.
+    /// Patches per batch.
     pub batch: Option<usize>,
-    /// Batches whose gradients are added up before the parameters move.
+    /// Batches whose gradients are accumulated before each optimizer step.
     pub accumulate: usize,
-    /// Voxel size Z, Y, X in µm that everything is brought to.
+    /// Voxel size along Z, Y, X in µm that all images are resampled to.
     pub voxel_um: Option<[f64; 3]>,
-    /// Median diameter of the objects: measured on the labels of each pair, or given in µm for all pairs (in voxels where files
-    /// state no voxel size). Objects are brought to the model's nominal diameter by it.
+    /// Median object diameter: measured on the labels of each pair, or given in µm for all pairs (in voxels for files
+    /// without a voxel size). Images are scaled so that objects have the model's nominal diameter.
     pub diameter: DiameterRequest,
-    /// Nominal object diameter in µm of a network from scratch; by default the median of the data.
+    /// Nominal object diameter in µm of a network trained from scratch; by default the median of the data.
     pub object_diameter_um: Option<f64>,
-    /// How intensities are scaled.
+    /// Intensity normalization.
     pub normalise: Option<Normalise>,
-    /// How often a patch is centred on an object.
+    /// Fraction of patches that are centred on an object, 0 to 1.
     pub object_bias: f64,
-    /// How patches are changed.
+    /// Augmentation of patches.
     pub augment: AugmentOptions,
-    /// A network to begin from scratch.
+    /// Architecture of a network trained from scratch.
     pub network: NetworkConfig,
-    /// What is made small.
+    /// Training loss: its kind and parameters.
     pub loss: Option<LossConfig>,
-    /// How parameters move.
+    /// Optimizer.
     pub optimizer: OptimizerConfig,
-    /// How fast.
+    /// Learning rate schedule.
     pub schedule: ScheduleConfig,
-    /// How long.
+    /// Duration of the training run.
     pub budget: BudgetConfig,
-    /// How it is watched.
+    /// Validation during training.
     pub validation: ValidationConfig,
-    /// Memory of the average of the parameters that is validated and kept; 0 for none.
+    /// Decay of the exponential moving average (EMA) of the parameters, which is validated and saved; 0 disables it.
     pub ema: f64,
-    /// Largest norm of a gradient; 0 for any.
+    /// Maximum gradient norm (gradient clipping); 0 disables it.
     pub clip_norm: f32,
-    /// Share of the training that batch norms gather statistics, before they are folded into the convolutions.
+    /// Fraction of the training run in which batch norms collect statistics; then they are folded into the
+    /// convolutions.
     pub norm_share: f64,
-    /// Only parameters whose names hold one of these are taught; all if empty.
+    /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,
-    /// Threads that make patches.
+    /// Number of threads that prepare patches.
     pub workers: usize,
-    /// Bytes of voxels kept in memory.
+    /// Size of the voxel cache in bytes.
     pub cache_bytes: u64,
-    /// MiB of activations held at once: above that, some are computed again where the backward pass needs them. By default half of
-    /// the free memory.
+    /// Memory limit for activations in MiB: beyond it, some activations are recomputed in the backward pass. By default
+    /// half of the free memory.
     pub memory_mib: Option<u64>,
-    /// What products are computed in. 16 bits are for graphics cards.
+    /// Data type of convolutions and matrix products. 16-bit types need a GPU.
     pub precision: TrainPrecision,
-    /// How objects are made of the maps; found by their score if not given.
+    /// Segmentation settings of the model; by default the ones with the best validation score.
     pub segment: Option<SegmentOptions>,
 }
 
-/// What products are computed in while training. Parameters, norms, losses and the optimizer keep 32 bits.
+/// Data type of convolutions and matrix products during training. Parameters, norms, loss and optimizer use 32-bit
+/// floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainPrecision {
     /// 32-bit floats.
     #[default]
     F32,
-    /// 16-bit floats; the loss is scaled so that small gradients do not vanish.
+    /// 16-bit floats with loss scaling, so that small gradients do not underflow.
     F16,
-    /// 16-bit floats with the range of 32-bit ones.
+    /// bfloat16: 16-bit floats with the range of 32-bit floats.
     Bf16,
 }
 
 impl TrainPrecision {
-    /// The 16-bit floats.
+    /// Returns the 16-bit element type, or `None` for 32-bit training.
     pub(crate) fn half(self) -> Option<ElementType> {
         match self {
             Self::F32 => None,
@@ -135,22 +137,22 @@ impl Default for TrainConfig {
 }
 
 impl TrainConfig {
-    /// Reads a TOML file.
+    /// Reads the settings from a TOML file.
     ///
     /// # Errors
-    /// [`JobError::WrongUse`] that names the setting which is not known or not right.
+    /// [`JobError::Io`] if the file cannot be read; [`JobError::WrongUse`] that names an unknown or invalid setting.
     pub fn read(path: &Path) -> Result<Self, JobError> {
         let text = std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.to_owned(), error })?;
-        toml::from_str(&text).map_err(|e| wrong(format!("{}: {e}", path.display())))
+        toml::from_str(&text).map_err(|e| wrong_use(format!("{}: {e}", path.display())))
     }
 
-    /// Checks what no other room checks.
+    /// Checks the settings that no other crate checks.
     ///
     /// # Errors
-    /// [`JobError::WrongUse`] for the first setting out of its range.
+    /// [`JobError::WrongUse`] for the first setting that is out of range.
     pub fn check(&self) -> Result<(), JobError> {
         let share = |what: &str, v: f64| {
-            if (0.0..=1.0).contains(&v) { Ok(()) } else { Err(wrong(format!("{what} is {v}: expected 0 to 1"))) }
+            if (0.0..=1.0).contains(&v) { Ok(()) } else { Err(wrong_use(format!("{what} is {v}: expected 0 to 1"))) }
         };
         share("ema", self.ema)?;
         share("norm_share", self.norm_share)?;
@@ -158,84 +160,84 @@ impl TrainConfig {
         share("schedule.warm_up", self.schedule.warm_up)?;
         share("schedule.end", self.schedule.end)?;
         share("validation.fraction", self.validation.fraction)?;
-        let within = |what: &str, n: usize, most: usize| {
-            if (1..=most).contains(&n) { Ok(()) } else { Err(wrong(format!("{what} is {n}: expected 1 to {most}"))) }
+        let within = |what: &str, n: usize, max: usize| {
+            if (1..=max).contains(&n) { Ok(()) } else { Err(wrong_use(format!("{what} is {n}: expected 1 to {max}"))) }
         };
         within("accumulate", self.accumulate, MAX_ACCUMULATE)?;
         within("batch", self.batch.unwrap_or(1), MAX_BATCH)?;
         within("workers", self.workers, MAX_THREADS)?;
         if self.schedule.rate.is_some_and(|r| !r.is_finite() || r <= 0.0) {
-            return Err(wrong(format!(
+            return Err(wrong_use(format!(
                 "schedule.rate is {:?}: expected a number above 0, such as 0.001",
                 self.schedule.rate
             )));
         }
         if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
-            return Err(wrong("clip_norm must be 0 or more"));
+            return Err(wrong_use("clip_norm must be 0 or more"));
         }
         for edge in self.patch_zyx.into_iter().flatten() {
             within("an edge of patch_zyx", edge, MAX_PATCH_EDGE)?;
         }
         if self.object_diameter_um.is_some_and(|d| !(1e-3..=1e6).contains(&d)) {
-            return Err(wrong("object_diameter_um must be a diameter in µm, such as 12"));
+            return Err(wrong_use("object_diameter_um must be a diameter in µm, such as 12"));
         }
         if self.budget.minutes.is_some_and(|m| !(m.is_finite() && m > 0.0)) {
-            return Err(wrong("budget.minutes must be a number above 0"));
+            return Err(wrong_use("budget.minutes must be a number above 0"));
         }
         if self.voxel_um.is_some_and(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
-            return Err(wrong("voxel_um must be three sizes above 0"));
+            return Err(wrong_use("voxel_um must be three numbers above 0, in µm"));
         }
         self.data.check()?;
         self.network.check()
     }
 }
 
-/// What is taken of the files, and what is known of them that they do not say.
+/// Which part of the files to use, and metadata that the files lack or state wrongly.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
-    /// Channel of the images, from 0, where they have several; of nnU-Net's files, which of `_0000`, `_0001` and so on.
+    /// Channel of the images, counted from 0, if they have several; for nnU-Net data, the number in `_0000`, `_0001`, …
     pub image_channel: Option<usize>,
-    /// Channel of the targets, from 0, where they have several.
+    /// Channel of the targets, counted from 0, if they have several.
     pub target_channel: Option<usize>,
-    /// Image and target are the two channels of one file: every file is a pair by itself.
+    /// Image and target are two channels of the same file, so that each file is a pair.
     pub same_file: bool,
-    /// Time point of images and targets, from 0, where they have several.
+    /// Time point of images and targets, counted from 0, if they have several.
     pub time: Option<usize>,
-    /// Axes of the files where their own are wrong, such as `ZYX`.
+    /// Axes of the files, such as `ZYX`, if their own are wrong.
     pub axes: Option<Axes>,
-    /// Voxel size Z, Y, X of the files in µm, where they say it wrong or not at all.
+    /// Voxel size along Z, Y, X in µm, if the files lack it or state it wrongly.
     pub voxel_um: Option<[f64; 3]>,
-    /// Label of voxels that are not known, in all label images; they count in no loss and no score.
+    /// Ignore label of all label images: its voxels count neither in the loss nor in scores.
     pub ignore_label: Option<i64>,
-    /// Column of a table that says what a row is for (train, valid, test).
+    /// Column of a table that assigns rows to train, valid or test.
     pub split_column: Option<String>,
     /// Order of the numbers of nnU-Net's `spacing`.
     pub spacing_order: Option<SpacingOrder>,
 }
 
 impl DataConfig {
-    /// Refuses settings that fit no files.
+    /// Checks that the settings are valid and consistent.
     pub(crate) fn check(&self) -> Result<(), JobError> {
-        let two = self.image_channel.zip(self.target_channel).is_some_and(|(image, target)| image != target);
-        if self.same_file && !two {
-            return Err(wrong(
-                "data.same_file: give two different channels as data.image_channel and data.target_channel",
+        let differ = self.image_channel.zip(self.target_channel).is_some_and(|(image, target)| image != target);
+        if self.same_file && !differ {
+            return Err(wrong_use(
+                "data.same_file: set data.image_channel and data.target_channel to two different channels",
             ));
         }
         if self.voxel_um.is_some_and(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
-            return Err(wrong("data.voxel_um must be three sizes above 0, in µm"));
+            return Err(wrong_use("data.voxel_um must be three numbers above 0, in µm"));
         }
         if self.axes.as_ref().is_some_and(|axes| axes.iter().next().is_none()) {
-            return Err(wrong("data.axes: expected some of the letters T, Z, C, Y, X, S, such as \"ZYX\""));
+            return Err(wrong_use("data.axes: expected some of the letters T, Z, C, Y, X, S, such as \"ZYX\""));
         }
         if self.split_column.as_ref().is_some_and(|name| name.trim().is_empty()) {
-            return Err(wrong("data.split_column must be the name of a column"));
+            return Err(wrong_use("data.split_column must be the name of a column"));
         }
         Ok(())
     }
 
-    /// How pairs are looked for.
+    /// Returns the options for finding pairs.
     pub(crate) fn find_options(&self) -> FindOptions {
         let both = self.image_channel.zip(self.target_channel).filter(|_| self.same_file);
         FindOptions {
@@ -251,21 +253,21 @@ impl DataConfig {
     }
 }
 
-/// A U-Net of ours to begin from scratch.
+/// Architecture of the U-Net that is trained from scratch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
-    /// Channels of each level.
+    /// Channels of each level, from the finest to the coarsest.
     pub filters: Vec<usize>,
-    /// Stride into each level after the first, along Z, Y, X; made from the voxel size if empty.
+    /// Stride along Z, Y, X into each level after the first; derived from the voxel size if empty.
     pub strides: Vec<[usize; 3]>,
-    /// Convolutions in each block.
+    /// Convolutions per block.
     pub convs_per_block: usize,
-    /// Before the first convolution, x becomes kx / (1 + |kx|) with this k: bright objects and dim ones differ less. 0 leaves x.
-    /// For labels only.
+    /// Factor k of the compression kx / (1 + |kx|) of the input, which reduces the difference between bright and dim
+    /// objects; 0 disables it. For segmentation only.
     pub compress: f32,
-    /// While it is taught, levels below the finest have outputs of their own, which count half as much from level to level
-    /// (deep supervision). The network that comes out has one.
+    /// Deep supervision: during training, coarser levels have outputs of their own, whose loss weight is halved from
+    /// level to level. The trained network has a single output.
     pub deep_supervision: bool,
 }
 
@@ -283,52 +285,52 @@ impl Default for NetworkConfig {
 
 impl NetworkConfig {
     fn check(&self) -> Result<(), JobError> {
-        let few = self.filters.len() <= 6 && self.filters.iter().all(|f| (1..=1024).contains(f));
-        if self.filters.is_empty() || !few || !(1..=8).contains(&self.convs_per_block) {
-            return Err(wrong(
+        let in_range = self.filters.len() <= 6 && self.filters.iter().all(|f| (1..=1024).contains(f));
+        if self.filters.is_empty() || !in_range || !(1..=8).contains(&self.convs_per_block) {
+            return Err(wrong_use(
                 "network: expected 1 to 6 levels of 1 to 1024 filters, and 1 to 8 convolutions in a block",
             ));
         }
         if !(self.compress.is_finite() && (0.0..=1000.0).contains(&self.compress)) {
-            return Err(wrong("network.compress: expected 0 to 1000"));
+            return Err(wrong_use("network.compress: expected 0 to 1000"));
         }
         let fits = self.strides.is_empty() || self.strides.len() + 1 == self.filters.len();
         if !fits || self.strides.iter().flatten().any(|s| !(1..=4).contains(s)) {
-            return Err(wrong("network.strides: expected one less than filters, each 1 to 4 along Z, Y, X"));
+            return Err(wrong_use("network.strides: expected one less than filters, each 1 to 4 along Z, Y, X"));
         }
         Ok(())
     }
 }
 
-/// The loss.
+/// Training loss: its kind and parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum LossConfig {
     /// Binary cross entropy.
     Bce,
-    /// Dice.
+    /// Dice loss.
     Dice,
-    /// Both.
+    /// Sum of Dice loss and binary cross entropy.
     DiceCe,
-    /// Tversky.
+    /// Tversky loss.
     Tversky {
-        /// Weight of what is predicted wrongly.
+        /// Weight of false positives.
         alpha: f32,
-        /// Weight of what is missed.
+        /// Weight of false negatives.
         beta: f32,
     },
-    /// Focal.
+    /// Focal loss.
     Focal {
-        /// γ
+        /// Focusing parameter γ.
         gamma: f32,
     },
     /// Mean squared error.
     Mse,
     /// Mean absolute error.
     L1,
-    /// Huber's.
+    /// Huber loss.
     Huber {
-        /// Where it turns from a square to a line.
+        /// Error at which it changes from quadratic to linear.
         delta: f32,
     },
 }
@@ -348,15 +350,16 @@ impl LossConfig {
     }
 }
 
-/// The loss of a target: on its foreground the one that is asked for (Dice and cross entropy by default), on the channels that tell
-/// objects apart cross entropy, whose targets may lie between 0 and 1; regressions take the mean squared error.
-pub(crate) fn loss(target: TargetKind, asked: Option<LossConfig>) -> Loss {
+/// Returns the loss of a target. The foreground channel uses `requested` (by default Dice plus cross entropy), the
+/// channels that separate objects use cross entropy with soft targets (0 to 1). The default for regression is the mean
+/// squared error.
+pub(crate) fn loss(target: TargetKind, requested: Option<LossConfig>) -> Loss {
     let default = if target.of_labels() { LossConfig::DiceCe } else { LossConfig::Mse };
-    let kind = asked.unwrap_or(default).kind();
+    let kind = requested.unwrap_or(default).kind();
     let sigmoid = target.of_labels();
     let mut terms = vec![LossTerm { kind, channels: 0..1, factor: 1.0, sigmoid, within: None }];
     if target.channels() > 1 {
-        // Background is most of a patch: what tells objects apart lies inside them, and counts there once more.
+        // Most voxels of a patch are background, so the loss of these channels is counted a second time inside objects.
         let kind = LossKind::BinaryCrossEntropy;
         for within in [None, Some(0)] {
             terms.push(LossTerm { kind, channels: 1..target.channels(), factor: 1.0, sigmoid, within });
@@ -365,31 +368,31 @@ pub(crate) fn loss(target: TargetKind, asked: Option<LossConfig>) -> Loss {
     Loss { terms }
 }
 
-/// The optimizer.
+/// Optimizer and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum OptimizerConfig {
-    /// Adam with decoupled decay.
+    /// Adam with decoupled weight decay.
     Adamw {
-        /// Decay.
+        /// Weight decay.
         #[serde(default = "decay")]
         weight_decay: f32,
     },
     /// Adam.
     Adam {
-        /// Decay.
+        /// Weight decay.
         #[serde(default)]
         weight_decay: f32,
     },
-    /// Gradient descent.
+    /// Stochastic gradient descent.
     Sgd {
         /// Momentum.
         #[serde(default = "momentum")]
         momentum: f32,
-        /// Look ahead.
+        /// Whether to use Nesterov momentum.
         #[serde(default)]
         nesterov: bool,
-        /// Decay.
+        /// Weight decay.
         #[serde(default)]
         weight_decay: f32,
     },
@@ -420,30 +423,30 @@ impl OptimizerConfig {
     }
 }
 
-/// How the rate falls.
+/// Decay of the learning rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecayConfig {
-    /// Not at all.
+    /// No decay.
     Constant,
-    /// By the same factor every step.
+    /// Multiplied by the same factor in every step.
     Exponential,
-    /// Along half a cosine.
+    /// Half a cosine period.
     #[default]
     Cosine,
 }
 
-/// The learning rate over the training.
+/// Learning rate schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleConfig {
-    /// Greatest rate; by default 0.002 from scratch and 0.001 from a model.
+    /// Maximum learning rate; by default 0.002 from scratch and 0.001 for fine-tuning.
     pub rate: Option<f64>,
-    /// How it falls.
+    /// Decay after the warm-up.
     pub decay: DecayConfig,
-    /// Share of the training over which it rises first.
+    /// Fraction of the training run used for the warm-up.
     pub warm_up: f64,
-    /// Share of the greatest rate that is left at the end.
+    /// Final learning rate as a fraction of the maximum.
     pub end: f64,
 }
 
@@ -465,36 +468,36 @@ impl ScheduleConfig {
     }
 }
 
-/// How long training lasts: the shortest of what is given; 30 epochs if nothing is.
+/// Budget of a training run: the smallest of the limits that are set; 30 epochs if none is set.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BudgetConfig {
-    /// Times that as many patches are seen as cover the data once (at least 64).
+    /// Epochs; an epoch has as many patches as cover the data once, at least 64.
     pub epochs: Option<usize>,
-    /// Minutes on the clock, everything included.
+    /// Wall-clock time in minutes, including checks, validation and quantization.
     pub minutes: Option<f64>,
-    /// Steps.
+    /// Optimizer steps.
     pub steps: Option<usize>,
-    /// Validations without a better score after which training ends; 0: never.
+    /// Early stopping: validations without a better score after which training ends; 0 disables it.
     pub patience: usize,
 }
 
 impl BudgetConfig {
-    /// Whether anything is said about how long it lasts.
+    /// Returns whether any limit is set.
     pub(crate) fn is_given(&self) -> bool {
         self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some()
     }
 }
 
-/// How training is watched.
+/// Validation during training.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ValidationConfig {
-    /// Share of the files left out of training.
+    /// Fraction of the pairs in the validation set.
     pub fraction: f64,
-    /// Validations over the training.
+    /// Number of validations in a training run.
     pub times: usize,
-    /// Most files predicted each time.
+    /// Maximum number of pairs that are predicted in each validation.
     pub max_files: usize,
 }
 
@@ -515,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_of_the_files_is_read_and_handed_on() {
+    fn data_settings_become_find_options() {
         let all = "[data]\nimage_channel = 2\ntarget_channel = 1\ntime = 4\naxes = \"ZYX\"\n\
                    voxel_um = [2.0, 0.5, 0.5]\nsplit_column = \"fold\"\nspacing_order = \"xyz\"\n";
         let config = read(all).unwrap();
@@ -533,13 +536,13 @@ mod tests {
         let channels = read(&format!("{all}same_file = true\n")).unwrap().data.find_options().channels;
         assert_eq!(channels, Some(ChannelPair { input: 2, target: 1 }));
         assert_eq!(read("").unwrap().data.find_options(), FindOptions::default());
-        // What a kept training says is read back.
+        // The settings in a checkpoint are read back unchanged.
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<TrainConfig>(&text).unwrap(), config);
     }
 
     #[test]
-    fn settings_that_fit_no_files_are_refused_by_name() {
+    fn invalid_data_settings_are_refused_by_name() {
         for (text, words) in [
             ("chanel = 1", "chanel"),
             ("same_file = true", "data.image_channel"),

@@ -1,16 +1,17 @@
-//! Parts of stacks that are looked at instead of all of them.
+//! Crops of stacks that are too large to be validated completely.
 
-use crate::validate::Stack;
+use crate::validator::Stack;
 use cytoscope_samples::Window;
 
-/// Halvings of the interval in which the edge of a box is searched: enough for a voxel of any stack.
+/// Bisection steps in the search for the edge length of a box: enough for single-voxel precision on any stack.
 const HALVINGS: usize = 60;
 
 fn volume(zyx: [usize; 3]) -> usize {
     zyx.iter().fold(1usize, |n, v| n.saturating_mul(*v))
 }
 
-/// The size Z, Y, X of a box inside a stack of `shape` that is about as long along each axis in µm and holds at most `voxels`.
+/// Returns the size along Z, Y, X of a box within `shape` that has about the same length in µm along each axis and at
+/// most `voxels` voxels.
 fn size_of_box(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 3] {
     let with_edge = |um: f64| -> [usize; 3] {
         std::array::from_fn(|a| ((um / voxel_um[a].max(f64::MIN_POSITIVE)) as usize).clamp(1, shape[a].max(1)))
@@ -23,7 +24,8 @@ fn size_of_box(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 
     with_edge(fits)
 }
 
-/// The centre of what is neither background nor `ignored`; the middle where there is nothing else.
+/// Returns the centroid of the voxels that are neither background nor `ignored`, or the middle of the stack if there
+/// are none.
 fn centre((values, shape): &Stack, ignored: Option<f32>) -> [f64; 3] {
     let (mut sum, mut count) = ([0.0; 3], 0.0);
     for (i, _) in values.iter().enumerate().filter(|(_, v)| **v > 0.0 && Some(**v) != ignored) {
@@ -34,8 +36,9 @@ fn centre((values, shape): &Stack, ignored: Option<f32>) -> [f64; 3] {
     if count == 0.0 { shape.map(|n| n as f64 / 2.0) } else { sum.map(|s| s / count) }
 }
 
-/// A part of a stack of labels or intensities with at most `voxels`, around what it holds; `None` if all of it is no larger.
-pub(crate) fn part(truth: &Stack, voxel_um: [f64; 3], ignored: Option<f32>, voxels: usize) -> Option<Window> {
+/// Returns a window with at most `voxels` voxels around the centroid of the foreground, or `None` if the whole stack is
+/// no larger.
+pub(crate) fn crop_window(truth: &Stack, voxel_um: [f64; 3], ignored: Option<f32>, voxels: usize) -> Option<Window> {
     let shape = truth.1;
     if volume(shape) <= voxels {
         return None;
@@ -49,7 +52,7 @@ pub(crate) fn part(truth: &Stack, voxel_um: [f64; 3], ignored: Option<f32>, voxe
     Some(Window { start_zyx, size_zyx })
 }
 
-/// The values inside a window of a stack.
+/// Returns the values inside a window of a stack.
 pub(crate) fn crop((values, shape): &Stack, window: &Window) -> Stack {
     let ([z0, y0, x0], [nz, ny, nx]) = (window.start_zyx, window.size_zyx);
     let rows = (z0..z0 + nz).flat_map(|z| (y0..y0 + ny).map(move |y| (z * shape[1] + y) * shape[2] + x0));
@@ -64,26 +67,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_lies_around_the_objects_and_is_as_long_along_each_axis() {
+    fn the_crop_is_centred_on_objects_and_isotropic_in_um() {
         let shape = [20, 100, 200];
         let mut values = vec![0.0f32; 20 * 100 * 200];
-        // One object around z 4, y 80, x 150, and what nobody looked at everywhere in slice 19.
+        // One object around z 4, y 80, x 150; slice 19 has the ignore label everywhere.
         for (z, y, x) in (2..7).flat_map(|z| (70..91).flat_map(move |y| (140..161).map(move |x| (z, y, x)))) {
             values[(z * 100 + y) * 200 + x] = 3.0;
         }
         values[19 * 20_000..].fill(255.0);
         let truth = (values, shape);
-        assert!(part(&truth, [2.0, 0.5, 0.5], Some(255.0), 400_000).is_none(), "all of it is no larger");
-        let window = part(&truth, [2.0, 0.5, 0.5], Some(255.0), 16_000).unwrap();
+        assert!(
+            crop_window(&truth, [2.0, 0.5, 0.5], Some(255.0), 400_000).is_none(),
+            "the whole stack is small enough"
+        );
+        let window = crop_window(&truth, [2.0, 0.5, 0.5], Some(255.0), 16_000).unwrap();
         // 10 slices of 2 µm, 40 rows and columns of 0.5 µm: a cube of 20 µm.
         assert_eq!(window.size_zyx, [10, 40, 40]);
         assert_eq!(window.start_zyx, [0, 60, 130]);
         let (cut, cut_shape) = crop(&truth, &window);
         assert_eq!((cut.len(), cut_shape), (16_000, [10, 40, 40]));
         assert_eq!(cut.iter().filter(|v| **v == 3.0).count(), 5 * 21 * 21, "the whole object");
-        // A flat stack stays flat, and an empty one is cut in its middle.
+        // A single-slice stack keeps its slice, and an empty stack is cropped in its middle.
         let empty = (vec![0.0; 90 * 300], [1, 90, 300]);
-        let window = part(&empty, [1.0; 3], None, 10_000).unwrap();
+        let window = crop_window(&empty, [1.0; 3], None, 10_000).unwrap();
         assert_eq!((window.size_zyx, window.start_zyx), ([1, 90, 111], [0, 0, 94]));
     }
 }

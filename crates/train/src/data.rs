@@ -1,9 +1,9 @@
-//! What a training set turns into: pairs that can be used, split, and the samplers over them.
+//! The training data: finding, checking and splitting the pairs.
 
 use crate::config::TrainConfig;
-use crate::details;
-use crate::error::{data, wrong};
-use crate::planning::too_short;
+use crate::error::{data_error, wrong_use};
+use crate::planning::budget_too_small;
+use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::{
     CheckOptions, Dataset, Pair, Report, SamplesError, Split, SplitOptions, TargetKind, Task, check_with,
@@ -15,23 +15,27 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Pairs and seconds after which it shows what looking through all of them takes.
-const LEAST_LOOKED: usize = 3;
-/// See [`LEAST_LOOKED`].
-const LEAST_LOOKED_SECS: f64 = 3.0;
-/// What looking for statistics and objects takes as well, in looks.
-const LOOKS: f64 = 2.0;
+/// Number of checked pairs after which the duration of the whole check can be estimated.
+const MIN_CHECKED_PAIRS: usize = 3;
+/// Seconds of checking after which the duration of the whole check can be estimated.
+const MIN_CHECKED_SECS: f64 = 3.0;
+/// Passes over the data before training: the check, and the computation of statistics and objects.
+const CHECK_PASSES: f64 = 2.0;
 
-/// A training set, looked through and split.
+/// A training set that was checked and split.
 pub(crate) struct Data {
     pub dataset: Dataset,
     pub report: Report,
     pub split: Split,
 }
 
-/// Finds, checks and splits the pairs; problems are told. `keep` is what an earlier run of the training validated on, as
-/// [`Split::validation_names`] gives it: that stays so, and all else is learnt from. A training that
-/// began at `began` and whose minutes are too few even for this is refused.
+/// Finds, checks and splits the pairs, and reports problems. `keep` is the validation set of an earlier run, as
+/// returned by [`Split::validation_names`]; these pairs stay in the validation set, and all others are used for
+/// training. `started` is the start of a new run.
+///
+/// # Errors
+/// [`JobError`] if no pair is usable, the settings are invalid, or the time budget is too small even for checking the
+/// data.
 pub(crate) fn load(
     context: &Context,
     path: &Path,
@@ -39,33 +43,33 @@ pub(crate) fn load(
     config: &TrainConfig,
     seed: u64,
     keep: Option<&[String]>,
-    began: Option<Instant>,
+    started: Option<Instant>,
 ) -> Result<Data, JobError> {
     let dataset = find(path, task, config)?.map_err(|error| {
         if let SamplesError::NoPairs { dataset, .. } = &error
             && dataset.problems.len() > 1
         {
-            details::tell(context, path, &dataset.problems, None);
+            problems::report(context, path, &dataset.problems, None);
         }
-        data(error)
+        data_error(error)
     })?;
-    let report = look(context, &dataset, config, config.budget.minutes.zip(began))?;
-    details::tell(context, path, &report.problems, None);
+    let report = check_pairs(context, &dataset, config, config.budget.minutes.zip(started))?;
+    problems::report(context, path, &report.problems, None);
     let usable: Vec<Pair> = report.usable(&dataset);
     if usable.is_empty() {
         let first = report.problems.first();
         return Err(JobError::Mismatch {
             path: first.map_or_else(|| path.to_owned(), |p| p.file.clone()),
-            problem: first.map_or_else(|| "no pair can be used".to_owned(), |p| p.sentence.clone()),
+            problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.sentence.clone()),
             next_step: first.map_or_else(|| "check the data".to_owned(), |p| p.next_step.clone()),
         });
     }
-    let split = divide(&usable, &report, config, seed, keep).map_err(data)?;
+    let split = split_pairs(&usable, &report, config, seed, keep).map_err(data_error)?;
     if split.train.is_empty() {
-        return Err(wrong("nothing is left to learn from after the split: lower validation.fraction"));
+        return Err(wrong_use("no training pairs are left after the split: lower validation.fraction"));
     }
     context.note(format!(
-        "{} pairs to learn from, {} to validate on. {}",
+        "{} training pairs, {} validation pairs. {}",
         split.train.len(),
         split.validation.len(),
         split.how
@@ -73,7 +77,7 @@ pub(crate) fn load(
     Ok(Data { dataset, report, split })
 }
 
-/// Finds the pairs, as the settings say what is taken of files. The outer failure is that of the settings.
+/// Finds the pairs according to the data settings. The outer error is that of invalid settings.
 pub(crate) fn find(path: &Path, task: Task, config: &TrainConfig) -> Result<Result<Dataset, SamplesError>, JobError> {
     config.data.check()?;
     let found = find_pairs_with(path, task, &config.data.find_options());
@@ -83,8 +87,8 @@ pub(crate) fn find(path: &Path, task: Task, config: &TrainConfig) -> Result<Resu
     }))
 }
 
-/// Splits pairs that can be used; those of one image stay together. `keep` as for [`load`].
-pub(crate) fn divide(
+/// Splits usable pairs; pairs of the same image stay together. `keep` is as for [`load`].
+pub(crate) fn split_pairs(
     usable: &[Pair],
     report: &Report,
     config: &TrainConfig,
@@ -101,9 +105,9 @@ pub(crate) fn divide(
     split(usable, &options)
 }
 
-/// Looks into every pair, and tells how far it is. A training of so many minutes that began at an instant is refused as soon as
-/// it shows that looking takes longer.
-pub(crate) fn look(
+/// Checks every pair and reports progress. `minutes` is the time budget and the start of the run; the check stops with
+/// an error as soon as it is expected to exceed the budget.
+pub(crate) fn check_pairs(
     context: &Context,
     dataset: &Dataset,
     config: &TrainConfig,
@@ -113,41 +117,53 @@ pub(crate) fn look(
     let total = dataset.pairs.len() as u64;
     let meter = Mutex::new(context.meter("check", total, "pairs"));
     let (seen, too_long) = (AtomicUsize::new(0), Mutex::new(None));
-    let looking = Instant::now();
+    let check_started = Instant::now();
     let report = check_with(dataset, &options, &|done, _| {
         let before = seen.swap(done, Ordering::Relaxed);
-        let go_on = match meter.lock() {
+        let keep_going = match meter.lock() {
             Ok(mut meter) => meter.add(done.saturating_sub(before) as u64).is_ok(),
             Err(_) => true,
         };
-        let late = minutes.and_then(|(minutes, began)| longer(minutes, began, looking, done, dataset.pairs.len()));
+        let late = minutes
+            .and_then(|(minutes, started)| projected_check(minutes, started, check_started, done, dataset.pairs.len()));
         if let (Some(late), Ok(mut too_long)) = (&late, too_long.lock()) {
             *too_long = Some(*late);
         }
-        if go_on && late.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if keep_going && late.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     context.check()?;
-    if let (Ok(Some((looking, least))), Some((minutes, _))) = (too_long.into_inner(), minutes) {
-        return Err(too_short(minutes, least, &format!("looking through the data alone takes about {looking:.0} s")));
+    if let (Ok(Some((check_secs, least))), Some((minutes, _))) = (too_long.into_inner(), minutes) {
+        return Err(budget_too_small(
+            minutes,
+            least,
+            &format!("checking the data alone takes about {check_secs:.0} s"),
+        ));
     }
     Ok(report)
 }
 
-/// The seconds that looking through all pairs takes, and the least minutes for a training, where these are more than are given.
-fn longer(minutes: f64, began: Instant, looking: Instant, done: usize, all: usize) -> Option<(f64, f64)> {
-    let secs = looking.elapsed().as_secs_f64();
-    if done < LEAST_LOOKED || secs < LEAST_LOOKED_SECS {
+/// Returns the expected seconds of the whole check and the least sensible time budget in minutes, if the given budget
+/// is too small.
+fn projected_check(
+    minutes: f64,
+    started: Instant,
+    check_started: Instant,
+    done: usize,
+    all: usize,
+) -> Option<(f64, f64)> {
+    let secs = check_started.elapsed().as_secs_f64();
+    if done < MIN_CHECKED_PAIRS || secs < MIN_CHECKED_SECS {
         return None;
     }
     let whole = secs / done as f64 * all as f64;
-    let earlier = looking.saturating_duration_since(began).as_secs_f64();
-    // Statistics and objects are gathered in a second look.
-    let least = (earlier + LOOKS * whole) / 60.0;
+    let earlier = check_started.saturating_duration_since(started).as_secs_f64();
+    // Statistics and objects are computed in a second pass.
+    let least = (earlier + CHECK_PASSES * whole) / 60.0;
     (least > minutes).then(|| (whole, (least * 2.0).ceil()))
 }
 
-/// The voxel size in µm that most files have.
-pub(crate) fn usual_voxel_um(report: &Report) -> Option<[f64; 3]> {
+/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume.
+pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
     let mut all: Vec<[f64; 3]> = report.pairs.iter().filter_map(|p| known(p.voxel_um)).collect();
     all.sort_by(|a, b| a.iter().product::<f64>().total_cmp(&b.iter().product::<f64>()));
@@ -155,12 +171,13 @@ pub(crate) fn usual_voxel_um(report: &Report) -> Option<[f64; 3]> {
 }
 
 impl Data {
-    /// The voxel size that most files have.
+    /// Returns the typical voxel size along Z, Y, X in µm.
     pub(crate) fn voxel_um(&self) -> Option<[f64; 3]> {
-        usual_voxel_um(&self.report)
+        typical_voxel_um(&self.report)
     }
 
-    /// The median of the pairs' median object diameters: in µm, or in voxels of a pair that states no voxel size.
+    /// Returns the median of the pairs' median object diameters in µm; `assumed` is the voxel size of pairs that state
+    /// none.
     pub(crate) fn median_diameter(&self, assumed: [f64; 3]) -> Option<f64> {
         let unit = assumed.iter().product::<f64>().cbrt();
         let mut all: Vec<f64> = self
@@ -173,8 +190,8 @@ impl Data {
         all.get(all.len() / 2).copied().filter(|d| *d > 0.0)
     }
 
-    /// The least volume in µm³ that an object should have: a tenth of that of a median one of the data. Where files do not say
-    /// how large their voxels are, `assumed_um` says it.
+    /// Returns a minimum object volume in µm³: a tenth of the median object volume of the data. `assumed_um` is the
+    /// voxel size of files that state none.
     pub(crate) fn small_object_um3(&self, assumed_um: Option<[f64; 3]>) -> Option<f64> {
         let assumed: f64 = assumed_um.map_or(1.0, |v| v.iter().product());
         let mut all: Vec<f64> = self
@@ -198,8 +215,8 @@ mod tests {
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_volume::Array;
 
-    /// Files of two channels, an image and its labels, at two time points of which the first is blank.
-    fn write_films(folder: &Path, numbers: std::ops::Range<usize>) {
+    /// Writes files of two channels, an image and its labels, with two time points, the first of which is empty.
+    fn write_time_series(folder: &Path, numbers: std::ops::Range<usize>) {
         for number in numbers {
             let labels: Vec<u16> = (0..320).map(|i| if i % 10 > 4 { 1 + i / 80 } else { 0 }).collect();
             let image: Vec<u16> =
@@ -212,19 +229,19 @@ mod tests {
     }
 
     #[test]
-    fn data_that_take_longer_to_look_through_than_there_are_minutes_are_known_early() {
+    fn a_check_that_exceeds_the_time_budget_is_detected_early() {
         let ago = |secs| Instant::now().checked_sub(std::time::Duration::from_secs(secs)).unwrap();
         // 10 of 1000 pairs in 10 s: 1000 s, twice, and 20 s before that are 34 minutes.
-        let (whole, least) = longer(20.0, ago(30), ago(10), 10, 1000).unwrap();
+        let (whole, least) = projected_check(20.0, ago(30), ago(10), 10, 1000).unwrap();
         assert!((whole - 1000.0).abs() < 20.0 && least >= 67.0, "{whole} {least}");
-        assert_eq!(longer(40.0, ago(30), ago(10), 10, 1000), None);
-        assert_eq!(longer(20.0, ago(30), ago(1), 10, 1_000_000), None, "too early to tell");
+        assert_eq!(projected_check(40.0, ago(30), ago(10), 10, 1000), None);
+        assert_eq!(projected_check(20.0, ago(30), ago(1), 10, 1_000_000), None, "too early to estimate");
     }
 
     #[test]
-    fn two_channels_of_a_time_point_are_chosen_by_settings_and_validation_stays() {
+    fn settings_choose_channels_and_time_point_and_the_validation_set_is_kept() {
         let folder = tempfile::tempdir().unwrap();
-        write_films(folder.path(), 0..5);
+        write_time_series(folder.path(), 0..5);
         let context = Context::default();
         let plain = TrainConfig::default();
         assert!(load(&context, folder.path(), Task::Segmentation, &plain, 1, None, None).is_err());
@@ -238,9 +255,9 @@ mod tests {
         assert_eq!((first.split.train.len(), first.split.validation.len()), (4, 1));
         let job = CheckJob { task, data: folder.path().to_owned(), config: config.clone(), seed: 1, details: None };
         assert_eq!(job.run(&context).unwrap().split, Some(first.split.clone()));
-        // Files that come later are learnt from.
+        // Files that are added later go to the training set.
         let keep = first.split.validation_names();
-        write_films(folder.path(), 5..12);
+        write_time_series(folder.path(), 5..12);
         let later = load(Some(&keep));
         assert_eq!((later.split.train.len(), later.split.validation_names()), (11, keep));
         let none = load(Some(&["other".to_owned()]));

@@ -1,4 +1,4 @@
-//! Failures of training as failures of jobs.
+//! Conversion of errors that occur in training into [`JobError`].
 
 use cytoscope_engine::EngineError;
 use cytoscope_graph::GraphError;
@@ -6,23 +6,23 @@ use cytoscope_pipeline::JobError;
 use cytoscope_samples::SamplesError;
 use std::path::Path;
 
-/// What was asked for cannot be.
-pub(crate) fn wrong(sentence: impl Into<String>) -> JobError {
+/// Returns the error for settings or arguments that cannot be used.
+pub(crate) fn wrong_use(sentence: impl Into<String>) -> JobError {
     JobError::WrongUse(sentence.into())
 }
 
-/// Training data at fault.
-pub(crate) fn data(error: SamplesError) -> JobError {
+/// Converts an error in the training data.
+pub(crate) fn data_error(error: SamplesError) -> JobError {
     match error {
         SamplesError::Format(e) => JobError::Format(e),
-        SamplesError::Data { file, met, next } => JobError::Mismatch { path: file, problem: met, next_step: next },
-        SamplesError::NoPairs { dataset, met, next } => {
-            JobError::Mismatch { path: dataset.root, problem: met, next_step: next }
+        SamplesError::Data { file, problem, next_step } => JobError::Mismatch { path: file, problem, next_step },
+        SamplesError::NoPairs { dataset, problem, next_step } => {
+            JobError::Mismatch { path: dataset.root, problem, next_step }
         }
         SamplesError::Io { file, source, .. } => JobError::Io { path: file, error: source },
         SamplesError::Parameter { .. } => JobError::WrongUse(error.to_string()),
-        SamplesError::OverLimit { ref file, next, .. } => {
-            JobError::Mismatch { path: file.clone(), problem: error.to_string(), next_step: next.to_owned() }
+        SamplesError::OverLimit { ref file, next_step, .. } => {
+            JobError::Mismatch { path: file.clone(), problem: error.to_string(), next_step: next_step.to_owned() }
         }
         SamplesError::Volume(e) => JobError::Volume(e),
         SamplesError::Objects(e) => JobError::Objects(e),
@@ -30,17 +30,17 @@ pub(crate) fn data(error: SamplesError) -> JobError {
     }
 }
 
-/// A network that cannot be taught.
-pub(crate) fn model(name: &str) -> impl Fn(GraphError) -> JobError + '_ {
+/// Returns a converter for graph errors of the model `name`.
+pub(crate) fn model_error(name: &str) -> impl Fn(GraphError) -> JobError + '_ {
     move |e| JobError::model(name, e)
 }
 
-/// An engine that fails.
-pub(crate) fn engine(error: EngineError) -> JobError {
+/// Converts an engine error.
+pub(crate) fn engine_error(error: EngineError) -> JobError {
     JobError::from(error)
 }
 
-/// A file that cannot be read or written.
-pub(crate) fn io(path: &Path) -> impl Fn(std::io::Error) -> JobError + '_ {
+/// Returns a converter for I/O errors of the file at `path`.
+pub(crate) fn io_error(path: &Path) -> impl Fn(std::io::Error) -> JobError + '_ {
     move |error| JobError::Io { path: path.to_owned(), error }
 }

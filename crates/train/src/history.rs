@@ -1,61 +1,61 @@
-//! What happened in a training: the curves.
+//! Loss and validation curves of a training run.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Some steps together.
+/// A point of the loss curve: the mean over consecutive steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StepPoint {
-    /// Steps done at its end.
+    /// Number of the last of these steps.
     pub step: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Learning rate at its end.
+    /// Learning rate of the last step.
     pub rate: f64,
-    /// Seconds a step took.
+    /// Mean duration of a step in seconds.
     pub step_secs: f64,
-    /// Seconds of that spent waiting for patches.
+    /// Part of `step_secs` that was spent waiting for patches.
     pub stalled_secs: f64,
 }
 
 /// One validation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ValidationPoint {
-    /// Steps done before it.
+    /// Steps before this validation.
     pub step: u64,
-    /// The score that decides, larger is better.
+    /// The score that networks are compared by; higher is better.
     pub score: f64,
-    /// Scores by name.
+    /// All scores, by name.
     pub scores: BTreeMap<String, f64>,
-    /// Whether its network was kept: the best so far, or as good.
+    /// Whether this network became the best checkpoint: it scored highest so far, or equally well.
     pub best: bool,
 }
 
-/// The curves of a training.
+/// Loss curve, validations and notes of a training run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct History {
-    /// Losses.
+    /// Points of the loss curve.
     pub steps: Vec<StepPoint>,
-    /// Validations; the first one is of the model that training started from, where it has a score.
+    /// Validations in order of steps; the first is that of the start model, if it has a score.
     pub validations: Vec<ValidationPoint>,
-    /// Rescues and changes of plan, as sentences.
+    /// Rollbacks and changes of the plan, as sentences.
     pub notes: Vec<String>,
 }
 
-/// Most points kept of the loss: beyond, neighbours are joined.
-const MOST_POINTS: usize = 2000;
+/// Maximum number of points in the loss curve; longer curves are thinned.
+const MAX_POINTS: usize = 2000;
 
 impl History {
-    /// Forgets what came after a step that training goes back to.
-    pub(crate) fn forget_after(&mut self, step: u64) {
+    /// Removes everything after `step`, which training is rolled back to.
+    pub(crate) fn truncate_after(&mut self, step: u64) {
         self.steps.retain(|p| p.step <= step);
         self.validations.retain(|p| p.step <= step);
     }
 
-    /// Adds a point; long curves are thinned by joining neighbours.
+    /// Adds a point. A curve of more than [`MAX_POINTS`] points is thinned by averaging neighbouring points.
     pub(crate) fn push(&mut self, point: StepPoint) {
         self.steps.push(point);
-        if self.steps.len() > MOST_POINTS {
+        if self.steps.len() > MAX_POINTS {
             self.steps = self
                 .steps
                 .chunks(2)

@@ -1,10 +1,10 @@
-//! A training that is asked for, and what came of it.
+//! The training job and its report.
 
-use crate::checkpoint::{Folder, Kept};
+use crate::checkpoint::{CheckpointSummary, RunFolder};
 use crate::config::TrainConfig;
 use crate::history::History;
 use crate::train;
-use crate::validate::PairScore;
+use crate::validator::PairScore;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::quantize::TileTime;
 use cytoscope_pipeline::{Context, JobError};
@@ -14,39 +14,40 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A training: everything that decides its result.
+/// A training job: everything that determines its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainJob {
-    /// What is to be learnt.
+    /// The task: segmentation or label-free prediction.
     pub task: Task,
-    /// A folder or a table of pairs.
+    /// Folder or table (`.csv`) of the training pairs.
     pub data: PathBuf,
-    /// What to start from: a package by path or name, or `scratch`.
+    /// Start model: a package by path or name, or `scratch`.
     pub from: String,
-    /// The package to write: a folder, or a path that ends in `.zip`.
+    /// Path of the package to write: a folder, or a zip file if it ends in `.zip`.
     pub out: PathBuf,
-    /// Settings.
+    /// Training settings.
     #[serde(default)]
     pub config: TrainConfig,
-    /// Goes on with what an earlier run of the same job left.
+    /// Resume from the checkpoint that an earlier run of the same job left.
     #[serde(default)]
     pub resume: bool,
-    /// Throws away what an earlier run left; without, and without `resume`, that is an error.
+    /// Discard the checkpoint of an earlier run and start over. An existing checkpoint is an error if neither this nor
+    /// `resume` is set.
     #[serde(default)]
     pub anew: bool,
-    /// Seed of all that is drawn.
+    /// Seed of the random number generators.
     #[serde(default)]
     pub seed: u64,
-    /// Threads; 0: all. On the processor the same number gives the same result bit by bit.
+    /// Number of threads; 0 uses all cores. On the CPU, the same number of threads gives bit-identical results.
     #[serde(default)]
     pub threads: usize,
-    /// Leave the quantized network out.
+    /// Do not add an int8 network to the package.
     #[serde(default)]
     pub without_int8: bool,
-    /// Where steps are computed: a device, or `auto` for the processor. Everything else is the processor's.
+    /// Device that computes training steps, or `auto` for the CPU. Everything else runs on the CPU.
     #[serde(default = "auto")]
     pub device: String,
-    /// What happens to something else than a package of ours at the path of the new one.
+    /// What to do with a file or folder at `out` that is not a Cytoscope package.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
@@ -55,127 +56,131 @@ pub(crate) fn auto() -> String {
     "auto".to_owned()
 }
 
-/// What is in the package in the end.
+/// Which network the package contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// The network that was taught.
-    Taught,
-    /// The one that training started from: nothing learnt scored better.
+pub enum ChosenNetwork {
+    /// The trained network.
+    #[serde(rename = "taught")]
+    Trained,
+    /// The start model: no trained network scored better.
     Start,
 }
 
-/// The network in floats against the quantized one, as measured on this machine.
+/// Size and speed of the int8 network compared with the float network, measured on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Quantized {
-    /// Bytes of the network in floats.
+    /// Size of the float network in bytes.
     pub float_bytes: u64,
-    /// Bytes of the quantized one.
+    /// Size of the int8 network in bytes.
     pub int8_bytes: u64,
-    /// Lengths of the tile that was timed, in the network's order.
+    /// Shape of the timed tile, in the axis order of the network.
     pub tile_shape: Vec<usize>,
-    /// Times of it with one thread and with all.
+    /// Inference times of the tile with one thread and with all threads.
     pub tile_times: Vec<TileTime>,
 }
 
-/// What came of a training.
+/// Result of a training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainReport {
-    /// The package written.
+    /// Path of the package that was written.
     pub out: PathBuf,
-    /// What is in it.
-    pub verdict: Verdict,
-    /// What the deciding score is.
+    /// Which network the package contains.
+    pub verdict: ChosenNetwork,
+    /// Name of the validation score that networks are compared by.
     pub metric: String,
-    /// Scores of what training started from, by name; empty where it had none.
+    /// Scores of the start model, by name; empty if it could not be scored.
     pub before: BTreeMap<String, f64>,
     /// Scores of the package, by name.
     pub after: BTreeMap<String, f64>,
-    /// Scores of its quantized network, by name; empty where there is none.
+    /// Scores of the int8 network, by name; empty if there is none.
     pub after_int8: BTreeMap<String, f64>,
-    /// What quantizing brought; `None` where the network stays in floats.
+    /// Size and speed of the int8 network; `None` if the package has only a float network.
     #[serde(default)]
     pub quantized: Option<Quantized>,
-    /// Each validation pair before; empty where there was no score.
+    /// Scores of the start model on each validation pair; empty if it could not be scored.
     pub pairs_before: Vec<PairScore>,
-    /// Each validation pair after.
+    /// Scores of the package on each validation pair.
     pub pairs_after: Vec<PairScore>,
-    /// Steps taken.
+    /// Optimizer steps.
     pub steps: u64,
-    /// Steps of an epoch.
+    /// Steps per epoch.
     pub epoch_steps: u64,
-    /// Patches of a step and their extents Z, Y, X.
+    /// Patches per step.
     pub batch: usize,
-    /// See `batch`.
+    /// Shape of a patch along Z, Y, X in voxels.
     pub patch_zyx: [usize; 3],
-    /// Values taught.
+    /// Number of trainable parameters.
     pub parameters: usize,
-    /// Pairs learnt from.
+    /// Number of training pairs.
     pub train_pairs: usize,
-    /// Pairs validated on.
+    /// Number of validation pairs.
     pub validation_pairs: usize,
-    /// Seconds, pauses left out.
+    /// Duration of all runs of this job in seconds, without the time between them.
     pub seconds: f64,
-    /// Seconds of a step, and of that waiting for patches.
+    /// Mean duration of the last steps in seconds.
     pub step_secs: f64,
-    /// See `step_secs`.
+    /// Part of `step_secs` that was spent waiting for patches.
     pub stalled_secs: f64,
-    /// Peak memory of the process in bytes, where it is known.
+    /// Peak resident memory of the process in bytes, if known.
     pub peak_rss_bytes: Option<u64>,
-    /// Where it ran.
+    /// Name of the device.
     pub device: String,
-    /// The curves.
+    /// Loss and validation curves.
     pub history: History,
 }
 
 impl TrainReport {
-    /// Whether the network is the one that training started from, but how objects are made of its maps suits the data better now.
-    pub fn only_objects_are_better(&self) -> bool {
+    /// Returns whether the network is unchanged, but its segmentation settings now fit the data better.
+    pub fn only_segmentation_improved(&self) -> bool {
         let sum = |scores: &BTreeMap<String, f64>| scores.values().sum::<f64>();
-        self.verdict == Verdict::Start && !self.before.is_empty() && sum(&self.after) > sum(&self.before) + 1e-9
+        self.verdict == ChosenNetwork::Start && !self.before.is_empty() && sum(&self.after) > sum(&self.before) + 1e-9
     }
 }
 
 impl TrainJob {
-    /// What it is called among the worker's jobs.
+    /// Name of the job in the worker protocol.
     pub const KIND: &'static str = "train";
 
-    /// The folder that holds it while it lasts, and after it was cancelled.
+    /// Returns the folder that holds the checkpoint during training, and after it was cancelled.
     pub fn folder(&self) -> PathBuf {
-        Folder::beside(&self.out).path
+        RunFolder::for_package(&self.out).path
     }
 
-    /// What an earlier run left to go on with; `None` where there is nothing that can be read.
-    pub fn kept(&self) -> Option<Kept> {
-        Kept::read(&Folder::beside(&self.out))
+    /// Reads the checkpoint of an earlier run; `None` if there is none that can be read.
+    pub fn checkpoint_summary(&self) -> Option<CheckpointSummary> {
+        CheckpointSummary::read(&RunFolder::for_package(&self.out))
     }
 
-    /// A picture (PNG) of what the network made of an image kept back, when it was tried last; `None` where there is none.
-    pub fn shown(&self) -> Option<PathBuf> {
-        Some(Folder::beside(&self.out).shown()).filter(|path| path.is_file())
+    /// Returns the path of the preview (PNG) written by the last validation: the prediction on a validation image;
+    /// `None` if there is none.
+    pub fn preview_path(&self) -> Option<PathBuf> {
+        Some(RunFolder::for_package(&self.out).preview()).filter(|path| path.is_file())
     }
 
-    /// Asks the run that is under way to end with the best network so far, or the one that resumes what an earlier run left: it takes
-    /// no further step. [`cytoscope_pipeline::CancelToken::finish`] asks the same of a run in this process.
+    /// Asks the current run, or the next one that resumes it, to take no further step and to write the best network so
+    /// far. [`cytoscope_pipeline::CancelToken::finish`] does the same for a run in this process.
     ///
     /// # Errors
-    /// [`JobError::Io`] if there is no training, or nothing can be written to its folder.
+    /// [`JobError::Io`] if there is no training run, or its folder is not writable.
     pub fn finish_early(&self) -> Result<(), JobError> {
-        Folder::beside(&self.out).ask_to_finish()
+        RunFolder::for_package(&self.out).request_finish()
     }
 
-    /// Removes what an earlier run left.
+    /// Removes the checkpoint folder of an earlier run.
     ///
     /// # Errors
-    /// [`JobError::Storage`] if the folder cannot be removed, or was not made for a training.
+    /// [`JobError::Storage`] if the folder cannot be removed, or was not created by a training run.
     pub fn discard(&self) -> Result<(), JobError> {
-        Folder::beside(&self.out).remove()
+        RunFolder::for_package(&self.out).remove()
     }
 
-    /// Runs the job. Cancelling it keeps what was learnt for [`TrainJob::resume`]; asked to finish, it ends as ever, only sooner.
+    /// Runs the job. If it is cancelled, the checkpoint is kept for [`TrainJob::resume`]; if it is asked to finish, it
+    /// stops training and writes the package.
     ///
     /// # Errors
-    /// [`JobError`]: data or model at fault, memory or disk full, cancelled; the package is written whole or not at all.
+    /// [`JobError`] if the data or the model cannot be used, memory or disk is full, or the job was cancelled. The
+    /// package is written completely or not at all.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
         train::run(self, context, devices)
     }
@@ -189,7 +194,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn better_objects_of_the_same_network_are_told_apart() {
+    fn better_segmentation_of_the_same_network_is_recognised() {
         let report = |verdict: &str, before: serde_json::Value, after: serde_json::Value| -> TrainReport {
             serde_json::from_value(json!({
                 "out": "m", "verdict": verdict, "metric": "", "before": before, "after": after, "after_int8": {},
@@ -200,9 +205,9 @@ mod tests {
             .unwrap()
         };
         let (low, high) = (json!({"f1@0.5": 0.5, "f1@0.7": 0.4}), json!({"f1@0.5": 0.9, "f1@0.7": 0.8}));
-        assert!(report("start", low.clone(), high.clone()).only_objects_are_better());
-        assert!(!report("start", high.clone(), high.clone()).only_objects_are_better());
-        assert!(!report("taught", low, high.clone()).only_objects_are_better());
-        assert!(!report("start", json!({}), high).only_objects_are_better(), "there is nothing to compare with");
+        assert!(report("start", low.clone(), high.clone()).only_segmentation_improved());
+        assert!(!report("start", high.clone(), high.clone()).only_segmentation_improved());
+        assert!(!report("taught", low, high.clone()).only_segmentation_improved());
+        assert!(!report("start", json!({}), high).only_segmentation_improved(), "the start model has no score");
     }
 }

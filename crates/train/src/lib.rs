@@ -1,11 +1,14 @@
-//! Teaching networks: from a folder of images and labels to a model package that is tried, described and quantized.
+//! Training of networks: from a folder of images and labels to a model package that is validated, documented and
+//! quantized.
 //!
-//! This room owns the training job ([`TrainJob`]) and its settings ([`TrainConfig`]), the loop with its budget, checkpoints and
-//! rescues, validation by the real pipeline (tiles, objects, scores), and the package that comes out. Pairs, patches and targets are
-//! [`cytoscope_samples`]'; gradients are graphs ([`cytoscope_graph::training`]) that an engine runs.
+//! This crate owns the training job ([`TrainJob`]) and its settings ([`TrainConfig`]), the training loop with its
+//! budget, checkpoints and rollbacks, validation through the prediction pipeline (tiles, objects, scores), and the
+//! package that is written. Pairs, patches and targets come from [`cytoscope_samples`]; gradients are graphs
+//! ([`cytoscope_graph::training`]) that an engine runs.
 //!
-//! A training lies in a folder beside its package while it lasts: it can be stopped or killed at any moment and resumed to the same
-//! curve. It fails with [`cytoscope_pipeline::JobError`]; what was learnt stays in the folder.
+//! While a training run is in progress, its state is in a folder beside the package. A run can be stopped or killed at
+//! any time; resumed, it continues with the same loss curve. Failures are [`cytoscope_pipeline::JobError`]; the last
+//! checkpoint stays in the folder.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -15,32 +18,32 @@ mod config;
 mod crop;
 mod curves;
 mod data;
-mod decode;
-mod details;
-mod ending;
 mod error;
 mod estimate;
+mod finalize;
 mod history;
 mod job;
 mod network;
 mod package;
-mod pictures;
 mod planning;
+mod previews;
+mod problems;
 mod qat;
+mod scoring;
 mod setup;
 mod step;
 mod train;
-mod trial;
-mod validate;
+mod tuning;
+mod validator;
 
 pub use check::{CheckJob, CheckReport};
-pub use checkpoint::{Kept, check_checkpoint};
+pub use checkpoint::{CheckpointSummary, check_checkpoint};
 pub use config::{
     BudgetConfig, DataConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
     ValidationConfig,
 };
 pub use estimate::{Estimate, EstimateJob};
 pub use history::{History, StepPoint, ValidationPoint};
-pub use job::{Quantized, TrainJob, TrainReport, Verdict};
-pub use qat::QuantizedTeacher;
-pub use validate::{PairScore, Scores};
+pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};
+pub use qat::QatTrainer;
+pub use validator::{PairScore, Scores};

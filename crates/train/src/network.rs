@@ -1,7 +1,7 @@
-//! The network that training starts from: a package's, an imported graph, or one of our own from scratch.
+//! The start model: the network of a package, or a new U-Net for training from scratch.
 
 use crate::config::TrainConfig;
-use crate::error::{model, wrong};
+use crate::error::{model_error, wrong_use};
 use cytoscope_graph::builders::{UNet3d, Upsampling, Weights, unet3d};
 use cytoscope_graph::package::{Package, Processing, StatisticsAxes};
 use cytoscope_graph::training::prepare;
@@ -12,61 +12,63 @@ use cytoscope_samples::{Normalise, TargetKind, Task};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What training starts from.
-pub(crate) struct Start {
-    /// The network in the form that is taught: its output is a probability for labels, plain values for a stain.
+/// The start model.
+pub(crate) struct StartModel {
+    /// The network in the form that is trained: its output is probabilities for labels, intensities for a stain.
     pub graph: Graph,
-    /// Whether its weights were drawn.
+    /// Whether its weights are randomly initialized.
     pub from_scratch: bool,
-    /// What it came from, for the record.
+    /// Name of the model, or `scratch`; for the record.
     pub name: String,
-    /// What its outputs mean.
+    /// Meaning of its outputs.
     pub target: TargetKind,
-    /// Voxel size it works at, if it says one.
+    /// Voxel size along Z, Y, X in µm that it works at, if known.
     pub voxel_um: Option<[f64; 3]>,
-    /// Diameter in µm on that voxel size which objects are brought to; `None`: they keep their size.
+    /// Nominal object diameter in µm at that voxel size, to which images are scaled; `None` for no scaling.
     pub object_diameter_um: Option<f64>,
-    /// How intensities are scaled before it.
+    /// Intensity normalization of its input.
     pub normalise: Normalise,
-    /// The same in a package's words.
+    /// The same as preprocessing steps of a package.
     pub preprocessing: Vec<Processing>,
-    /// Patches are multiples of this.
+    /// Patch sizes are multiples of this, along Z, Y, X.
     pub step: [usize; 3],
-    /// 3, or 2 for networks that see single slices.
+    /// Number of spatial axes: 3, or 2 for networks that process single slices.
     pub spatial_axes: usize,
-    /// How objects are made of what it gives, where it says so.
+    /// Segmentation settings that it declares, if any.
     pub segment: Option<SegmentOptions>,
-    /// Whether its outputs mean what is to be learnt, so that its own score can be told.
+    /// Whether its outputs match the training target, so that it can be scored itself.
     pub comparable: bool,
 }
 
-/// The package that training starts from where `name` is given: a file `NAME.teach` beside the packages says another, for models
-/// whose filters were made by hand.
-fn taught_instead(name: &str) -> String {
-    let plain = Path::new(name).components().count() == 1;
-    let said = model_folders().into_iter().filter(|_| plain && !Path::new(name).exists()).find_map(|folder| {
+/// Returns the name of the package that training starts from if the user chose the model `name`: for models with
+/// hand-made filters, a file `NAME.teach` beside the packages names a trainable one.
+fn resolve_trainable(name: &str) -> String {
+    let is_name = Path::new(name).components().count() == 1;
+    let other = model_folders().into_iter().filter(|_| is_name && !Path::new(name).exists()).find_map(|folder| {
         let text = std::fs::read_to_string(folder.join(format!("{name}.teach"))).ok()?;
         let other = text.trim().to_owned();
         (Path::new(&other).components().count() == 1).then_some(other)
     });
-    said.unwrap_or_else(|| name.to_owned())
+    other.unwrap_or_else(|| name.to_owned())
 }
 
-/// Loads or builds it. `scratch` builds a new one; `voxel_um` is the grid of the data, for its strides.
-pub(crate) fn start(
+/// Loads the start model `from`, or builds a new network if it is `scratch`. `voxel_um` is the voxel size of the data
+/// in µm, from which the strides of a new network are derived.
+pub(crate) fn load_start_model(
     from: &str,
     task: Task,
     config: &TrainConfig,
     voxel_um: Option<[f64; 3]>,
     seed: u64,
-) -> Result<Start, JobError> {
+) -> Result<StartModel, JobError> {
     if from == "scratch" {
         return scratch(task, config, voxel_um, seed);
     }
-    let path = find_model(&taught_instead(from))?;
+    let path = find_model(&resolve_trainable(from))?;
     let shown = path.display().to_string();
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
-    let said: Option<TargetKind> = package.config().get("target").and_then(|t| serde_json::from_value(t.clone()).ok());
+    let declared: Option<TargetKind> =
+        package.config().get("target").and_then(|t| serde_json::from_value(t.clone()).ok());
     let has_segment = package.config().get("segment").is_some();
     let source = match (package.is_int8(), &package.float_graph) {
         (true, Some(float)) => float.clone(),
@@ -74,40 +76,41 @@ pub(crate) fn start(
     };
     let known = Model::from_package(package)?;
     if known.input_channels != 1 {
-        return Err(wrong(format!(
-            "{from} takes {} channels: models of one channel can be taught so far",
+        return Err(wrong_use(format!(
+            "{from} has {} input channels: only models with one input channel can be trained",
             known.input_channels
         )));
     }
-    let mut graph = prepare(&source).map_err(model(&shown))?;
+    let mut graph = prepare(&source).map_err(model_error(&shown))?;
     graph.outputs.truncate(1);
-    passes::fold_batch_norm(&mut graph).map_err(model(&shown))?;
+    passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
     passes::eliminate_dead(&mut graph);
-    let target = target(task, config, said, known.output_channels);
-    let comparable = target.channels() == known.output_channels && said.is_none_or(|s| s == target);
+    let target = target(task, config, declared, known.output_channels);
+    let comparable = target.channels() == known.output_channels && declared.is_none_or(|d| d == target);
     if target.channels() != known.output_channels {
         new_head(&mut graph, target.channels(), seed).ok_or_else(|| {
-            wrong(format!(
-                "{from} gives {} channels and {} are to be learnt: its last step is no convolution that could be replaced",
+            wrong_use(format!(
+                "{from} has {} output channels, but the target has {}, and its last layer is not a convolution \
+                 that could be replaced",
                 known.output_channels,
                 target.channels()
             ))
         })?;
     }
     if target.of_labels() {
-        end_in_sigmoid(&mut graph);
+        append_sigmoid(&mut graph);
     }
-    infer_shapes::<ValueId>(&mut graph, &[]).map_err(model(&shown))?;
+    infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let normalise = match (config.normalise, normalise_of(&known.preprocessing)) {
-        (Some(asked), _) => asked,
+        (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
-            return Err(wrong(format!(
-                "{from} scales intensities in a way that training does not know: say how with normalise in --config"
+            return Err(wrong_use(format!(
+                "{from} uses preprocessing that training does not support: set normalise in --config"
             )));
         }
     };
-    Ok(Start {
+    Ok(StartModel {
         graph,
         from_scratch: false,
         name: known.name.clone(),
@@ -123,22 +126,20 @@ pub(crate) fn start(
     })
 }
 
-fn target(task: Task, config: &TrainConfig, said: Option<TargetKind>, channels: usize) -> TargetKind {
-    match (task, config.target, said) {
+fn target(task: Task, config: &TrainConfig, declared: Option<TargetKind>, channels: usize) -> TargetKind {
+    match (task, config.target, declared) {
         (Task::LabelFree, ..) => TargetKind::Regression,
-        (_, Some(asked), _) => asked,
-        (_, None, Some(said)) if said.of_labels() => said,
+        (_, Some(requested), _) => requested,
+        (_, None, Some(declared)) if declared.of_labels() => declared,
         _ if channels == 1 => TargetKind::Semantic,
         _ => TargetKind::Instances,
     }
 }
 
-fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u64) -> Result<Start, JobError> {
+fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u64) -> Result<StartModel, JobError> {
     let target = target(task, config, None, 2);
     if target == TargetKind::Flow {
-        return Err(wrong(
-            "flow fields are no target yet that objects can be made of: take instances, boundary or distance",
-        ));
+        return Err(wrong_use("the target flow cannot be segmented yet: use instances, boundary or distance"));
     }
     let voxel_um = config.voxel_um.or(voxel_um);
     let levels = config.network.filters.len();
@@ -154,17 +155,17 @@ fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u
         deep_heads: if config.network.deep_supervision { levels.saturating_sub(2) } else { 0 },
         ..UNet3d::default()
     };
-    let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model("scratch"))?;
-    // Bright-field images lie about a middle grey: nothing there is bright or dim.
-    let usual = if target.of_labels() {
+    let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model_error("scratch"))?;
+    // Bright-field intensities lie around a medium grey, so they need no compression of bright values.
+    let default_normalise = if target.of_labels() {
         compress(&mut graph, config.network.compress);
         Normalise::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }
     } else {
         Normalise::default()
     };
-    let normalise = config.normalise.unwrap_or(usual);
-    Ok(Start {
-        graph: prepare(&graph).map_err(model("scratch"))?,
+    let normalise = config.normalise.unwrap_or(default_normalise);
+    Ok(StartModel {
+        graph: prepare(&graph).map_err(model_error("scratch"))?,
         from_scratch: true,
         name: "scratch".to_owned(),
         target,
@@ -179,21 +180,22 @@ fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u
     })
 }
 
-/// Puts x ↦ kx / (1 + |kx|) before what reads the input.
+/// Inserts the compression x ↦ kx / (1 + |kx|) after the graph input.
 fn compress(graph: &mut Graph, k: f32) {
     let Some(x) = graph.inputs.first().copied().filter(|_| k > 0.0) else { return };
     let Ok(factor) = Tensor::new(Vec::new(), vec![k]) else { return };
     let factor = graph.add_initializer("compress.factor", factor);
     let at = graph.nodes.len();
     let scaled = graph.push("compress.scaled", Op::Binary(BinaryOp::Mul), &[Some(x), Some(factor)]);
-    let small = graph.push("compress.out", Op::Activation(Activation::Softsign), &[Some(scaled)]);
+    let compressed = graph.push("compress.out", Op::Activation(Activation::Softsign), &[Some(scaled)]);
     for node in graph.nodes.iter_mut().take(at) {
-        node.inputs.iter_mut().filter(|id| **id == Some(x)).for_each(|id| *id = Some(small));
+        node.inputs.iter_mut().filter(|id| **id == Some(x)).for_each(|id| *id = Some(compressed));
     }
     graph.nodes.rotate_right(2);
 }
 
-/// Strides that bring voxels nearer to cubes: slices that are far apart are not merged before pixels are as large.
+/// Returns strides that make voxels more isotropic: levels do not downsample along Z as long as the slice distance is
+/// larger than the pixel size.
 fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
     let mut voxel = voxel_um.unwrap_or([1.0; 3]);
     (1..levels)
@@ -206,7 +208,7 @@ fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
         .collect()
 }
 
-/// A package's way of scaling intensities, if training knows it.
+/// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it.
 fn normalise_of(steps: &[Processing]) -> Option<Normalise> {
     let steps: Vec<&Processing> = steps.iter().filter(|s| !matches!(s, Processing::EnsureDtype { .. })).collect();
     match steps.as_slice() {
@@ -223,6 +225,7 @@ fn normalise_of(steps: &[Processing]) -> Option<Normalise> {
     }
 }
 
+/// Returns the preprocessing steps of a package for an intensity normalization.
 fn processing_of(normalise: Normalise) -> Vec<Processing> {
     match normalise {
         Normalise::None => Vec::new(),
@@ -242,15 +245,16 @@ fn processing_of(normalise: Normalise) -> Vec<Processing> {
     }
 }
 
-/// The node that makes the first output.
-fn last(graph: &Graph) -> Option<usize> {
+/// Returns the index of the node that computes the first output.
+fn output_node(graph: &Graph) -> Option<usize> {
     let output = *graph.outputs.first()?;
     graph.nodes.iter().position(|n| n.output(0) == Some(output))
 }
 
-/// Gives the final convolution (before activations) other output channels, drawn anew.
+/// Replaces the weights of the last convolution (before activations) by random ones for another number of output
+/// channels. Returns `None` if there is no such convolution.
 fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
-    let mut index = last(graph)?;
+    let mut index = output_node(graph)?;
     while matches!(graph.nodes.get(index)?.op, Op::Activation(_) | Op::Identity) {
         let input = graph.nodes.get(index)?.input(0)?;
         index = graph.nodes.iter().position(|n| n.output(0) == Some(input))?;
@@ -289,12 +293,12 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
     Some(())
 }
 
-/// Makes the output a probability, if it is none yet.
-fn end_in_sigmoid(graph: &mut Graph) {
-    let ends = last(graph)
+/// Appends a sigmoid to the first output, unless it already ends in one.
+fn append_sigmoid(graph: &mut Graph) {
+    let has_sigmoid = output_node(graph)
         .and_then(|i| graph.nodes.get(i))
         .is_some_and(|n| matches!(n, Node { op: Op::Activation(Activation::Sigmoid), .. }));
-    if ends {
+    if has_sigmoid {
         return;
     }
     if let Some(output) = graph.outputs.first().copied() {

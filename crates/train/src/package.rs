@@ -1,8 +1,8 @@
-//! The package that comes out: network, axes, processing, how objects are made, test tensors, record, card.
+//! The model package: network, axes, processing, segmentation settings, test tensors, training record and card.
 
-use crate::error::model;
+use crate::error::model_error;
 use crate::history::History;
-use crate::network::Start;
+use crate::network::StartModel;
 use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_objects::SegmentOptions;
@@ -12,25 +12,25 @@ use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What a package says beside its network.
+/// Metadata of a package.
 pub(crate) struct Description<'a> {
-    pub start: &'a Start,
+    pub start: &'a StartModel,
     pub name: String,
     pub voxel_um: Option<[f64; 3]>,
     pub segment: SegmentOptions,
-    /// Mean and deviation of a stain: the network gives it in deviations from the mean.
+    /// Mean and standard deviation of the stain, by which the network's output is rescaled.
     pub intensity: Option<(f64, f64)>,
-    /// The training's record.
+    /// Record of the training run.
     pub record: Value,
-    /// The card, as Markdown.
+    /// Model card in Markdown.
     pub card: String,
-    /// Pictures that the card shows: names and bytes.
+    /// Images of the card: file names and contents.
     pub covers: Vec<(String, Vec<u8>)>,
-    /// A small stack for the test, before preprocessing, with its extents Z, Y, X; a made-up one if `None`.
+    /// Test input before preprocessing, with its shape Z, Y, X; a synthetic stack if `None`.
     pub test: Option<(Vec<f32>, [usize; 3])>,
 }
 
-/// The channel that tells objects apart.
+/// Returns the output channel that separates touching objects.
 pub(crate) fn seed_channel(target: TargetKind) -> usize {
     if target.channels() > 1 && !matches!(target, TargetKind::Boundary { .. }) { 1 } else { 0 }
 }
@@ -59,21 +59,22 @@ fn axes(d: &Description<'_>, input: bool) -> Vec<AxisSpec> {
     all
 }
 
-/// Centres of the test stack's two bodies, as shares of its extents Z, Y, X.
-const BODIES: [[f64; 3]; 2] = [[0.5, 0.35, 0.3], [0.55, 0.65, 0.7]];
-/// Radius of a body, as a share of the extents.
-const BODY_RADIUS: f64 = 0.25;
+/// Centres of the two blobs in the test stack, as fractions of its shape Z, Y, X.
+const BLOBS: [[f64; 3]; 2] = [[0.5, 0.35, 0.3], [0.55, 0.65, 0.7]];
+/// Radius of a blob, as a fraction of the shape.
+const BLOB_RADIUS: f64 = 0.25;
 
-/// A stack of extents Z, Y, X with two bright bodies on a dim, uneven ground, in intensities that the preprocessing expects.
+/// Returns a synthetic stack of shape Z, Y, X: two bright blobs on a dim, noisy background, in intensities that suit
+/// the preprocessing.
 fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
     let count: usize = zyx.iter().product();
     let plane = (zyx[1] * zyx[2]).max(1);
     let scaled = (0..count).map(|i| {
         let at = [i / plane, i / zyx[2].max(1) % zyx[1].max(1), i % zyx[2].max(1)];
         let place: [f64; 3] = std::array::from_fn(|a| (at[a] as f64 + 0.5) / zyx[a].max(1) as f64);
-        let inside = BODIES.iter().any(|body| {
-            let square: f64 = (0..3).map(|a| (place[a] - body[a]).powi(2)).sum();
-            square < BODY_RADIUS.powi(2)
+        let inside = BLOBS.iter().any(|blob| {
+            let square: f64 = (0..3).map(|a| (place[a] - blob[a]).powi(2)).sum();
+            square < BLOB_RADIUS.powi(2)
         });
         let ground = ((i * 7919) % 101) as f64 / 250.0 - 0.5;
         ground + if inside { 2.5 } else { 0.0 }
@@ -81,7 +82,7 @@ fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
     let (gain, offset) = match normalise {
         Normalise::None => (1.0, 0.0),
         Normalise::FixedZeroMeanUnitVariance { mean, std } => (std, mean),
-        // Statistics of the stack itself take any scale away.
+        // These normalize by statistics of the stack itself, so any scale will do.
         Normalise::ZeroMeanUnitVariance { .. } | Normalise::ScaleRange { .. } => (100.0, 200.0),
     };
     scaled.map(|v| (v * gain + offset) as f32).collect()
@@ -89,7 +90,7 @@ fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
 
 /// Writes the package of a network.
 pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(), JobError> {
-    let bad = model("the network");
+    let bad = model_error("the network");
     let spatial = d.start.spatial_axes;
     let (values, zyx) = match &d.test {
         Some(test) => test.clone(),
@@ -134,10 +135,10 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         test_tensor: None,
     }];
     let test_outputs = packages::test_outputs(&d.name, &inputs, &outputs, graph, &test_inputs)?;
-    let what = if labels { "Objects" } else { "A stain that was never applied" };
+    let what = if labels { "Objects" } else { "Label-free prediction of a stain" };
     let builder = PackageBuilder {
         name: d.name.clone(),
-        description: format!("{what} in 3-D stacks, taught with Cytoscope."),
+        description: format!("{what} in 3-D stacks, trained with Cytoscope."),
         documentation: d.card.clone(),
         authors: vec!["A Cytoscope user".to_owned()],
         cite: vec![("Ronneberger et al.: U-Net".to_owned(), Some("10.1007/978-3-319-24574-4_28".to_owned()))],
@@ -158,7 +159,7 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
     packages::write(builder, to, Overwrite::Refuse).map(|_| ())
 }
 
-/// A name that packages may have, out of a path.
+/// Returns a valid package name derived from the output path.
 pub(crate) fn package_name(out: &Path) -> String {
     let stem = out.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
     let mut name: String = stem
@@ -172,21 +173,21 @@ pub(crate) fn package_name(out: &Path) -> String {
     name
 }
 
-/// Name of the picture of the curves.
+/// File name of the plot of the loss and validation curves.
 pub(crate) const CURVES: &str = "curves.svg";
 
-/// A picture of a validation pair.
+/// Example image of the card: a validation pair with its prediction.
 pub(crate) struct Example {
-    /// Name of its file.
+    /// File name.
     pub file: String,
-    /// The PNG.
+    /// Contents of the PNG file.
     pub png: Vec<u8>,
-    /// What it shows.
+    /// Caption.
     pub caption: String,
 }
 
-/// Text in which nothing is Markdown.
-fn plain(text: &str) -> String {
+/// Returns the text with Markdown characters escaped and control characters replaced by spaces.
+fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
         if c.is_ascii_punctuation() && !"-.,:;%/+'()".contains(c) {
@@ -197,7 +198,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// The card: what was learnt from what, how well, pictures, and the curves.
+/// Returns the model card: a summary of training, example images, curves and tables of scores and losses.
 pub(crate) fn card(
     name: &str,
     summary: &[(String, String)],
@@ -206,15 +207,15 @@ pub(crate) fn card(
     legend: &str,
     examples: &[Example],
 ) -> String {
-    let mut text = format!("# {name}\n\nTaught with Cytoscope.\n\n| | |\n|---|---|\n");
+    let mut text = format!("# {name}\n\nTrained with Cytoscope.\n\n| | |\n|---|---|\n");
     for (what, value) in summary {
         text.push_str(&format!("| {what} | {value} |\n"));
     }
     if !examples.is_empty() {
-        text.push_str(&format!("\n## What it makes of images that it has not learnt from\n\n{legend}\n"));
+        text.push_str(&format!("\n## Examples from the validation set\n\n{legend}\n"));
     }
     for Example { file, caption, .. } in examples {
-        let caption = plain(caption);
+        let caption = escape_markdown(caption);
         text.push_str(&format!("\n{caption}:\n\n![{caption}]({file})\n"));
     }
     if !(history.steps.is_empty() && history.validations.is_empty()) {
@@ -242,13 +243,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_files_are_no_markdown() {
-        assert_eq!(plain("a_b [1] *x*.tif, slice 3"), "a\\_b \\[1\\] \\*x\\*.tif, slice 3");
-        assert_eq!(plain("<img src=x>\n|"), "\\<img src\\=x\\> \\|");
+    fn file_names_are_escaped_in_markdown() {
+        assert_eq!(escape_markdown("a_b [1] *x*.tif, slice 3"), "a\\_b \\[1\\] \\*x\\*.tif, slice 3");
+        assert_eq!(escape_markdown("<img src=x>\n|"), "\\<img src\\=x\\> \\|");
     }
 
     #[test]
-    fn a_card_shows_its_pictures() {
+    fn a_card_shows_its_images() {
         let example =
             Example { file: "example_0.png".to_owned(), png: Vec::new(), caption: "The best, a_1".to_owned() };
         let history = History {
@@ -262,7 +263,7 @@ mod tests {
         };
         let text = card("m", &[], &history, "Dice", "Left: truth.", &[example]);
         assert!(text.contains("![The best, a\\_1](example_0.png)") && text.contains("](curves.svg)"), "{text}");
-        // Without anything to show there are no links to nothing.
+        // Without images there are no links.
         assert!(!card("m", &[], &History::default(), "Dice", "", &[]).contains("]("));
     }
 }

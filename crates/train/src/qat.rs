@@ -1,45 +1,45 @@
-//! Teaching a quantized network to do what the float one does, with the rounding in it.
+//! Quantization-aware training (QAT) of a network towards the outputs of its float version.
 
-use crate::error::{engine, model};
-use crate::step::{Learnt, Stepper, StepperOptions};
+use crate::error::{engine_error, model_error};
+use crate::step::{StepOutput, Stepper, StepperOptions};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine};
 use cytoscope_graph::training::{Decay, FakeQuantized, Loss, LossKind, LossTerm, Optimizer, Schedule, fake_quantized};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::quantize::{Lesson, Taught, Teacher};
+use cytoscope_pipeline::quantize::{QatOutcome, QatTask, QuantizationAwareTraining};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
 use std::time::{Duration, Instant};
 
-/// How a quantized network is taught: by the float network's own outputs on tiles (no labels are needed). Weights that are stored as
-/// bytes move, counted in steps, and are rounded on the way (straight-through estimator); scales and biases stay as calibration found
-/// them.
+/// Quantization-aware training towards the float network's outputs on tiles, so that no labels are needed. Only int8
+/// weights are trained, in units of quantization steps and with a straight-through estimator for rounding; scales and
+/// biases are those of the calibration.
 #[derive(Debug, Clone, PartialEq)]
-pub struct QuantizedTeacher {
-    /// Steps at most, a tile each.
+pub struct QatTrainer {
+    /// Maximum number of steps, with one tile each.
     pub steps: u64,
-    /// Minutes at most.
+    /// Maximum duration in minutes.
     pub minutes: Option<f64>,
-    /// Greatest learning rate, in steps of a byte.
+    /// Maximum learning rate, in quantization steps.
     pub rate: f64,
-    /// Threads; 0: all.
+    /// Number of threads; 0 uses all cores.
     pub threads: usize,
 }
 
-impl Default for QuantizedTeacher {
+impl Default for QatTrainer {
     fn default() -> Self {
         Self { steps: 240, minutes: None, rate: 0.004, threads: 0 }
     }
 }
 
-/// Times that the network is tried on the tiles held out.
-const TRIES: u64 = 4;
-/// Memory of the average of the weights.
+/// Number of evaluations on the held-out tiles.
+const EVALUATIONS: u64 = 4;
+/// Decay of the EMA of the weights.
 const EMA: f64 = 0.95;
-/// Largest norm of a gradient.
-const CLIP: f32 = 1.0;
+/// Maximum gradient norm.
+const CLIP_NORM: f32 = 1.0;
 
-/// The squared difference, divided by the mean square of what should come out: the square of the relative L2 error.
+/// Returns the mean squared error divided by the mean square of the target: the square of the relative L2 error.
 fn loss(channels: usize, mean_square: f64) -> Loss {
     let factor = (1.0 / mean_square.max(1e-12)) as f32;
     Loss {
@@ -53,7 +53,7 @@ fn loss(channels: usize, mean_square: f64) -> Loss {
     }
 }
 
-impl QuantizedTeacher {
+impl QatTrainer {
     fn stepper(
         &self,
         graph: Graph,
@@ -77,34 +77,35 @@ impl QuantizedTeacher {
         Stepper::new(graph, on, &options)
     }
 
-    /// The quantized network with what was learnt.
-    fn bytes(&self, fake: &FakeQuantized, stepper: &Stepper, quantized: &Graph) -> Result<Graph, JobError> {
+    /// Returns the quantized network with the trained weights.
+    fn quantized_graph(&self, fake: &FakeQuantized, stepper: &Stepper, quantized: &Graph) -> Result<Graph, JobError> {
         let mut made = quantized.clone();
-        fake.put(&stepper.network()?, &mut made).map_err(model("the quantized network"))?;
+        fake.write_back(&stepper.network()?, &mut made).map_err(model_error("the quantized network"))?;
         Ok(made)
     }
 }
 
-impl Teacher for QuantizedTeacher {
-    fn teach(&self, context: &Context, lesson: &Lesson<'_>) -> Result<Taught, JobError> {
-        let begun = Instant::now();
-        let bad = model("the quantized network");
+impl QuantizationAwareTraining for QatTrainer {
+    fn train(&self, context: &Context, lesson: &QatTask<'_>) -> Result<QatOutcome, JobError> {
+        let started = Instant::now();
+        let bad = model_error("the quantized network");
         let fake = fake_quantized(lesson.quantized, lesson.float).map_err(&bad)?;
-        let held = Devices::cpu_only().engine(DeviceId::Cpu).map_err(engine)?;
-        let on = held.as_ref();
-        let first = lesson.tiles.first().ok_or_else(|| crate::error::wrong("there are no tiles to learn from"))?;
+        let engine = Devices::cpu_only().engine(DeviceId::Cpu).map_err(engine_error)?;
+        let on = engine.as_ref();
+        let first = lesson.tiles.first().ok_or_else(|| crate::error::wrong_use("there are no tiles to train on"))?;
         let shape = first.shape().to_vec();
-        // Tiles of one shape make one plan; stacks of other sizes are cut alike, so that few fall out here.
+        // All steps use one compiled graph, hence one tile shape; few tiles differ from it.
         let tiles: Vec<&Tensor> = lesson.tiles.iter().filter(|t| t.shape() == shape).collect();
         let options =
             CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
-        let mut master = on.compile(lesson.float, std::slice::from_ref(&shape), &options).map_err(engine)?;
+        let mut float_session =
+            on.compile(lesson.float, std::slice::from_ref(&shape), &options).map_err(engine_error)?;
         let mut output = |tile: &Tensor| -> Result<Tensor, JobError> {
-            let made = master.run(std::slice::from_ref(tile)).map_err(engine)?.into_iter().next();
-            made.ok_or_else(|| crate::error::wrong("the float network has no outputs"))
+            let made = float_session.run(std::slice::from_ref(tile)).map_err(engine_error)?.into_iter().next();
+            made.ok_or_else(|| crate::error::wrong_use("the float network has no outputs"))
         };
         let expected: Vec<Tensor> = tiles.iter().map(|t| output(t)).collect::<Result<_, _>>()?;
-        drop(master);
+        drop(float_session);
         let squares: f64 =
             expected.iter().filter_map(Tensor::as_f32).flatten().map(|v| f64::from(*v) * f64::from(*v)).sum();
         let count: usize = expected.iter().map(Tensor::len).sum();
@@ -118,35 +119,35 @@ impl Teacher for QuantizedTeacher {
         let weight = Tensor::new(one.clone(), vec![1.0f32; one.iter().product()]).map_err(&bad)?;
         let schedule = Schedule { peak: self.rate, warm_up: 0.05, decay: Decay::Cosine { end: 0.02 } };
         let limit = self.minutes.map(|m| Duration::from_secs_f64((m * 60.0).max(1.0)));
-        let mut best = Taught { graph: lesson.quantized.clone(), error: lesson.before, steps: 0 };
-        let mut meter = context.meter("teach", self.steps, "steps");
+        let mut best = QatOutcome { graph: lesson.quantized.clone(), error: lesson.before, steps: 0 };
+        let mut meter = context.meter("qat", self.steps, "steps");
         let mut taken = 0;
         while taken < self.steps {
             context.check()?;
-            // Through all tiles, again and again, in an order that differs each time round.
+            // Each epoch visits all tiles, in a different order.
             let count = tiles.len().max(1) as u64;
-            let (round, place) = (taken / count, taken % count);
-            let at = ((place + round) * stride(count) % count) as usize;
+            let (epoch, place) = (taken / count, taken % count);
+            let at = ((place + epoch) * stride(count) % count) as usize;
             let (Some(tile), Some(target)) = (tiles.get(at), expected.get(at)) else { break };
-            let found = stepper.learn((*tile).clone(), target.clone(), weight.clone())?;
-            if !matches!(found, Learnt::Loss(_)) {
-                context.note("Teaching was given up: the loss was no number.");
+            let output = stepper.forward_backward((*tile).clone(), target.clone(), weight.clone())?;
+            if !matches!(output, StepOutput::Loss(_)) {
+                context.note("Quantization-aware training was stopped: the loss was not finite.");
                 break;
             }
-            let gone = limit.map_or(0.0, |l| begun.elapsed().as_secs_f64() / l.as_secs_f64());
-            let progress = (taken as f64 / self.steps as f64).max(gone).min(1.0);
-            stepper.advance(schedule.rate(progress), CLIP, 1)?;
+            let elapsed = limit.map_or(0.0, |l| started.elapsed().as_secs_f64() / l.as_secs_f64());
+            let progress = (taken as f64 / self.steps as f64).max(elapsed).min(1.0);
+            stepper.optimizer_step(schedule.rate(progress), CLIP_NORM, 1)?;
             taken += 1;
             meter.add(1)?;
-            let over = gone >= 1.0 || taken == self.steps;
-            if over || taken * TRIES / self.steps > (taken - 1) * TRIES / self.steps {
-                let graph = self.bytes(&fake, &stepper, lesson.quantized)?;
+            let done = elapsed >= 1.0 || taken == self.steps;
+            if done || taken * EVALUATIONS / self.steps > (taken - 1) * EVALUATIONS / self.steps {
+                let graph = self.quantized_graph(&fake, &stepper, lesson.quantized)?;
                 let error = (lesson.error)(&graph)?;
                 if error < best.error {
-                    best = Taught { graph, error, steps: taken };
+                    best = QatOutcome { graph, error, steps: taken };
                 }
             }
-            if over {
+            if done {
                 break;
             }
         }
@@ -155,14 +156,14 @@ impl Teacher for QuantizedTeacher {
     }
 }
 
-/// A step through `count` places that visits all of them.
+/// Returns a stride that visits all of `count` places, modulo `count`.
 fn stride(count: u64) -> u64 {
-    let shared = |a: u64, b: u64| {
+    let gcd = |a: u64, b: u64| {
         let (mut a, mut b) = (a, b);
         while b > 0 {
             (a, b) = (b, a % b);
         }
         a
     };
-    (count * 5 / 8..count).find(|s| *s > 0 && shared(*s, count) == 1).unwrap_or(1)
+    (count * 5 / 8..count).find(|s| *s > 0 && gcd(*s, count) == 1).unwrap_or(1)
 }

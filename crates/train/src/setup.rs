@@ -1,17 +1,17 @@
-//! From what was asked for to everything that training works with.
+//! Preparation of a training run: start model, sampler, validator and options, from the job and its data.
 
 use crate::budget;
-use crate::checkpoint::{Folder, Standing};
+use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
-use crate::decode;
-use crate::error::{data as data_error, engine as engine_error, wrong};
+use crate::error::{data_error, engine_error, wrong_use};
 use crate::job::TrainJob;
-use crate::network::{self, Start};
-use crate::pictures::Views;
+use crate::network::{self, StartModel};
+use crate::previews::Previews;
 use crate::step::StepperOptions;
 use crate::train::Training;
-use crate::validate::{Diameters, Validator, ValidatorOptions};
+use crate::tuning;
+use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
 use cytoscope_graph::ElementType;
 use cytoscope_pipeline::devices::Devices;
@@ -22,12 +22,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
 
-/// Patches where nothing is said: voxels along Z, Y, X.
+/// Default patch shape along Z, Y, X in voxels.
 const PATCH: [usize; 3] = [24, 64, 64];
-/// Patches of a step where nothing is said.
+/// Default number of patches per batch.
 const BATCH: usize = 2;
 
-/// What the data are, so that a resumed training notices others.
+/// Returns a hash of the names, sizes and modification times of all files, by which a resumed run detects changed data.
 pub(crate) fn fingerprint(data: &Data) -> String {
     let mut text = String::new();
     for pair in &data.dataset.pairs {
@@ -41,21 +41,22 @@ pub(crate) fn fingerprint(data: &Data) -> String {
     cytoscope_engine::select::fingerprint(text.as_bytes())
 }
 
-/// Whether what was kept is of this job.
-pub(crate) fn agree(standing: &Standing, job: &TrainJob, folder: &Folder) -> Result<(), JobError> {
-    let was = &standing.job;
-    if was.task == job.task && was.from == job.from && was.seed == job.seed {
+/// Checks that the checkpoint in `folder` has the task, start model and seed of this job.
+pub(crate) fn check_same_run(state: &TrainState, job: &TrainJob, folder: &RunFolder) -> Result<(), JobError> {
+    let saved = &state.job;
+    if saved.task == job.task && saved.from == job.from && saved.seed == job.seed {
         return Ok(());
     }
     Err(JobError::Mismatch {
         path: folder.path.clone(),
-        problem: "the training in it was begun with another task, start or seed".to_owned(),
-        next_step: "give what it was begun with, or begin anew with --anew in place of --resume".to_owned(),
+        problem: "the checkpoint in it was made with another task, start model or seed".to_owned(),
+        next_step: "use the original task, start model and seed, or use --restart instead of --resume to start over"
+            .to_owned(),
     })
 }
 
-/// Voxels of a patch, and patches of a step.
-fn patches(config: &TrainConfig, start: &Start) -> ([usize; 3], usize) {
+/// Returns the patch shape along Z, Y, X and the number of patches per batch.
+fn patch_and_batch(config: &TrainConfig, start: &StartModel) -> ([usize; 3], usize) {
     let mut patch = config.patch_zyx.unwrap_or(PATCH);
     if start.spatial_axes == 2 {
         patch[0] = 1;
@@ -64,15 +65,15 @@ fn patches(config: &TrainConfig, start: &Start) -> ([usize; 3], usize) {
     (patch, config.batch.unwrap_or(BATCH))
 }
 
-/// How steps are made on a device.
+/// Returns the options for training steps on a device.
 pub(crate) fn stepper_options(
     config: &TrainConfig,
-    start: &Start,
+    start: &StartModel,
     device: DeviceId,
     threads: usize,
     recorder: &Recorder,
 ) -> Result<StepperOptions, JobError> {
-    let (patch, batch) = patches(config, start);
+    let (patch, batch) = patch_and_batch(config, start);
     let mut shape = vec![batch, 1];
     shape.extend(patch.iter().skip(3 - start.spatial_axes));
     Ok(StepperOptions {
@@ -89,7 +90,7 @@ pub(crate) fn stepper_options(
     })
 }
 
-/// The engine that steps are computed on: the device asked for, of itself the processor.
+/// Returns the engine of the requested device, by default the CPU.
 pub(crate) fn engine(device: &str, devices: &Devices) -> Result<Box<dyn Engine>, JobError> {
     let id = match device.parse().map_err(engine_error)? {
         DeviceRequest::Device(id) => id,
@@ -98,56 +99,57 @@ pub(crate) fn engine(device: &str, devices: &Devices) -> Result<Box<dyn Engine>,
     devices.engine(id).map_err(engine_error)
 }
 
-/// The 16-bit floats that products are computed in on a device.
+/// Returns the 16-bit element type for mixed precision on a device; `None` for 32-bit training.
 fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementType>, JobError> {
     match (precision, device) {
         (TrainPrecision::F32, _) => Ok(None),
-        (_, DeviceId::Cpu) => Err(wrong(
-            "precision: the processor computes in f32 and is no faster in 16 bits: leave precision out, or give a device",
-        )),
+        (_, DeviceId::Cpu) => {
+            Err(wrong_use("precision: the CPU trains in f32 only: remove the setting, or choose a GPU with --device"))
+        }
         (TrainPrecision::Bf16, DeviceId::Wgpu(_)) => {
-            Err(wrong("precision: bf16 is not known to wgpu: give precision = \"f16\""))
+            Err(wrong_use("precision: wgpu does not support bf16: set precision = \"f16\""))
         }
         _ => Ok(precision.half()),
     }
 }
 
+/// Prepares a training run. `intensity` is the mean and standard deviation of the stain from the checkpoint of a
+/// resumed run.
 #[allow(clippy::too_many_arguments)]
-/// Everything that training works with. `intensity` is that of the stain where a training goes on.
 pub(crate) fn prepare<'a>(
     job: &'a TrainJob,
     context: &'a Context,
     devices: &'a Devices,
-    folder: Folder,
+    folder: RunFolder,
     config: TrainConfig,
     data: &Data,
     fingerprint: String,
     intensity: Option<(f64, f64)>,
-    began: Instant,
+    started: Instant,
 ) -> Result<Training<'a>, JobError> {
-    let mut start = network::start(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
+    let mut start = network::load_start_model(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
     let given = match config.diameter {
         DiameterRequest::Auto => None,
         DiameterRequest::Given(diameter) => Some(diameter),
     };
     if start.from_scratch && start.target.of_labels() && start.target != TargetKind::Semantic {
-        // Files without a voxel size count in voxels: the network's grid is theirs.
+        // Without a voxel size, lengths are in voxels, as if the voxel size were 1 µm.
         let voxel_um = start.voxel_um.get_or_insert([1.0; 3]);
         start.object_diameter_um = config.object_diameter_um.or(given).or_else(|| data.median_diameter(*voxel_um));
     }
     if given.is_some() && start.object_diameter_um.is_none() {
-        return Err(wrong(format!(
-            "{} states no object diameter to bring objects to: leave the diameter out",
+        return Err(wrong_use(format!(
+            "{} declares no nominal object diameter: remove the diameter setting",
             start.name
         )));
     }
     let engine = engine(&job.device, devices)?;
     if engine.device().id != DeviceId::Cpu {
         let device = engine.device();
-        context.tell(&Event::Device { id: device.id, name: device.name.clone(), why: "asked for".to_owned() });
+        context.emit(&Event::Device { id: device.id, name: device.name.clone(), why: "requested".to_owned() });
     }
     let voxel_um = start.voxel_um;
-    let (patch, batch) = patches(&config, &start);
+    let (patch, batch) = patch_and_batch(&config, &start);
     let sources = SourceOptions { cache_bytes: config.cache_bytes };
     let sources = Arc::new(Sources::open(&data.split.train, &sources).map_err(data_error)?);
     let options = SamplerOptions {
@@ -162,7 +164,7 @@ pub(crate) fn prepare<'a>(
         ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
         ..SamplerOptions::default()
     };
-    context.note("Looking through the stacks for their statistics and objects.");
+    context.note("Computing intensity statistics and locating objects in the training images.");
     let sampler = Arc::new(Sampler::new(sources, options).map_err(data_error)?);
     let labels = start.target.of_labels();
     let moments = sampler.target_moments();
@@ -181,27 +183,28 @@ pub(crate) fn prepare<'a>(
     };
     let validator = Validator::new(validation, options)?;
     if validator.is_empty() {
-        context.note("There is nothing to validate on: the last state is kept, whatever it is worth.");
+        context.note("There is no validation set: the final network is used without a score.");
     }
-    let views = Views::of(&validator, start.target);
-    // A tenth of the volume of a usual object.
+    let previews = Previews::of(&validator, start.target);
+    // A tenth of the volume of a typical object, in µm³.
     let small = match start.object_diameter_um {
         Some(diameter) => Some(0.1 * std::f64::consts::PI / 6.0 * diameter.powi(3)),
         None => data.small_object_um3(voxel_um),
     };
     let segment = match (&config.segment, &start.segment) {
-        (Some(asked), _) => asked.clone(),
+        (Some(requested), _) => requested.clone(),
         (None, Some(own)) => {
-            let fitting = decode::fitting(own, small);
-            if fitting != *own {
+            let fitted = tuning::fit_to_objects(own, small);
+            if fitted != *own {
                 context.note(format!(
-                    "Objects of {:.0} µm³ and more count: those of the data are smaller than the {:.0} that the model keeps.",
-                    fitting.min_volume_um3, own.min_volume_um3
+                    "The minimum object volume was lowered to {:.0} µm³: that of the model ({:.0} µm³) is too large \
+                     for these data.",
+                    fitted.min_volume_um3, own.min_volume_um3
                 ));
             }
-            fitting
+            fitted
         }
-        (None, None) => decode::defaults(start.target, small),
+        (None, None) => tuning::defaults(start.target, small),
     };
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
     Ok(Training {
@@ -215,7 +218,7 @@ pub(crate) fn prepare<'a>(
         batch,
         sampler,
         validator,
-        views,
+        previews,
         segment,
         voxel_um,
         intensity,
@@ -223,7 +226,7 @@ pub(crate) fn prepare<'a>(
         train_pairs: data.split.train.clone(),
         validation: data.split.validation_names(),
         fingerprint,
-        began,
+        started,
         start,
         config,
     })

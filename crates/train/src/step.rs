@@ -1,8 +1,8 @@
-//! One step after another: parameters, optimizer state, averages, on an engine.
+//! Training steps on an engine: forward and backward pass, optimizer step, EMA and batch norm statistics.
 
-use crate::error::{engine, model};
+use crate::error::{engine_error, model_error};
 use cytoscope_engine::{CompileOptions, Engine, Session};
-use cytoscope_graph::passes::{Halved, Recomputed};
+use cytoscope_graph::passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_graph::training::{
     GradientGraph, Hyper, Loss, Optimizer, StepOptions, gradient_graph, set_constant, update_graph,
 };
@@ -11,91 +11,93 @@ use cytoscope_pipeline::JobError;
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
 
-/// Everything that a step changes.
+/// Everything that a training step changes.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct State {
-    /// Parameters, in the order of the gradient graph.
+pub(crate) struct ModelState {
+    /// Trainable parameters, in the order of the gradient graph.
     pub values: Vec<Tensor>,
-    /// First state of the optimizer.
-    pub first: Vec<Tensor>,
-    /// Second state, where the optimizer has one.
-    pub second: Vec<Tensor>,
-    /// Average of the parameters; empty without one.
+    /// First moments of the optimizer.
+    pub first_moment: Vec<Tensor>,
+    /// Second moments; empty if the optimizer has none.
+    pub second_moment: Vec<Tensor>,
+    /// Exponential moving average (EMA) of the parameters; empty if disabled.
     pub average: Vec<Tensor>,
-    /// Statistics of batch norms by name.
-    pub running: BTreeMap<String, Tensor>,
-    /// Optimizer steps since the state began: for its bias correction.
+    /// Running statistics of batch norms, by name.
+    pub running_stats: BTreeMap<String, Tensor>,
+    /// Optimizer steps since initialization, for the bias correction.
     pub optimizer_steps: u32,
-    /// What the loss is multiplied by in mixed precision; 1 without.
+    /// Loss scale of mixed precision; 1 otherwise.
     pub loss_scale: f32,
     /// Steps since the loss scale changed.
     pub steady_steps: u32,
 }
 
-/// What came of a batch.
+/// Result of the forward and backward pass of a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Learnt {
-    /// Its loss; the gradients are gathered.
+pub(crate) enum StepOutput {
+    /// The loss; the gradients were accumulated.
     Loss(f64),
-    /// A gradient left the range of 16 bits: the loss is scaled less from now on, and what was gathered is thrown away.
+    /// A gradient overflowed in 16 bits: the loss scale was reduced, and the accumulated gradients were discarded.
     Overflow,
-    /// The loss or a gradient is no number.
+    /// The loss or a gradient is not finite.
     NotFinite,
 }
 
-/// How a stepper is made.
+/// Options of a [`Stepper`].
 #[derive(Clone)]
 pub(crate) struct StepperOptions {
     pub loss: Loss,
     pub optimizer: Optimizer,
-    /// Shape of a batch of patches, as the network takes it.
+    /// Shape of the network's input for a batch of patches.
     pub shape: Vec<usize>,
-    /// Batch norms gather statistics; else there are none.
+    /// Whether batch norms use batch statistics and update their running statistics.
     pub batch_statistics: bool,
+    /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,
+    /// Decay of the EMA of the parameters; 0 disables it.
     pub ema: f64,
     pub threads: usize,
-    /// Bytes of activations to be held at once; half of the free memory if nothing is said.
+    /// Memory limit for activations in bytes; by default half of the free memory.
     pub memory_budget_bytes: Option<u64>,
-    /// Mixed precision: 16-bit floats that products are computed in.
+    /// 16-bit element type of convolutions and matrix products in mixed precision; `None` for 32-bit training.
     pub half: Option<ElementType>,
     pub recorder: Recorder,
 }
 
-/// A network being taught.
+/// A network in training.
 pub(crate) struct Stepper {
-    /// The network, with the parameters it began with.
+    /// The network with its initial parameters.
     model: Graph,
     graph: GradientGraph,
     gradients: Box<dyn Session>,
     update: Box<dyn Session>,
     ema: f64,
-    pub state: State,
-    sum: Option<Vec<Tensor>>,
+    pub state: ModelState,
+    grad_sum: Option<Vec<Tensor>>,
     statistics: Vec<Tensor>,
     half: Option<ElementType>,
 }
 
-/// What the loss is multiplied by at first where gradients have the range of [`ElementType::F16`].
-const FIRST_LOSS_SCALE: f32 = 32_768.0;
-/// Greatest factor of the loss.
-const MOST_LOSS_SCALE: f32 = 16_777_216.0;
-/// Steps without overflow after which the factor is doubled.
+/// Initial loss scale for [`ElementType::F16`].
+const INITIAL_LOSS_SCALE: f32 = 32_768.0;
+/// Maximum loss scale.
+const MAX_LOSS_SCALE: f32 = 16_777_216.0;
+/// Steps without overflow after which the loss scale is doubled.
 const STEADY_STEPS: u32 = 200;
 
-/// Share of a batch's statistics in the running ones.
-const STATISTICS_SHARE: f32 = 0.1;
+/// Momentum of the running statistics: the weight of the current batch.
+const NORM_MOMENTUM: f32 = 0.1;
 
-/// Bytes of activations that may be held at once: what was asked for, or half of the memory that is free.
-fn held_bytes(asked: Option<u64>) -> u64 {
-    asked.or_else(|| cytoscope_profile::available_bytes().map(|b| b / 2)).unwrap_or(u64::MAX)
+/// Returns the memory limit for activations in bytes: the requested one, or half of the free memory.
+fn activation_budget(requested: Option<u64>) -> u64 {
+    requested.or_else(|| cytoscope_profile::available_bytes().map(|b| b / 2)).unwrap_or(u64::MAX)
 }
 
 fn zeros(like: &[Tensor]) -> Vec<Tensor> {
     like.iter().map(|t| Tensor::new(t.shape(), vec![0.0f32; t.len()])).filter_map(Result::ok).collect()
 }
 
-/// `to = keep · to + share · from`
+/// Computes `to = keep · to + share · from`.
 fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) {
     let (Some(a), Some(b)) = (to.as_f32(), from.as_f32()) else { return };
     let values: Vec<f32> = a.iter().zip(b).map(|(a, b)| keep * a + share * b).collect();
@@ -109,13 +111,13 @@ impl Stepper {
         let step = StepOptions {
             batch_statistics: options.batch_statistics,
             only: options.only.clone(),
-            memory_budget_bytes: Some(held_bytes(options.memory_budget_bytes)),
+            memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes)),
             half: options.half,
             // Deep supervision: each further output counts half as much as the one before.
             outputs: (0..model_graph.outputs.len() as i32).map(|i| 0.5f32.powi(i)).collect(),
             ..StepOptions::new(options.loss.clone())
         };
-        let bad = model("the network");
+        let bad = model_error("the network");
         let graph = gradient_graph(&model_graph, std::slice::from_ref(&options.shape), &step).map_err(&bad)?;
         let values = graph.values(&model_graph).map_err(&bad)?;
         let update = update_graph(&graph.parameters, options.optimizer);
@@ -127,8 +129,8 @@ impl Stepper {
         let shapes = |of: &Graph| -> Vec<Vec<usize>> {
             of.inputs.iter().map(|id| of.value(*id).fixed_shape().unwrap_or_default()).collect()
         };
-        let gradients = engine_.compile(&graph.graph, &shapes(&graph.graph), &compile).map_err(engine)?;
-        let updates = engine_.compile(&update.graph, &shapes(&update.graph), &compile).map_err(engine)?;
+        let gradients = engine_.compile(&graph.graph, &shapes(&graph.graph), &compile).map_err(engine_error)?;
+        let updates = engine_.compile(&update.graph, &shapes(&update.graph), &compile).map_err(engine_error)?;
         let mut running = BTreeMap::new();
         for norm in &graph.norms {
             for name in [&norm.mean, &norm.variance] {
@@ -139,13 +141,13 @@ impl Stepper {
         }
         let second = if update.has_second { zeros(&values) } else { Vec::new() };
         let average = if options.ema > 0.0 { values.clone() } else { Vec::new() };
-        let state = State {
-            first: zeros(&values),
-            second,
+        let state = ModelState {
+            first_moment: zeros(&values),
+            second_moment: second,
             average,
-            running,
+            running_stats: running,
             optimizer_steps: 0,
-            loss_scale: if options.half == Some(ElementType::F16) { FIRST_LOSS_SCALE } else { 1.0 },
+            loss_scale: if options.half == Some(ElementType::F16) { INITIAL_LOSS_SCALE } else { 1.0 },
             steady_steps: 0,
             values,
         };
@@ -156,68 +158,74 @@ impl Stepper {
             update: updates,
             ema: options.ema,
             state,
-            sum: None,
+            grad_sum: None,
             statistics: Vec::new(),
             half: options.half,
         })
     }
 
-    /// Loss and gradients of a batch, added to those since the last [`Stepper::advance`]. Nothing is added where the loss or a
-    /// gradient is not finite.
-    pub(crate) fn learn(&mut self, image: Tensor, target: Tensor, weight: Tensor) -> Result<Learnt, JobError> {
+    /// Computes the loss and gradients of a batch and accumulates the gradients since the last
+    /// [`Stepper::optimizer_step`]. Nothing is accumulated if the loss or a gradient is not finite.
+    pub(crate) fn forward_backward(
+        &mut self,
+        image: Tensor,
+        target: Tensor,
+        weight: Tensor,
+    ) -> Result<StepOutput, JobError> {
         let mut inputs = vec![image, target, weight];
         if self.half.is_some() {
-            inputs.push(Tensor::new(Vec::new(), vec![self.state.loss_scale]).map_err(model("the loss"))?);
+            inputs.push(Tensor::new(Vec::new(), vec![self.state.loss_scale]).map_err(model_error("the loss"))?);
         }
         inputs.extend(self.state.values.iter().cloned());
-        let mut made = self.gradients.run(&inputs).map_err(engine)?.into_iter();
+        let mut made = self.gradients.run(&inputs).map_err(engine_error)?.into_iter();
         let loss = made.next().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN);
         let found: Vec<Tensor> = made.by_ref().take(self.state.values.len()).collect();
         let finite = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| x.is_finite()));
         if !loss.is_finite() {
-            return Ok(Learnt::NotFinite);
+            return Ok(StepOutput::NotFinite);
         }
         if !found.iter().all(finite) {
             if self.state.loss_scale <= 1.0 {
-                return Ok(Learnt::NotFinite);
+                return Ok(StepOutput::NotFinite);
             }
             self.state.loss_scale = (self.state.loss_scale / 2.0).max(1.0);
             self.state.steady_steps = 0;
-            self.forget();
-            return Ok(Learnt::Overflow);
+            self.zero_grad();
+            return Ok(StepOutput::Overflow);
         }
         self.statistics = made.collect();
-        match &mut self.sum {
-            None => self.sum = Some(found),
+        match &mut self.grad_sum {
+            None => self.grad_sum = Some(found),
             Some(sum) => sum.iter_mut().zip(&found).for_each(|(s, g)| blend(s, g, 1.0, 1.0)),
         }
-        Ok(Learnt::Loss(loss))
+        Ok(StepOutput::Loss(loss))
     }
 
-    /// Moves the parameters along what was gathered from `batches` batches.
-    pub(crate) fn advance(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
-        let Some(sum) = self.sum.take() else { return Ok(()) };
+    /// Updates the parameters with the gradients accumulated over `batches` batches, at learning rate `rate` and with
+    /// the gradient norm clipped to `limit`.
+    pub(crate) fn optimizer_step(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
+        let Some(sum) = self.grad_sum.take() else { return Ok(()) };
         self.state.optimizer_steps += 1;
         let state = &mut self.state;
         let scale = 1.0 / (batches.max(1) as f32 * state.loss_scale);
         let hyper = Hyper { rate: rate as f32, step: state.optimizer_steps, scale, limit };
         let mut inputs = vec![Tensor::vector(hyper.to_vec())];
-        for part in [&state.values, &sum, &state.first, &state.second] {
+        for part in [&state.values, &sum, &state.first_moment, &state.second_moment] {
             inputs.extend(part.iter().cloned());
         }
         let count = state.values.len();
-        let mut made = self.update.run(&inputs).map_err(engine)?.into_iter().skip(1);
+        let mut made = self.update.run(&inputs).map_err(engine_error)?.into_iter().skip(1);
         state.values = made.by_ref().take(count).collect();
-        state.first = made.by_ref().take(count).collect();
-        if !state.second.is_empty() {
-            state.second = made.collect();
+        state.first_moment = made.by_ref().take(count).collect();
+        if !state.second_moment.is_empty() {
+            state.second_moment = made.collect();
         }
         state.steady_steps += 1;
         if self.half == Some(ElementType::F16) && state.steady_steps >= STEADY_STEPS {
-            state.loss_scale = (state.loss_scale * 2.0).min(MOST_LOSS_SCALE);
+            state.loss_scale = (state.loss_scale * 2.0).min(MAX_LOSS_SCALE);
             state.steady_steps = 0;
         }
-        // The average forgets its beginning sooner.
+        // The EMA starts with a smaller decay, so that the initial parameters are forgotten faster.
         let steps = f64::from(state.optimizer_steps);
         let keep = self.ema.min((1.0 + steps) / (10.0 + steps)) as f32;
         state.average.iter_mut().zip(&state.values).for_each(|(a, v)| blend(a, v, keep, 1.0 - keep));
@@ -227,70 +235,70 @@ impl Stepper {
             for (name, t, factor) in
                 [(&norm.mean, found.first(), 1.0), (&norm.variance, found.get(1), n / (n - 1.0).max(1.0))]
             {
-                if let (Some(running), Some(t)) = (state.running.get_mut(name), t) {
-                    blend(running, t, 1.0 - STATISTICS_SHARE, STATISTICS_SHARE * factor);
+                if let (Some(running), Some(t)) = (state.running_stats.get_mut(name), t) {
+                    blend(running, t, 1.0 - NORM_MOMENTUM, NORM_MOMENTUM * factor);
                 }
             }
         }
         Ok(())
     }
 
-    /// Throws away what was gathered.
-    pub(crate) fn forget(&mut self) {
-        self.sum = None;
+    /// Discards the accumulated gradients.
+    pub(crate) fn zero_grad(&mut self) {
+        self.grad_sum = None;
     }
 
-    /// The network as it is validated and kept: with the average of the parameters, where there is one.
+    /// Returns the network that is validated and saved: with the EMA of the parameters, if enabled.
     pub(crate) fn network(&self) -> Result<Graph, JobError> {
         let values = if self.state.average.is_empty() { &self.state.values } else { &self.state.average };
         let mut graph = self.model.clone();
-        let bad = model("the network");
-        self.graph.put(&mut graph, values).map_err(&bad)?;
-        for (name, tensor) in &self.state.running {
+        let bad = model_error("the network");
+        self.graph.set_parameters(&mut graph, values).map_err(&bad)?;
+        for (name, tensor) in &self.state.running_stats {
             set_constant(&mut graph, name, tensor.clone()).map_err(&bad)?;
         }
         Ok(graph)
     }
 
-    /// The network with its batch norms folded away.
+    /// Returns the network with batch norms folded into the convolutions.
     pub(crate) fn folded(&self) -> Result<Graph, JobError> {
         let mut graph = self.network()?;
-        passes::fold_batch_norm(&mut graph).map_err(model("the network"))?;
+        passes::fold_batch_norm(&mut graph).map_err(model_error("the network"))?;
         passes::eliminate_dead(&mut graph);
         Ok(graph)
     }
 
-    /// Whether there are batch norms that gather statistics.
+    /// Returns whether there are batch norms that are not folded.
     pub(crate) fn has_norms(&self) -> bool {
         !self.graph.norms.is_empty()
     }
 
-    /// Names of the parameters.
+    /// Returns the names of the trainable parameters.
     pub(crate) fn names(&self) -> Vec<String> {
         self.graph.parameters.iter().map(|p| p.name.clone()).collect()
     }
 
-    /// Number of values taught.
+    /// Returns the number of trainable parameters.
     pub(crate) fn parameter_count(&self) -> usize {
         self.state.values.iter().map(Tensor::len).sum()
     }
 
-    /// Bytes held while stepping.
+    /// Returns the memory of a step's activations in bytes.
     pub(crate) fn arena_bytes(&self) -> u64 {
         self.gradients.report().arena_bytes
     }
 
-    /// What is computed again to keep the memory budget.
-    pub(crate) fn recomputed(&self) -> Option<Recomputed> {
+    /// Returns what is recomputed to stay within the memory limit, if anything.
+    pub(crate) fn recompute(&self) -> Option<RecomputeStats> {
         self.graph.recomputed
     }
 
-    /// What computes in 16 bits.
-    pub(crate) fn halved(&self) -> Option<Halved> {
+    /// Returns what is computed in 16 bits, if anything.
+    pub(crate) fn mixed_precision(&self) -> Option<MixedPrecisionStats> {
         self.graph.halved
     }
 
-    /// Operators that have no kernel for training on this engine.
+    /// Returns the operators that have no kernel for training on this engine.
     pub(crate) fn fallbacks(&self) -> Vec<String> {
         self.gradients.report().fallbacks.iter().map(|f| f.op.clone()).collect()
     }

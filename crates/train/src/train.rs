@@ -1,18 +1,18 @@
-//! The loop: steps, validations, checkpoints, rescues, and the end. When it does what is `planning`'s.
+//! The training loop: steps, validations, checkpoints, rollbacks and the end. The schedule of these is in `planning`.
 
-use crate::checkpoint::{Folder, Kept, Standing, restore};
+use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::TrainConfig;
 use crate::data::{self, Data};
-use crate::error::data as data_error;
+use crate::error::data_error;
 use crate::history::StepPoint;
 use crate::job::{TrainJob, TrainReport};
-use crate::network::Start;
+use crate::network::StartModel;
 use crate::package::Description;
-use crate::pictures::Views;
-use crate::setup::{agree, fingerprint, prepare};
-use crate::step::{Learnt, State, Stepper, StepperOptions};
-use crate::trial::{Tried, Validated};
-use crate::validate::Validator;
+use crate::previews::Previews;
+use crate::scoring::{ScoredNetwork, ValidationOutcome};
+use crate::setup::{check_same_run, fingerprint, prepare};
+use crate::step::{ModelState, StepOutput, Stepper, StepperOptions};
+use crate::validator::Validator;
 use cytoscope_engine::Engine;
 use cytoscope_graph::package::check_destination;
 use cytoscope_graph::{Graph, Tensor};
@@ -25,132 +25,135 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Steps between checkpoints at most, and seconds.
+/// Maximum time between checkpoints in seconds.
 const CHECKPOINT_SECS: u64 = 30;
-/// Rescues after which training gives up.
-const MOST_RESCUES: u32 = 5;
+/// Maximum number of rollbacks; then training fails.
+const MAX_ROLLBACKS: u32 = 5;
 
-/// Everything a training works with.
+/// All inputs and resources of a training run.
 pub(crate) struct Training<'a> {
     pub(crate) job: &'a TrainJob,
     pub(crate) context: &'a Context,
     pub(crate) devices: &'a Devices,
     pub(crate) engine: Box<dyn Engine>,
-    pub(crate) folder: Folder,
-    pub(crate) start: Start,
+    pub(crate) folder: RunFolder,
+    pub(crate) start: StartModel,
     pub(crate) options: StepperOptions,
     pub(crate) config: TrainConfig,
     pub(crate) patch: [usize; 3],
     pub(crate) batch: usize,
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) validator: Validator,
-    pub(crate) views: Views,
+    pub(crate) previews: Previews,
     pub(crate) segment: SegmentOptions,
     pub(crate) voxel_um: Option<[f64; 3]>,
     pub(crate) intensity: Option<(f64, f64)>,
     pub(crate) epoch_steps: u64,
     pub(crate) train_pairs: Vec<Pair>,
-    /// Names of the pairs that are validated on.
+    /// Names of the validation pairs.
     pub(crate) validation: Vec<String>,
     pub(crate) fingerprint: String,
-    pub(crate) began: Instant,
+    pub(crate) started: Instant,
 }
 
 pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
-    let began = Instant::now();
+    let started = Instant::now();
     job.config.check()?;
     check_threads(job.threads)?;
-    let folder = Folder::beside(&job.out);
-    // A start that cannot be found is reported when it is opened.
+    let folder = RunFolder::for_package(&job.out);
+    // A missing start model is reported later, when it is opened.
     let from = (job.from != "scratch").then(|| find_model(&job.from).ok()).flatten();
     let inputs: Vec<&Path> = from.iter().chain([&job.data]).map(PathBuf::as_path).collect();
     check_destination(&job.out, &inputs, job.overwrite)?;
     folder.check(&inputs)?;
-    let kept = match (job.resume, folder.holds_one()) {
+    let checkpoint = match (job.resume, folder.has_checkpoint()) {
         (true, true) => Some(folder.load()?),
         (true, false) => {
-            context.note("there is nothing to resume: training begins anew");
+            context.note("There is no checkpoint to resume: training starts from the beginning.");
             None
         }
         (false, true) if !job.anew => return Err(unfinished(&folder)),
         (false, _) => None,
     };
-    // How long it lasts may be said anew; everything else stays as it was begun.
-    let config = match &kept {
+    // Only the budget may change when a run is resumed; all other settings are those of the checkpoint.
+    let config = match &checkpoint {
         None => job.config.clone(),
-        Some((standing, _)) if job.config.budget.is_given() => {
-            TrainConfig { budget: job.config.budget, ..standing.config.clone() }
+        Some((state, _)) if job.config.budget.is_given() => {
+            TrainConfig { budget: job.config.budget, ..state.config.clone() }
         }
-        Some((standing, _)) => standing.config.clone(),
+        Some((state, _)) => state.config.clone(),
     };
-    if let Some((standing, _)) = &kept {
-        agree(standing, job, &folder)?;
-        if standing.config != (TrainConfig { budget: standing.config.budget, ..job.config.clone() }) {
-            context.note("Settings are those that the training was begun with: others given now are left aside.");
+    if let Some((state, _)) = &checkpoint {
+        check_same_run(state, job, &folder)?;
+        if state.config != (TrainConfig { budget: state.config.budget, ..job.config.clone() }) {
+            context
+                .note("The settings of the checkpoint are used. Changed settings are ignored, except for the budget.");
         }
     }
-    let held_back = kept.as_ref().map(|(standing, _)| standing.validation.as_slice()).filter(|names| !names.is_empty());
-    let new = kept.is_none().then_some(began);
-    let data = data::load(context, &job.data, job.task, &config, job.seed, held_back, new)?;
+    let validation_names =
+        checkpoint.as_ref().map(|(state, _)| state.validation.as_slice()).filter(|names| !names.is_empty());
+    let new = checkpoint.is_none().then_some(started);
+    let data = data::load(context, &job.data, job.task, &config, job.seed, validation_names, new)?;
     let pairs = &data.dataset.pairs;
     let files: Vec<&Path> = pairs.iter().flat_map(|p| [p.image.path.as_path(), p.target.path.as_path()]).collect();
     check_destination(&job.out, &files, job.overwrite)?;
     folder.check(&files)?;
-    let claimed = folder.claim()?;
-    if kept.is_none() {
-        folder.begin()?;
+    let lock = folder.lock()?;
+    if checkpoint.is_none() {
+        folder.clear()?;
     }
-    let outcome = taught(job, context, devices, &folder, config, &data, kept, began);
-    drop(claimed);
-    if outcome.is_ok() || !folder.holds_one() {
-        folder.finish();
+    let outcome = run_locked(job, context, devices, &folder, config, &data, checkpoint, started);
+    drop(lock);
+    if outcome.is_ok() || !folder.has_checkpoint() {
+        folder.clean_up();
     }
     outcome
 }
 
-/// There is a training that is not at its end, and nothing was said of it.
-fn unfinished(folder: &Folder) -> JobError {
-    let stands = Kept::read(folder).map_or_else(String::new, |k| format!(", at step {} of {}", k.step, k.steps));
+/// Returns the error for a run that neither resumes nor discards an existing checkpoint.
+fn unfinished(folder: &RunFolder) -> JobError {
+    let progress =
+        CheckpointSummary::read(folder).map_or_else(String::new, |k| format!(" (step {} of {})", k.step, k.steps));
     JobError::Mismatch {
         path: folder.path.clone(),
-        problem: format!("a training lies there that is not at its end{stands}"),
-        next_step: "go on with --resume, or throw it away with --anew".to_owned(),
+        problem: format!("an unfinished training run already exists here{progress}"),
+        next_step: "use --resume to continue it, or --restart to discard it".to_owned(),
     }
 }
 
 #[allow(clippy::too_many_arguments)]
-fn taught(
+fn run_locked(
     job: &TrainJob,
     context: &Context,
     devices: &Devices,
-    folder: &Folder,
+    folder: &RunFolder,
     config: TrainConfig,
     data: &Data,
-    kept: Option<(Standing, BTreeMap<String, Tensor>)>,
-    began: Instant,
+    checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>,
+    started: Instant,
 ) -> Result<TrainReport, JobError> {
     let fingerprint = fingerprint(data);
-    let intensity = kept.as_ref().and_then(|(standing, _)| standing.intensity);
-    let mut training = prepare(job, context, devices, folder.clone(), config, data, fingerprint, intensity, began)?;
-    let outcome = training.teach(kept)?;
-    training.finish(outcome)
+    let intensity = checkpoint.as_ref().and_then(|(state, _)| state.intensity);
+    let mut training = prepare(job, context, devices, folder.clone(), config, data, fingerprint, intensity, started)?;
+    let outcome = training.run_loop(checkpoint)?;
+    training.finalize(outcome)
 }
 
-/// Where the loop ended.
-pub(crate) struct Outcome {
-    pub(crate) standing: Standing,
-    pub(crate) before: Option<Tried>,
+/// Final state of the training loop.
+pub(crate) struct LoopOutcome {
+    pub(crate) state: TrainState,
+    pub(crate) before: Option<ScoredNetwork>,
     pub(crate) parameters: usize,
 }
 
-/// Steps since a point of the curve.
+/// Losses and times since the last point of the loss curve.
 #[derive(Default)]
-struct Window {
+struct LossWindow {
     loss: f64,
     steps: u64,
-    /// Those of this run.
+    /// Steps of this run; the others were made before it was resumed.
     timed: u64,
-    began: Option<Instant>,
+    started: Option<Instant>,
     stalled: f64,
 }
 
@@ -166,7 +169,7 @@ impl Training<'_> {
         Loader::new(Arc::clone(&self.sampler), options).map_err(data_error)
     }
 
-    /// The next batch as the network and the loss take it.
+    /// Returns the next batch: image, target and weight, each N, C, Z, Y, X (N, C, Y, X for 2-D networks).
     pub(crate) fn batch(&self, loader: &mut Loader) -> Result<[Tensor; 3], JobError> {
         let batch = loader.next_batch(self.batch).map_err(data_error)?;
         let spatial = &self.options.shape[2..];
@@ -201,245 +204,258 @@ impl Training<'_> {
         }
     }
 
-    /// Whether it was asked to end with the best so far. That is kept in its folder, so that a run that goes on ends, too.
+    /// Returns whether the run was asked to finish. The request is stored in the folder, so that a resumed run
+    /// finishes, too.
     fn is_finishing(&self) -> bool {
-        let asked = self.folder.is_asked_to_finish();
-        if !asked && self.context.cancel.is_finishing() {
-            // Where it cannot be kept, this run ends all the same.
-            let _ = self.folder.ask_to_finish();
+        let requested = self.folder.is_finish_requested();
+        if !requested && self.context.cancel.is_finishing() {
+            // This run finishes even if the request cannot be stored.
+            let _ = self.folder.request_finish();
             return true;
         }
-        asked
+        requested
     }
 
-    /// Seconds of all its runs; the standing holds those of earlier ones.
-    pub(crate) fn seconds(&self, standing: &Standing) -> f64 {
-        standing.seconds + self.began.elapsed().as_secs_f64()
+    /// Returns the seconds of all runs of this training; `state` holds those of earlier runs.
+    pub(crate) fn seconds(&self, state: &TrainState) -> f64 {
+        state.seconds + self.started.elapsed().as_secs_f64()
     }
 
-    /// The loop.
-    fn teach(&mut self, kept: Option<(Standing, BTreeMap<String, Tensor>)>) -> Result<Outcome, JobError> {
+    /// Runs the training loop until the budget is used up or the run is finished or cancelled.
+    fn run_loop(
+        &mut self,
+        checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>,
+    ) -> Result<LoopOutcome, JobError> {
         let context = self.context;
         let schedule = self.config.schedule.schedule(self.start.from_scratch);
         let graph = self.start.graph.clone();
-        let resumed = kept.is_some();
-        let (mut standing, mut stepper, before) = match kept {
-            Some((standing, tensors)) => {
+        let resumed = checkpoint.is_some();
+        let (mut state, mut stepper, before) = match checkpoint {
+            Some((state, tensors)) => {
                 let mut stepper = self.stepper(graph, true)?;
-                if standing.folded && stepper.has_norms() {
+                if state.folded && stepper.has_norms() {
                     stepper = self.stepper(stepper.folded()?, false)?;
                 }
                 let names = stepper.names();
-                restore(&mut stepper.state, &names, &standing, &tensors, &self.folder.path)?;
-                context.note(format!("Going on after step {} of {}.", standing.step, standing.steps));
-                let mut standing = standing;
-                standing.job.out.clone_from(&self.job.out);
-                if let Some(extent) = standing.extent {
-                    self.look_at(extent)?;
+                restore(&mut stepper.state, &names, &state, &tensors, &self.folder.path)?;
+                context.note(format!("Resuming after step {} of {}.", state.step, state.steps));
+                let mut state = state;
+                state.job.out.clone_from(&self.job.out);
+                if let Some(extent) = state.extent {
+                    self.limit_validation(extent)?;
                 }
-                self.go_on(&mut standing)?;
-                (standing, stepper, None)
+                self.apply_changes(&mut state)?;
+                (state, stepper, None)
             }
             None => {
-                let (standing, stepper, before) = self.begin(graph)?;
-                (standing, stepper, before)
+                let (state, stepper, before) = self.start_run(graph)?;
+                (state, stepper, before)
             }
         };
         let mut before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
             (None, true, true) => {
-                let tried = self.score(&self.start.graph, true)?;
-                standing.validating_secs += tried.secs;
-                Some(tried)
+                let scored = self.score(&self.start.graph, true)?;
+                state.validating_secs += scored.secs;
+                Some(scored)
             }
             (before, ..) => before,
         };
-        // What works on the input alone costs next to nothing.
+        // Operators that only process the input are cheap on any device.
         let slow: Vec<String> =
             stepper.fallbacks().into_iter().filter(|op| !matches!(op.as_str(), "Mul" | "Softsign")).collect();
         if !slow.is_empty() {
-            context.note(format!("Without kernels of their own here, and slow: {}.", slow.join(", ")));
+            context.note(format!(
+                "These operators have no optimized kernel on this device and are slow: {}.",
+                slow.join(", ")
+            ));
         }
-        let mut loader = self.loader(standing.next_patch)?;
+        let mut loader = self.loader(state.next_patch)?;
         let parameters = stepper.parameter_count();
-        let mut meter = context.meter("train", standing.steps, "steps");
-        meter.done_before(standing.step);
-        let (loss, steps) = standing.since_point;
-        let mut window = Window { loss, steps, ..Window::default() };
-        let mut good: (State, u64, u64) = (stepper.state.clone(), standing.step, standing.next_patch);
-        let (mut saved, mut planned) = (Instant::now(), Instant::now());
-        self.replan(&mut standing);
-        while !standing.ended && (standing.step < standing.steps || standing.due) {
+        let mut meter = context.meter("train", state.steps, "steps");
+        meter.skip_completed(state.step);
+        let (loss, steps) = state.since_point;
+        let mut curve_window = LossWindow { loss, steps, ..LossWindow::default() };
+        let mut last_good: (ModelState, u64, u64) = (stepper.state.clone(), state.step, state.next_patch);
+        let (mut last_save, mut last_plan) = (Instant::now(), Instant::now());
+        self.replan(&mut state);
+        while !state.ended && (state.step < state.steps || state.validation_due) {
             if context.cancel.is_cancelled() {
-                stepper.forget();
-                standing.since_point = (window.loss, window.steps);
-                self.keep(&mut standing, &stepper)?;
+                stepper.zero_grad();
+                state.since_point = (curve_window.loss, curve_window.steps);
+                self.save_checkpoint(&mut state, &stepper)?;
                 context.note(format!(
-                    "Stopped after step {} of {}; resume goes on from here ({}).",
-                    standing.step,
-                    standing.steps,
+                    "Stopped after step {} of {}. Resume to continue from the checkpoint in {}.",
+                    state.step,
+                    state.steps,
                     self.folder.path.display()
                 ));
                 return Err(JobError::Cancelled);
             }
-            if standing.due {
-                match self.validate(&mut standing, &stepper, &mut before) {
-                    Ok(Validated::Done) => {}
-                    Ok(Validated::Cancelled | Validated::BrokenOff) => continue,
-                    Err(error) if error.kind() == JobErrorKind::OutOfResources && standing.step < standing.steps => {
-                        // A full disk ends no training; the next validation may find room again.
-                        context.note(format!("The network could not be tried ({error}); training goes on."));
+            if state.validation_due {
+                match self.validate(&mut state, &stepper, &mut before) {
+                    Ok(ValidationOutcome::Done) => {}
+                    Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => continue,
+                    Err(error) if error.kind() == JobErrorKind::OutOfResources && state.step < state.steps => {
+                        // A full disk does not end training: there may be space again for the next validation.
+                        context.note(format!("Validation failed ({error}). Training continues."));
                     }
                     Err(error) => return Err(error),
                 }
-                standing.due = false;
-                window = Window::default();
-                standing.since_point = (0.0, 0);
-                self.replan(&mut standing);
-                planned = Instant::now();
-                good = (stepper.state.clone(), standing.step, standing.next_patch);
+                state.validation_due = false;
+                curve_window = LossWindow::default();
+                state.since_point = (0.0, 0);
+                self.replan(&mut state);
+                last_plan = Instant::now();
+                last_good = (stepper.state.clone(), state.step, state.next_patch);
                 let patience = self.config.budget.patience;
-                if patience > 0 && standing.since_best >= patience {
-                    context.note(format!("No better score for {patience} validations: training ends."));
-                    standing.history.notes.push(format!("Ended early at step {}.", standing.step));
-                    standing.ended = true;
+                if patience > 0 && state.validations_since_best >= patience {
+                    context.note(format!("Early stopping: no better score in {patience} validations."));
+                    state.history.notes.push(format!("Ended early at step {}.", state.step));
+                    state.ended = true;
                 }
-                self.keep(&mut standing, &stepper)?;
-                saved = Instant::now();
+                self.save_checkpoint(&mut state, &stepper)?;
+                last_save = Instant::now();
                 continue;
             }
             if self.is_finishing() {
-                // What was learnt since the last validation is tried, too.
-                let tried = standing.history.validations.last().is_some_and(|v| v.step == standing.step);
-                if !tried && !self.validator.is_empty() {
-                    standing.due = true;
+                // The network has changed since the last validation, so it is validated once more.
+                let scored = state.history.validations.last().is_some_and(|v| v.step == state.step);
+                if !scored && !self.validator.is_empty() {
+                    state.validation_due = true;
                     continue;
                 }
-                let sentence = format!("Finished early, as asked: at step {} of {}.", standing.step, standing.steps);
+                let sentence = format!("Finished early on request, at step {} of {}.", state.step, state.steps);
                 context.note(sentence.clone());
-                standing.history.notes.push(sentence);
+                state.history.notes.push(sentence);
                 break;
             }
-            if planned.elapsed().as_secs_f64() > self.seconds_between_plans() {
-                self.replan(&mut standing);
-                planned = Instant::now();
+            if last_plan.elapsed().as_secs_f64() > self.seconds_between_plans() {
+                self.replan(&mut state);
+                last_plan = Instant::now();
             }
-            if self.is_over(&standing) {
-                self.end_here(&mut standing);
+            if self.is_over(&state) {
+                self.stop_here(&mut state);
                 continue;
             }
-            let progress = standing.step as f64 / standing.steps.max(1) as f64;
-            if !standing.folded && stepper.has_norms() && progress >= self.config.norm_share {
+            let progress = state.step as f64 / state.steps.max(1) as f64;
+            if !state.folded && stepper.has_norms() && progress >= self.config.norm_share {
                 stepper = self.stepper(stepper.folded()?, false)?;
-                standing.folded = true;
-                good = (stepper.state.clone(), standing.step, standing.next_patch);
-                standing
+                state.folded = true;
+                last_good = (stepper.state.clone(), state.step, state.next_patch);
+                state
                     .history
                     .notes
-                    .push(format!("Batch norms were folded into the convolutions at step {}.", standing.step));
+                    .push(format!("Batch norms were folded into the convolutions at step {}.", state.step));
             }
-            window.began.get_or_insert_with(Instant::now);
-            let mut learnt = Learnt::Loss(0.0);
+            curve_window.started.get_or_insert_with(Instant::now);
+            let mut output = StepOutput::Loss(0.0);
             for _ in 0..self.config.accumulate {
                 let before = loader.stalled_secs();
                 let [image, target, weight] = self.batch(&mut loader)?;
-                window.stalled += loader.stalled_secs() - before;
-                standing.next_patch += self.batch as u64;
-                learnt = match (learnt, stepper.learn(image, target, weight)?) {
-                    (Learnt::Loss(sum), Learnt::Loss(loss)) => Learnt::Loss(sum + loss / self.config.accumulate as f64),
+                curve_window.stalled += loader.stalled_secs() - before;
+                state.next_patch += self.batch as u64;
+                output = match (output, stepper.forward_backward(image, target, weight)?) {
+                    (StepOutput::Loss(sum), StepOutput::Loss(loss)) => {
+                        StepOutput::Loss(sum + loss / self.config.accumulate as f64)
+                    }
                     (_, other) => other,
                 };
-                if !matches!(learnt, Learnt::Loss(_)) {
+                if !matches!(output, StepOutput::Loss(_)) {
                     break;
                 }
             }
-            let loss = match learnt {
-                Learnt::Loss(loss) => loss,
-                // The next batch is tried with a smaller factor.
-                Learnt::Overflow => continue,
-                Learnt::NotFinite => {
-                    self.rescue(&mut standing, &mut stepper, &good)?;
-                    window = Window::default();
+            let loss = match output {
+                StepOutput::Loss(loss) => loss,
+                // The loss scale was reduced; the next batch is used instead.
+                StepOutput::Overflow => continue,
+                StepOutput::NotFinite => {
+                    self.roll_back(&mut state, &mut stepper, &last_good)?;
+                    curve_window = LossWindow::default();
                     continue;
                 }
             };
-            let rate = schedule.rate(progress) * standing.rate_factor;
-            stepper.advance(rate, self.config.clip_norm, self.config.accumulate)?;
-            standing.step += 1;
-            window.loss += loss;
-            window.steps += 1;
-            window.timed += 1;
-            let every = (standing.steps / 400).max(1);
-            if window.steps >= every {
-                let secs = window.began.map_or(0.0, |b| b.elapsed().as_secs_f64());
-                let n = window.timed as f64;
+            let rate = schedule.rate(progress) * state.rate_factor;
+            stepper.optimizer_step(rate, self.config.clip_norm, self.config.accumulate)?;
+            state.step += 1;
+            curve_window.loss += loss;
+            curve_window.steps += 1;
+            curve_window.timed += 1;
+            let every = (state.steps / 400).max(1);
+            if curve_window.steps >= every {
+                let secs = curve_window.started.map_or(0.0, |b| b.elapsed().as_secs_f64());
+                let n = curve_window.timed as f64;
                 let point = StepPoint {
-                    step: standing.step,
-                    loss: window.loss / window.steps as f64,
+                    step: state.step,
+                    loss: curve_window.loss / curve_window.steps as f64,
                     rate,
                     step_secs: secs / n,
-                    stalled_secs: window.stalled / n,
+                    stalled_secs: curve_window.stalled / n,
                 };
-                standing.history.push(point);
-                context.tell(&Event::Learned {
+                state.history.push(point);
+                context.emit(&Event::TrainingSteps {
                     step: point.step,
-                    steps: standing.steps,
+                    steps: state.steps,
                     loss: point.loss,
                     rate,
                     step_secs: point.step_secs,
                     stalled_secs: point.stalled_secs,
                 });
-                window = Window::default();
+                curve_window = LossWindow::default();
             }
-            // Cancelling is answered at the loop's head, where what was learnt is kept.
-            let _ = meter.reach(standing.step, standing.steps);
-            standing.due = !self.validator.is_empty() && self.is_validation_due(&standing);
-            if !standing.due && saved.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
-                good = (stepper.state.clone(), standing.step, standing.next_patch);
-                standing.since_point = (window.loss, window.steps);
-                self.keep(&mut standing, &stepper)?;
-                saved = Instant::now();
+            // Cancellation is handled at the start of the loop, where the checkpoint is saved.
+            let _ = meter.set_progress(state.step, state.steps);
+            state.validation_due = !self.validator.is_empty() && self.is_validation_due(&state);
+            if !state.validation_due && last_save.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
+                last_good = (stepper.state.clone(), state.step, state.next_patch);
+                state.since_point = (curve_window.loss, curve_window.steps);
+                self.save_checkpoint(&mut state, &stepper)?;
+                last_save = Instant::now();
             }
         }
         if self.validator.is_empty() {
-            self.plain(&stepper.folded()?, &self.folder.best(standing.step))?;
+            self.write_candidate(&stepper.folded()?, &self.folder.best(state.step))?;
         }
-        Ok(Outcome { standing, before, parameters })
+        Ok(LoopOutcome { state, before, parameters })
     }
 
-    /// Back to the last good state, with half the rate.
-    fn rescue(&self, standing: &mut Standing, stepper: &mut Stepper, good: &(State, u64, u64)) -> Result<(), JobError> {
-        standing.rescues += 1;
-        if standing.rescues > MOST_RESCUES {
+    /// Returns to the last good state and halves the learning rate.
+    fn roll_back(
+        &self,
+        state: &mut TrainState,
+        stepper: &mut Stepper,
+        last_good: &(ModelState, u64, u64),
+    ) -> Result<(), JobError> {
+        state.rollbacks += 1;
+        if state.rollbacks > MAX_ROLLBACKS {
             return Err(JobError::Mismatch {
                 path: self.job.data.clone(),
-                problem: format!("the loss was no number {MOST_RESCUES} times, at ever lower rates"),
-                next_step: "look for values that are not finite in the data, or lower schedule.rate".to_owned(),
+                problem: format!("the loss was not finite {MAX_ROLLBACKS} times, at decreasing learning rates"),
+                next_step: "check the data for values that are not finite, or lower schedule.rate".to_owned(),
             });
         }
-        stepper.forget();
-        stepper.state = good.0.clone();
-        standing.rate_factor /= 2.0;
+        stepper.zero_grad();
+        stepper.state = last_good.0.clone();
+        state.rate_factor /= 2.0;
         let sentence = format!(
-            "The loss was no number at step {}: back to step {}, with {} of the rate.",
-            standing.step, good.1, standing.rate_factor
+            "The loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}.",
+            state.step, last_good.1, state.rate_factor
         );
-        standing.step = good.1;
-        // The curve goes on from there.
-        standing.history.forget_after(good.1);
+        state.step = last_good.1;
+        state.history.truncate_after(last_good.1);
         self.context.note(sentence.clone());
-        standing.history.notes.push(sentence);
+        state.history.notes.push(sentence);
         Ok(())
     }
 
-    fn keep(&self, standing: &mut Standing, stepper: &Stepper) -> Result<(), JobError> {
-        let now = self.seconds(standing);
-        let seconds = std::mem::replace(&mut standing.seconds, now);
-        let done = self.folder.save(standing, &stepper.names(), &stepper.state);
-        standing.seconds = seconds;
+    fn save_checkpoint(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
+        let now = self.seconds(state);
+        let seconds = std::mem::replace(&mut state.seconds, now);
+        let done = self.folder.save(state, &stepper.names(), &stepper.state);
+        state.seconds = seconds;
         match done {
-            Err(error) if standing.step < standing.steps && !self.context.cancel.is_cancelled() => {
-                // A full disk ends no training; the last checkpoint stays as it was.
-                self.context.note(format!("The state could not be kept ({error}); training goes on."));
+            Err(error) if state.step < state.steps && !self.context.cancel.is_cancelled() => {
+                // A full disk does not end training: the last checkpoint is still there.
+                self.context.note(format!("The checkpoint could not be saved ({error}). Training continues."));
                 Ok(())
             }
             other => other,

@@ -1,9 +1,9 @@
-//! Samples with axes.
+//! n-dimensional arrays: samples, axes and shape.
 
 use crate::{Axes, Axis, DType, Element, Region, VolumeError, element_count};
 use half::f16;
 
-/// Samples of one type, in C order.
+/// Samples of one type, in C order (the last axis varies fastest).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Samples {
     /// 8-bit unsigned.
@@ -30,7 +30,7 @@ pub enum Samples {
     F64(Vec<f64>),
 }
 
-/// Runs an expression with `$v` bound to the typed vector inside a [`Samples`].
+/// Evaluates an expression with `$v` bound to the typed vector inside a [`Samples`].
 #[macro_export]
 macro_rules! with_samples {
     ($samples:expr, $v:ident => $body:expr) => {
@@ -51,7 +51,7 @@ macro_rules! with_samples {
 }
 
 impl Samples {
-    /// `len` zeros of a type.
+    /// Creates `len` zeros of a type.
     pub fn zeros(dtype: DType, len: usize) -> Self {
         match dtype {
             DType::U8 => Samples::U8(vec![0; len]),
@@ -90,22 +90,22 @@ impl Samples {
         with_samples!(self, v => v.len())
     }
 
-    /// True for no samples.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples' bytes in this machine's order.
+    /// The samples as bytes in native byte order.
     pub fn as_bytes(&self) -> &[u8] {
         with_samples!(self, v => bytemuck::cast_slice(v))
     }
 
-    /// The samples' bytes in this machine's order, to be filled.
+    /// The samples as mutable bytes in native byte order.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         with_samples!(self, v => bytemuck::cast_slice_mut(v))
     }
 
-    /// The samples as `f32`, converted where they are not.
+    /// The samples converted to `f32`.
     pub fn to_f32(&self) -> Vec<f32> {
         fn convert<E: Element>(v: &[E]) -> Vec<f32> {
             v.iter().map(|s| s.to_f32()).collect()
@@ -123,7 +123,7 @@ macro_rules! from_vec {
 }
 from_vec!(u8 => U8, u16 => U16, u32 => U32, u64 => U64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f16 => F16, f32 => F32, f64 => F64);
 
-/// An n-dimensional image in C order: axes (outermost first), their extents, and the samples.
+/// An n-dimensional image in C order: axes (outermost first), shape and samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
     axes: Axes,
@@ -132,16 +132,16 @@ pub struct Array {
 }
 
 impl Array {
-    /// An array from its parts.
+    /// Creates an array from axes, shape and samples.
     ///
     /// # Errors
     /// [`VolumeError::ShapeMismatch`] if axes and shape differ in length, [`VolumeError::LengthMismatch`] if the
-    /// samples do not fill the shape, [`VolumeError::TooLarge`] if the shape overflows.
+    /// number of samples does not match the shape, [`VolumeError::TooLarge`] if the shape overflows.
     pub fn new(axes: Axes, shape: Vec<usize>, samples: impl Into<Samples>) -> Result<Self, VolumeError> {
         let samples = samples.into();
         if axes.len() != shape.len() {
             return Err(VolumeError::ShapeMismatch {
-                what: "one extent an axis",
+                what: "one extent per axis",
                 expected: vec![0; axes.len()],
                 got: shape,
             });
@@ -158,7 +158,7 @@ impl Array {
         &self.axes
     }
 
-    /// Extent along each axis.
+    /// Number of samples along each axis.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -168,12 +168,12 @@ impl Array {
         &self.samples
     }
 
-    /// The samples in C order, to be changed in place.
+    /// The samples in C order, mutable.
     pub fn samples_mut(&mut self) -> &mut Samples {
         &mut self.samples
     }
 
-    /// The samples, given away.
+    /// Returns the samples and drops axes and shape.
     pub fn into_samples(self) -> Samples {
         self.samples
     }
@@ -183,16 +183,16 @@ impl Array {
         self.samples.dtype()
     }
 
-    /// Extent along an axis given by its letter, if the array has it.
+    /// Number of samples along the axis of a letter; `None` if the array has no such axis.
     pub fn size_of(&self, letter: char) -> Option<usize> {
         let i = self.axes.position(Axis::from_letter(letter)?)?;
         self.shape.get(i).copied()
     }
 
-    /// A copy of the samples inside a region.
+    /// Returns a copy of the samples inside a region.
     ///
     /// # Errors
-    /// [`VolumeError::OutOfBounds`] if the region leaves the array.
+    /// [`VolumeError::OutOfBounds`] if the region is not inside the array.
     pub fn crop(&self, region: &Region) -> Result<Array, VolumeError> {
         region.check(&self.shape)?;
         let len = region.len()?;
@@ -233,10 +233,10 @@ impl Array {
         Ok(Array { axes: self.axes.clone(), shape: region.size.clone(), samples })
     }
 
-    /// The same samples with their axes in another order (a permutation of these axes).
+    /// Returns a copy with the axes in another order.
     ///
     /// # Errors
-    /// [`VolumeError::BadAxes`] if `order` is no permutation of this array's axes.
+    /// [`VolumeError::BadAxes`] if `order` is not a permutation of this array's axes.
     pub fn transpose(&self, order: &Axes) -> Result<Array, VolumeError> {
         if order == &self.axes {
             return Ok(self.clone());
@@ -273,7 +273,7 @@ impl Array {
         Ok(Array { axes: order.clone(), shape, samples })
     }
 
-    /// The array without its axes of extent 1 (an array of only such axes keeps none and holds one sample).
+    /// Removes all axes of extent 1. If no axis remains, the array holds one sample.
     pub fn squeeze(self) -> Array {
         let keep: Vec<usize> = (0..self.shape.len()).filter(|i| self.shape[*i] != 1).collect();
         let axes = Axes::new(keep.iter().map(|i| self.axes.as_slice()[*i]).collect()).unwrap_or_default();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn crop_takes_the_samples_of_the_box() {
+    fn crop_returns_the_samples_of_the_region() {
         let a = counting("ZYX", &[3, 4, 5]);
         let c = a.crop(&Region { start: vec![1, 2, 3], size: vec![2, 1, 2] }).unwrap();
         assert_eq!(c.samples(), &Samples::U32(vec![33, 34, 53, 54]));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn transpose_moves_axes_and_back() {
+    fn transpose_permutes_axes_and_is_reversible() {
         let a = counting("ZYX", &[2, 3, 4]);
         let t = a.transpose(&"XZY".parse().unwrap()).unwrap();
         assert_eq!(t.shape(), &[4, 2, 3]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_overflow_are_refused() {
+    fn wrong_lengths_and_overflow_are_refused() {
         let bad = Array::new("YX".parse().unwrap(), vec![2, 3], vec![0u8; 5]);
         assert!(matches!(bad, Err(VolumeError::LengthMismatch { expected: 6, got: 5, .. })));
         let huge = Array::new("YX".parse().unwrap(), vec![usize::MAX, 3], vec![0u8; 5]);

@@ -1,4 +1,4 @@
-//! Named axes: T (time), Z, C (channel), Y, X, S (samples of a pixel, such as RGB).
+//! Named axes: T (time), Z, C (channel), Y, X, S (samples of one pixel, such as RGB).
 
 use crate::VolumeError;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ impl Axis {
     /// Every axis in the canonical order T, Z, C, Y, X, S.
     pub const CANONICAL: [Axis; 6] = [Axis::T, Axis::Z, Axis::C, Axis::Y, Axis::X, Axis::S];
 
-    /// The axis named by a letter of either case.
+    /// Returns the axis of an upper- or lower-case letter.
     pub fn from_letter(letter: char) -> Option<Axis> {
         Some(match letter.to_ascii_uppercase() {
             'T' => Axis::T,
@@ -38,7 +38,7 @@ impl Axis {
         })
     }
 
-    /// The axis' upper-case letter.
+    /// The axis as an upper-case letter.
     pub fn letter(self) -> char {
         match self {
             Axis::T => 'T',
@@ -57,10 +57,10 @@ impl Axis {
 pub struct Axes(Vec<Axis>);
 
 impl Axes {
-    /// Axes in the given order.
+    /// Creates a list of axes, outermost first.
     ///
     /// # Errors
-    /// [`VolumeError::BadAxes`] if one repeats.
+    /// [`VolumeError::BadAxes`] if an axis occurs twice.
     pub fn new(axes: Vec<Axis>) -> Result<Self, VolumeError> {
         for (i, axis) in axes.iter().enumerate() {
             if axes[..i].contains(axis) {
@@ -90,22 +90,22 @@ impl Axes {
         self.0.len()
     }
 
-    /// True for no axes at all.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Where an axis stands, outermost = 0.
+    /// Index of an axis in the list; the outermost axis has index 0.
     pub fn position(&self, axis: Axis) -> Option<usize> {
         self.0.iter().position(|a| *a == axis)
     }
 
-    /// Whether an axis is among these.
+    /// Whether the list contains an axis.
     pub fn contains(&self, axis: Axis) -> bool {
         self.0.contains(&axis)
     }
 
-    /// The axes in order.
+    /// Iterates over the axes, outermost first.
     pub fn iter(&self) -> impl Iterator<Item = Axis> + '_ {
         self.0.iter().copied()
     }

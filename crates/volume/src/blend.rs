@@ -1,17 +1,17 @@
-//! Weights for overlapping tiles.
+//! Weights for blending overlapping tiles.
 
-/// A Gaussian window of one axis: centre `(n − 1) / 2`, sigma `sigma_share · n`, peak 1.
+/// Gaussian window of `n` samples along one axis: centre `(n − 1) / 2`, sigma `sigma_share · n`, peak 1.
 pub fn gaussian_window(n: usize, sigma_share: f64) -> Vec<f32> {
     let sigma = (sigma_share * n as f64).max(f64::MIN_POSITIVE);
     let centre = (n as f64 - 1.0) / 2.0;
     (0..n).map(|i| (-0.5 * ((i as f64 - centre) / sigma).powi(2)).exp() as f32).collect()
 }
 
-/// The share of a tile that is its Gaussian's sigma, as in MONAI.
+/// Sigma of the Gaussian as a fraction of the tile size, as in MONAI.
 pub const SIGMA_SHARE: f64 = 0.125;
 
-/// The blending map of a tile `[Z][Y][X]`: the product of its axes' Gaussians, nowhere below its least positive value or 1e-3,
-/// whichever is greater. This is MONAI's importance map in `gaussian` mode.
+/// Blending weights of a tile, axes Z, Y, X: the product of one Gaussian per axis, clamped from below to its smallest
+/// positive value or 1e-3, whichever is larger. This is MONAI's importance map in `gaussian` mode.
 pub fn gaussian_map(tile_zyx: [usize; 3]) -> Vec<f32> {
     let windows = tile_zyx.map(|n| gaussian_window(n, SIGMA_SHARE));
     let mut map = Vec::with_capacity(tile_zyx.iter().product());
@@ -20,8 +20,8 @@ pub fn gaussian_map(tile_zyx: [usize; 3]) -> Vec<f32> {
             map.extend(windows[2].iter().map(|x| z * y * x));
         }
     }
-    let least = map.iter().copied().filter(|v| *v > 0.0).fold(f32::INFINITY, f32::min);
-    let floor = if least.is_finite() { least.max(1e-3) } else { 1e-3 };
+    let smallest = map.iter().copied().filter(|v| *v > 0.0).fold(f32::INFINITY, f32::min);
+    let floor = if smallest.is_finite() { smallest.max(1e-3) } else { 1e-3 };
     map.iter_mut().for_each(|v| *v = v.max(floor));
     map
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_peaks_in_the_middle_and_never_vanishes() {
+    fn the_map_peaks_in_the_middle_and_is_positive_everywhere() {
         let map = gaussian_map([9, 9, 9]);
         let middle = map[4 * 81 + 4 * 9 + 4];
         assert!((middle - 1.0).abs() < 1e-6);

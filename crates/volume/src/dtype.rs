@@ -5,7 +5,7 @@ use half::f16;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// The type of one sample, named as NumPy names it.
+/// The type of one sample, with NumPy's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DType {
@@ -59,7 +59,7 @@ impl DType {
         }
     }
 
-    /// NumPy's name, such as `uint16`.
+    /// NumPy's name of the type, such as `uint16`.
     pub fn name(self) -> &'static str {
         match self {
             DType::U8 => "uint8",
@@ -110,15 +110,15 @@ impl From<DType> for String {
     }
 }
 
-/// A Rust type that is one of the sample types.
+/// A Rust type that corresponds to a [`DType`].
 pub trait Element: bytemuck::Pod + Copy + Send + Sync + PartialOrd + 'static {
-    /// The sample type it stands for.
+    /// The corresponding sample type.
     const DTYPE: DType;
 
-    /// The value as `f32` (rounded where it does not fit exactly).
+    /// The value as `f32`, rounded if it has no exact representation.
     fn to_f32(self) -> f32;
 
-    /// The value as `f64` (rounded where it does not fit exactly).
+    /// The value as `f64`, rounded if it has no exact representation.
     fn to_f64(self) -> f64;
 }
 

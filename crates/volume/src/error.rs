@@ -1,20 +1,20 @@
-//! What can go wrong with arrays: always what was met and what was expected.
+//! Errors of array operations: what was given and what was expected.
 
 use crate::{Axes, DType};
 
-/// An operation on arrays that does not fit its arguments.
+/// Why an array operation was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum VolumeError {
-    /// A text that is no list of axes.
+    /// A text is not a list of axes.
     #[error("'{text}' is not a list of axes: expected distinct letters out of T, Z, C, Y, X, S")]
     BadAxes {
-        /// The text met.
+        /// The text given.
         text: String,
     },
-    /// A text that names no sample type.
+    /// A text is not the name of a sample type.
     #[error("'{text}' is not a sample type: expected one such as uint8, uint16, float32")]
     BadDType {
-        /// The text met.
+        /// The text given.
         text: String,
     },
     /// The number of samples does not match the shape.
@@ -24,23 +24,23 @@ pub enum VolumeError {
         axes: Axes,
         /// Shape of the array.
         shape: Vec<usize>,
-        /// Samples the shape takes.
+        /// Number of samples that the shape needs.
         expected: usize,
-        /// Samples met.
+        /// Number of samples given.
         got: usize,
     },
-    /// Two shapes (or an axes list and a shape) that should agree do not.
+    /// Two shapes, or a list of axes and a shape, do not match.
     #[error("{what}: expected shape {expected:?}, got {got:?}")]
     ShapeMismatch {
-        /// What was being done.
+        /// Name of the operation.
         what: &'static str,
-        /// Shape needed.
+        /// Shape expected.
         expected: Vec<usize>,
-        /// Shape met.
+        /// Shape given.
         got: Vec<usize>,
     },
-    /// A region that leaves its array.
-    #[error("region {start:?}+{size:?} leaves an array of shape {shape:?}")]
+    /// A region is not inside its array.
+    #[error("region {start:?}+{size:?} is not inside an array of shape {shape:?}")]
     OutOfBounds {
         /// First index along each axis.
         start: Vec<usize>,
@@ -49,30 +49,30 @@ pub enum VolumeError {
         /// Shape of the array.
         shape: Vec<usize>,
     },
-    /// The product of a shape does not fit the address space.
+    /// The number of elements of a shape does not fit `usize`.
     #[error("shape {shape:?} has more elements than can be addressed")]
     TooLarge {
-        /// Shape met.
+        /// The shape.
         shape: Vec<usize>,
     },
-    /// A sample type the operation does not take.
-    #[error("{what} takes {expected} samples, got {got}")]
+    /// An operation does not support the sample type.
+    #[error("{what}: expected {expected} samples, got {got}")]
     WrongDType {
-        /// What was being done.
+        /// Name of the operation.
         what: &'static str,
-        /// Types it takes.
+        /// Sample types the operation supports.
         expected: &'static str,
-        /// Type met.
+        /// Sample type given.
         got: DType,
     },
-    /// A parameter outside its range.
+    /// A parameter is outside its range.
     #[error("{what}: {got} is outside {expected}")]
     BadParameter {
-        /// The parameter.
+        /// Name of the parameter.
         what: &'static str,
-        /// The range it takes.
+        /// The valid range.
         expected: &'static str,
-        /// The value met.
+        /// The value given.
         got: String,
     },
 }

@@ -1,11 +1,11 @@
-//! Arrays with named axes and a voxel size, and the arithmetic a stack needs on its way to a network and back.
+//! Arrays with named axes and voxel sizes, and the pure functions that prepare them for a network.
 //!
-//! This room owns [`Array`] (samples with axes), [`Region`] (a box inside an array), [`VoxelSize`] (µm, with the range it is
-//! plausible in), [`printable`] (text from files, safe to show), and the
-//! pure operations on them. It does no I/O and knows no file format, graph or engine.
+//! This crate owns [`Array`] (samples with axes), [`Region`] (a box inside an array), [`VoxelSize`] (µm, with a
+//! plausibility check), [`printable`] (text from files, safe to show), tiling, blending, resampling and statistics. It
+//! does no I/O and knows no file format, graph or engine.
 //!
-//! It fails with [`VolumeError`] when shapes, axes or sample types do not fit; it never panics on sizes that came
-//! from outside, and every size is multiplied with overflow checks ([`element_count`]).
+//! Functions return [`VolumeError`] when shapes, axes or sample types do not fit. No size from outside the program
+//! causes a panic: sizes are multiplied with overflow checks ([`element_count`]).
 //!
 //! ```
 //! use cytoscope_volume::{Array, Axes, Samples};

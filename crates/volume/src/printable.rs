@@ -2,23 +2,24 @@
 
 use std::borrow::Cow;
 
-/// The text with every character that steers a terminal, or changes the order in which text is shown, as `\u{..}`.
+/// Returns the text with every character that controls a terminal, or changes the writing direction, escaped as
+/// `\u{..}`.
 ///
-/// These are the control characters C0 (line feed and tab included), DEL and C1, the line and paragraph separators, and
-/// Unicode's marks, embeddings, overrides and isolates of writing direction. To be used where a message or listing
-/// quotes names and descriptions that come from a file.
+/// These are the control characters C0 (including line feed and tab), DEL and C1, the line and paragraph separators,
+/// and Unicode's bidirectional marks, embeddings, overrides and isolates. Use it wherever a message or listing quotes
+/// names or descriptions from a file.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_steering) {
+    if !text.chars().any(is_control_or_bidi) {
         return Cow::Borrowed(text);
     }
-    let mut shown = String::with_capacity(text.len() + 8);
+    let mut escaped = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        if is_steering(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+        if is_control_or_bidi(c) { escaped.extend(c.escape_unicode()) } else { escaped.push(c) }
     }
-    Cow::Owned(shown)
+    Cow::Owned(escaped)
 }
 
-fn is_steering(c: char) -> bool {
+fn is_control_or_bidi(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_is_kept() {
+    fn plain_text_is_unchanged() {
         for text in ["", "DAPI", "µm — 日本語 עברית", "a b"] {
             assert!(matches!(printable(text), Cow::Borrowed(t) if t == text), "{text}");
         }

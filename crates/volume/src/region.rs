@@ -1,12 +1,12 @@
-//! Boxes inside arrays, and checked sizes.
+//! Boxes inside arrays, and the overflow-checked number of elements of a shape.
 
 use crate::VolumeError;
 use serde::{Deserialize, Serialize};
 
-/// The product of a shape.
+/// Number of elements of a shape: the product of its extents.
 ///
 /// # Errors
-/// [`VolumeError::TooLarge`] if it does not fit `usize`.
+/// [`VolumeError::TooLarge`] if the product does not fit `usize`.
 pub fn element_count(shape: &[usize]) -> Result<usize, VolumeError> {
     shape
         .iter()
@@ -14,7 +14,7 @@ pub fn element_count(shape: &[usize]) -> Result<usize, VolumeError> {
         .ok_or_else(|| VolumeError::TooLarge { shape: shape.to_vec() })
 }
 
-/// A box of samples: first index and extent along each axis of some array.
+/// A box inside an array: first index and extent along each axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     /// First index along each axis.
@@ -24,12 +24,12 @@ pub struct Region {
 }
 
 impl Region {
-    /// A whole array of this shape.
+    /// The region that covers a whole array of this shape.
     pub fn whole(shape: &[usize]) -> Self {
         Self { start: vec![0; shape.len()], size: shape.to_vec() }
     }
 
-    /// The same region restricted to `start..start+size` along one axis (an index that does not exist is ignored).
+    /// Returns the region with `start..start + size` along one axis; an axis that does not exist is ignored.
     pub fn with_range(mut self, axis: usize, start: usize, size: usize) -> Self {
         if let (Some(s), Some(n)) = (self.start.get_mut(axis), self.size.get_mut(axis)) {
             *s = start;
@@ -38,7 +38,7 @@ impl Region {
         self
     }
 
-    /// Checks that the region lies in an array of `shape`.
+    /// Checks that the region is inside an array of this shape.
     ///
     /// # Errors
     /// [`VolumeError::OutOfBounds`] if it does not.
@@ -56,7 +56,7 @@ impl Region {
         }
     }
 
-    /// Number of samples inside.
+    /// Number of samples in the region.
     ///
     /// # Errors
     /// [`VolumeError::TooLarge`] if it does not fit `usize`.
@@ -64,7 +64,7 @@ impl Region {
         element_count(&self.size)
     }
 
-    /// True if some extent is zero.
+    /// Whether any extent is zero.
     pub fn is_empty(&self) -> bool {
         self.size.contains(&0)
     }

@@ -1,35 +1,35 @@
-//! Bringing a volume to another grid, slab by slab.
+//! Resampling of a volume to another grid, slab by slab.
 
 use rayon::prelude::*;
 
-/// Number of voxels that cover `extent` voxels of size `from_um` with voxels of size `to_um` (at least 1).
+/// Number of voxels of size `to_um` that cover `extent` voxels of size `from_um`; at least 1.
 pub fn resampled_extent(extent: usize, from_um: f64, to_um: f64) -> usize {
     ((extent as f64 * from_um / to_um).round() as usize).max(1)
 }
 
-/// Input voxels per output voxel up to which two neighbours are interpolated; beyond it the filter widens.
+/// Up to this many input voxels per output voxel two neighbours are interpolated; above it the filter is widened.
 const SHARP_SCALE: f64 = 1.5;
 
-/// How the output voxels of one axis are made of input voxels, both grids covering the same physical length ("half-pixel"
-/// centres, ends held).
+/// Weights that compute the output voxels of one axis from the input voxels. Both grids cover the same physical length
+/// ("half-pixel" centres, edge values extended).
 ///
-/// Up to 1.5 input voxels per output voxel this is linear interpolation. Beyond that a triangle of half width `scale / 1.5`
-/// input voxels averages them, so that fine detail and noise are not aliased.
+/// Up to 1.5 input voxels per output voxel this is linear interpolation. Above that, a triangle filter with a half
+/// width of `scale / 1.5` input voxels averages them, so that fine detail and noise are not aliased.
 #[derive(Debug, Clone)]
 pub struct AxisMap {
-    /// Input voxels.
+    /// Number of input voxels.
     from: usize,
-    /// Weights for each output voxel.
+    /// Number of weights per output voxel.
     taps: usize,
     /// First input voxel of each output voxel.
     first: Vec<usize>,
-    /// `taps` weights for each output voxel, their sum 1; those past the last input voxel are 0.
+    /// `taps` weights per output voxel, with a sum of 1.
     weights: Vec<f32>,
     nearest: Vec<usize>,
 }
 
 impl AxisMap {
-    /// From `from` voxels to `to` voxels.
+    /// Creates the map from `from` input voxels to `to` output voxels.
     pub fn new(from: usize, to: usize) -> Self {
         let scale = from as f64 / to.max(1) as f64;
         let half = (scale / SHARP_SCALE).max(1.0);
@@ -49,24 +49,24 @@ impl AxisMap {
         map
     }
 
-    /// The input voxels of an output voxel and their weights.
-    fn parts(&self, output: usize) -> impl Iterator<Item = (usize, f32)> + '_ {
+    /// Input voxels of an output voxel, with their weights.
+    fn weighted_inputs(&self, output: usize) -> impl Iterator<Item = (usize, f32)> + '_ {
         let first = self.first.get(output).copied().unwrap_or(0);
         let weights = self.weights.get(output * self.taps..(output + 1) * self.taps).unwrap_or_default();
         weights.iter().enumerate().map(move |(t, w)| (first + t, *w))
     }
 
-    /// Output voxels.
+    /// Number of output voxels.
     pub fn len(&self) -> usize {
         self.first.len()
     }
 
-    /// True for no output voxels.
+    /// Whether there are no output voxels.
     pub fn is_empty(&self) -> bool {
         self.first.is_empty()
     }
 
-    /// The input voxels that outputs `range` read.
+    /// The input voxels that the output voxels of `range` depend on.
     pub fn sources(&self, range: std::ops::Range<usize>) -> std::ops::Range<usize> {
         match (self.first.get(range.start), range.end.checked_sub(1).and_then(|e| self.first.get(e))) {
             (Some(first), Some(last)) if range.start < range.end => *first..(*last + self.taps).min(self.from),
@@ -76,13 +76,15 @@ impl AxisMap {
 
     /// Whether every output voxel is the input voxel of the same index.
     pub fn is_identity(&self) -> bool {
-        (0..self.len()).all(|o| self.parts(o).all(|(i, w)| (i == o) == (w == 1.0) && (i == o || w == 0.0)))
+        (0..self.len()).all(|o| self.weighted_inputs(o).all(|(i, w)| (i == o) == (w == 1.0) && (i == o || w == 0.0)))
     }
 }
 
-/// Output slices `z` of a volume resampled along all axes, from an input slab that begins at input slice `slab_start`.
+/// Resamples a volume along all axes and returns the output slices `z`, computed from an input slab that begins at
+/// input slice `slab_start`.
 ///
-/// `slab` is `[slices][from_y][from_x]`; the result is `[z.len()][to_y][to_x]`. Slices the slab lacks are held at its ends.
+/// `slab` is `[slices][from_y][from_x]`; the result is `[z.len()][to_y][to_x]`. For input slices outside the slab, the
+/// nearest slice of the slab is used.
 pub fn linear(
     slab: &[f32],
     slab_start: usize,
@@ -101,17 +103,17 @@ pub fn linear(
     let slice_of = |i: usize| i.saturating_sub(slab_start).min(slices - 1);
     let same_columns = map_x.is_identity();
     out.par_chunks_mut(to_y * to_x).enumerate().for_each(|(i, target)| {
-        let planes: Vec<(usize, f32)> = map_z.parts(z.start + i).map(|(p, w)| (slice_of(p), w)).collect();
+        let planes: Vec<(usize, f32)> = map_z.weighted_inputs(z.start + i).map(|(p, w)| (slice_of(p), w)).collect();
         let mut blended = vec![0.0f32; from_yx[1]];
         for (oy, row) in target.chunks_exact_mut(to_x).enumerate() {
-            // Across rows and slices first, where it goes along the rows; then once along X.
+            // Y and Z come first, because whole rows are added there; X follows once per output row.
             blended.fill(0.0);
-            for (p, share_z) in &planes {
-                for (y, share_y) in map_y.parts(oy) {
-                    let share = share_z * share_y;
-                    if share != 0.0 {
+            for (p, weight_z) in &planes {
+                for (y, weight_y) in map_y.weighted_inputs(oy) {
+                    let weight = weight_z * weight_y;
+                    if weight != 0.0 {
                         let source = &slab[p * plane + y * from_yx[1]..p * plane + (y + 1) * from_yx[1]];
-                        blended.iter_mut().zip(source).for_each(|(b, s)| *b += share * s);
+                        blended.iter_mut().zip(source).for_each(|(b, s)| *b += weight * s);
                     }
                 }
             }
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ramp_stays_a_ramp_and_slabs_agree_with_the_whole() {
+    fn a_ramp_stays_a_ramp_and_slabs_match_the_whole_volume() {
         let (nz, ny, nx) = (9, 7, 11);
         let volume: Vec<f32> = (0..nz * ny * nx).map(|i| (i / (ny * nx)) as f32 * 2.0 + (i % nx) as f32).collect();
         let maps = [AxisMap::new(nz, 18), AxisMap::new(ny, ny), AxisMap::new(nx, 5)];
@@ -146,10 +148,10 @@ mod tests {
         assert_eq!(part, whole[6 * ny * 5..12 * ny * 5]);
     }
 
-    /// The reference is written out: a triangle of half width scale / 1.5 about each output centre, as scikit-image and PIL
-    /// widen theirs when they shrink an image.
+    /// The expected values are computed here from the definition: a triangle of half width scale / 1.5 about each
+    /// output centre. scikit-image and PIL widen their filters in the same way when they shrink an image.
     #[test]
-    fn strong_shrinking_averages_instead_of_picking() {
+    fn strong_downsampling_averages_input_voxels() {
         let (from, to) = (60usize, 6usize);
         let line: Vec<f32> = (0..from).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
         let maps = [AxisMap::new(1, 1), AxisMap::new(1, 1), AxisMap::new(from, to)];

@@ -1,26 +1,26 @@
-//! Exact statistics of streams of samples: moments in one pass, percentiles in two.
+//! Exact statistics of a stream of samples: moments in one pass, percentiles in two.
 
 use crate::{Element, Samples, with_samples};
 
-/// Count, mean and variance of the finite samples of a stream, merged pairwise (Chan et al.).
+/// Count, mean, variance and range of the finite samples of a stream, merged pairwise (Chan et al.).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Moments {
-    /// Finite samples seen.
+    /// Number of finite samples.
     pub count: u64,
-    /// Their mean.
+    /// Mean of the finite samples.
     pub mean: f64,
     /// Sum of squared deviations from the mean.
     pub m2: f64,
-    /// The least.
+    /// Smallest finite sample.
     pub min: f64,
-    /// The greatest.
+    /// Largest finite sample.
     pub max: f64,
 }
 
 impl Moments {
-    /// Adds samples.
+    /// Adds samples; non-finite ones are ignored.
     pub fn add(&mut self, samples: &Samples) {
-        fn of<E: Element>(values: &[E]) -> Moments {
+        fn moments_of<E: Element>(values: &[E]) -> Moments {
             let mut all = Moments::default();
             for chunk in values.chunks(4096) {
                 let finite = || chunk.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
@@ -36,10 +36,10 @@ impl Moments {
             }
             all
         }
-        self.merge(with_samples!(samples, v => of(v)));
+        self.merge(with_samples!(samples, v => moments_of(v)));
     }
 
-    /// Adds another stream's moments.
+    /// Adds the moments of another stream.
     pub fn merge(&mut self, other: Moments) {
         if other.count == 0 {
             return;
@@ -57,23 +57,23 @@ impl Moments {
         self.max = self.max.max(other.max);
     }
 
-    /// Population variance.
+    /// Population variance; 0 for an empty stream.
     pub fn variance(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.m2 / self.count as f64 }
     }
 }
 
-/// Bins of one pass over a stream's percentiles.
+/// Histogram bins of one pass: one for each half of a 32-bit key.
 const BINS: usize = 1 << 16;
 
-/// Exact order statistics of a stream in at most three passes over 32-bit keys: a histogram of the keys' upper half finds the
-/// bin of each wanted rank, a second of the lower half inside those bins finds the value.
+/// Exact percentiles of a stream in two passes over 32-bit keys: a histogram of the upper half of the keys finds the
+/// bin of each requested rank, then a histogram of the lower half inside those bins finds the value.
 ///
-/// Integers up to 16 bits need one pass only. 64-bit samples are ranked after rounding to `f32`.
+/// Samples are ranked after rounding to `f32`.
 #[derive(Debug, Clone)]
 pub struct Quantiles {
     coarse: Vec<u64>,
-    /// Upper half of the key -> histogram of lower halves.
+    /// Upper half of a key, and the histogram of the lower halves of all keys that begin with it.
     fine: Vec<(u32, Vec<u64>)>,
     count: u64,
     refining: bool,
@@ -85,25 +85,26 @@ impl Default for Quantiles {
     }
 }
 
-/// A map of floats to integers that keeps their order (that of [`f32::total_cmp`]).
+/// Maps a float to an integer so that integers are ordered as [`f32::total_cmp`] orders floats.
 pub fn order_key(value: f32) -> u32 {
     let bits = value.to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
 
-fn value(key: u32) -> f32 {
+/// Inverse of [`order_key`].
+fn value_of_key(key: u32) -> f32 {
     f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
 }
 
 impl Quantiles {
-    /// Nothing seen yet: the next pass is the coarse one.
+    /// Creates an empty stream, ready for the first (coarse) pass.
     pub fn new() -> Self {
         Self { coarse: vec![0; BINS], fine: Vec::new(), count: 0, refining: false }
     }
 
-    /// Adds samples to the current pass; those not finite are left out.
+    /// Adds samples to the current pass; non-finite ones are ignored.
     pub fn add(&mut self, samples: &Samples) {
-        fn each<E: Element>(values: &[E], f: &mut dyn FnMut(f32)) {
+        fn for_each_finite<E: Element>(values: &[E], f: &mut dyn FnMut(f32)) {
             values.iter().map(|v| v.to_f32()).filter(|v| v.is_finite()).for_each(f);
         }
         if self.refining {
@@ -119,18 +120,19 @@ impl Quantiles {
                     fine[slot as usize].1[(k & 0xFFFF) as usize] += 1;
                 }
             };
-            with_samples!(samples, v => each(v, &mut add));
+            with_samples!(samples, v => for_each_finite(v, &mut add));
         } else {
             let (coarse, count) = (&mut self.coarse, &mut self.count);
             let mut add = |v: f32| {
                 coarse[(order_key(v) >> 16) as usize] += 1;
                 *count += 1;
             };
-            with_samples!(samples, v => each(v, &mut add));
+            with_samples!(samples, v => for_each_finite(v, &mut add));
         }
     }
 
-    /// Ends the coarse pass: the same samples are to be added once more to find these percentiles (0 to 100) exactly.
+    /// Ends the coarse pass and prepares the second for these percentiles (0 to 100). The same samples must be added
+    /// again.
     pub fn refine(&mut self, percentiles: &[f64]) {
         self.refining = true;
         let mut uppers: Vec<u32> = percentiles
@@ -146,7 +148,7 @@ impl Quantiles {
         self.fine = uppers.into_iter().map(|u| (u, vec![0; BINS])).collect();
     }
 
-    /// The two ranks around a percentile and the share of the upper one (NumPy's `linear` method).
+    /// The two ranks next to a percentile and the weight of the upper one (NumPy's `linear` method).
     fn ranks(&self, percentile: f64) -> (u64, u64, f64) {
         let last = self.count.saturating_sub(1);
         let at = (percentile.clamp(0.0, 100.0) / 100.0) * last as f64;
@@ -170,22 +172,23 @@ impl Quantiles {
         let mut seen = 0;
         for (lower, n) in histogram.iter().enumerate() {
             if within < seen + n {
-                return Some(value(upper << 16 | lower as u32));
+                return Some(value_of_key(upper << 16 | lower as u32));
             }
             seen += n;
         }
         None
     }
 
-    /// A percentile asked for in [`Quantiles::refine`], after the second pass; `None` if nothing finite was seen.
+    /// A percentile that was passed to [`Quantiles::refine`], after the second pass; `None` for a stream without finite
+    /// samples.
     pub fn percentile(&self, percentile: f64) -> Option<f64> {
         let (low, high, share) = self.ranks(percentile);
         let (low, high) = (f64::from(self.at_rank(low)?), f64::from(self.at_rank(high)?));
         Some(low + (high - low) * share)
     }
 
-    /// As [`Quantiles::percentile`], without interpolation: the least sample that this share of all samples does not exceed
-    /// (NumPy's `inverted_cdf` method).
+    /// As [`Quantiles::percentile`], without interpolation: the smallest sample such that at least this percentage of
+    /// all samples is less than or equal to it (NumPy's `inverted_cdf` method).
     pub fn percentile_sample(&self, percentile: f64) -> Option<f64> {
         let (low, high, _) = self.ranks(percentile);
         let wanted = (percentile.clamp(0.0, 100.0) / 100.0 * self.count as f64).ceil() as u64;
@@ -200,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_are_those_of_the_sorted_samples(values in prop::collection::vec(-1e6f32..1e6, 1..300), p in 0.0f64..100.0) {
+        fn percentiles_match_the_sorted_samples(values in prop::collection::vec(-1e6f32..1e6, 1..300), p in 0.0f64..100.0) {
             let mut q = Quantiles::new();
             let halves = values.split_at(values.len() / 2);
             let parts = [Samples::F32(halves.0.to_vec()), Samples::F32(halves.1.to_vec())];
@@ -215,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn moments_do_not_depend_on_the_cuts(values in prop::collection::vec(0u16..5000, 2..200), cut in 0usize..200) {
+        fn moments_do_not_depend_on_how_the_stream_is_split(values in prop::collection::vec(0u16..5000, 2..200), cut in 0usize..200) {
             let (a, b) = values.split_at(cut.min(values.len()));
             let mut m = Moments::default();
             m.add(&Samples::U16(a.to_vec()));
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_are_not_finite_are_left_out() {
+    fn non_finite_samples_are_ignored() {
         let mut m = Moments::default();
         m.add(&Samples::F32(vec![1.0, f32::NAN, 3.0, f32::INFINITY]));
         assert_eq!((m.count, m.mean, m.max), (2, 2.0, 3.0));

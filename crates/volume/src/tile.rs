@@ -1,43 +1,44 @@
-//! Cutting a volume into tiles and knowing which voxels of each are kept.
+//! Tiling of a volume: which voxels each tile reads and which of its outputs are kept.
 
 use crate::VolumeError;
 use std::ops::Range;
 
-/// One axis of one tile.
+/// Extent of one tile along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// First voxel read (inside the volume).
     pub start: usize,
-    /// Voxels read (the volume counts as padded at its end).
+    /// Number of voxels read; may extend into the padding at the end of the volume.
     pub len: usize,
-    /// First voxel kept, counted in the volume.
+    /// First voxel kept, in coordinates of the volume.
     pub keep_start: usize,
-    /// Voxels kept.
+    /// Number of voxels kept.
     pub keep_len: usize,
 }
 
 impl Span {
-    /// The kept voxels, counted in the tile.
+    /// The kept voxels, in coordinates of the tile.
     pub fn kept_in_tile(&self) -> Range<usize> {
         let at = self.keep_start - self.start;
         at..at + self.keep_len
     }
 
-    /// The kept voxels, counted in the volume.
+    /// The kept voxels, in coordinates of the volume.
     pub fn kept_in_volume(&self) -> Range<usize> {
         self.keep_start..self.keep_start + self.keep_len
     }
 }
 
-/// Tiles of one axis whose kept parts cover it exactly once, each with `halo` voxels of real neighbours around what is kept
-/// (except at the ends of the volume, where there are none).
+/// Splits an axis into tiles whose kept parts cover it exactly once. Each kept part has a halo of `halo` voxels on both
+/// sides, except at the ends of the volume.
 ///
-/// The axis counts as padded at its end to a multiple of `step` (the network's own stride). All tiles are of one length, a
-/// multiple of `step` and at most `tile` (or one `step`, where `tile` is less), and start on multiples of `step`, so that
-/// strides fall on the same voxels as without tiles; the last ones are shifted inward.
+/// The axis is treated as padded at its end to a multiple of `step` (the stride of the network). All tiles have the
+/// same length, a multiple of `step` that is at most `tile` (or one `step`, if `tile` is smaller), and start at
+/// multiples of `step`, so that the network's strides fall on the same voxels as without tiling. The last tile is
+/// shifted inward.
 ///
 /// # Errors
-/// [`VolumeError::BadParameter`] if no kept voxel fits between the halos.
+/// [`VolumeError::BadParameter`] if the halos leave no voxel to keep.
 pub fn crop_spans(extent: usize, tile: usize, halo: usize, step: usize) -> Result<Vec<Span>, VolumeError> {
     let step = step.max(1);
     let padded = extent.next_multiple_of(step);
@@ -51,8 +52,8 @@ pub fn crop_spans(extent: usize, tile: usize, halo: usize, step: usize) -> Resul
     if len < 2 * halo + step {
         return Err(VolumeError::BadParameter {
             what: "tile length",
-            expected: "at least two halos of the network and a step",
-            got: format!("{len} voxels with halos of {halo} and steps of {step}"),
+            expected: "at least two halos of the network plus one step",
+            got: format!("{len} voxels with a halo of {halo} and a step of {step}"),
         });
     }
     let mut spans = Vec::new();
@@ -71,8 +72,8 @@ pub fn crop_spans(extent: usize, tile: usize, halo: usize, step: usize) -> Resul
     Ok(spans)
 }
 
-/// Starts of overlapping windows along one axis: every `interval = ⌊window · (1 − overlap)⌋` voxels, the last one shifted
-/// inward to end with the axis. These are MONAI's sliding-window positions.
+/// Start positions of overlapping windows along one axis: every `interval = ⌊window · (1 − overlap)⌋` voxels, the last
+/// window shifted inward to end with the axis. These are the positions of MONAI's sliding-window inference.
 ///
 /// # Errors
 /// [`VolumeError::BadParameter`] for an overlap outside `0 ≤ overlap < 1` or an empty window.
@@ -98,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn crop_spans_keep_every_voxel_once_with_its_halo(extent in 1usize..300, tile in 1usize..120, halo in 0usize..20, step in 1usize..9) {
+        fn crop_spans_keep_every_voxel_once_with_a_halo(extent in 1usize..300, tile in 1usize..120, halo in 0usize..20, step in 1usize..9) {
             let Ok(spans) = crop_spans(extent, tile, halo, step) else { return Ok(()) };
             let mut next = 0;
             for s in &spans {
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_monais() {
+    fn window_starts_match_monai() {
         // monai.data.utils.dense_patch_slices((200,), (64,), (48,)) starts at 0, 48, 96, 136.
         assert_eq!(window_starts(200, 64, 0.25).unwrap(), [0, 48, 96, 136]);
         assert_eq!(window_starts(64, 64, 0.25).unwrap(), [0]);

@@ -1,17 +1,17 @@
-//! The physical size of a voxel.
+//! Physical voxel sizes.
 
 use serde::{Deserialize, Serialize};
 
-/// Least plausible size of a voxel in µm: 1 nm, finer than volume electron microscopy of cells (2 to 10 nm).
+/// Smallest plausible voxel size in µm: 1 nm, finer than volume electron microscopy of cells (2 to 10 nm).
 pub const MIN_PLAUSIBLE_UM: f64 = 1e-3;
-/// Greatest plausible size of a voxel in µm: 1 mm, coarser than any microscope's (slices of light sheets: 0.1 mm).
+/// Largest plausible voxel size in µm: 1 mm, coarser than any microscope (light-sheet slices: 0.1 mm).
 pub const MAX_PLAUSIBLE_UM: f64 = 1e3;
-/// Greatest plausible ratio of the sizes along two axes; serial sections reach 50.
+/// Largest plausible ratio of the voxel sizes along two axes; serial sections reach 50.
 pub const MAX_PLAUSIBLE_RATIO: f64 = 1e3;
 
-/// Sizes that light microscopes give, in µm: what a misread unit is looked for in.
-const USUAL_UM: std::ops::RangeInclusive<f64> = 0.02..=50.0;
-/// Units and their µm, in the order in which they are proposed.
+/// Voxel sizes of light microscopes in µm. A unit is proposed if it brings an implausible number into this range.
+const TYPICAL_UM: std::ops::RangeInclusive<f64> = 0.02..=50.0;
+/// Units and their length in µm, in the order in which they are tried.
 const UNITS: [(&str, f64); 6] = [
     ("metres", 1e6),
     ("millimetres", 1e3),
@@ -21,95 +21,96 @@ const UNITS: [(&str, f64); 6] = [
     ("inches", 25_400.0),
 ];
 
-/// Size of a voxel in µm along Z, Y, X; `None` where a file does not say.
+/// Voxel size in µm along Z, Y, X; `None` if the file does not state it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct VoxelSize {
-    /// Distance of two slices in µm.
+    /// Distance between slices in µm.
     pub z: Option<f64>,
-    /// Distance of two rows in µm.
+    /// Distance between rows in µm.
     pub y: Option<f64>,
-    /// Distance of two columns in µm.
+    /// Distance between columns in µm.
     pub x: Option<f64>,
 }
 
-/// A voxel size no microscope gives. Files with one are opened and shown; what depends on the size is refused.
+/// Why a voxel size is implausible. Files with such a size can be opened and shown, but operations that depend on it
+/// are refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImplausibleVoxelSize {
     /// A size that is zero, negative or not finite.
-    #[error("the voxel size along {axis} is {um} µm; give its size in µm")]
+    #[error("the voxel size along {axis} is {um} µm; a positive number was expected: give the size in µm")]
     NotALength {
         /// Z, Y or X.
         axis: char,
-        /// The size met, in µm.
+        /// The size in µm.
         um: f64,
     },
     /// A size outside [`MIN_PLAUSIBLE_UM`] to [`MAX_PLAUSIBLE_UM`].
     #[error(
         "the voxel size along {axis} is {um} µm; {MIN_PLAUSIBLE_UM} to {MAX_PLAUSIBLE_UM} µm was expected{}; \
-         give the size in µm", guess(.likely)
+         give the size in µm", unit_hint(.likely)
     )]
     OutOfRange {
         /// Z, Y or X.
         axis: char,
-        /// The size met, in µm.
+        /// The size in µm.
         um: f64,
-        /// The unit the number is probably in, and the size in µm it then is.
+        /// The unit that the number probably has, and the resulting size in µm.
         likely: Option<(&'static str, f64)>,
     },
     /// Sizes that differ by more than [`MAX_PLAUSIBLE_RATIO`].
     #[error(
-        "the voxel size is {long_um} µm along {long_axis} and {short_um} µm along {short_axis}, more than \
-         {MAX_PLAUSIBLE_RATIO} times as much; one of them is probably in another unit: give both in µm"
+        "the voxel size is {long_um} µm along {long_axis} and {short_um} µm along {short_axis}, a ratio of more than \
+        {MAX_PLAUSIBLE_RATIO}; one of them is probably in another unit: give both in µm"
     )]
     Ratio {
-        /// Axis of the longer size.
+        /// Axis of the larger size.
         long_axis: char,
-        /// The longer size in µm.
+        /// The larger size in µm.
         long_um: f64,
-        /// Axis of the shorter size.
+        /// Axis of the smaller size.
         short_axis: char,
-        /// The shorter size in µm.
+        /// The smaller size in µm.
         short_um: f64,
     },
 }
 
-fn guess(likely: &Option<(&'static str, f64)>) -> String {
+fn unit_hint(likely: &Option<(&'static str, f64)>) -> String {
     likely.map_or_else(String::new, |(unit, um)| format!("; the number is probably in {unit}, which is {um} µm"))
 }
 
-/// The unit that makes a usual size of a number, and that size in µm, rounded to four digits.
+/// The unit that turns a number into a typical voxel size, and that size in µm, rounded to four digits.
 fn likely_unit(um: f64) -> Option<(&'static str, f64)> {
-    let found = UNITS.iter().map(|(unit, factor)| (*unit, um * factor)).find(|(_, size)| USUAL_UM.contains(size))?;
+    let found = UNITS.iter().map(|(unit, factor)| (*unit, um * factor)).find(|(_, size)| TYPICAL_UM.contains(size))?;
     Some((found.0, format!("{:.3e}", found.1).parse().unwrap_or(found.1)))
 }
 
 impl VoxelSize {
-    /// A fully known voxel size in µm.
+    /// Creates a voxel size in µm that is known along all axes.
     pub fn new_um(z: f64, y: f64, x: f64) -> Self {
         Self { z: Some(z), y: Some(y), x: Some(x) }
     }
 
-    /// The sizes `[z, y, x]` in µm, with 1 µm where the size is unknown, not finite or not positive.
+    /// The sizes `[z, y, x]` in µm, with 1 µm along axes where the size is unknown, not finite or not positive.
     pub fn zyx_or_unit(self) -> [f64; 3] {
         [self.z, self.y, self.x].map(|s| s.filter(|v| v.is_finite() && *v > 0.0).unwrap_or(1.0))
     }
 
-    /// The sizes `[z, y, x]` in µm when all three are known, finite and positive.
+    /// The sizes `[z, y, x]` in µm if all three are known, finite and positive.
     pub fn zyx(self) -> Option<[f64; 3]> {
         let ok = |s: Option<f64>| s.filter(|v| v.is_finite() && *v > 0.0);
         Some([ok(self.z)?, ok(self.y)?, ok(self.x)?])
     }
 
-    /// Volume of one voxel in µm³ (unknown sizes count as 1 µm).
+    /// Volume of one voxel in µm³; unknown sizes count as 1 µm.
     pub fn volume_um3(self) -> f64 {
         self.zyx_or_unit().iter().product()
     }
 
-    /// Whether the sizes that are known can be those of a microscope's voxel; to be asked before a grid depends on them.
+    /// Checks that the known sizes are plausible for a microscope. Call it before a grid is computed from them.
     ///
     /// # Errors
-    /// [`ImplausibleVoxelSize`] with the first axis at fault and, where one is likely, the unit that was probably meant.
+    /// [`ImplausibleVoxelSize`] with the first implausible axis and, if one fits, the unit that was probably meant.
     pub fn check(self) -> Result<(), ImplausibleVoxelSize> {
         let known = [('Z', self.z), ('Y', self.y), ('X', self.x)];
         let known: Vec<(char, f64)> = known.into_iter().filter_map(|(axis, um)| Some((axis, um?))).collect();
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_real_microscopes_pass() {
+    fn sizes_of_real_microscopes_are_plausible() {
         for [z, y, x] in
             [[0.29, 0.065, 0.065], [0.04, 0.004, 0.004], [1.75, 0.4, 0.4], [100.0, 5.0, 5.0], [2.0, 0.1, 0.1]]
         {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn misread_units_are_named() {
+    fn misread_units_are_recognised() {
         let likely = |um: f64| match VoxelSize::new_um(um, um, um).check() {
             Err(ImplausibleVoxelSize::OutOfRange { axis: 'Z', likely, .. }) => likely,
             other => unreachable!("{um}: {other:?}"),
@@ -167,10 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_length_is_refused() {
+    fn sizes_that_are_not_positive_lengths_are_refused() {
         for um in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let verdict = VoxelSize { z: None, y: Some(um), x: Some(1.0) }.check();
-            assert!(matches!(verdict, Err(ImplausibleVoxelSize::NotALength { axis: 'Y', .. })), "{um}");
+            let checked = VoxelSize { z: None, y: Some(um), x: Some(1.0) }.check();
+            assert!(matches!(checked, Err(ImplausibleVoxelSize::NotALength { axis: 'Y', .. })), "{um}");
         }
         let flat = VoxelSize::new_um(900.0, 0.5, 0.5).check();
         assert!(matches!(flat, Err(ImplausibleVoxelSize::Ratio { long_axis: 'Z', short_axis: 'Y', .. })), "{flat:?}");

@@ -1,5 +1,5 @@
-//! What no command may do, whatever it is given: destroy files, be silently wrong, hang, or abort. `docs/robustness.md` lists these
-//! tests by attack.
+//! Hostile inputs: whatever a command is given, it must not destroy files, be silently wrong, hang or abort.
+//! `docs/robustness.md` lists these tests by attack.
 
 mod encodings;
 mod input;

@@ -1,12 +1,12 @@
-//! Numbers that cannot be, from the command line and from files.
+//! Invalid numbers, on the command line and in files.
 
-use crate::common::Desk;
-use crate::train::{SMALL, pairs, settings};
+use crate::common::Fixture;
+use crate::train::{SMALL, simulate_pairs, write_settings};
 
 #[test]
-fn numbers_that_cannot_be_are_refused_by_name() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
+fn invalid_numbers_are_refused_by_name() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
     for (option, value) in [
         ("--smooth-um", "inf"),
         ("--smooth-um", "nan"),
@@ -18,29 +18,29 @@ fn numbers_that_cannot_be_are_refused_by_name() {
         ("--min-volume-um3", "nan"),
         ("--min-volume-um3", "-1"),
     ] {
-        let ran = desk.run(&["segment", &raw, "--out", "l.tif", &format!("{option}={value}")]);
+        let ran = fixture.run(&["segment", &raw, "--out", "l.tif", &format!("{option}={value}")]);
         assert!(matches!(ran.code, Some(2 | 3)), "{option} {value}: {:?} {}", ran.code, ran.stderr);
-        assert!(!desk.path("l.tif").exists(), "{option} {value}");
+        assert!(!fixture.path("l.tif").exists(), "{option} {value}");
     }
-    let most = u64::MAX.to_string();
-    desk.fails(3, &["predict", &raw, "--channel", &most, "--out", "o"], &[&raw, "channel"]);
-    desk.fails(3, &["predict", &raw, "--time", &most, "--out", "o"], &[&raw, "time point"]);
-    desk.fails(3, &["segment", &raw, "--channel", &most, "--out", "l.tif"], &[&raw, "channel"]);
-    desk.fails(3, &["convert", &raw, "c.npy", "--channel", &most], &[&raw, "channel"]);
+    let max_u64 = u64::MAX.to_string();
+    fixture.fails(3, &["predict", &raw, "--channel", &max_u64, "--out", "o"], &[&raw, "channel"]);
+    fixture.fails(3, &["predict", &raw, "--time", &max_u64, "--out", "o"], &[&raw, "time point"]);
+    fixture.fails(3, &["segment", &raw, "--channel", &max_u64, "--out", "l.tif"], &[&raw, "channel"]);
+    fixture.fails(3, &["convert", &raw, "c.npy", "--channel", &max_u64], &[&raw, "channel"]);
     for size in ["inf,1,1", "nan,1,1", "0,1,1", "1e300,1,1"] {
-        let ran = desk.run(&["predict", &raw, "--voxel-size", size, "--out", "o"]);
+        let ran = fixture.run(&["predict", &raw, "--voxel-size", size, "--out", "o"]);
         assert!(matches!(ran.code, Some(2 | 3)), "{size}: {:?} {}", ran.code, ran.stderr);
     }
-    desk.fails(2, &["predict", &raw, "--tile", &format!("{most},1,1"), "--out", "o"], &["tile"]);
-    desk.fails(2, &["predict", &raw, "--memory-budget", "0", "--out", "o"], &["memory-budget"]);
+    fixture.fails(2, &["predict", &raw, "--tile", &format!("{max_u64},1,1"), "--out", "o"], &["tile"]);
+    fixture.fails(2, &["predict", &raw, "--memory-budget", "0", "--out", "o"], &["memory-budget"]);
 }
 
 #[test]
-fn a_record_is_checked_like_a_command_line() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    desk.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o"]).ok();
-    let text = String::from_utf8(desk.bytes("o/nuclei_1_raw_provenance.json")).unwrap();
+fn provenance_records_are_checked_like_command_lines() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o"]).ok();
+    let text = String::from_utf8(fixture.bytes("o/nuclei_1_raw_provenance.json")).unwrap();
     let record: serde_json::Value = serde_json::from_str(&text).unwrap();
     for (field, value, words) in [
         ("threads", serde_json::json!(1_000_000), "threads"),
@@ -51,29 +51,33 @@ fn a_record_is_checked_like_a_command_line() {
     ] {
         let mut changed = record.clone();
         changed["job"][field] = value;
-        std::fs::write(desk.path("r.json"), changed.to_string()).unwrap();
-        desk.fails(2, &["predict", "--rerun", "r.json", "--out", "again"], &[words]);
+        std::fs::write(fixture.path("r.json"), changed.to_string()).unwrap();
+        fixture.fails(2, &["predict", "--rerun", "r.json", "--out", "again"], &[words]);
     }
-    assert!(!desk.path("again").exists() || desk.names("again").is_empty());
+    assert!(!fixture.path("again").exists() || fixture.names("again").is_empty());
 }
 
 #[test]
-fn a_checkpoint_with_counters_that_cannot_be_is_refused() {
-    let desk = Desk::new();
-    pairs(&desk, 2);
-    settings(&desk, "");
+fn checkpoints_with_invalid_counters_are_refused() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
     let train = [&SMALL[..], &["--steps", "4000", "--without-int8", "--out", "m"]].concat();
-    let mut child =
-        desk.command(&train).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = fixture
+        .command(&train)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    // A checkpoint is there once a network was validated.
+    // The first checkpoint is written after the first validation.
     let _ = lines.map(Result::unwrap).find(|line| line.contains("score")).expect("it validates");
-    while !desk.path("m.training/training.json").is_file() {
+    while !fixture.path("m.training/training.json").is_file() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let text = String::from_utf8(desk.bytes("m.training/training.json")).unwrap();
+    let text = String::from_utf8(fixture.bytes("m.training/training.json")).unwrap();
     let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
     for (path, value, words) in [
         ("/config/accumulate", serde_json::json!(0), "accumulate"),
@@ -87,19 +91,19 @@ fn a_checkpoint_with_counters_that_cannot_be_is_refused() {
     ] {
         let mut changed = whole.clone();
         *changed.pointer_mut(path).unwrap_or_else(|| panic!("{path} is in a checkpoint")) = value;
-        std::fs::write(desk.path("m.training/training.json"), changed.to_string()).unwrap();
-        desk.fails(3, &[&train[..], &["--resume"]].concat(), &["training.json", words]);
+        std::fs::write(fixture.path("m.training/training.json"), changed.to_string()).unwrap();
+        fixture.fails(3, &[&train[..], &["--resume"]].concat(), &["training.json", words]);
     }
-    // Nothing was lost: what was there goes on.
-    std::fs::write(desk.path("m.training/training.json"), text).unwrap();
-    let mut child = desk
+    // Nothing was lost: the original checkpoint can be resumed.
+    std::fs::write(fixture.path("m.training/training.json"), text).unwrap();
+    let mut child = fixture
         .command(&[&train[..], &["--resume"]].concat())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    let on = lines.map(Result::unwrap).find(|line| line.contains("Going on after step"));
+    let on = lines.map(Result::unwrap).find(|line| line.contains("Resuming after step"));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(on.is_some());

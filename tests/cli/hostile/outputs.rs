@@ -1,62 +1,66 @@
-//! Outputs never take the place of inputs, or of files that the program did not write.
+//! Outputs never replace inputs, or files that the program did not write.
 
-use crate::common::Desk;
-use crate::train::{SMALL, pairs, settings};
+use crate::common::Fixture;
+use crate::train::{SMALL, simulate_pairs, write_settings};
 
-/// A folder of someone's own, and what must still be in it afterwards.
-fn thesis(desk: &Desk, name: &str) {
-    std::fs::create_dir_all(desk.path(name).join("raw")).unwrap();
-    std::fs::write(desk.path(name).join("thesis.tif"), "years of work").unwrap();
-    std::fs::write(desk.path(name).join("raw/1.tif"), "a night at the microscope").unwrap();
+/// Writes a folder of the user's, whose content must not change.
+fn write_user_folder(fixture: &Fixture, name: &str) {
+    std::fs::create_dir_all(fixture.path(name).join("raw")).unwrap();
+    std::fs::write(fixture.path(name).join("thesis.tif"), "years of work").unwrap();
+    std::fs::write(fixture.path(name).join("raw/1.tif"), "a night at the microscope").unwrap();
 }
 
-fn assert_untouched(desk: &Desk, name: &str) {
-    assert_eq!(desk.names(name), ["raw", "thesis.tif"]);
-    assert_eq!(desk.bytes(&format!("{name}/thesis.tif")), b"years of work");
-    assert_eq!(desk.bytes(&format!("{name}/raw/1.tif")), b"a night at the microscope");
+fn assert_untouched(fixture: &Fixture, name: &str) {
+    assert_eq!(fixture.names(name), ["raw", "thesis.tif"]);
+    assert_eq!(fixture.bytes(&format!("{name}/thesis.tif")), b"years of work");
+    assert_eq!(fixture.bytes(&format!("{name}/raw/1.tif")), b"a night at the microscope");
 }
 
 #[test]
-fn a_folder_that_is_no_package_is_never_replaced_by_one() {
-    let desk = Desk::new();
-    thesis(&desk, "data");
-    desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
-    desk.fails(2, &["import", "m.onnx", "--out", "data"], &["data", "did not make", "it holds", "--force"]);
-    desk.fails(2, &["export", "nuclei-dog", "--format", "bioimageio", "--out", "data"], &["data", "did not make"]);
-    desk.fails(2, &["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "data"], &["data", "did not make"]);
-    pairs(&desk, 2);
-    settings(&desk, "");
-    desk.fails(2, &[&SMALL[..], &["--steps", "1", "--out", "data"]].concat(), &["data", "did not make"]);
-    assert_untouched(&desk, "data");
-    // A folder that looks like a package is not one of ours either.
-    std::fs::write(desk.path("data/rdf.yaml"), "name: mine\n").unwrap();
-    desk.fails(2, &["import", "m.onnx", "--out", "data"], &["did not make"]);
-    std::fs::remove_file(desk.path("data/rdf.yaml")).unwrap();
-    // Asked to, it is moved aside: nothing is lost.
-    let ran = desk.run(&["import", "m.onnx", "--out", "data", "--force"]).ok();
+fn foreign_folder_is_never_replaced_by_a_package() {
+    let fixture = Fixture::new();
+    write_user_folder(&fixture, "data");
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    fixture.fails(2, &["import", "m.onnx", "--out", "data"], &["data", "did not make", "it holds", "--force"]);
+    fixture.fails(2, &["export", "nuclei-dog", "--format", "bioimageio", "--out", "data"], &["data", "did not make"]);
+    fixture.fails(2, &["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "data"], &["data", "did not make"]);
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    fixture.fails(2, &[&SMALL[..], &["--steps", "1", "--out", "data"]].concat(), &["data", "did not make"]);
+    assert_untouched(&fixture, "data");
+    // A folder that looks like a package but has no marker is foreign, too.
+    std::fs::write(fixture.path("data/rdf.yaml"), "name: mine\n").unwrap();
+    fixture.fails(2, &["import", "m.onnx", "--out", "data"], &["did not make"]);
+    std::fs::remove_file(fixture.path("data/rdf.yaml")).unwrap();
+    // With --force it is moved aside: nothing is lost.
+    let ran = fixture.run(&["import", "m.onnx", "--out", "data", "--force"]).ok();
     assert!(ran.stdout.contains("data.before-1"), "{}", ran.stdout);
-    assert_untouched(&desk, "data.before-1");
-    // What is ours is replaced without a question, until somebody adds something to it or changes it.
-    desk.run(&["import", "m.onnx", "--out", "data"]).ok();
-    std::fs::write(desk.path("data/notes.md"), "mine").unwrap();
-    desk.fails(2, &["import", "m.onnx", "--out", "data"], &["notes.md"]);
-    std::fs::remove_file(desk.path("data/notes.md")).unwrap();
-    let card = [&desk.bytes("data/README.md")[..], b"\nmy own words\n"].concat();
-    std::fs::write(desk.path("data/README.md"), &card).unwrap();
-    desk.fails(2, &["import", "m.onnx", "--out", "data"], &["changed", "README.md"]);
-    assert_eq!(desk.bytes("data/README.md"), card);
+    assert_untouched(&fixture, "data.before-1");
+    // Our own packages are replaced without --force, unless a file was added or changed.
+    fixture.run(&["import", "m.onnx", "--out", "data"]).ok();
+    std::fs::write(fixture.path("data/notes.md"), "mine").unwrap();
+    fixture.fails(2, &["import", "m.onnx", "--out", "data"], &["notes.md"]);
+    std::fs::remove_file(fixture.path("data/notes.md")).unwrap();
+    let card = [&fixture.bytes("data/README.md")[..], b"\nmy own words\n"].concat();
+    std::fs::write(fixture.path("data/README.md"), &card).unwrap();
+    fixture.fails(2, &["import", "m.onnx", "--out", "data"], &["changed", "README.md"]);
+    assert_eq!(fixture.bytes("data/README.md"), card);
 }
 
 #[test]
-fn a_package_is_not_written_over_itself() {
-    let desk = Desk::new();
-    desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
-    desk.run(&["import", "m.onnx", "--out", "pkg"]).ok();
+fn package_is_never_written_over_its_source() {
+    let fixture = Fixture::new();
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    fixture.run(&["import", "m.onnx", "--out", "pkg"]).ok();
     for force in [&[][..], &["--force"]] {
-        desk.fails(2, &[&["import", "pkg", "--out", "pkg"], force].concat(), &["pkg", "input"]);
-        desk.fails(2, &[&["import", "pkg/model.onnx", "--out", "pkg"], force].concat(), &["pkg", "input"]);
-        desk.fails(2, &[&["quantize", "pkg", "--mode", "dynamic", "--out", "pkg"], force].concat(), &["pkg", "input"]);
-        desk.fails(
+        fixture.fails(2, &[&["import", "pkg", "--out", "pkg"], force].concat(), &["pkg", "input"]);
+        fixture.fails(2, &[&["import", "pkg/model.onnx", "--out", "pkg"], force].concat(), &["pkg", "input"]);
+        fixture.fails(
+            2,
+            &[&["quantize", "pkg", "--mode", "dynamic", "--out", "pkg"], force].concat(),
+            &["pkg", "input"],
+        );
+        fixture.fails(
             2,
             &[&["export", "m.onnx", "--format", "onnx", "--out", "m.onnx"], force].concat(),
             &["m.onnx", "input"],
@@ -65,58 +69,58 @@ fn a_package_is_not_written_over_itself() {
 }
 
 #[test]
-fn a_folder_named_like_a_training_is_left_alone() {
-    let desk = Desk::new();
-    pairs(&desk, 2);
-    settings(&desk, "");
+fn foreign_folder_named_like_a_training_is_kept() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
     let train = |data: &str, more: &[&str], words: &[&str]| {
         let common =
             ["train", "--task", "segmentation", "--data", data, "--config", "t.toml", "--steps", "1", "--out", "m"];
-        desk.fails(2, &[&common[..], more].concat(), words);
+        fixture.fails(2, &[&common[..], more].concat(), words);
     };
-    // Someone's own folder, with files or, worse, with the training data themselves.
-    thesis(&desk, "m.training");
-    for more in [&[][..], &["--anew"], &["--resume"], &["--force"]] {
+    // A folder of the user's, with files or with the training data themselves.
+    write_user_folder(&fixture, "m.training");
+    for more in [&[][..], &["--restart"], &["--resume"], &["--force"]] {
         train("sim", more, &["m.training", "did not make"]);
-        assert_untouched(&desk, "m.training");
+        assert_untouched(&fixture, "m.training");
     }
-    std::fs::remove_dir_all(desk.path("m.training")).unwrap();
-    std::fs::rename(desk.path("sim"), desk.path("m.training")).unwrap();
-    let before = desk.names("m.training");
-    for more in [&[][..], &["--anew"], &["--force"]] {
+    std::fs::remove_dir_all(fixture.path("m.training")).unwrap();
+    std::fs::rename(fixture.path("sim"), fixture.path("m.training")).unwrap();
+    let before = fixture.names("m.training");
+    for more in [&[][..], &["--restart"], &["--force"]] {
         train("m.training", more, &["m.training", "input"]);
-        assert_eq!(desk.names("m.training"), before);
+        assert_eq!(fixture.names("m.training"), before);
     }
 }
 
 #[test]
-fn an_input_is_never_an_output() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    let before = desk.bytes(&raw);
-    std::fs::create_dir(desk.path("x")).unwrap();
+fn input_is_never_an_output() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let before = fixture.bytes(&raw);
+    std::fs::create_dir(fixture.path("x")).unwrap();
     for force in [&[][..], &["--force"]] {
-        desk.fails(2, &[&["segment", &raw, "--out", &raw], force].concat(), &[&raw, "input"]);
-        desk.fails(2, &[&["segment", &raw, "--out", "x/../sim/nuclei_1_raw.tif"], force].concat(), &["input"]);
-        desk.fails(2, &[&["segment", &raw, "--out", "l.tif", "--table", &raw], force].concat(), &[&raw, "input"]);
-        desk.fails(2, &[&["convert", &raw, &raw], force].concat(), &[&raw, "input"]);
-        desk.fails(2, &[&["predict", &raw, "--trace", &raw, "--out", "o"], force].concat(), &[&raw, "input"]);
+        fixture.fails(2, &[&["segment", &raw, "--out", &raw], force].concat(), &[&raw, "input"]);
+        fixture.fails(2, &[&["segment", &raw, "--out", "x/../sim/nuclei_1_raw.tif"], force].concat(), &["input"]);
+        fixture.fails(2, &[&["segment", &raw, "--out", "l.tif", "--table", &raw], force].concat(), &[&raw, "input"]);
+        fixture.fails(2, &[&["convert", &raw, &raw], force].concat(), &[&raw, "input"]);
+        fixture.fails(2, &[&["predict", &raw, "--trace", &raw, "--out", "o"], force].concat(), &[&raw, "input"]);
     }
-    assert!(desk.bytes(&raw) == before && !desk.path("l.tif").exists() && !desk.path("o").exists());
+    assert!(fixture.bytes(&raw) == before && !fixture.path("l.tif").exists() && !fixture.path("o").exists());
     #[cfg(unix)]
     {
-        std::os::unix::fs::symlink("sim/nuclei_1_raw.tif", desk.path("link.tif")).unwrap();
-        desk.fails(2, &["convert", &raw, "link.tif", "--force"], &["link.tif", "input"]);
-        assert!(desk.bytes(&raw) == before);
+        std::os::unix::fs::symlink("sim/nuclei_1_raw.tif", fixture.path("link.tif")).unwrap();
+        fixture.fails(2, &["convert", &raw, "link.tif", "--force"], &["link.tif", "input"]);
+        assert!(fixture.bytes(&raw) == before);
     }
 }
 
 #[test]
-fn a_file_that_is_there_is_replaced_only_when_asked() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
-    desk.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
-    std::fs::write(desk.path("x.npy"), crate::common::npy_f32(&[1, 1, 8, 16, 16], &[0.5; 2048])).unwrap();
+fn existing_file_is_replaced_only_with_force() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    std::fs::write(fixture.path("x.npy"), crate::common::npy_f32(&[1, 1, 8, 16, 16], &[0.5; 2048])).unwrap();
     let mine = b"written by someone else";
     let commands: [(&str, Vec<&str>); 9] = [
         ("a.npy", vec!["convert", &raw, "a.npy"]),
@@ -130,16 +134,16 @@ fn a_file_that_is_there_is_replaced_only_when_asked() {
         ("y.npy", vec!["run", "m.onnx", "--input", "x.npy", "--output", "y.npy"]),
     ];
     for (name, command) in &commands {
-        std::fs::write(desk.path(name), mine).unwrap();
-        desk.fails(2, command, &[name, "--force"]);
-        assert_eq!(desk.bytes(name), mine, "{command:?}");
-        desk.run(&[&command[..], &["--force"]].concat()).ok();
-        assert_ne!(desk.bytes(name), mine, "{command:?}");
+        std::fs::write(fixture.path(name), mine).unwrap();
+        fixture.fails(2, command, &[name, "--force"]);
+        assert_eq!(fixture.bytes(name), mine, "{command:?}");
+        fixture.run(&[&command[..], &["--force"]].concat()).ok();
+        assert_ne!(fixture.bytes(name), mine, "{command:?}");
     }
-    // A zip of ours is replaced, one that somebody changed is not.
-    desk.run(&["import", "m.onnx", "--out", "i.zip"]).ok();
-    let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path("i.zip")).unwrap()).unwrap();
-    let mut changed = zip::ZipWriter::new(std::fs::File::create(desk.path("mine.zip")).unwrap());
+    // Our own zip is replaced, a changed one is not.
+    fixture.run(&["import", "m.onnx", "--out", "i.zip"]).ok();
+    let mut archive = zip::ZipArchive::new(std::fs::File::open(fixture.path("i.zip")).unwrap()).unwrap();
+    let mut changed = zip::ZipWriter::new(std::fs::File::create(fixture.path("mine.zip")).unwrap());
     for i in 0..archive.len() {
         let mut entry = archive.by_index(i).unwrap();
         let name = entry.name().unwrap().into_owned();
@@ -150,85 +154,89 @@ fn a_file_that_is_there_is_replaced_only_when_asked() {
         }
     }
     changed.finish().unwrap();
-    desk.fails(2, &["import", "m.onnx", "--out", "mine.zip"], &["mine.zip", "--force"]);
-    // Arrays that are read are inputs, and two outputs are two files.
+    fixture.fails(2, &["import", "m.onnx", "--out", "mine.zip"], &["mine.zip", "--force"]);
+    // Arrays that are read are inputs as well.
     let run = ["run", "m.onnx", "--input", "x.npy", "--output", "x.npy", "--force"];
-    desk.fails(2, &run, &["x.npy", "is an input"]);
-    assert_eq!(crate::common::parse_npy(&desk.bytes("x.npy")).1, [1, 1, 8, 16, 16]);
-    // Simulating twice asks, too.
-    desk.fails(2, &["simulate", "--kind", "nuclei", "--shape", "8,48,48", "--seed", "1", "--out", "sim"], &["--force"]);
+    fixture.fails(2, &run, &["x.npy", "is an input"]);
+    assert_eq!(crate::common::parse_npy(&fixture.bytes("x.npy")).1, [1, 1, 8, 16, 16]);
+    // Simulating twice needs --force, too.
+    fixture.fails(
+        2,
+        &["simulate", "--kind", "nuclei", "--shape", "8,48,48", "--seed", "1", "--out", "sim"],
+        &["--force"],
+    );
 }
 
 #[test]
-fn results_that_somebody_edited_or_brought_are_kept() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("8,48,48", 1);
+fn edited_or_foreign_results_are_kept_without_force() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
     let predict = ["predict", &raw, "--model", "nuclei-dog", "--out", "o"];
-    // Someone's own file under the name of a result, and a record of something else beside it.
-    std::fs::create_dir(desk.path("o")).unwrap();
-    std::fs::write(desk.path("o/nuclei_1_raw_labels.tif"), "drawn by hand").unwrap();
-    desk.fails(2, &predict, &["nuclei_1_raw_labels.tif", "--force"]);
-    std::fs::write(desk.path("o/nuclei_1_raw_provenance.json"), "{\"made by\": \"another program\"}").unwrap();
-    std::fs::remove_file(desk.path("o/nuclei_1_raw_labels.tif")).unwrap();
-    desk.fails(2, &predict, &["nuclei_1_raw_provenance.json", "--force"]);
-    assert_eq!(desk.bytes("o/nuclei_1_raw_provenance.json"), b"{\"made by\": \"another program\"}");
-    desk.run(&[&predict[..], &["--force"]].concat()).ok();
-    // A prediction replaces its own results ...
-    desk.run(&predict).ok();
-    // ... but none that was edited since, and no record brought from elsewhere makes a foreign file its own.
-    std::fs::write(desk.path("o/nuclei_1_raw_labels.tif"), "corrected by hand").unwrap();
-    desk.fails(2, &predict, &["nuclei_1_raw_labels.tif", "--force"]);
-    assert_eq!(desk.bytes("o/nuclei_1_raw_labels.tif"), b"corrected by hand");
-    // Objects made again from the map take their place among the results, and the record follows.
+    // A foreign file with the name of a result, then a foreign record.
+    std::fs::create_dir(fixture.path("o")).unwrap();
+    std::fs::write(fixture.path("o/nuclei_1_raw_labels.tif"), "drawn by hand").unwrap();
+    fixture.fails(2, &predict, &["nuclei_1_raw_labels.tif", "--force"]);
+    std::fs::write(fixture.path("o/nuclei_1_raw_provenance.json"), "{\"made by\": \"another program\"}").unwrap();
+    std::fs::remove_file(fixture.path("o/nuclei_1_raw_labels.tif")).unwrap();
+    fixture.fails(2, &predict, &["nuclei_1_raw_provenance.json", "--force"]);
+    assert_eq!(fixture.bytes("o/nuclei_1_raw_provenance.json"), b"{\"made by\": \"another program\"}");
+    fixture.run(&[&predict[..], &["--force"]].concat()).ok();
+    // A prediction replaces its own results,
+    fixture.run(&predict).ok();
+    // but none that was edited since.
+    std::fs::write(fixture.path("o/nuclei_1_raw_labels.tif"), "corrected by hand").unwrap();
+    fixture.fails(2, &predict, &["nuclei_1_raw_labels.tif", "--force"]);
+    assert_eq!(fixture.bytes("o/nuclei_1_raw_labels.tif"), b"corrected by hand");
+    // `segment --force` may replace the labels of a prediction.
     let out = "o/nuclei_1_raw_labels.tif";
-    desk.fails(2, &["segment", "o/nuclei_1_raw_probability.tif", "--out", out], &["--force"]);
-    desk.run(&["segment", "o/nuclei_1_raw_probability.tif", "--out", out, "--force"]).ok();
-    // What that job makes is not there any more, so it is made again.
-    let report = desk.run(&[&predict[..], &["--resume", "--json"]].concat()).json();
+    fixture.fails(2, &["segment", "o/nuclei_1_raw_probability.tif", "--out", out], &["--force"]);
+    fixture.run(&["segment", "o/nuclei_1_raw_probability.tif", "--out", out, "--force"]).ok();
+    // The job's own labels are gone, so it is not resumed but computed again.
+    let report = fixture.run(&[&predict[..], &["--resume", "--json"]].concat()).json();
     assert_eq!(report["inputs"][0]["resumed"], false);
-    // Some of the outputs, then all of them: those in between are still its own.
-    desk.run(&[&predict[..], &["--outputs", "labels"]].concat()).ok();
-    desk.run(&predict).ok();
-    // A stack of the same name from elsewhere has results of its own.
-    std::fs::create_dir(desk.path("day2")).unwrap();
-    std::fs::copy(desk.path(&raw), desk.path("day2/nuclei_1_raw.tif")).unwrap();
-    let before = desk.bytes("o/nuclei_1_raw_probability.tif");
+    // After a run with fewer outputs, all of them are still its own.
+    fixture.run(&[&predict[..], &["--outputs", "labels"]].concat()).ok();
+    fixture.run(&predict).ok();
+    // A stack with the same name in another folder must not replace these results.
+    std::fs::create_dir(fixture.path("day2")).unwrap();
+    std::fs::copy(fixture.path(&raw), fixture.path("day2/nuclei_1_raw.tif")).unwrap();
+    let before = fixture.bytes("o/nuclei_1_raw_probability.tif");
     let other = ["predict", "day2/nuclei_1_raw.tif", "--model", "nuclei-dog", "--out", "o"];
-    desk.fails(2, &other, &["nuclei_1_raw_provenance.json", "--force"]);
-    assert!(desk.bytes("o/nuclei_1_raw_probability.tif") == before);
+    fixture.fails(2, &other, &["nuclei_1_raw_provenance.json", "--force"]);
+    assert!(fixture.bytes("o/nuclei_1_raw_probability.tif") == before);
 }
 
 #[cfg(unix)]
 #[test]
-fn two_predictions_do_not_mix_their_results() {
-    let desk = Desk::new();
-    let (mut child, _lines) = crate::failures::predicting(&desk);
+fn concurrent_predictions_do_not_mix_results() {
+    let fixture = Fixture::new();
+    let (mut child, _lines) = crate::failures::start_prediction(&fixture);
     let again = ["predict", "large.tif", "--model", "nuclei-dog", "--out", "o"];
-    let ran = desk.run(&again);
+    let ran = fixture.run(&again);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("another run") && ran.stderr.contains("large"), "{}", ran.stderr);
     child.kill().unwrap();
     child.wait().unwrap();
-    // The killed one holds nothing, and what it left is swept.
-    desk.run(&[&again[..], &["--outputs", "labels"]].concat()).ok();
-    assert_eq!(desk.leftovers(), Vec::<std::path::PathBuf>::new());
+    // The killed run holds no lock, and its partial files are removed.
+    fixture.run(&[&again[..], &["--outputs", "labels"]].concat()).ok();
+    assert_eq!(fixture.leftovers(), Vec::<std::path::PathBuf>::new());
 }
 
 #[cfg(unix)]
 #[test]
-fn a_file_that_appears_while_its_name_is_predicted_is_kept() {
-    let desk = Desk::new();
-    let (mut child, mut lines) = crate::failures::predicting(&desk);
-    std::fs::write(desk.path("o/large_labels.tif"), "drawn meanwhile").unwrap();
+fn file_that_appears_during_prediction_is_kept() {
+    let fixture = Fixture::new();
+    let (mut child, mut lines) = crate::failures::start_prediction(&fixture);
+    std::fs::write(fixture.path("o/large_labels.tif"), "drawn meanwhile").unwrap();
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
-    assert_eq!(desk.bytes("o/large_labels.tif.before-1"), b"drawn meanwhile");
-    assert_eq!(desk.image("o/large_labels.tif").shape(), [48, 512, 512]);
-    // A folder that is moved with its results goes on being theirs.
-    std::fs::create_dir(desk.path("day")).unwrap();
+    assert_eq!(fixture.bytes("o/large_labels.tif.before-1"), b"drawn meanwhile");
+    assert_eq!(fixture.image("o/large_labels.tif").shape(), [48, 512, 512]);
+    // After moving the folder, results still belong to their stack.
+    std::fs::create_dir(fixture.path("day")).unwrap();
     for name in ["large.tif", "o"] {
-        std::fs::rename(desk.path(name), desk.path("day").join(name)).unwrap();
+        std::fs::rename(fixture.path(name), fixture.path("day").join(name)).unwrap();
     }
-    desk.run(&["predict", "day/large.tif", "--model", "nuclei-dog", "--outputs", "labels", "--out", "day/o"]).ok();
+    fixture.run(&["predict", "day/large.tif", "--model", "nuclei-dog", "--outputs", "labels", "--out", "day/o"]).ok();
 }

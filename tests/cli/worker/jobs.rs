@@ -1,7 +1,7 @@
-//! What jobs give through it, and in which order.
+//! Results of jobs in the worker, and their order.
 
-use super::{Engine, command, convert, is_alive, job, long};
-use crate::common::{Desk, say_skipped};
+use super::{Engine, command, convert, is_alive, job, long_job};
+use crate::common::{Fixture, report_skipped};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::worker::{JobId, JobResult, LabelArray, LiveArray, LiveRegion, Reply, Request, WorkerEvent};
@@ -14,16 +14,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-/// A voxel size at which the simulated nuclei are the size the model was made for.
+/// A voxel size at which the simulated nuclei have the size that the model was trained on.
 const VOXEL_UM: [f64; 3] = [1.75, 0.8, 0.8];
 
-/// What two runs of one job wrote to one folder, the first of which was renamed.
-fn assert_same_files(desk: &Desk, first: &str, second: &str) {
-    let names = desk.names(second);
+/// Asserts that two folders, written under the same path by two runs of a job, have the same files, except for the time
+/// in the record.
+fn assert_same_files(fixture: &Fixture, first: &str, second: &str) {
+    let names = fixture.names(second);
     assert!(!names.is_empty());
-    assert_eq!(names, desk.names(first));
+    assert_eq!(names, fixture.names(first));
     for name in names {
-        let [a, b] = [first, second].map(|folder| desk.bytes(&format!("{folder}/{name}")));
+        let [a, b] = [first, second].map(|folder| fixture.bytes(&format!("{folder}/{name}")));
         if name.ends_with("_provenance.json") {
             let [a, b] = [a, b].map(|bytes| {
                 let mut value: Value = serde_json::from_slice(&bytes).unwrap();
@@ -38,15 +39,15 @@ fn assert_same_files(desk: &Desk, first: &str, second: &str) {
 }
 
 #[test]
-fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
-    let desk = Desk::new();
+fn worker_and_command_line_predict_the_same_bytes() {
+    let fixture = Fixture::new();
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
-    let out = desk.path("o");
+    let out = fixture.path("o");
     let outputs = "maps,labels,table,preview";
     let arguments = ["predict", sample.to_str().unwrap(), "--out", out.to_str().unwrap(), "--outputs", outputs];
-    desk.run(&[&arguments[..], &["--device", "cpu", "--model", "nuclei-dog", "--tile", "27,64,64"]].concat()).ok();
-    std::fs::rename(&out, desk.path("by_command")).unwrap();
-    let mut engine = Engine::start(&desk);
+    fixture.run(&[&arguments[..], &["--device", "cpu", "--model", "nuclei-dog", "--tile", "27,64,64"]].concat()).ok();
+    std::fs::rename(&out, fixture.path("by_command")).unwrap();
+    let mut engine = Engine::start(&fixture);
     let job = job(json!({
         "inputs": [sample], "model": "nuclei-dog", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
         "outputs": outputs.split(',').collect::<Vec<_>>(),
@@ -54,11 +55,11 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
     engine.worker.send(Request::Predict { id: JobId(1), job, live: true, operators: false });
     let JobResult::Predict(outcome) = engine.done(1) else { panic!() };
     assert!(outcome.failed.is_empty());
-    assert_eq!(desk.names("o").len(), 5, "{:?}", desk.names("o"));
+    assert_eq!(fixture.names("o").len(), 5, "{:?}", fixture.names("o"));
     assert_eq!(outcome.done[0].outputs.len(), 5);
-    assert_same_files(&desk, "by_command", "o");
-    assert!(engine.woken.load(Ordering::Relaxed) > 0);
-    // What the panels of a window show came on the way.
+    assert_same_files(&fixture, "by_command", "o");
+    assert!(engine.wake_count.load(Ordering::Relaxed) > 0);
+    // The data for the window's panels arrived meanwhile.
     let replies = || engine.seen.iter().filter_map(|e| if let WorkerEvent::Reply(r) = e { Some(r) } else { None });
     let stages: BTreeSet<Stage> = replies()
         .filter_map(|r| if let Reply::Stages { totals, .. } = r { Some(totals) } else { None })
@@ -71,7 +72,7 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
     assert!(spans().any(|s| s.stage == Stage::Op) && spans().filter(|s| s.stage == Stage::Compute).count() > 1);
     let device =
         replies().find_map(|r| if let Reply::Memory { device, .. } = r { device.clone() } else { None }).unwrap();
-    assert_eq!((device.id.to_string().as_str(), device.why.as_str()), ("cpu", "asked for"));
+    assert_eq!((device.id.to_string().as_str(), device.why.as_str()), ("cpu", "requested"));
     let by_stage: BTreeSet<&str> = replies()
         .filter_map(|r| match r {
             Reply::Progress { event: Event::Progress { stage, done, total, .. }, .. } if done == total => {
@@ -82,25 +83,25 @@ fn a_prediction_through_it_is_that_of_the_command_line_to_the_byte() {
         .collect();
     assert!(
         by_stage.is_superset(&["predict", "objects", "write"].into()),
-        "the end of each stage is told: {by_stage:?}"
+        "the end of each stage is reported: {by_stage:?}"
     );
 }
 
 #[test]
-fn on_a_gpu_too_it_is_that_of_the_command_line() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("20,90,100", 3);
+fn worker_and_command_line_predict_the_same_bytes_on_a_gpu() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("20,90,100", 3);
     let software = |mut command: Command| {
         command.env("CYTOSCOPE_SOFTWARE_GPU", "1");
         command
     };
-    let devices = software(desk.command(&["devices", "--json"])).output().unwrap();
+    let devices = software(fixture.command(&["devices", "--json"])).output().unwrap();
     let devices: Value = serde_json::from_slice(&devices.stdout).unwrap();
     let usable = devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).filter_map(|d| d["id"].as_str());
     let Some(gpu) = usable.filter(|id| *id != "cpu").map(str::to_owned).next() else {
-        return say_skipped("no GPU, not even in software (install mesa-vulkan-drivers)");
+        return report_skipped("no GPU, not even in software (install mesa-vulkan-drivers)");
     };
-    let (raw, out) = (desk.path(&raw), desk.path("o"));
+    let (raw, out) = (fixture.path(&raw), fixture.path("o"));
     let (raw_text, out_text) = (raw.to_str().unwrap(), out.to_str().unwrap());
     let arguments = [
         "predict",
@@ -116,10 +117,10 @@ fn on_a_gpu_too_it_is_that_of_the_command_line() {
         "--diameter",
         "19",
     ];
-    let ran = software(desk.command(&arguments)).output().unwrap();
+    let ran = software(fixture.command(&arguments)).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    std::fs::rename(&out, desk.path("by_command")).unwrap();
-    let mut engine = Engine::of(&software(command(&desk)));
+    std::fs::rename(&out, fixture.path("by_command")).unwrap();
+    let mut engine = Engine::start_command(&software(command(&fixture)));
     for (id, operators) in [(1, false), (2, true)] {
         let job = job(json!({
             "inputs": [raw], "model": "nuclei-dog", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
@@ -128,25 +129,25 @@ fn on_a_gpu_too_it_is_that_of_the_command_line() {
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators });
         let from = engine.seen.len();
         engine.done(id);
-        assert_same_files(&desk, "by_command", "o");
+        assert_same_files(&fixture, "by_command", "o");
         let spans = engine.seen[from..].iter().filter_map(|e| match e {
             WorkerEvent::Reply(Reply::Spans { spans, .. }) => Some(spans),
             _ => None,
         });
         let stages: BTreeSet<Stage> = spans.flatten().map(|s| s.stage).collect();
         assert!(stages.contains(&Stage::Compute) && stages.contains(&Stage::Upload), "{stages:?}");
-        assert_eq!(stages.contains(&Stage::Op), operators, "single operators are waited for where that was asked for");
+        assert_eq!(stages.contains(&Stage::Op), operators, "operator times are measured only on request");
     }
 }
 
 #[test]
-fn a_growing_prediction_becomes_the_result() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("20,90,100", 3);
-    let mut engine = Engine::start(&desk);
+fn live_regions_equal_the_final_result() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("20,90,100", 3);
+    let mut engine = Engine::start(&fixture);
     for (id, blend) in [(1, "crop"), (2, "gaussian")] {
         let job = job(json!({
-            "inputs": [desk.path(&raw)], "model": "nuclei-dog", "out": desk.path(blend), "device": "cpu", "outputs": ["maps"],
+            "inputs": [fixture.path(&raw)], "model": "nuclei-dog", "out": fixture.path(blend), "device": "cpu", "outputs": ["maps"],
             "voxel_um": VOXEL_UM, "diameter": 19.0, "tiles": {"tile": [20, 48, 64], "blend": blend},
         }));
         engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators: false });
@@ -158,7 +159,7 @@ fn a_growing_prediction_becomes_the_result() {
             let WorkerEvent::Reply(Reply::Live { path, channels, shape_zyx, regions, input, .. }) = event else {
                 continue;
             };
-            assert_eq!((*channels, *shape_zyx, input), (2, [20, 90, 100], &desk.path(&raw)));
+            assert_eq!((*channels, *shape_zyx, input), (2, [20, 90, 100], &fixture.path(&raw)));
             array = Some(LiveArray::open(path, *channels, *shape_zyx).unwrap());
             for LiveRegion { start_zyx: s, size_zyx: n } in regions {
                 for z in s[0]..s[0] + n[0] {
@@ -166,9 +167,9 @@ fn a_growing_prediction_becomes_the_result() {
                 }
             }
         }
-        assert!(seen.iter().all(|s| *s), "{blend}: not every voxel was told as finished");
-        // Planes C within Z in the file.
-        let result = desk.image(&format!("{blend}/nuclei_3_raw_probability.tif")).samples().to_f32();
+        assert!(seen.iter().all(|s| *s), "{blend}: not every voxel was reported as finished");
+        // The file stores Z, then C.
+        let result = fixture.image(&format!("{blend}/nuclei_3_raw_probability.tif")).samples().to_f32();
         let array = array.unwrap();
         for (z, planes) in result.chunks_exact(2 * 90 * 100).enumerate() {
             for (c, plane) in planes.chunks_exact(90 * 100).enumerate() {
@@ -183,7 +184,7 @@ fn a_growing_prediction_becomes_the_result() {
             .filter(|e| e.as_ref().unwrap().path().extension().is_some_and(|x| x == "f32"))
             .count()
     };
-    assert_eq!(live(), 1, "the first one's array has gone");
+    assert_eq!(live(), 1, "the first job's array is removed");
     engine.worker.send(Request::Release { id: JobId(2) });
     engine.worker.send(Request::Devices { id: JobId(3) });
     engine.reply("devices", |r| matches!(r, Reply::Devices { .. }).then_some(()));
@@ -191,15 +192,15 @@ fn a_growing_prediction_becomes_the_result() {
 }
 
 #[test]
-fn jobs_wait_in_order_and_are_cancelled_waiting_or_running() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,32,32", 1);
-    let mut engine = Engine::start(&desk);
-    engine.worker.send(Request::Predict { id: JobId(1), job: long(&desk, "o"), live: false, operators: false });
+fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let mut engine = Engine::start(&fixture);
+    engine.worker.send(Request::Predict { id: JobId(1), job: long_job(&fixture, "o"), live: false, operators: false });
     for (id, output) in [(2, "a.npy"), (3, "b.npy"), (4, "c.npy")] {
-        engine.worker.send(Request::Convert { id: JobId(id), job: convert(&desk, &raw, output) });
+        engine.worker.send(Request::Convert { id: JobId(id), job: convert(&fixture, &raw, output) });
     }
-    engine.computing(1);
+    engine.wait_for_tiles(1);
     let waiting: Vec<(u64, usize)> = engine
         .seen
         .iter()
@@ -210,77 +211,77 @@ fn jobs_wait_in_order_and_are_cancelled_waiting_or_running() {
     assert_eq!(waiting, [(2, 1), (3, 2), (4, 3)]);
     engine.worker.send(Request::Cancel { id: JobId(3) });
     assert_eq!(engine.end(3), Reply::Cancelled { id: JobId(3) }, "removed while the first one runs");
-    // The same number again is a mistake that harms nobody.
-    engine.worker.send(Request::Convert { id: JobId(4), job: convert(&desk, &raw, "d.npy") });
+    // Reusing a job number is a fault without other effects.
+    engine.worker.send(Request::Convert { id: JobId(4), job: convert(&fixture, &raw, "d.npy") });
     engine.reply("a fault", |r| matches!(r, Reply::Fault { sentence } if sentence.contains("job 4")).then_some(()));
-    assert!(!desk.leftovers().is_empty(), "it was writing something that could be left behind");
+    assert!(!fixture.leftovers().is_empty(), "partial files exist while it runs");
     engine.worker.send(Request::Cancel { id: JobId(1) });
     assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
-    assert!(desk.names("o").is_empty(), "{:?}", desk.names("o"));
+    assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
     engine.done(2);
     engine.done(4);
     let ends: Vec<JobId> =
         engine.seen.iter().filter_map(|e| if let WorkerEvent::Reply(r) = e { r.ends() } else { None }).collect();
     assert_eq!(ends, [3, 1, 2, 4].map(JobId));
-    assert_eq!([2, 3, 4].map(|i| desk.path(["a.npy", "b.npy", "c.npy"][i - 2]).exists()), [true, false, true]);
-    assert!(desk.leftovers().is_empty(), "{:?}", desk.leftovers());
-    // A failure says why, and the worker goes on.
-    engine.worker.send(Request::Convert { id: JobId(9), job: convert(&desk, "nothere.tif", "e.npy") });
+    assert_eq!([2, 3, 4].map(|i| fixture.path(["a.npy", "b.npy", "c.npy"][i - 2]).exists()), [true, false, true]);
+    assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
+    // A failure gives its reason, and the worker continues.
+    engine.worker.send(Request::Convert { id: JobId(9), job: convert(&fixture, "nothere.tif", "e.npy") });
     let Reply::Failed { kind, sentence, .. } = engine.end(9) else { panic!() };
     assert_eq!(kind, JobErrorKind::BadInput);
     assert!(sentence.contains("nothere.tif"), "{sentence}");
-    // Dropping the client ends the process and its folder, in mid-job.
-    engine.worker.send(Request::Predict { id: JobId(10), job: long(&desk, "o"), live: true, operators: false });
-    engine.computing(10);
+    // Dropping the client during a job ends the process and removes its folder.
+    engine.worker.send(Request::Predict { id: JobId(10), job: long_job(&fixture, "o"), live: true, operators: false });
+    engine.wait_for_tiles(10);
     let (pid, folder) = engine.ready();
     assert!(folder.is_dir());
     drop(engine);
     assert!(!is_alive(pid) && !folder.exists());
-    assert!(desk.names("o").is_empty() && desk.leftovers().is_empty(), "{:?}", desk.leftovers());
+    assert!(fixture.names("o").is_empty() && fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
 }
 
 #[test]
-fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("14,80,96", 1);
-    let mut engine = Engine::start(&desk);
+fn superseded_segmentations_are_dropped_and_leave_no_files() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("14,80,96", 1);
+    let mut engine = Engine::start(&fixture);
     engine.worker.send(Request::Models { id: JobId(1) });
     let card: ModelCard = engine.reply("models", |r| match r {
         Reply::Models { models, .. } => models.iter().find(|m| m.name == "nuclei").cloned(),
         _ => None,
     });
     let predict = job(json!({
-        "inputs": [desk.path(&raw)], "model": "nuclei", "out": desk.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
+        "inputs": [fixture.path(&raw)], "model": "nuclei", "out": fixture.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
         "diameter": 15.0,
     }));
     engine.worker.send(Request::Predict { id: JobId(2), job: predict, live: false, operators: false });
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
-        map: desk.path("o/nuclei_1_raw_probability.tif"),
+        map: fixture.path("o/nuclei_1_raw_probability.tif"),
         labels,
         table,
         channel: card.segment_channel,
         seed_channel: Some(card.seed_channel),
         time: 0,
         voxel_um: None,
-        intensities: Some(desk.path(&raw)),
+        intensities: Some(fixture.path(&raw)),
         options: card.segment.clone().unwrap(),
         overwrite: Default::default(),
     };
-    // With the model's own settings the map gives the prediction's own objects and table.
-    let (labels, table) = (desk.path("l.tif"), desk.path("t.csv"));
+    // With the model's settings, segmenting the map gives the prediction's own objects and table.
+    let (labels, table) = (fixture.path("l.tif"), fixture.path("t.csv"));
     let same = segment(Some(labels), Some(table));
     engine.worker.send(Request::Segment { id: JobId(3), job: same, replaces: None });
-    let report = engine.segmented(3);
+    let report = engine.segment_report(3);
     assert_eq!((report.format, report.shape_zyx), (LabelFormat::Tiff, [14, 80, 96]));
     assert!(report.objects > 3);
-    assert_eq!(desk.image("l.tif"), desk.image("o/nuclei_1_raw_labels.tif"));
-    assert_eq!(desk.table("t.csv"), desk.table("o/nuclei_1_raw_objects.csv"));
-    // Measured again, the labels that are there give the same table; other shapes are refused, and no table is written.
+    assert_eq!(fixture.image("l.tif"), fixture.image("o/nuclei_1_raw_labels.tif"));
+    assert_eq!(fixture.table("t.csv"), fixture.table("o/nuclei_1_raw_objects.csv"));
+    // Measuring the labels gives the same table; other shapes are refused, and no table is written.
     let measure = |labels: &str, table: &str| MeasureJob {
         overwrite: Default::default(),
-        labels: desk.path(labels),
-        intensities: desk.path(&raw),
-        table: desk.path(table),
+        labels: fixture.path(labels),
+        intensities: fixture.path(&raw),
+        table: fixture.path(table),
         axes: None,
         time: 0,
         voxel_um: Some(VOXEL_UM),
@@ -288,18 +289,18 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
     engine.worker.send(Request::Measure { id: JobId(4), job: measure("l.tif", "again.csv") });
     let JobResult::Measure(measured) = engine.done(4) else { panic!() };
     assert_eq!(measured.objects, u64::from(report.objects));
-    assert_eq!(desk.table("again.csv"), desk.table("t.csv"));
+    assert_eq!(fixture.table("again.csv"), fixture.table("t.csv"));
     for (id, labels, reason) in
-        [(5, "o/nuclei_1_raw_probability.tif", "are no labels"), (6, "small.tif", "its shape is")]
+        [(5, "o/nuclei_1_raw_probability.tif", "are not labels"), (6, "small.tif", "its shape is")]
     {
         let small = Array::new(Axes::zyx(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
-        write_array(&desk.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
+        write_array(&fixture.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
         engine.worker.send(Request::Measure { id: JobId(id), job: measure(labels, "none.csv") });
         let Reply::Failed { sentence, .. } = engine.end(id) else { panic!() };
         assert!(sentence.contains(reason), "{sentence}");
-        assert!(!desk.path("none.csv").exists());
+        assert!(!fixture.path("none.csv").exists());
     }
-    // A slider: many in a row, each making the one before needless.
+    // A slider: many segmentations in a row, each superseding the one before.
     let (_, folder) = engine.ready();
     let files = || {
         std::fs::read_dir(&folder)
@@ -312,7 +313,7 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
         let replaces = (id > 10).then(|| JobId(id - 1));
         engine.worker.send(Request::Segment { id: JobId(id), job: segment(None, None), replaces });
     }
-    let report = engine.segmented(last);
+    let report = engine.segment_report(last);
     assert_eq!(report.format, LabelFormat::RawU32);
     let ends: Vec<u64> = engine
         .seen
@@ -322,19 +323,19 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
         .filter(|id| *id >= 10)
         .collect();
     let each: BTreeSet<u64> = ends.iter().copied().collect();
-    assert_eq!((ends.len(), each), (31, (10..=last).collect()), "each ends, and once");
-    assert_eq!(files(), 1, "those replaced are gone");
+    assert_eq!((ends.len(), each), (31, (10..=last).collect()), "each ends exactly once");
+    assert_eq!(files(), 1, "superseded labels are removed");
     let array = LabelArray::open(&report.labels, report.shape_zyx).unwrap();
-    let expected: Vec<u32> = desk.image("l.tif").samples().to_f32().iter().map(|v| *v as u32).collect();
+    let expected: Vec<u32> = fixture.image("l.tif").samples().to_f32().iter().map(|v| *v as u32).collect();
     let whole = LiveRegion { start_zyx: [0; 3], size_zyx: report.shape_zyx };
     assert_eq!(array.region(whole).unwrap(), expected);
     let across_x: Vec<u32> = expected.chunks_exact(96).map(|row| row[37]).collect();
     assert_eq!(array.slice(Axis::X, 37).unwrap(), across_x);
     engine.worker.send(Request::Release { id: JobId(last) });
-    engine.worker.send(Request::Convert { id: JobId(99), job: convert(&desk, &raw, "a.npy") });
+    engine.worker.send(Request::Convert { id: JobId(99), job: convert(&fixture, &raw, "a.npy") });
     engine.done(99);
     assert_eq!(files(), 0);
-    // A map without the channel asked for is refused with what there is.
+    // A missing channel is refused with the number of channels.
     let beyond = SegmentJob { seed_channel: Some(2), ..segment(None, None) };
     engine.worker.send(Request::Segment { id: JobId(100), job: beyond, replaces: None });
     let Reply::Failed { sentence, .. } = engine.end(100) else { panic!() };
@@ -342,9 +343,9 @@ fn a_dragged_slider_gets_the_last_segmentation_and_leaves_no_files() {
 }
 
 #[test]
-fn models_and_devices_are_told_with_what_is_wrong_with_them() {
-    let desk = Desk::new();
-    let models = desk.path("models");
+fn models_and_devices_are_listed_with_their_problems() {
+    let fixture = Fixture::new();
+    let models = fixture.path("models");
     std::fs::create_dir(&models).unwrap();
     std::fs::write(models.join("broken.onnx"), "no network").unwrap();
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
@@ -354,9 +355,9 @@ fn models_and_devices_are_told_with_what_is_wrong_with_them() {
         std::fs::copy(&path, models.join("mine").join(path.file_name().unwrap())).unwrap();
     }
     std::fs::write(models.join("best.alias"), "mine\n").unwrap();
-    let mut command = command(&desk);
+    let mut command = command(&fixture);
     command.env("CYTOSCOPE_MODELS", &models);
-    let mut engine = Engine::of(&command);
+    let mut engine = Engine::start_command(&command);
     engine.worker.send(Request::Models { id: JobId(1) });
     engine.worker.send(Request::Devices { id: JobId(2) });
     let cards: Vec<ModelCard> =
@@ -375,9 +376,9 @@ fn models_and_devices_are_told_with_what_is_wrong_with_them() {
     assert!(broken.problem.as_ref().is_some_and(|p| p.contains("broken.onnx")), "{:?}", broken.problem);
     let devices =
         engine.reply("devices", |r| if let Reply::Devices { devices, .. } = r { Some(devices.clone()) } else { None });
-    let told: Value = desk.run(&["devices", "--json"]).json();
+    let listed: Value = fixture.run(&["devices", "--json"]).json();
     let ids: Vec<String> = devices.iter().map(|d| d.id.to_string()).collect();
-    let expected: Vec<&str> = told.as_array().unwrap().iter().map(|d| d["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, expected, "as the command line tells");
+    let expected: Vec<&str> = listed.as_array().unwrap().iter().map(|d| d["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, expected, "as listed by the command line");
     assert!(devices.iter().any(|d| d.id.to_string() == "cpu" && d.usable));
 }

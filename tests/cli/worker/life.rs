@@ -1,7 +1,7 @@
-//! How it begins, ends and dies, and what is left then.
+//! Starting, ending and crashing of the worker, and what remains afterwards.
 
-use super::{Engine, PATIENCE, command, convert, is_alive, long};
-use crate::common::Desk;
+use super::{Engine, TIMEOUT, command, convert, is_alive, long_job};
+use crate::common::Fixture;
 use cytoscope_pipeline::PredictJob;
 use cytoscope_pipeline::worker::{JobId, PROTOCOL_VERSION, Reply, Request, Worker, WorkerEvent, WorkerState};
 use std::io::{BufRead, BufReader, Write};
@@ -15,42 +15,42 @@ fn kill(pid: u32) {
     assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
 }
 
-/// The worker without a client.
-struct Bare {
+/// A worker process driven without the client.
+struct RawWorker {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Bare {
-    fn start(desk: &Desk) -> Self {
+impl RawWorker {
+    fn start(fixture: &Fixture) -> Self {
         let mut child =
-            command(desk).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            command(fixture).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { input: child.stdin.take(), child, output }
     }
 
-    fn say(&mut self, line: &[u8]) {
+    fn send_line(&mut self, line: &[u8]) {
         self.input.as_mut().unwrap().write_all(&[line, b"\n"].concat()).unwrap();
     }
 
-    /// The next line, which is a reply whatever was said.
-    fn hear(&mut self) -> Reply {
+    /// Reads the next line as a reply.
+    fn read_reply(&mut self) -> Reply {
         let mut line = String::new();
-        assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended");
+        assert!(self.output.read_line(&mut line).unwrap() > 0, "the worker ended");
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
     }
 
     fn fault(&mut self) -> String {
-        match self.hear() {
+        match self.read_reply() {
             Reply::Fault { sentence } => sentence,
             other => panic!("{other:?}"),
         }
     }
 
-    fn greet(&mut self) -> PathBuf {
-        self.say(format!("{{\"request\":\"hello\",\"version\":{PROTOCOL_VERSION}}}").as_bytes());
-        match self.hear() {
+    fn handshake(&mut self) -> PathBuf {
+        self.send_line(format!("{{\"request\":\"hello\",\"version\":{PROTOCOL_VERSION}}}").as_bytes());
+        match self.read_reply() {
             Reply::Ready { version, program, pid, folder } => {
                 assert_eq!((version, program.as_str()), (PROTOCOL_VERSION, env!("CARGO_PKG_VERSION")));
                 assert_eq!(pid, self.child.id());
@@ -62,18 +62,18 @@ impl Bare {
 }
 
 #[test]
-fn it_greets_in_its_version_and_survives_every_line() {
-    let desk = Desk::new();
-    let mut bare = Bare::start(&desk);
-    bare.say(b"{\"request\":\"devices\",\"id\":1}");
-    assert!(bare.fault().contains("hello"));
-    bare.say(b"{\"request\":\"hello\",\"version\":99}");
-    let sentence = bare.fault();
+fn worker_checks_the_version_and_survives_malformed_lines() {
+    let fixture = Fixture::new();
+    let mut worker = RawWorker::start(&fixture);
+    worker.send_line(b"{\"request\":\"devices\",\"id\":1}");
+    assert!(worker.fault().contains("hello"));
+    worker.send_line(b"{\"request\":\"hello\",\"version\":99}");
+    let sentence = worker.fault();
     assert!(sentence.contains("99") && sentence.contains(&PROTOCOL_VERSION.to_string()), "{sentence}");
-    bare.say(b"{\"request\":\"models\",\"id\":1}");
-    assert!(bare.fault().contains("hello"), "a refused version is no greeting");
-    let folder = bare.greet();
-    assert!(folder.starts_with(desk.path("tmp")) && folder.is_dir());
+    worker.send_line(b"{\"request\":\"models\",\"id\":1}");
+    assert!(worker.fault().contains("hello"), "a refused version is no handshake");
+    let folder = worker.handshake();
+    assert!(folder.starts_with(fixture.path("tmp")) && folder.is_dir());
     let lines: [&[u8]; 8] = [
         b"what?",
         b"{}",
@@ -85,40 +85,41 @@ fn it_greets_in_its_version_and_survives_every_line() {
         b"\xff\xfe{}",
     ];
     for line in lines {
-        bare.say(line);
-        let sentence = bare.fault();
+        worker.send_line(line);
+        let sentence = worker.fault();
         assert!(sentence.len() > 20, "{sentence}");
     }
-    // More than may be held, without an end for a long time.
-    bare.say(&vec![b'a'; (16 << 20) + 1]);
-    assert!(bare.fault().contains("16777216 bytes"));
-    bare.say(b"");
-    bare.say(b"{\"request\":\"cancel\",\"id\":12345}");
-    bare.say(b"{\"request\":\"release\",\"id\":12345}");
-    // It still does what it is for, whatever came before; relative paths count from its own folder.
-    desk.write("a.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
-    bare.say(b"{\"request\":\"convert\",\"id\":7,\"job\":{\"input\":\"a.tif\",\"output\":\"a.npy\"}}");
-    let heard: Vec<Reply> = std::iter::repeat_with(|| bare.hear()).take_while(|r| r.ends().is_none()).collect();
-    assert!(heard.contains(&Reply::Started { id: JobId(7) }), "{heard:?}");
-    assert!(desk.path("a.npy").is_file());
-    // Asked to, it ends, and its folder with it.
-    bare.say(b"{\"request\":\"shutdown\"}");
-    assert!(bare.child.wait().unwrap().success());
-    assert!(!folder.exists() && desk.names("tmp").is_empty(), "{:?}", desk.names("tmp"));
+    // A line longer than the limit.
+    worker.send_line(&vec![b'a'; (16 << 20) + 1]);
+    assert!(worker.fault().contains("16777216 bytes"));
+    worker.send_line(b"");
+    worker.send_line(b"{\"request\":\"cancel\",\"id\":12345}");
+    worker.send_line(b"{\"request\":\"release\",\"id\":12345}");
+    // It still runs jobs; relative paths refer to its working directory.
+    fixture.write("a.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    worker.send_line(b"{\"request\":\"convert\",\"id\":7,\"job\":{\"input\":\"a.tif\",\"output\":\"a.npy\"}}");
+    let replies: Vec<Reply> =
+        std::iter::repeat_with(|| worker.read_reply()).take_while(|r| r.ends().is_none()).collect();
+    assert!(replies.contains(&Reply::Started { id: JobId(7) }), "{replies:?}");
+    assert!(fixture.path("a.npy").is_file());
+    // On shutdown it ends and removes its folder.
+    worker.send_line(b"{\"request\":\"shutdown\"}");
+    assert!(worker.child.wait().unwrap().success());
+    assert!(!folder.exists() && fixture.names("tmp").is_empty(), "{:?}", fixture.names("tmp"));
 }
 
 #[cfg(unix)]
 #[test]
-fn killed_it_loses_the_running_job_alone_and_leaves_nothing() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,32,32", 1);
-    let mut engine = Engine::start(&desk);
+fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let mut engine = Engine::start(&fixture);
     let (first, folder) = engine.ready();
-    engine.worker.send(Request::Predict { id: JobId(1), job: long(&desk, "o"), live: true, operators: false });
-    engine.worker.send(Request::Convert { id: JobId(2), job: convert(&desk, &raw, "a.npy") });
-    engine.worker.send(Request::Convert { id: JobId(3), job: convert(&desk, &raw, "b.npy") });
-    engine.computing(1);
-    assert!(!desk.leftovers().is_empty() && folder.is_dir(), "there is something that could be left behind");
+    engine.worker.send(Request::Predict { id: JobId(1), job: long_job(&fixture, "o"), live: true, operators: false });
+    engine.worker.send(Request::Convert { id: JobId(2), job: convert(&fixture, &raw, "a.npy") });
+    engine.worker.send(Request::Convert { id: JobId(3), job: convert(&fixture, &raw, "b.npy") });
+    engine.wait_for_tiles(1);
+    assert!(!fixture.leftovers().is_empty() && folder.is_dir(), "partial files exist while it runs");
     kill(first);
     let (reason, lost) = engine.wait("the death", |e| match e {
         WorkerEvent::Died { reason, lost } => Some((reason.clone(), lost.clone())),
@@ -126,82 +127,82 @@ fn killed_it_loses_the_running_job_alone_and_leaves_nothing() {
     });
     assert_eq!(lost, [JobId(1)]);
     assert!(reason.contains("signal 9"), "{reason}");
-    assert!(!folder.exists() && desk.leftovers().is_empty(), "{:?}", desk.leftovers());
-    assert!(desk.names("o").is_empty(), "{:?}", desk.names("o"));
+    assert!(!folder.exists() && fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
+    assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
     engine.wait("a new process", |e| (*e == WorkerEvent::Restarted).then_some(()));
     engine.done(2);
     engine.done(3);
-    assert!(desk.path("a.npy").is_file() && desk.path("b.npy").is_file());
+    assert!(fixture.path("a.npy").is_file() && fixture.path("b.npy").is_file());
     let (second, _) = engine.ready();
     assert_ne!(first, second);
-    // The lost job is no trouble to who asks for it again.
-    let again = PredictJob { outputs: ["labels".parse().unwrap()].into(), ..long(&desk, "o") };
+    // The lost job can be sent again.
+    let again = PredictJob { outputs: ["labels".parse().unwrap()].into(), ..long_job(&fixture, "o") };
     engine.worker.send(Request::Predict { id: JobId(4), job: again, live: false, operators: false });
     engine.done(4);
-    assert_eq!(desk.names("o"), ["large_labels.tif", "large_provenance.json"]);
+    assert_eq!(fixture.names("o"), ["large_labels.tif", "large_provenance.json"]);
     drop(engine);
-    assert!(!is_alive(second) && desk.names("tmp").is_empty(), "{:?}", desk.names("tmp"));
+    assert!(!is_alive(second) && fixture.names("tmp").is_empty(), "{:?}", fixture.names("tmp"));
 }
 
 /// Starts a long live prediction in a worker without a client, and returns once tiles are computed.
-fn predicting(desk: &Desk) -> (Bare, PathBuf) {
-    let job = long(desk, "o");
-    let mut bare = Bare::start(desk);
-    let folder = bare.greet();
+fn start_prediction(fixture: &Fixture) -> (RawWorker, PathBuf) {
+    let job = long_job(fixture, "o");
+    let mut worker = RawWorker::start(fixture);
+    let folder = worker.handshake();
     let request = Request::Predict { id: JobId(1), job, live: true, operators: false };
-    bare.say(&serde_json::to_vec(&request).unwrap());
-    while !matches!(bare.hear(), Reply::Live { .. }) {}
-    assert!(!desk.leftovers().is_empty() && folder.is_dir(), "there is something that could be left behind");
-    (bare, folder)
+    worker.send_line(&serde_json::to_vec(&request).unwrap());
+    while !matches!(worker.read_reply(), Reply::Live { .. }) {}
+    assert!(!fixture.leftovers().is_empty() && folder.is_dir(), "partial files exist while it runs");
+    (worker, folder)
 }
 
 #[test]
-fn it_ends_with_its_input_in_mid_job() {
-    let desk = Desk::new();
-    let (mut bare, folder) = predicting(&desk);
-    bare.input = None;
-    // Nobody need read what it still says.
-    drop(bare.output);
-    assert!(bare.child.wait().unwrap().success());
-    assert!(!folder.exists() && desk.names("tmp").is_empty(), "{:?}", desk.names("tmp"));
-    assert!(desk.names("o").is_empty() && desk.leftovers().is_empty(), "{:?}", desk.leftovers());
+fn worker_ends_when_its_input_closes_during_a_job() {
+    let fixture = Fixture::new();
+    let (mut worker, folder) = start_prediction(&fixture);
+    worker.input = None;
+    // Its remaining output need not be read.
+    drop(worker.output);
+    assert!(worker.child.wait().unwrap().success());
+    assert!(!folder.exists() && fixture.names("tmp").is_empty(), "{:?}", fixture.names("tmp"));
+    assert!(fixture.names("o").is_empty() && fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
 }
 
 #[cfg(unix)]
 #[test]
-fn what_is_left_when_window_and_worker_are_killed_goes_with_the_next_worker() {
-    let desk = Desk::new();
-    let (mut bare, folder) = predicting(&desk);
-    bare.child.kill().unwrap();
-    bare.child.wait().unwrap();
-    assert!(folder.is_dir() && !desk.leftovers().is_empty());
-    // Other people's folders, and those of living workers, stay.
-    let mut alive = Bare::start(&desk);
-    let other = alive.greet();
-    assert!(!folder.exists(), "{:?}", desk.names("tmp"));
-    assert!(desk.leftovers().is_empty() && desk.names("o").is_empty(), "{:?}", desk.leftovers());
-    std::fs::create_dir(desk.path("tmp/cytoscope-worker-notes")).unwrap();
-    let mut third = Bare::start(&desk);
-    third.greet();
-    assert!(other.is_dir() && desk.path("tmp/cytoscope-worker-notes").is_dir());
-    for mut bare in [alive, third] {
-        bare.input = None;
-        assert!(bare.child.wait().unwrap().success());
+fn next_worker_removes_what_a_killed_one_left() {
+    let fixture = Fixture::new();
+    let (mut worker, folder) = start_prediction(&fixture);
+    worker.child.kill().unwrap();
+    worker.child.wait().unwrap();
+    assert!(folder.is_dir() && !fixture.leftovers().is_empty());
+    // Foreign folders and those of living workers stay.
+    let mut alive = RawWorker::start(&fixture);
+    let other = alive.handshake();
+    assert!(!folder.exists(), "{:?}", fixture.names("tmp"));
+    assert!(fixture.leftovers().is_empty() && fixture.names("o").is_empty(), "{:?}", fixture.leftovers());
+    std::fs::create_dir(fixture.path("tmp/cytoscope-worker-notes")).unwrap();
+    let mut third = RawWorker::start(&fixture);
+    third.handshake();
+    assert!(other.is_dir() && fixture.path("tmp/cytoscope-worker-notes").is_dir());
+    for mut worker in [alive, third] {
+        worker.input = None;
+        assert!(worker.child.wait().unwrap().success());
     }
 }
 
 #[cfg(unix)]
 #[test]
-fn what_never_greets_is_given_up() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,32,32", 1);
+fn client_gives_up_on_a_silent_program() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
     let silent = || {
         let mut command = Command::new("sh");
         command.args(["-c", "exec sleep 1000"]);
         command
     };
-    let worker = Worker::start_patiently(silent, Arc::new(|| {}), Duration::from_millis(300));
-    worker.send(Request::Convert { id: JobId(1), job: convert(&desk, &raw, "a.npy") });
+    let worker = Worker::start_with_timeout(silent, Arc::new(|| {}), Duration::from_millis(300));
+    worker.send(Request::Convert { id: JobId(1), job: convert(&fixture, &raw, "a.npy") });
     let end = Instant::now() + Duration::from_secs(60);
     let mut seen = Vec::new();
     while !seen.iter().any(|e| matches!(e, WorkerEvent::GaveUp { .. })) {
@@ -213,60 +214,60 @@ fn what_never_greets_is_given_up() {
         .iter()
         .find_map(|e| if let WorkerEvent::GaveUp { reason, lost } = e { Some((reason, lost)) } else { None });
     let (reason, lost) = last.unwrap();
-    assert!(reason.contains("did not answer"), "{reason}");
+    assert!(reason.contains("did not respond"), "{reason}");
     assert_eq!((lost.as_slice(), worker.state()), ([JobId(1)].as_slice(), WorkerState::Dead));
 }
 
 #[cfg(unix)]
 #[test]
-fn it_gives_up_on_what_dies_and_dies() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,32,32", 1);
+fn client_gives_up_after_repeated_deaths() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
     let gave_up = |e: &WorkerEvent| match e {
         WorkerEvent::GaveUp { reason, lost } => Some((reason.clone(), lost.clone())),
         _ => None,
     };
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo the driver is upset >&2; exit 3"]);
-    let mut engine = Engine::of(&shell);
-    engine.worker.send(Request::Convert { id: JobId(1), job: convert(&desk, &raw, "a.npy") });
-    let (reason, lost) = engine.wait("that it gives up", gave_up);
+    let mut engine = Engine::start_command(&shell);
+    engine.worker.send(Request::Convert { id: JobId(1), job: convert(&fixture, &raw, "a.npy") });
+    let (reason, lost) = engine.wait("giving up", gave_up);
     assert!(reason.contains("exit code 3") && reason.contains("the driver is upset"), "{reason}");
     assert_eq!(lost, [JobId(1)]);
     let deaths = engine.seen.iter().filter(|e| matches!(e, WorkerEvent::Died { .. })).count();
     assert_eq!((deaths, engine.worker.state()), (3, WorkerState::Dead));
     engine.worker.send(Request::Cancel { id: JobId(1) });
-    engine.worker.send(Request::Convert { id: JobId(2), job: convert(&desk, &raw, "a.npy") });
-    assert!(matches!(engine.end(2), Reply::Failed { .. }), "nobody waits for ever");
+    engine.worker.send(Request::Convert { id: JobId(2), job: convert(&fixture, &raw, "a.npy") });
+    assert!(matches!(engine.end(2), Reply::Failed { .. }), "jobs fail instead of waiting forever");
     engine.worker.restart();
-    engine.wait("that it gives up again", gave_up);
-    // What is not there, and what speaks another language, is not tried three times.
-    let mut engine = Engine::of(&Command::new("/no/such/program"));
-    assert!(engine.wait("that it gives up", gave_up).0.contains("/no/such/program"));
+    engine.wait("giving up again", gave_up);
+    // A missing program and one that does not speak the protocol are not retried.
+    let mut engine = Engine::start_command(&Command::new("/no/such/program"));
+    assert!(engine.wait("giving up", gave_up).0.contains("/no/such/program"));
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo good morning; cat"]);
-    let mut engine = Engine::of(&shell);
-    engine.wait("that it gives up", gave_up);
+    let mut engine = Engine::start_command(&shell);
+    engine.wait("giving up", gave_up);
     assert!(!engine.seen.iter().any(|e| matches!(e, WorkerEvent::Died { .. })));
 }
 
 #[cfg(unix)]
 #[test]
-fn a_shutdown_is_no_crash_and_can_be_undone() {
-    let desk = Desk::new();
-    let raw = desk.nuclei("6,32,32", 1);
-    let mut engine = Engine::start(&desk);
+fn shutdown_is_not_a_crash_and_restart_works() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let mut engine = Engine::start(&fixture);
     let (pid, _) = engine.ready();
     engine.worker.send(Request::Shutdown);
     let start = Instant::now();
     while engine.worker.state() != WorkerState::Dead {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(!is_alive(pid));
     engine.worker.restart();
     engine.ready();
-    engine.worker.send(Request::Convert { id: JobId(1), job: convert(&desk, &raw, "a.npy") });
+    engine.worker.send(Request::Convert { id: JobId(1), job: convert(&fixture, &raw, "a.npy") });
     engine.done(1);
     assert!(!engine.seen.iter().any(|e| matches!(e, WorkerEvent::Died { .. } | WorkerEvent::GaveUp { .. })));
 }

@@ -1,10 +1,10 @@
-//! `worker` and its client: what a window relies on.
+//! The `worker` command and its client, as used by the window.
 
 mod jobs;
 mod life;
-mod teach;
+mod train;
 
-use crate::common::Desk;
+use crate::common::Fixture;
 use cytoscope_pipeline::worker::{JobId, JobResult, Reply, Worker, WorkerEvent, WorkerState};
 use cytoscope_pipeline::{ConvertJob, Event, PredictJob, SegmentReport};
 use serde_json::{Value, json};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest wait for an event.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A command made anew as often as it is needed.
-fn again(of: &Command) -> impl Fn() -> Command + Send + 'static {
+/// Returns a function that creates copies of a command.
+fn command_factory(of: &Command) -> impl Fn() -> Command + Send + 'static {
     let program = of.get_program().to_owned();
     let arguments: Vec<_> = of.get_args().map(ToOwned::to_owned).collect();
     let variables: Vec<_> = of.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
@@ -37,36 +37,36 @@ fn again(of: &Command) -> impl Fn() -> Command + Send + 'static {
     }
 }
 
-/// The worker's command, with a temporary folder of its own: `tmp` on the desk.
-fn command(desk: &Desk) -> Command {
-    let temporary = desk.path("tmp");
+/// The worker's command with its own temporary folder, `tmp` in the fixture.
+fn command(fixture: &Fixture) -> Command {
+    let temporary = fixture.path("tmp");
     std::fs::create_dir_all(&temporary).unwrap();
-    let mut command = desk.command(&["worker"]);
+    let mut command = fixture.command(&["worker"]);
     command.env("TMPDIR", temporary);
     command
 }
 
-/// A client and all it was told.
+/// A worker client and all events that it received.
 struct Engine {
     worker: Worker,
     seen: Vec<WorkerEvent>,
     at: usize,
-    woken: Arc<AtomicUsize>,
+    wake_count: Arc<AtomicUsize>,
 }
 
 impl Engine {
-    fn start(desk: &Desk) -> Self {
-        Self::of(&command(desk))
+    fn start(fixture: &Fixture) -> Self {
+        Self::start_command(&command(fixture))
     }
 
-    fn of(command: &Command) -> Self {
-        let woken = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&woken);
+    fn start_command(command: &Command) -> Self {
+        let wake_count = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&wake_count);
         let wake = Arc::new(move || _ = counter.fetch_add(1, Ordering::Relaxed));
-        Self { worker: Worker::start_with(again(command), wake), seen: Vec::new(), at: 0, woken }
+        Self { worker: Worker::start_with(command_factory(command), wake), seen: Vec::new(), at: 0, wake_count }
     }
 
-    /// The next event that a question finds something in; earlier ones are passed over.
+    /// Waits for the next event that `find` accepts; earlier ones are skipped.
     fn wait<T>(&mut self, what: &str, find: impl Fn(&WorkerEvent) -> Option<T>) -> T {
         let start = Instant::now();
         loop {
@@ -77,7 +77,7 @@ impl Engine {
                     return found;
                 }
             }
-            assert!(start.elapsed() < PATIENCE, "{what} did not come; this did: {:#?}", self.seen);
+            assert!(start.elapsed() < TIMEOUT, "timed out waiting for {what}; events: {:#?}", self.seen);
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -86,7 +86,7 @@ impl Engine {
         self.wait(what, |event| if let WorkerEvent::Reply(reply) = event { find(reply) } else { None })
     }
 
-    /// The line that ends a job.
+    /// Waits for the reply that ends a job.
     fn end(&mut self, id: u64) -> Reply {
         self.reply(&format!("the end of job {id}"), |r| (r.ends() == Some(JobId(id))).then(|| r.clone()))
     }
@@ -98,15 +98,15 @@ impl Engine {
         }
     }
 
-    fn segmented(&mut self, id: u64) -> SegmentReport {
+    fn segment_report(&mut self, id: u64) -> SegmentReport {
         match self.done(id) {
             JobResult::Segment(report) => report,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Waits until tiles of a job are computed.
-    fn computing(&mut self, id: u64) {
+    /// Waits until the first tiles of a job are computed.
+    fn wait_for_tiles(&mut self, id: u64) {
         self.reply("a tile", |reply| match reply {
             Reply::Progress { id: of, event: Event::Progress { stage, done, .. } } => {
                 (of.0 == id && stage == "predict" && *done > 0).then_some(())
@@ -122,7 +122,7 @@ impl Engine {
             if let WorkerState::Ready { pid, folder } = self.worker.state() {
                 return (pid, folder);
             }
-            assert!(start.elapsed() < PATIENCE, "{:?}", self.worker.state());
+            assert!(start.elapsed() < TIMEOUT, "{:?}", self.worker.state());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -132,15 +132,15 @@ fn job(value: Value) -> PredictJob {
     serde_json::from_value(value).unwrap()
 }
 
-/// A job that takes long: a large stack in small tiles.
-fn long(desk: &Desk, out: &str) -> PredictJob {
+/// A job that takes many seconds: a large stack in small tiles.
+fn long_job(fixture: &Fixture, out: &str) -> PredictJob {
     job(json!({
-        "inputs": [desk.path(&desk.large())], "model": "nuclei-dog", "out": desk.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
+        "inputs": [fixture.path(&fixture.large_stack())], "model": "nuclei-dog", "out": fixture.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
     }))
 }
 
-fn convert(desk: &Desk, input: &str, output: &str) -> ConvertJob {
-    serde_json::from_value(json!({"input": desk.path(input), "output": desk.path(output)})).unwrap()
+fn convert(fixture: &Fixture, input: &str, output: &str) -> ConvertJob {
+    serde_json::from_value(json!({"input": fixture.path(input), "output": fixture.path(output)})).unwrap()
 }
 
 fn is_alive(pid: u32) -> bool {

@@ -1,27 +1,27 @@
-//! Files of corrections: the journal, the labels saved, and the labels that were there first.
+//! Files of corrections: the journal, the saved labels and a copy of the original labels.
 
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write_with;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How often corrections of one stack can be set aside.
+/// Maximum number of earlier corrections of one stack.
 const MAX_SET_ASIDE: usize = 1000;
 
-/// Where the corrections of one stack are kept: all beside its results.
+/// Paths of the correction files of one stack, in its results folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// Every stroke, as it is made.
+pub struct CorrectionFiles {
+    /// Journal of all edits, written as they happen.
     pub journal: PathBuf,
-    /// The corrected labels, once they are saved.
+    /// The corrected labels, written on save.
     pub labels: PathBuf,
-    /// The labels that the journal begins with. A later prediction writes a new file in place of the one that was corrected, and
-    /// the journal would have nothing to stand on.
+    /// Copy of the labels that the journal is based on. A later prediction replaces the original file, and without the
+    /// copy the journal could not be replayed.
     pub base: PathBuf,
 }
 
-impl Places {
-    /// Of a stack's results; of one time point where there are several.
+impl CorrectionFiles {
+    /// Returns the paths for a stack; `time` is given if it has several time points.
     pub fn of(folder: &Path, stem: &str, time: Option<usize>) -> Self {
         let stem = time.map_or_else(|| stem.to_owned(), |t| format!("{stem}_t{t}"));
         Self {
@@ -31,11 +31,11 @@ impl Places {
         }
     }
 
-    /// Keeps the labels that a new journal begins with.
+    /// Links or copies the labels that a new journal is based on.
     ///
     /// # Errors
     /// If they can neither be linked nor copied.
-    pub fn keep_base(&self, labels: &Path) -> io::Result<()> {
+    pub fn copy_base(&self, labels: &Path) -> io::Result<()> {
         if self.base.exists() || labels == self.base || labels == self.labels {
             return Ok(());
         }
@@ -47,7 +47,7 @@ impl Places {
         })
     }
 
-    /// Gives the files other names, so that new corrections can begin; tells the journal's new name.
+    /// Renames the files so that new corrections can start. Returns the new path of the journal.
     ///
     /// # Errors
     /// If they cannot be renamed.
@@ -64,7 +64,8 @@ impl Places {
         let all = [&self.labels, &self.base, &self.journal];
         let is_free = |path: &Path| std::fs::symlink_metadata(path).is_err();
         let free = (1..=MAX_SET_ASIDE).find(|n| all.iter().all(|p| is_free(&aside(p, *n))));
-        let n = free.ok_or_else(|| io::Error::other(format!("{MAX_SET_ASIDE} were set aside already")))?;
+        let n =
+            free.ok_or_else(|| io::Error::other(format!("{MAX_SET_ASIDE} earlier corrections are already set aside")))?;
         for path in all {
             if path.exists() {
                 std::fs::rename(path, aside(path, n))?;
@@ -80,15 +81,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_aside_is_kept_and_nothing_is_overwritten() {
+    fn set_aside_files_are_kept_and_never_overwritten() {
         let folder = tempfile::tempdir().unwrap();
-        let places = Places::of(folder.path(), "cells", None);
+        let places = CorrectionFiles::of(folder.path(), "cells", None);
         let labels = folder.path().join("cells_labels.tif");
         for round in ["first", "second"] {
             std::fs::write(&labels, round).unwrap();
-            places.keep_base(&labels).unwrap();
+            places.copy_base(&labels).unwrap();
             std::fs::write(&places.journal, round).unwrap();
-            // Another prediction takes the name.
+            // A new prediction replaces the file.
             std::fs::remove_file(&labels).unwrap();
             assert_eq!(std::fs::read_to_string(&places.base).unwrap(), round);
             let journal = places.set_aside().unwrap();
@@ -96,6 +97,6 @@ mod tests {
             assert!(!places.journal.exists() && !places.base.exists());
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
-        assert_ne!(Places::of(folder.path(), "cells", Some(3)), places);
+        assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), places);
     }
 }

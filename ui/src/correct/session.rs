@@ -1,6 +1,6 @@
-//! The thread that holds a session: edits are asked for and what came of them is told, so that none keeps the window waiting.
+//! Thread that owns an annotation session: requests go in and events come out, so that no edit blocks the window.
 
-use super::places::Places;
+use super::places::CorrectionFiles;
 use cytoscope_annotate::{
     AnnotateError, Brush, Change, Edit, ExportedPair, Extent, LabelSnapshot, LabelVolume, LoadOptions, RawSource,
     Replay, SaveTicket, Saved, Session, SessionOptions, export_part,
@@ -14,130 +14,130 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// So long after the last request nobody draws.
+/// Time without requests after which the session counts as idle.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Labels of up to so many voxels are put on the stack's voxel size where their file has none or another.
+/// Up to this many voxels, labels whose file has no or another voxel size are converted to that of the stack.
 const MAX_RESIZED_VOXELS: usize = 1 << 28;
 
-/// Names of steps told to the window.
-const MAX_NAMES: usize = 12;
+/// Number of undo and redo names sent to the window.
+const MAX_STEP_NAMES: usize = 12;
 
-/// What corrections begin with.
+/// Labels that corrections start from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
-    /// Nothing but background.
+    /// Only background.
     Empty,
     /// A label image.
     File(PathBuf),
 }
 
-/// How a session is opened.
+/// Parameters of a new session.
 #[derive(Debug, Clone)]
 pub struct Start {
-    /// Labels to begin with; the first that the journal fits.
+    /// Candidate labels to start from; the first one that matches the journal is used.
     pub bases: Vec<Base>,
-    /// The stack's extents.
+    /// Extents Z, Y, X of the stack in voxels.
     pub shape_zyx: [usize; 3],
-    /// The stack's voxel size.
+    /// Voxel size of the stack in µm.
     pub voxel_um: VoxelSize,
-    /// Time point of a label image that has several.
+    /// Time point to read, if the label image has several.
     pub time: Option<usize>,
-    /// Files.
-    pub places: Places,
+    /// Paths of the correction files.
+    pub places: CorrectionFiles,
 }
 
-/// A pair to be added to a dataset.
+/// A training pair to export to a dataset.
 #[derive(Debug, Clone)]
 pub struct Pair {
     /// The stack.
     pub raw: PathBuf,
-    /// Its channel, where there are several.
+    /// Channel, if the stack has several.
     pub channel: Option<usize>,
-    /// Its time point, where there are several.
+    /// Time point, if the stack has several.
     pub time: Option<usize>,
-    /// The folder.
+    /// Folder of the dataset.
     pub dataset: PathBuf,
-    /// The pair's name.
+    /// Name of the pair.
     pub name: String,
-    /// Which of its voxels are known.
+    /// Which labels are used; all other voxels get the ignore label.
     pub extent: Extent,
-    /// The labels that correcting began with; none where that was without any.
+    /// The labels that the corrections started from, if any.
     pub base: Option<PathBuf>,
 }
 
-/// What is asked for.
+/// A request to the session.
 #[derive(Debug)]
 pub enum Request {
-    /// A stroke begins at a point (voxel coordinates Z, Y, X).
+    /// Starts a stroke at a point (voxel coordinates Z, Y, X).
     Begin(Brush, [f64; 3]),
-    /// It goes on to a point.
+    /// Extends the stroke to a point.
     Extend([f64; 3]),
-    /// It ends.
+    /// Ends the stroke.
     End,
-    /// It is taken back.
+    /// Cancels the stroke.
     Cancel,
-    /// An edit.
+    /// Applies an edit.
     Apply(Edit),
-    /// Takes the newest step back.
+    /// Undoes the last step.
     Undo,
-    /// Makes it again.
+    /// Redoes the last undone step.
     Redo,
-    /// Writes the labels.
+    /// Saves the labels to a file.
     Save(PathBuf),
-    /// Adds a pair to a dataset.
+    /// Exports a training pair.
     Export(Pair),
-    /// Labels were written, or not.
+    /// Result of saving the labels.
     Written(PathBuf, Result<Saved, AnnotateError>),
-    /// The end.
+    /// Closes the session.
     Close,
 }
 
-/// Labels and steps as they are.
+/// Labels and undo steps at one moment.
 #[derive(Debug, Clone)]
 pub struct State {
     /// The labels.
     pub labels: LabelSnapshot,
-    /// Steps that can be undone, the next one first; the first few.
+    /// Names of the next steps to undo, next first, at most `MAX_STEP_NAMES`.
     pub undo: Vec<String>,
-    /// How many there are.
+    /// Number of steps that can be undone.
     pub undo_count: usize,
-    /// Steps that can be redone, the next one first; the first few.
+    /// Names of the next steps to redo, next first, at most `MAX_STEP_NAMES`.
     pub redo: Vec<String>,
-    /// Whether something is not saved.
+    /// Whether there are unsaved edits.
     pub modified: bool,
-    /// Labels in use.
+    /// Number of labels in use.
     pub label_count: usize,
-    /// A label not in use.
+    /// A free label; 0 if there is none.
     pub free: u32,
-    /// Why the journal is not on the disk, if it is not.
+    /// Why the journal could not be written to the disk, if so.
     pub sync_failure: Option<String>,
 }
 
-/// What is told.
+/// An event of the session.
 #[derive(Debug)]
 pub enum Event {
     /// The session is open.
     Opened(Replay),
     /// The journal belongs to other labels.
     OtherLabels(String),
-    /// It cannot be opened.
-    NotOpened(String),
-    /// Labels and steps.
+    /// The session cannot be opened.
+    OpenFailed(String),
+    /// The labels or undo steps changed.
     State(Box<State>),
-    /// An edit was made.
+    /// An edit was applied.
     Edited(Change),
-    /// Something could not be done.
+    /// A request failed: what was tried, and why.
     Failed(&'static str, String),
-    /// Labels were written.
+    /// The labels were saved.
     Saved(PathBuf),
-    /// A file that other labels were in was moved here when labels were written in its place.
-    KeptAside(PathBuf),
-    /// A pair was added.
+    /// A file with other labels was renamed to this path before saving.
+    MovedAside(PathBuf),
+    /// A training pair was exported.
     Exported(Box<ExportedPair>),
 }
 
-/// A session on its own thread. Dropped, it makes what was asked for and closes the journal.
+/// A session on its own thread. Dropping it finishes all requests and closes the journal.
 pub struct Corrector {
     requests: Sender<Request>,
     events: Receiver<Event>,
@@ -146,35 +146,41 @@ pub struct Corrector {
 }
 
 impl Corrector {
-    /// Opens a session; `wake` is called whenever there is news.
+    /// Opens a session; `wake` is called whenever there is an event.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If the thread cannot be started.
     pub fn open(start: Start, wake: Arc<dyn Fn() + Send + Sync>) -> std::io::Result<Self> {
-        let (requests, asked) = channel();
-        let (tell, events) = channel();
+        let (requests, receiver) = channel();
+        let (events_out, events) = channel();
         let waiting = Arc::new(AtomicUsize::new(1));
-        let mut desk = Desk { own: requests.clone(), tell, wake, waiting: Arc::clone(&waiting), writing: Vec::new() };
+        let mut worker = Worker {
+            requests_in: requests.clone(),
+            events_out,
+            wake,
+            waiting: Arc::clone(&waiting),
+            writing: Vec::new(),
+        };
         let thread =
-            std::thread::Builder::new().name("corrections".to_owned()).spawn(move || desk.work(&start, &asked))?;
+            std::thread::Builder::new().name("corrections".to_owned()).spawn(move || worker.work(&start, &receiver))?;
         Ok(Self { requests, events, waiting, thread: Some(thread) })
     }
 
-    /// Asks for something.
+    /// Sends a request.
     pub fn ask(&self, request: Request) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // A thread that has gone has told why.
+        // A thread that has ended has sent its reason.
         if self.requests.send(request).is_err() {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// What has come since the last call.
+    /// Events since the last call.
     pub fn poll(&self) -> Vec<Event> {
         self.events.try_iter().collect()
     }
 
-    /// Whether something asked for is not done.
+    /// Whether any request is unfinished.
     pub fn is_busy(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
@@ -189,20 +195,20 @@ impl Drop for Corrector {
     }
 }
 
-/// The thread's side.
-struct Desk {
-    own: Sender<Request>,
-    tell: Sender<Event>,
+/// State of the session thread.
+struct Worker {
+    requests_in: Sender<Request>,
+    events_out: Sender<Event>,
     wake: Arc<dyn Fn() + Send + Sync>,
     waiting: Arc<AtomicUsize>,
-    /// Files being written.
+    /// Threads that write files.
     writing: Vec<JoinHandle<()>>,
 }
 
-impl Desk {
-    fn tell(&self, event: Event) {
-        // A window that has gone needs no news.
-        let _ = self.tell.send(event);
+impl Worker {
+    fn emit(&self, event: Event) {
+        // Sending fails only if the window is closed.
+        let _ = self.events_out.send(event);
     }
 
     fn done(&self, n: usize) {
@@ -210,46 +216,47 @@ impl Desk {
         (self.wake)();
     }
 
-    fn work(&mut self, start: &Start, asked: &Receiver<Request>) {
+    fn work(&mut self, start: &Start, receiver: &Receiver<Request>) {
         let opened = open(start);
         let mut session = match opened {
             Ok((session, replay)) => {
-                self.tell(Event::Opened(replay));
+                self.emit(Event::Opened(replay));
                 session
             }
             Err(e) => {
-                self.tell(match e {
+                self.emit(match e {
                     AnnotateError::OtherBase { .. } => Event::OtherLabels(e.to_string()),
-                    e => Event::NotOpened(e.to_string()),
+                    e => Event::OpenFailed(e.to_string()),
                 });
                 self.done(1);
                 return;
             }
         };
-        self.tell(Event::State(Box::new(state(&session))));
+        self.emit(Event::State(Box::new(state(&session))));
         self.done(1);
         let mut tidy = true;
         loop {
-            let first = match asked.recv_timeout(IDLE) {
+            let first = match receiver.recv_timeout(IDLE) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
-                    // A journal grown long is shortened while nobody draws; one that cannot be is left as it is.
-                    tidy = tidy && (session.is_stroking() || !session.wants_compaction() || session.compact().is_ok());
+                    // A long journal is compacted while the session is idle; after a failure it is left as it is.
+                    tidy =
+                        tidy && (session.has_open_stroke() || !session.needs_compaction() || session.compact().is_ok());
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let mut requests = vec![first];
-            requests.extend(asked.try_iter());
+            requests.extend(receiver.try_iter());
             let n = requests.iter().filter(|r| !matches!(r, Request::Close)).count();
             let mut close = false;
             for request in requests {
                 close |= matches!(request, Request::Close);
-                if let Err((what, error)) = self.act(&mut session, request) {
-                    self.tell(Event::Failed(what, error.to_string()));
+                if let Err((what, error)) = self.handle(&mut session, request) {
+                    self.emit(Event::Failed(what, error.to_string()));
                 }
             }
-            self.tell(Event::State(Box::new(state(&session))));
+            self.emit(Event::State(Box::new(state(&session))));
             self.done(n);
             if close {
                 break;
@@ -258,23 +265,23 @@ impl Desk {
         for writing in self.writing.drain(..) {
             let _ = writing.join();
         }
-        // What was written just before the end is noted, too.
-        for request in asked.try_iter() {
+        // Saves that finished just before closing are recorded as well.
+        for request in receiver.try_iter() {
             if let Request::Written(..) = request {
-                let _ = self.act(&mut session, request);
+                let _ = self.handle(&mut session, request);
             }
         }
         let _ = session.close();
     }
 
-    fn act(&mut self, session: &mut Session, request: Request) -> Result<(), (&'static str, AnnotateError)> {
+    fn handle(&mut self, session: &mut Session, request: Request) -> Result<(), (&'static str, AnnotateError)> {
         let stroke = |e| ("The stroke", e);
         match request {
             Request::Begin(brush, at) => session.begin_stroke(brush, at).map(|_| ()).map_err(stroke),
             Request::Extend(to) => session.extend_stroke(to).map(|_| ()).map_err(stroke),
             Request::End => {
                 if let Some(change) = session.end_stroke().map_err(stroke)? {
-                    self.tell(Event::Edited(change));
+                    self.emit(Event::Edited(change));
                 }
                 Ok(())
             }
@@ -284,7 +291,7 @@ impl Desk {
             }
             Request::Apply(edit) => {
                 let change = session.apply(&edit).map_err(|e| ("The edit", e))?;
-                self.tell(Event::Edited(change));
+                self.emit(Event::Edited(change));
                 Ok(())
             }
             Request::Undo => session.undo().map(|_| ()).map_err(|e| ("Undoing", e)),
@@ -296,10 +303,10 @@ impl Desk {
             }
             Request::Written(path, saved) => {
                 let saved = saved.map_err(|e| ("Saving", e))?;
-                let aside = saved.kept_aside().map(std::path::Path::to_owned);
-                session.mark_saved(saved).map_err(|e| ("Noting the save", e))?;
-                self.tell(Event::Saved(path));
-                aside.into_iter().for_each(|aside| self.tell(Event::KeptAside(aside)));
+                let moved_to = saved.kept_aside().map(std::path::Path::to_owned);
+                session.mark_saved(saved).map_err(|e| ("Recording the save", e))?;
+                self.emit(Event::Saved(path));
+                moved_to.into_iter().for_each(|moved_to| self.emit(Event::MovedAside(moved_to)));
                 Ok(())
             }
             Request::Export(pair) => {
@@ -312,19 +319,19 @@ impl Desk {
     }
 
     fn write(&mut self, ticket: SaveTicket, path: PathBuf) {
-        let (own, waiting) = (self.own.clone(), Arc::clone(&self.waiting));
+        let (requests_in, waiting) = (self.requests_in.clone(), Arc::clone(&self.waiting));
         waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new().name("saving labels".to_owned()).spawn(move || {
             let saved = ticket.save(&path, &mut |_, _| ControlFlow::Continue(()));
-            if own.send(Request::Written(path, saved)).is_err() {
+            if requests_in.send(Request::Written(path, saved)).is_err() {
                 waiting.fetch_sub(1, Ordering::SeqCst);
             }
         });
-        self.began("Saving", spawned);
+        self.track_writer("Saving", spawned);
     }
 
     fn export(&mut self, ticket: SaveTicket, pair: Pair) {
-        let (tell, wake, waiting) = (self.tell.clone(), Arc::clone(&self.wake), Arc::clone(&self.waiting));
+        let (events_out, wake, waiting) = (self.events_out.clone(), Arc::clone(&self.wake), Arc::clone(&self.waiting));
         waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new().name("adding a pair".to_owned()).spawn(move || {
             let raw = RawSource { path: &pair.raw, series: 0, channel: pair.channel, time: pair.time };
@@ -334,23 +341,23 @@ impl Desk {
                 let base = base.as_ref().map(LabelVolume::labels);
                 export_part(&raw, ticket.labels(), base, pair.extent, &pair.dataset, &pair.name)
             });
-            let _ = tell.send(match exported {
+            let _ = events_out.send(match exported {
                 Ok(exported) => Event::Exported(Box::new(exported)),
                 Err(e) => Event::Failed("Adding the pair", e.to_string()),
             });
             waiting.fetch_sub(1, Ordering::SeqCst);
             wake();
         });
-        self.began("Adding the pair", spawned);
+        self.track_writer("Adding the pair", spawned);
     }
 
-    fn began(&mut self, what: &'static str, spawned: std::io::Result<JoinHandle<()>>) {
+    fn track_writer(&mut self, what: &'static str, spawned: std::io::Result<JoinHandle<()>>) {
         self.writing.retain(|w| !w.is_finished());
         match spawned {
             Ok(thread) => self.writing.push(thread),
             Err(e) => {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
-                self.tell(Event::Failed(what, format!("{e}: close other programs and try again")));
+                self.emit(Event::Failed(what, format!("{e}: close other programs and try again")));
             }
         }
     }
@@ -359,9 +366,9 @@ impl Desk {
 fn state(session: &Session) -> State {
     State {
         labels: session.volume().snapshot(),
-        undo: session.undo_names().take(MAX_NAMES).map(str::to_owned).collect(),
+        undo: session.undo_names().take(MAX_STEP_NAMES).map(str::to_owned).collect(),
         undo_count: session.undo_names().count(),
-        redo: session.redo_names().take(MAX_NAMES).map(str::to_owned).collect(),
+        redo: session.redo_names().take(MAX_STEP_NAMES).map(str::to_owned).collect(),
         modified: session.is_modified(),
         label_count: session.volume().label_count(),
         free: session.new_label().unwrap_or(0),
@@ -369,7 +376,7 @@ fn state(session: &Session) -> State {
     }
 }
 
-/// Opens the session on the first of the bases that the journal fits.
+/// Opens the session on the first base that matches the journal.
 fn open(start: &Start) -> Result<(Session, Replay), AnnotateError> {
     let mut refused = None;
     let is_new = std::fs::metadata(&start.places.journal).map_or(true, |m| m.len() == 0);
@@ -381,9 +388,9 @@ fn open(start: &Start) -> Result<(Session, Replay), AnnotateError> {
         match Session::open(volume, path, &start.places.journal, SessionOptions::default()) {
             Ok(opened) => {
                 if let (Some(path), true) = (path, is_new) {
-                    start.places.keep_base(path).map_err(|source| AnnotateError::Io {
+                    start.places.copy_base(path).map_err(|source| AnnotateError::Io {
                         file: start.places.base.clone(),
-                        doing: "keeping the labels as they were",
+                        doing: "keeping a copy of the original labels",
                         source,
                     })?;
                 }
@@ -396,7 +403,7 @@ fn open(start: &Start) -> Result<(Session, Replay), AnnotateError> {
     Err(refused.unwrap_or(AnnotateError::Cancelled))
 }
 
-/// A label image on the stack's voxel size, which brushes are measured with.
+/// Loads a label image and gives it the stack's voxel size, which brush radii refer to.
 fn load(start: &Start, path: &std::path::Path) -> Result<LabelVolume, AnnotateError> {
     let options = LoadOptions { time: start.time, ..LoadOptions::default() };
     let volume = LabelVolume::load(path, &options)?;

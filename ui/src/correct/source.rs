@@ -1,10 +1,10 @@
-//! Planes of labels being corrected.
+//! Plane source for labels that are being corrected.
 
 use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
 use crate::data::source::{Cancel, PlaneSource, SourceError};
 use cytoscope_annotate::{LabelSnapshot, SliceAxis};
 
-/// The axis that a view's cuts stand on.
+/// The axis perpendicular to the slices of a view.
 pub(crate) fn axis(orientation: Orientation) -> SliceAxis {
     match orientation {
         Orientation::Xy => SliceAxis::Z,
@@ -13,14 +13,14 @@ pub(crate) fn axis(orientation: Orientation) -> SliceAxis {
     }
 }
 
-/// Labels as they were at one moment, at one time point; others are empty.
+/// A snapshot of the labels at one time point; other time points are empty.
 pub struct SnapshotSource {
     labels: LabelSnapshot,
     time: usize,
 }
 
 impl SnapshotSource {
-    /// Shows `labels` at a time point.
+    /// A source that shows `labels` at time point `time`.
     pub fn new(labels: LabelSnapshot, time: usize) -> Self {
         Self { labels, time }
     }
@@ -40,7 +40,7 @@ impl PlaneSource for SnapshotSource {
             let step = at.step.max(1);
             let wanted = at.rows.clone().step_by(step).flat_map(|r| {
                 let columns = at.columns.clone().step_by(step);
-                columns.map(move |c| at.orientation.place_in_slice(shape, r, c))
+                columns.map(move |c| at.orientation.index_in_slice(shape, r, c))
             });
             for (value, i) in values.iter_mut().zip(wanted) {
                 *value = whole.get(i).copied().unwrap_or(0);
@@ -58,13 +58,13 @@ mod tests {
     use cytoscope_volume::VoxelSize;
 
     #[test]
-    fn each_view_sees_the_voxels_where_they_are() {
+    fn every_view_shows_voxels_at_their_position() {
         let shape = [3, 4, 5];
         let labels: Vec<u32> = (1..=60).collect();
         let volume = LabelVolume::from_dense(shape, VoxelSize::default(), &labels).unwrap();
         let source = SnapshotSource::new(volume.snapshot(), 2);
         for orientation in Orientation::ALL {
-            let [stands, row_axis, column_axis] = orientation.axes();
+            let [normal_axis, row_axis, column_axis] = orientation.axes();
             let mut at = PlaneAt {
                 orientation,
                 index: 1,
@@ -78,7 +78,7 @@ mod tests {
             for r in (1..shape[row_axis]).step_by(2) {
                 for c in (0..shape[column_axis]).step_by(2) {
                     let mut zyx = [0; 3];
-                    (zyx[stands], zyx[row_axis], zyx[column_axis]) = (1, r, c);
+                    (zyx[normal_axis], zyx[row_axis], zyx[column_axis]) = (1, r, c);
                     let expected = labels[(zyx[0] * 4 + zyx[1]) * 5 + zyx[2]];
                     assert_eq!(plane.value(r, c), Some(f64::from(expected)), "{orientation:?} {zyx:?}");
                 }

@@ -1,4 +1,4 @@
-//! What labels are corrected with: tools that act where one clicks, and deeds done at once. Names, icons, keys.
+//! Tools and edit actions for correcting labels: titles, icons and shortcuts.
 
 use crate::data::plane::Orientation;
 use cytoscope_annotate::Extent;
@@ -6,37 +6,38 @@ use cytoscope_annotate::{Brush, BrushShape, Over};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 
-/// How much larger a brush becomes with a key.
+/// Factor by which a key press enlarges the brush.
 pub const BRUSH_STEP: f64 = 1.25;
 
-/// What the pointer does in the views.
+/// Tools: what the pointer does in the views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Tool {
-    /// Look around, as in other tasks.
+    /// Pan and select, as in other tasks.
     #[default]
-    Look,
+    Navigate,
     /// Paint the current label.
     Paint,
     /// Paint background.
     Erase,
-    /// Give a region the current label.
+    /// Fill a region with the current label.
     Fill,
-    /// Make the label clicked the current one.
+    /// Make the clicked label the current one.
     Pick,
-    /// Collect labels that become one.
+    /// Select labels to merge.
     Merge,
-    /// Collect seeds, or draw a line, that split a label.
+    /// Set seeds or draw a line to split a label.
     Split,
 }
 
 impl Tool {
-    /// Every one, in the order of the panel.
-    pub const ALL: [Tool; 7] = [Tool::Look, Tool::Paint, Tool::Erase, Tool::Fill, Tool::Pick, Tool::Merge, Tool::Split];
+    /// All tools, in the order of the panel.
+    pub const ALL: [Tool; 7] =
+        [Tool::Navigate, Tool::Paint, Tool::Erase, Tool::Fill, Tool::Pick, Tool::Merge, Tool::Split];
 
-    /// What it is called.
+    /// Title in menus and tooltips.
     pub fn title(self) -> &'static str {
         match self {
-            Tool::Look => "Look around",
+            Tool::Navigate => "Navigate",
             Tool::Paint => "Paint",
             Tool::Erase => "Erase",
             Tool::Fill => "Fill region",
@@ -46,10 +47,10 @@ impl Tool {
         }
     }
 
-    /// Its icon.
+    /// Icon, as a glyph of the icon font.
     pub fn icon(self) -> &'static str {
         match self {
-            Tool::Look => icon::HAND,
+            Tool::Navigate => icon::HAND,
             Tool::Paint => icon::PENCIL_SIMPLE,
             Tool::Erase => icon::ERASER,
             Tool::Fill => icon::PAINT_BUCKET,
@@ -59,10 +60,10 @@ impl Tool {
         }
     }
 
-    /// Its key.
+    /// Shortcut key.
     pub fn key(self) -> Key {
         match self {
-            Tool::Look => Key::V,
+            Tool::Navigate => Key::V,
             Tool::Paint => Key::D,
             Tool::Erase => Key::E,
             Tool::Fill => Key::G,
@@ -72,45 +73,45 @@ impl Tool {
         }
     }
 
-    /// What to do with it, in a sentence.
+    /// Short instruction for the panel.
     pub fn hint(self) -> &'static str {
         match self {
-            Tool::Look => "Drag to move, click to choose a label.",
-            Tool::Paint => "Drag in any view. Space or the middle button moves the picture.",
-            Tool::Erase => "Drag in any view to make background.",
-            Tool::Fill => "Click a region: it becomes the current label.",
+            Tool::Navigate => "Drag to pan, click to select a label.",
+            Tool::Paint => "Drag in any view. Hold Space or the middle button to pan.",
+            Tool::Erase => "Drag in any view to erase to background.",
+            Tool::Fill => "Click a region to give it the current label.",
             Tool::Pick => "Click a label to make it the current one.",
-            Tool::Merge => "Click labels; the first one's number stays. Then apply.",
-            Tool::Split => "Draw a line across a label, or click a seed in each part and apply.",
+            Tool::Merge => "Click the labels to merge, then apply. The first label keeps its number.",
+            Tool::Split => "Draw a line across a label, or click one seed in each part, then apply.",
         }
     }
 
-    /// Whether it draws with a brush.
+    /// Whether the tool uses the brush.
     pub fn has_brush(self) -> bool {
         matches!(self, Tool::Paint | Tool::Erase)
     }
 }
 
-/// What is done at once.
+/// Edit actions, which apply immediately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Deed {
-    /// Take the newest step back.
+pub enum EditAction {
+    /// Undo the last step.
     Undo,
-    /// Make it again.
+    /// Redo the last undone step.
     Redo,
-    /// Write the corrected labels.
+    /// Save the corrected labels.
     Save,
-    /// Add the stack and its labels to a dataset.
+    /// Export the stack and its labels as a training pair.
     Export,
-    /// A label not in use becomes the current one.
+    /// Make a free label the current one.
     NewLabel,
-    /// The current label becomes background.
+    /// Delete the current label.
     Delete,
-    /// Merge or split what was collected.
+    /// Merge the selected labels, or split by the seeds.
     Apply,
-    /// Forget what was collected, take an open stroke back.
-    Drop,
-    /// Fill slices between those that hold the current label.
+    /// Clear the selection, or cancel the current stroke.
+    ClearSelection,
+    /// Interpolate the current label between the slices that contain it.
     Interpolate,
     /// Grow the current label.
     Grow,
@@ -118,155 +119,155 @@ pub enum Deed {
     Shrink,
     /// Fill the holes of the current label.
     FillHoles,
-    /// A larger brush.
-    Larger,
-    /// A smaller brush.
-    Smaller,
-    /// Disc or ball.
-    Ball,
+    /// Enlarge the brush.
+    EnlargeBrush,
+    /// Shrink the brush.
+    ShrinkBrush,
+    /// Switch between disc and ball brush.
+    ToggleBall,
 }
 
-impl Deed {
-    /// Every one.
-    pub const ALL: [Deed; 15] = [
-        Deed::Undo,
-        Deed::Redo,
-        Deed::Save,
-        Deed::Export,
-        Deed::NewLabel,
-        Deed::Delete,
-        Deed::Apply,
-        Deed::Drop,
-        Deed::Interpolate,
-        Deed::Grow,
-        Deed::Shrink,
-        Deed::FillHoles,
-        Deed::Larger,
-        Deed::Smaller,
-        Deed::Ball,
+impl EditAction {
+    /// All edit actions.
+    pub const ALL: [EditAction; 15] = [
+        EditAction::Undo,
+        EditAction::Redo,
+        EditAction::Save,
+        EditAction::Export,
+        EditAction::NewLabel,
+        EditAction::Delete,
+        EditAction::Apply,
+        EditAction::ClearSelection,
+        EditAction::Interpolate,
+        EditAction::Grow,
+        EditAction::Shrink,
+        EditAction::FillHoles,
+        EditAction::EnlargeBrush,
+        EditAction::ShrinkBrush,
+        EditAction::ToggleBall,
     ];
 
-    /// What it is called.
+    /// Title in menus and tooltips.
     pub fn title(self) -> &'static str {
         match self {
-            Deed::Undo => "Undo",
-            Deed::Redo => "Redo",
-            Deed::Save => "Save corrected labels",
-            Deed::Export => "Use as training data",
-            Deed::NewLabel => "New label",
-            Deed::Delete => "Delete label",
-            Deed::Apply => "Apply merge or split",
-            Deed::Drop => "Drop selection",
-            Deed::Interpolate => "Interpolate between slices",
-            Deed::Grow => "Grow label",
-            Deed::Shrink => "Shrink label",
-            Deed::FillHoles => "Fill holes of label",
-            Deed::Larger => "Larger brush",
-            Deed::Smaller => "Smaller brush",
-            Deed::Ball => "Paint in 3-D",
+            EditAction::Undo => "Undo",
+            EditAction::Redo => "Redo",
+            EditAction::Save => "Save corrected labels",
+            EditAction::Export => "Use as training data",
+            EditAction::NewLabel => "New label",
+            EditAction::Delete => "Delete label",
+            EditAction::Apply => "Apply merge or split",
+            EditAction::ClearSelection => "Clear selection",
+            EditAction::Interpolate => "Interpolate between slices",
+            EditAction::Grow => "Grow label",
+            EditAction::Shrink => "Shrink label",
+            EditAction::FillHoles => "Fill holes in label",
+            EditAction::EnlargeBrush => "Larger brush",
+            EditAction::ShrinkBrush => "Smaller brush",
+            EditAction::ToggleBall => "Paint in 3-D",
         }
     }
 
-    /// Its icon.
+    /// Icon, as a glyph of the icon font.
     pub fn icon(self) -> &'static str {
         match self {
-            Deed::Undo => icon::ARROW_U_UP_LEFT,
-            Deed::Redo => icon::ARROW_U_UP_RIGHT,
-            Deed::Save => icon::FLOPPY_DISK,
-            Deed::Export => icon::GRADUATION_CAP,
-            Deed::NewLabel => icon::PLUS,
-            Deed::Delete => icon::TRASH,
-            Deed::Apply => icon::CHECK,
-            Deed::Drop => icon::X_CIRCLE,
-            Deed::Interpolate => icon::STACK,
-            Deed::Grow => icon::ARROWS_OUT,
-            Deed::Shrink => icon::ARROWS_IN,
-            Deed::FillHoles => icon::CIRCLE_DASHED,
-            Deed::Larger => icon::PLUS_CIRCLE,
-            Deed::Smaller => icon::MINUS_CIRCLE,
-            Deed::Ball => icon::CUBE,
+            EditAction::Undo => icon::ARROW_U_UP_LEFT,
+            EditAction::Redo => icon::ARROW_U_UP_RIGHT,
+            EditAction::Save => icon::FLOPPY_DISK,
+            EditAction::Export => icon::GRADUATION_CAP,
+            EditAction::NewLabel => icon::PLUS,
+            EditAction::Delete => icon::TRASH,
+            EditAction::Apply => icon::CHECK,
+            EditAction::ClearSelection => icon::X_CIRCLE,
+            EditAction::Interpolate => icon::STACK,
+            EditAction::Grow => icon::ARROWS_OUT,
+            EditAction::Shrink => icon::ARROWS_IN,
+            EditAction::FillHoles => icon::CIRCLE_DASHED,
+            EditAction::EnlargeBrush => icon::PLUS_CIRCLE,
+            EditAction::ShrinkBrush => icon::MINUS_CIRCLE,
+            EditAction::ToggleBall => icon::CUBE,
         }
     }
 
-    /// Its keys.
+    /// Keyboard shortcut, if any.
     pub fn shortcut(self) -> Option<KeyboardShortcut> {
         let command = Modifiers::COMMAND;
         let (modifiers, key) = match self {
-            Deed::Undo => (command, Key::Z),
-            Deed::Redo => (command.plus(Modifiers::SHIFT), Key::Z),
-            Deed::Save => (command, Key::S),
-            Deed::Export => return None,
-            Deed::NewLabel => (Modifiers::NONE, Key::N),
-            Deed::Delete => (Modifiers::NONE, Key::Delete),
-            Deed::Apply => (Modifiers::NONE, Key::Enter),
-            Deed::Drop => (Modifiers::NONE, Key::Escape),
-            Deed::Interpolate => (Modifiers::NONE, Key::T),
-            Deed::Grow => (Modifiers::NONE, Key::U),
-            Deed::Shrink => (Modifiers::NONE, Key::J),
-            Deed::FillHoles => (Modifiers::NONE, Key::H),
-            Deed::Larger => (Modifiers::NONE, Key::Period),
-            Deed::Smaller => (Modifiers::NONE, Key::Comma),
-            Deed::Ball => (Modifiers::NONE, Key::Num3),
+            EditAction::Undo => (command, Key::Z),
+            EditAction::Redo => (command.plus(Modifiers::SHIFT), Key::Z),
+            EditAction::Save => (command, Key::S),
+            EditAction::Export => return None,
+            EditAction::NewLabel => (Modifiers::NONE, Key::N),
+            EditAction::Delete => (Modifiers::NONE, Key::Delete),
+            EditAction::Apply => (Modifiers::NONE, Key::Enter),
+            EditAction::ClearSelection => (Modifiers::NONE, Key::Escape),
+            EditAction::Interpolate => (Modifiers::NONE, Key::T),
+            EditAction::Grow => (Modifiers::NONE, Key::U),
+            EditAction::Shrink => (Modifiers::NONE, Key::J),
+            EditAction::FillHoles => (Modifiers::NONE, Key::H),
+            EditAction::EnlargeBrush => (Modifiers::NONE, Key::Period),
+            EditAction::ShrinkBrush => (Modifiers::NONE, Key::Comma),
+            EditAction::ToggleBall => (Modifiers::NONE, Key::Num3),
         };
         Some(KeyboardShortcut::new(modifiers, key))
     }
 
-    /// Other keys that do the same.
+    /// Alternative shortcut for the same action.
     pub fn other_shortcut(self) -> Option<KeyboardShortcut> {
-        (self == Deed::Redo).then_some(KeyboardShortcut::new(Modifiers::COMMAND, Key::Y))
+        (self == EditAction::Redo).then_some(KeyboardShortcut::new(Modifiers::COMMAND, Key::Y))
     }
 }
 
-/// What a stroke may change.
+/// Which voxels a stroke may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Covers {
-    /// Everything.
+pub enum StrokeMask {
+    /// All voxels.
     #[default]
     All,
-    /// Background only.
+    /// Only background voxels.
     Background,
-    /// The label in which the stroke begins.
+    /// Only voxels of the label in which the stroke starts.
     Inside,
 }
 
-impl Covers {
-    /// Every one, with its name.
-    pub const NAMED: [(Covers, &'static str); 3] = [
-        (Covers::All, "Everything"),
-        (Covers::Background, "Only background"),
-        (Covers::Inside, "Inside the label it begins in"),
+impl StrokeMask {
+    /// All variants with their titles.
+    pub const NAMED: [(StrokeMask, &'static str); 3] = [
+        (StrokeMask::All, "Everything"),
+        (StrokeMask::Background, "Background only"),
+        (StrokeMask::Inside, "Inside the start label"),
     ];
 
-    /// For a stroke that begins on `first`.
+    /// The restriction for a stroke that starts on label `first`.
     pub fn over(self, first: u32) -> Over {
         match self {
-            Covers::All => Over::Any,
-            Covers::Background => Over::Background,
-            Covers::Inside => Over::Inside(first),
+            StrokeMask::All => Over::Any,
+            StrokeMask::Background => Over::Background,
+            StrokeMask::Inside => Over::Inside(first),
         }
     }
 }
 
-/// How tools are set.
+/// Settings of the tools.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// The one in hand.
+    /// The selected tool.
     pub tool: Tool,
-    /// The one before it, to come back to after picking.
+    /// The previous tool, restored after picking a label.
     pub before: Tool,
-    /// Radius of the brush.
+    /// Brush radius in µm.
     pub radius_um: f64,
-    /// Least and greatest radius that the slider offers.
+    /// Minimum and maximum of the radius slider in µm.
     pub radii_um: [f64; 2],
-    /// Ball across slices, or disc in one; regions are filled alike.
+    /// Whether brush and fill work in 3-D (ball) or in one slice (disc).
     pub ball: bool,
-    /// What strokes may change.
-    pub covers: Covers,
-    /// How far labels grow or shrink.
+    /// Which voxels strokes may change.
+    pub mask: StrokeMask,
+    /// Distance in µm by which labels grow or shrink.
     pub margin_um: f64,
-    /// The view last drawn in: slices between are filled across it.
+    /// The view that was drawn in last; interpolation runs along its axis.
     pub view: Orientation,
-    /// Which voxels of a training pair are known.
+    /// Which labels of an exported training pair are used.
     pub extent: Extent,
 }
 
@@ -278,7 +279,7 @@ impl Default for Tools {
             radius_um: 0.0,
             radii_um: [0.1, 10.0],
             ball: false,
-            covers: Covers::All,
+            mask: StrokeMask::All,
             margin_um: 0.0,
             view: Orientation::Xy,
             extent: Extent::Everything,
@@ -287,43 +288,43 @@ impl Default for Tools {
 }
 
 impl Tools {
-    /// Takes a tool in hand.
-    pub fn take(&mut self, tool: Tool) {
+    /// Selects a tool.
+    pub fn select(&mut self, tool: Tool) {
         if self.tool != Tool::Pick {
             self.before = self.tool;
         }
         self.tool = tool;
     }
 
-    /// Offers radii that make sense on a stack; keeps the one chosen if it is among them.
+    /// Adapts the radius range to a stack; the current radius is kept if it lies within the range.
     pub fn fit(&mut self, voxel_um: [f64; 3], zyx: [usize; 3]) {
         let pixel = voxel_um[1].max(voxel_um[2]);
-        let least = pixel / 2.0;
-        let most = (zyx[1].max(zyx[2]) as f64 * pixel / 4.0).max(least * 4.0);
-        self.radii_um = [least, most];
-        if !(least..=most).contains(&self.radius_um) {
-            self.radius_um = (pixel * 4.0).clamp(least, most);
+        let min_um = pixel / 2.0;
+        let max_um = (zyx[1].max(zyx[2]) as f64 * pixel / 4.0).max(min_um * 4.0);
+        self.radii_um = [min_um, max_um];
+        if !(min_um..=max_um).contains(&self.radius_um) {
+            self.radius_um = (pixel * 4.0).clamp(min_um, max_um);
         }
-        if self.margin_um <= 0.0 || self.margin_um > most {
+        if self.margin_um <= 0.0 || self.margin_um > max_um {
             self.margin_um = pixel;
         }
     }
 
-    /// Makes the brush larger or smaller.
+    /// Scales the brush radius.
     pub fn scale(&mut self, factor: f64) {
         self.radius_um = (self.radius_um * factor).clamp(self.radii_um[0], self.radii_um[1]);
     }
 
-    /// The brush of a stroke that begins on label `first` in a view.
+    /// The brush for a stroke that starts on label `first` in a view.
     pub fn brush(&self, view: Orientation, label: u32, first: u32) -> Brush {
         let value = if self.tool == Tool::Erase { 0 } else { label };
-        // Only background to be erased would change nothing.
-        let covers = if value == 0 && self.covers == Covers::Background { Covers::All } else { self.covers };
+        // Erasing only background would have no effect.
+        let mask = if value == 0 && self.mask == StrokeMask::Background { StrokeMask::All } else { self.mask };
         Brush {
             shape: if self.ball { BrushShape::Ball } else { BrushShape::Disc(super::source::axis(view)) },
             radius_um: self.radius_um,
             value,
-            over: covers.over(first),
+            over: mask.over(first),
         }
     }
 }

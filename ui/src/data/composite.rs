@@ -1,4 +1,4 @@
-//! Planes put over one another as one picture: channels in their colours, labels outlined or filled.
+//! Composites planes into one image: channels in their colours, labels outlined or filled.
 
 use super::plane::{Plane, Values};
 use cytoscope_formats::label_color;
@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Colours of intensities from dark to bright.
+/// Colour maps for intensities, from dark to bright.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ColorMap {
     /// Black to white.
@@ -16,16 +16,16 @@ pub enum ColorMap {
     Inverted,
     /// Black to a colour.
     Tint([u8; 3]),
-    /// Black over purple and orange to pale yellow; even steps look even.
+    /// Perceptually uniform, black over purple and orange to pale yellow.
     Magma,
-    /// Blue over green to yellow; even steps look even.
+    /// Perceptually uniform, blue over green to yellow.
     Viridis,
     /// Black over red and yellow to white.
     Fire,
 }
 
 impl ColorMap {
-    /// Those offered, by name.
+    /// The selectable colour maps with their names.
     pub const NAMED: [(&'static str, ColorMap); 11] = [
         ("Gray", ColorMap::Gray),
         ("Inverted gray", ColorMap::Inverted),
@@ -40,12 +40,12 @@ impl ColorMap {
         ("Fire", ColorMap::Fire),
     ];
 
-    /// Its name; a colour of the file's own is "Custom".
+    /// Name for the user; a colour taken from the file is "Custom".
     pub fn name(self) -> &'static str {
         Self::NAMED.iter().find(|(_, m)| *m == self).map_or("Custom", |(n, _)| n)
     }
 
-    /// The colour of a share of 0 to 1.
+    /// The colour of a value between 0 and 1, as RGB from 0 to 255.
     pub fn color(self, share: f32) -> [f32; 3] {
         let t = share.clamp(0.0, 1.0);
         match self {
@@ -68,63 +68,63 @@ fn between(stops: &[[u8; 3]; 5], t: f32) -> [f32; 3] {
     std::array::from_fn(|c| f32::from(stops[i][c]) * (1.0 - share) + f32::from(stops[i + 1][c]) * share)
 }
 
-/// How a layer is put over those below it.
+/// How a layer is blended with those below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Blending {
-    /// Light adds up, as channels of a microscope do.
+    /// Intensities add up, as for fluorescence channels.
     Additive,
-    /// Covers what is below.
+    /// The layer covers those below it, weighted by its opacity.
     Opaque,
 }
 
-/// How intensities are shown.
+/// Display settings of intensities.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Intensity {
-    /// Colours.
+    /// Colour map.
     pub map: ColorMap,
-    /// Value shown darkest.
+    /// Lower contrast limit, in stored values.
     pub low: f32,
-    /// Value shown brightest.
+    /// Upper contrast limit, in stored values.
     pub high: f32,
-    /// Below 1 lifts the dark, above 1 the bright.
+    /// Exponent of the contrast curve; below 1 brightens dark values.
     pub gamma: f32,
-    /// 0 to 1.
+    /// Opacity from 0 to 1.
     pub opacity: f32,
-    /// How it is put over others.
+    /// How the layer is blended with others.
     pub blending: Blending,
 }
 
 /// How labels are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LabelStyle {
-    /// Where a label ends.
+    /// The border pixels of each label.
     Outline,
-    /// Every pixel.
+    /// All pixels of each label.
     Fill,
     /// Filled, with a stronger outline.
     Both,
 }
 
-/// How a label image is shown.
+/// Display settings of a label image.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LabelLook {
+pub struct LabelDisplay {
     /// Outline, fill or both.
     pub style: LabelStyle,
-    /// 0 to 1, of the fill.
+    /// Opacity of the fill from 0 to 1.
     pub opacity: f32,
-    /// Drawn stronger.
+    /// The highlighted label.
     pub selected: Option<u32>,
-    /// Colours by label where they tell something (matched, missed, false); otherwise each has its own.
+    /// Colour of each label if colours carry a meaning (matched, missed, false); otherwise each label has its own.
     pub colors: Option<Arc<Vec<[u8; 3]>>>,
 }
 
-impl Default for LabelLook {
+impl Default for LabelDisplay {
     fn default() -> Self {
         Self { style: LabelStyle::Outline, opacity: 0.45, selected: None, colors: None }
     }
 }
 
-impl LabelLook {
+impl LabelDisplay {
     /// The colour of a label.
     pub fn color(&self, label: u32) -> [u8; 3] {
         match &self.colors {
@@ -134,39 +134,40 @@ impl LabelLook {
     }
 }
 
-/// A plane and how it is shown.
+/// A plane with its display settings.
 #[derive(Debug, Clone)]
-pub enum Shown {
+pub enum DisplayedPlane {
     /// Intensities.
     Intensity(Arc<Plane>, Intensity),
     /// Labels.
-    Labels(Arc<Plane>, LabelLook),
+    Labels(Arc<Plane>, LabelDisplay),
 }
 
-impl Shown {
+impl DisplayedPlane {
     /// The plane.
     pub fn plane(&self) -> &Arc<Plane> {
         match self {
-            Shown::Intensity(plane, _) | Shown::Labels(plane, _) => plane,
+            DisplayedPlane::Intensity(plane, _) | DisplayedPlane::Labels(plane, _) => plane,
         }
     }
 }
 
-/// Steps of the tables that colours are looked up in.
+/// Entries of the colour lookup tables.
 const STEPS: usize = 1024;
 
-/// Pixels that are worth a second core.
+/// Pixels per band; bands are composited in parallel.
 const BAND_PIXELS: usize = 1 << 16;
 
-/// One picture of planes, lowest first. All must be of one size; others are left out.
-pub fn composite(planes: &[Shown]) -> Option<ColorImage> {
+/// Composites planes, lowest first. Planes that differ in size from the first are skipped; without planes returns
+/// `None`.
+pub fn composite(planes: &[DisplayedPlane]) -> Option<ColorImage> {
     let size = planes.first()?.plane().size;
     let [height, width] = size;
     let rows = (BAND_PIXELS / width.max(1)).max(1);
-    let fits = |s: &&Shown| s.plane().size == size && s.plane().values.len() == height * width;
+    let fits = |s: &&DisplayedPlane| s.plane().size == size && s.plane().values.len() == height * width;
     let layers: Vec<Layer<'_>> = planes.iter().filter(fits).map(Layer::of).collect();
     let mut pixels = vec![Color32::BLACK; height * width];
-    // Band by band, so that sums stay in the cache.
+    // Bands keep the sums in the CPU cache.
     pixels.par_chunks_mut(rows * width.max(1)).enumerate().for_each_init(Vec::new, |sum, (i, band)| {
         sum.clear();
         sum.resize(band.len(), [0f32; 3]);
@@ -180,42 +181,43 @@ pub fn composite(planes: &[Shown]) -> Option<ColorImage> {
     Some(ColorImage::new([width, height], pixels))
 }
 
-/// A plane ready to be put over others.
+/// A plane prepared for compositing.
 enum Layer<'a> {
-    /// Intensities, their look, and the colours of their values.
+    /// Values, display settings and colour lookup table.
     Intensity(&'a Values, &'a Intensity, Vec<[f32; 3]>),
     /// Labels.
-    Labels(&'a [u32], &'a LabelLook),
-    /// Nothing that can be shown.
+    Labels(&'a [u32], &'a LabelDisplay),
+    /// Nothing to draw.
     Nothing,
 }
 
 impl<'a> Layer<'a> {
-    fn of(shown: &'a Shown) -> Self {
+    fn of(shown: &'a DisplayedPlane) -> Self {
         match shown {
-            Shown::Intensity(plane, look) => {
-                let share = |i: usize| (i as f32 / (STEPS - 1) as f32).powf(look.gamma.max(0.01));
-                Layer::Intensity(&plane.values, look, (0..STEPS).map(|i| look.map.color(share(i))).collect())
+            DisplayedPlane::Intensity(plane, display) => {
+                let share = |i: usize| (i as f32 / (STEPS - 1) as f32).powf(display.gamma.max(0.01));
+                Layer::Intensity(&plane.values, display, (0..STEPS).map(|i| display.map.color(share(i))).collect())
             }
-            Shown::Labels(plane, look) => match &plane.values {
-                Values::Labels(labels) => Layer::Labels(labels, look),
+            DisplayedPlane::Labels(plane, display) => match &plane.values {
+                Values::Labels(labels) => Layer::Labels(labels, display),
                 _ => Layer::Nothing,
             },
         }
     }
 
-    /// Puts the part from a pixel on over a band of a picture of this size.
+    /// Blends the pixels from index `from` on into a band of an image of this size (height, width).
     fn add(&self, band: &mut [[f32; 3]], from: usize, size: [usize; 2]) {
         match self {
-            Layer::Intensity(values, look, table) => {
-                let scale = if look.high > look.low { (STEPS - 1) as f32 / (look.high - look.low) } else { 0.0 };
-                let opacity = look.opacity.clamp(0.0, 1.0);
+            Layer::Intensity(values, display, table) => {
+                let scale =
+                    if display.high > display.low { (STEPS - 1) as f32 / (display.high - display.low) } else { 0.0 };
+                let opacity = display.opacity.clamp(0.0, 1.0);
                 let put = |pixel: &mut [f32; 3], value: f32| {
-                    // Values that are no numbers become 0 here.
-                    let at = ((value - look.low) * scale).clamp(0.0, (STEPS - 1) as f32) as usize;
+                    // The cast turns NaN into 0.
+                    let at = ((value - display.low) * scale).clamp(0.0, (STEPS - 1) as f32) as usize;
                     let color = table.get(at).copied().unwrap_or_default();
                     for (p, c) in pixel.iter_mut().zip(color) {
-                        *p = match look.blending {
+                        *p = match display.blending {
                             Blending::Additive => *p + c * opacity,
                             Blending::Opaque => *p * (1.0 - opacity) + c * opacity,
                         };
@@ -229,7 +231,7 @@ impl<'a> Layer<'a> {
                     Values::Labels(v) => over(band, v.get(from..to), |p, v| put(p, v as f32)),
                 }
             }
-            Layer::Labels(labels, look) => draw_labels(band, labels, from, size, look),
+            Layer::Labels(labels, display) => draw_labels(band, labels, from, size, display),
             Layer::Nothing => {}
         }
     }
@@ -239,20 +241,26 @@ fn over<T: Copy>(band: &mut [[f32; 3]], values: Option<&[T]>, put: impl Fn(&mut 
     band.iter_mut().zip(values.unwrap_or_default()).for_each(|(p, v)| put(p, *v));
 }
 
-fn draw_labels(band: &mut [[f32; 3]], labels: &[u32], from: usize, [height, width]: [usize; 2], look: &LabelLook) {
-    let fill = look.opacity.clamp(0.0, 1.0);
+fn draw_labels(
+    band: &mut [[f32; 3]],
+    labels: &[u32],
+    from: usize,
+    [height, width]: [usize; 2],
+    display: &LabelDisplay,
+) {
+    let fill = display.opacity.clamp(0.0, 1.0);
     for (i, pixel) in band.iter_mut().enumerate() {
         let at = from + i;
         let Some(label) = labels.get(at).copied().filter(|l| *l > 0) else { continue };
         let (row, column) = (at / width, at % width);
         let differs = |there: usize| labels.get(there).is_some_and(|l| *l != label);
-        let edge = look.style != LabelStyle::Fill
+        let edge = display.style != LabelStyle::Fill
             && ((row > 0 && differs(at - width))
                 || (row + 1 < height && differs(at + width))
                 || (column > 0 && differs(at - 1))
                 || (column + 1 < width && differs(at + 1)));
-        let selected = look.selected == Some(label);
-        let share = match (look.style, edge) {
+        let selected = display.selected == Some(label);
+        let share = match (display.style, edge) {
             (_, true) => 1.0,
             (LabelStyle::Outline, false) => {
                 if selected {
@@ -269,7 +277,7 @@ fn draw_labels(band: &mut [[f32; 3]], labels: &[u32], from: usize, [height, widt
                 }
             }
         };
-        let color = if selected && edge { [255; 3] } else { look.color(label) };
+        let color = if selected && edge { [255; 3] } else { display.color(label) };
         for (p, c) in pixel.iter_mut().zip(color) {
             *p = p.min(255.0) * (1.0 - share) + f32::from(c) * share;
         }
@@ -295,19 +303,19 @@ mod tests {
         Arc::new(Plane { at, size, values })
     }
 
-    fn look(map: ColorMap) -> Intensity {
+    fn display(map: ColorMap) -> Intensity {
         Intensity { map, low: 100.0, high: 300.0, gamma: 1.0, opacity: 1.0, blending: Blending::Additive }
     }
 
     #[test]
-    fn contrast_limits_are_black_and_white_and_channels_add_up() {
+    fn contrast_limits_map_to_black_and_white_and_channels_add() {
         let values = plane([1, 4], Values::U16(vec![0, 100, 200, 400]));
-        let gray = composite(&[Shown::Intensity(values.clone(), look(ColorMap::Gray))]).unwrap();
+        let gray = composite(&[DisplayedPlane::Intensity(values.clone(), display(ColorMap::Gray))]).unwrap();
         let at = |image: &ColorImage, i: usize| image.pixels[i].to_array()[..3].to_vec();
         assert_eq!((at(&gray, 0), at(&gray, 1), at(&gray, 3)), (vec![0; 3], vec![0; 3], vec![255; 3]));
         assert!(at(&gray, 2)[0].abs_diff(127) <= 1);
-        let red = Shown::Intensity(values.clone(), look(ColorMap::Tint([255, 0, 0])));
-        let green = Shown::Intensity(values, look(ColorMap::Tint([0, 255, 0])));
+        let red = DisplayedPlane::Intensity(values.clone(), display(ColorMap::Tint([255, 0, 0])));
+        let green = DisplayedPlane::Intensity(values, display(ColorMap::Tint([0, 255, 0])));
         assert_eq!(at(&composite(&[red, green]).unwrap(), 3), vec![255, 255, 0]);
     }
 
@@ -319,8 +327,8 @@ mod tests {
                 labels[r * 5 + c] = 9;
             }
         }
-        let look = LabelLook { style: LabelStyle::Outline, opacity: 0.5, selected: None, colors: None };
-        let image = composite(&[Shown::Labels(plane([5, 5], Values::Labels(labels)), look)]).unwrap();
+        let display = LabelDisplay { style: LabelStyle::Outline, opacity: 0.5, selected: None, colors: None };
+        let image = composite(&[DisplayedPlane::Labels(plane([5, 5], Values::Labels(labels)), display)]).unwrap();
         let [r, g, b] = label_color(9);
         assert_eq!(image.pixels[6], Color32::from_rgb(r, g, b), "an edge");
         assert_eq!(image.pixels[12], Color32::BLACK, "the inside");

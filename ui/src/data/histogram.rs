@@ -1,30 +1,30 @@
-//! How often values occur, and contrast limits from it.
+//! Histograms of planes, and contrast limits derived from them.
 
 use super::plane::{Plane, Values};
 
-/// Bins of a histogram.
+/// Number of bins.
 pub const BINS: usize = 256;
 
-/// Shares of the pixels darker and brighter than automatic limits.
+/// Fractions of pixels below and above the automatic limits.
 const DARK_SHARE: f64 = 0.001;
 const BRIGHT_SHARE: f64 = 0.001;
 
-/// Counts of values between the smallest and the largest.
+/// Histogram over the range from the smallest to the largest value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
     /// Smallest value.
     pub low: f32,
     /// Largest value.
     pub high: f32,
-    /// How many values fall into each of [`BINS`] equal bins.
+    /// Number of values in each of [`BINS`] equal bins.
     pub counts: Vec<u32>,
 }
 
 impl Histogram {
-    /// Of a plane; `None` for one without finite values.
+    /// The histogram of a plane; `None` if it has no finite values.
     pub fn of(plane: &Plane) -> Option<Self> {
         let n = plane.values.len();
-        // Large planes are sampled: limits need no more than a quarter of a million values.
+        // Large planes are subsampled: a quarter of a million values are enough for contrast limits.
         let step = (n >> 18).max(1);
         let values = || {
             (0..n).step_by(step).filter_map(|i| match &plane.values {
@@ -50,7 +50,8 @@ impl Histogram {
         Some(Self { low, high, counts })
     }
 
-    /// Limits that leave a thousandth of the pixels black and white; for a plane of one value, that value and one above.
+    /// Contrast limits that leave a thousandth of the pixels black and white. A constant plane gives its value and the
+    /// value plus one.
     pub fn limits(&self) -> (f32, f32) {
         if self.high <= self.low {
             return (self.low, self.low + 1.0);
@@ -84,7 +85,7 @@ mod tests {
     use crate::data::plane::{Orientation, PlaneAt};
 
     #[test]
-    fn limits_leave_out_the_few_hot_pixels() {
+    fn limits_ignore_hot_pixels() {
         let mut values: Vec<u16> = (0..10_000).map(|i| 100 + (i % 200) as u16).collect();
         values[17] = 60_000;
         let at = PlaneAt {

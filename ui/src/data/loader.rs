@@ -1,27 +1,27 @@
-//! Planes read off the window's thread: the newest request of each place on screen wins, neighbours are fetched ahead, and
-//! what was read is kept within a budget.
+//! Reads planes on worker threads: each slot on screen has at most one request, the newest; neighbouring planes are
+//! prefetched; planes are cached within a byte budget.
 
-use super::kept::Kept;
+use super::cache::Cache;
 use super::plane::{Plane, PlaneAt};
 use super::source::{Cancel, PlaneSource, SourceError};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Identifies what planes are read from; another content has another id.
+/// Identifies the content of a plane source; changed content has a new id.
 pub type SourceId = u64;
 
-/// A place on screen that shows one plane at a time.
+/// A position on screen that shows one plane at a time.
 pub type Slot = u64;
 
-/// Bytes of planes kept.
+/// Size of the plane cache in bytes.
 pub const CACHE_BYTES: usize = 384 << 20;
 
-/// Readers side by side.
+/// Number of reader threads.
 const THREADS: usize = 2;
 
-/// Most planes waiting to be fetched ahead.
-const MAX_AHEAD: usize = 16;
+/// Maximum number of queued prefetch requests.
+const MAX_PREFETCH: usize = 16;
 
 type Key = (SourceId, PlaneAt);
 
@@ -33,12 +33,12 @@ struct Task {
 
 #[derive(Default)]
 struct State {
-    /// One request a slot, in the order of slots.
+    /// At most one request per slot, ordered by slot.
     wanted: BTreeMap<Slot, Task>,
-    ahead: VecDeque<Task>,
-    /// Being read: who asked (none for fetching ahead), what, and how to stop it.
+    prefetch: VecDeque<Task>,
+    /// Planes being read: the requesting slot (`None` for prefetching), the key and the cancel flag.
     running: Vec<(Option<Slot>, Key, Arc<Cancel>)>,
-    kept: Kept<Key, Plane>,
+    cache: Cache<Key, Plane>,
     failed: HashMap<Key, String>,
     stop: bool,
 }
@@ -62,25 +62,25 @@ impl Shared {
     }
 }
 
-/// What a plane asked for came to, so far.
+/// State of a requested plane.
 #[derive(Debug, Clone)]
-pub enum Answer {
-    /// It is there.
+pub enum LoadState {
+    /// The plane is loaded.
     Ready(Arc<Plane>),
-    /// It is being read.
+    /// The plane is queued or being read.
     Waiting,
-    /// It cannot be read.
+    /// The plane cannot be read; the reason.
     Failed(String),
 }
 
-/// Reads planes.
+/// Loads and caches planes.
 pub struct Loader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Loader {
-    /// A loader that calls `wake` whenever a plane has come.
+    /// A loader that calls `wake` whenever a plane is loaded.
     pub fn new(budget_bytes: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -97,16 +97,16 @@ impl Loader {
         Self { shared, threads }
     }
 
-    /// The plane, or a request for it that takes the place of the slot's last one.
-    pub fn get(&self, slot: Slot, id: SourceId, source: &Arc<dyn PlaneSource>, at: &PlaneAt) -> Answer {
+    /// Returns the plane, or requests it in place of the slot's previous request.
+    pub fn get(&self, slot: Slot, id: SourceId, source: &Arc<dyn PlaneSource>, at: &PlaneAt) -> LoadState {
         let key = (id, at.clone());
         let mut state = self.shared.state();
-        if let Some(plane) = state.kept.get(&key) {
+        if let Some(plane) = state.cache.get(&key) {
             state.wanted.remove(&slot);
-            return Answer::Ready(plane);
+            return LoadState::Ready(plane);
         }
         if let Some(why) = state.failed.get(&key) {
-            return Answer::Failed(why.clone());
+            return LoadState::Failed(why.clone());
         }
         for (who, k, cancel) in &state.running {
             if *who == Some(slot) && *k != key {
@@ -118,42 +118,42 @@ impl Loader {
             state.wanted.insert(slot, task);
             self.shared.work.notify_one();
         }
-        Answer::Waiting
+        LoadState::Waiting
     }
 
-    /// Fetches planes that may be wanted next; earlier ones not begun are forgotten.
-    pub fn fetch_ahead(&self, id: SourceId, source: &Arc<dyn PlaneSource>, planes: impl IntoIterator<Item = PlaneAt>) {
+    /// Prefetches planes that may be needed next. The oldest queued prefetches are dropped.
+    pub fn prefetch(&self, id: SourceId, source: &Arc<dyn PlaneSource>, planes: impl IntoIterator<Item = PlaneAt>) {
         let mut state = self.shared.state();
         for at in planes {
             let key = (id, at);
-            if state.kept.has(&key) || state.failed.contains_key(&key) || state.is_running(&key) {
+            if state.cache.contains(&key) || state.failed.contains_key(&key) || state.is_running(&key) {
                 continue;
             }
-            state.ahead.retain(|t| t.key != key);
-            state.ahead.push_back(Task { source: Arc::clone(source), key, cancel: Arc::default() });
-            while state.ahead.len() > MAX_AHEAD {
-                state.ahead.pop_front();
+            state.prefetch.retain(|t| t.key != key);
+            state.prefetch.push_back(Task { source: Arc::clone(source), key, cancel: Arc::default() });
+            while state.prefetch.len() > MAX_PREFETCH {
+                state.prefetch.pop_front();
             }
             self.shared.work.notify_one();
         }
     }
 
-    /// Forgets everything of a source, which has changed or gone.
+    /// Drops all planes and requests of a source that has changed or was closed.
     pub fn forget(&self, id: SourceId) {
         let mut state = self.shared.state();
         state.wanted.retain(|_, t| t.key.0 != id);
-        state.ahead.retain(|t| t.key.0 != id);
+        state.prefetch.retain(|t| t.key.0 != id);
         state.failed.retain(|k, _| k.0 != id);
-        state.kept.forget(|k| k.0 == id);
+        state.cache.forget(|k| k.0 == id);
         state.running.iter().filter(|(_, k, _)| k.0 == id).for_each(|(_, _, c)| c.cancel());
     }
 
-    /// Bytes of planes held now.
-    pub fn kept_bytes(&self) -> usize {
-        self.shared.state().kept.bytes()
+    /// Size of the cached planes in bytes.
+    pub fn cached_bytes(&self) -> usize {
+        self.shared.state().cache.bytes()
     }
 
-    /// Whether something on screen is still being read.
+    /// Whether a plane for the screen is still being read.
     pub fn is_busy(&self) -> bool {
         let state = self.shared.state();
         !state.wanted.is_empty() || state.running.iter().any(|(who, _, _)| who.is_some())
@@ -186,9 +186,9 @@ fn read(shared: &Shared) {
                     state.running.push((Some(slot), task.key.clone(), Arc::clone(&task.cancel)));
                     break (Some(slot), task);
                 }
-                // One reader stays free for what is on screen.
+                // One reader stays free for planes on screen.
                 let ahead_running = state.running.iter().any(|(who, _, _)| who.is_none());
-                if !ahead_running && let Some(task) = state.ahead.pop_back() {
+                if !ahead_running && let Some(task) = state.prefetch.pop_back() {
                     state.running.push((None, task.key.clone(), Arc::clone(&task.cancel)));
                     break (None, task);
                 }
@@ -201,7 +201,7 @@ fn read(shared: &Shared) {
         match result {
             Ok(plane) => {
                 let bytes = plane.bytes();
-                state.kept.put(task.key, plane, bytes, shared.budget, |_| false);
+                state.cache.put(task.key, plane, bytes, shared.budget, |_| false);
             }
             Err(SourceError::Cancelled) => {}
             Err(error) => {
@@ -222,15 +222,15 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Planes whose every value is their index; reading one takes until `gate` opens.
+    /// Planes filled with their index; reading blocks until `open` is set.
     #[derive(Default)]
-    struct Numbered {
+    struct NumberedPlanes {
         reads: AtomicUsize,
         cancelled: AtomicUsize,
         open: std::sync::atomic::AtomicBool,
     }
 
-    impl PlaneSource for Numbered {
+    impl PlaneSource for NumberedPlanes {
         fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
             self.reads.fetch_add(1, Ordering::SeqCst);
             while !self.open.load(Ordering::SeqCst) {
@@ -250,7 +250,7 @@ mod tests {
         PlaneAt { orientation: Orientation::Xy, index, channel: 0, time: 0, columns: rows.clone(), rows, step: 1 }
     }
 
-    fn until(what: &str, mut is: impl FnMut() -> bool) {
+    fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
         let end = Instant::now() + Duration::from_secs(20);
         while !is() {
             assert!(Instant::now() < end, "{what} did not come");
@@ -259,37 +259,37 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_request_of_a_slot_takes_the_place_of_older_ones() {
-        let numbered = Arc::new(Numbered::default());
+    fn the_newest_request_of_a_slot_replaces_older_ones() {
+        let numbered = Arc::new(NumberedPlanes::default());
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let loader = Loader::new(1 << 20, || {});
-        assert!(matches!(loader.get(1, 7, &source, &at(0)), Answer::Waiting));
-        until("the first read", || numbered.reads.load(Ordering::SeqCst) == 1);
+        assert!(matches!(loader.get(1, 7, &source, &at(0)), LoadState::Waiting));
+        wait_until("the first read", || numbered.reads.load(Ordering::SeqCst) == 1);
         for i in 1..50 {
-            assert!(matches!(loader.get(1, 7, &source, &at(i)), Answer::Waiting));
+            assert!(matches!(loader.get(1, 7, &source, &at(i)), LoadState::Waiting));
         }
-        until("the old one's end", || numbered.cancelled.load(Ordering::SeqCst) >= 1);
+        wait_until("the old one's end", || numbered.cancelled.load(Ordering::SeqCst) >= 1);
         numbered.open.store(true, Ordering::SeqCst);
-        until("the last plane", || matches!(loader.get(1, 7, &source, &at(49)), Answer::Ready(_)));
+        wait_until("the last plane", || matches!(loader.get(1, 7, &source, &at(49)), LoadState::Ready(_)));
         assert!(numbered.reads.load(Ordering::SeqCst) < 20, "planes nobody waits for are not read");
     }
 
     #[test]
-    fn planes_are_kept_within_the_budget_the_latest_longest() {
-        let numbered = Arc::new(Numbered::default());
+    fn planes_are_cached_within_the_budget() {
+        let numbered = Arc::new(NumberedPlanes::default());
         numbered.open.store(true, Ordering::SeqCst);
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let plane_bytes = 100 * 100 * 4;
         let loader = Loader::new(3 * plane_bytes, || {});
         for i in 0..10 {
-            until("a plane", || matches!(loader.get(1, 7, &source, &at(i)), Answer::Ready(_)));
-            assert!(loader.kept_bytes() <= 3 * plane_bytes);
+            wait_until("a plane", || matches!(loader.get(1, 7, &source, &at(i)), LoadState::Ready(_)));
+            assert!(loader.cached_bytes() <= 3 * plane_bytes);
         }
         let reads = numbered.reads.load(Ordering::SeqCst);
-        assert!(matches!(loader.get(1, 7, &source, &at(8)), Answer::Ready(_)), "a late one is still there");
+        assert!(matches!(loader.get(1, 7, &source, &at(8)), LoadState::Ready(_)), "a late one is still there");
         assert_eq!(numbered.reads.load(Ordering::SeqCst), reads);
-        assert!(matches!(loader.get(1, 7, &source, &at(0)), Answer::Waiting), "the first is not");
+        assert!(matches!(loader.get(1, 7, &source, &at(0)), LoadState::Waiting), "the first is not");
         loader.forget(7);
-        until("an end", || !loader.is_busy());
+        wait_until("an end", || !loader.is_busy());
     }
 }

@@ -1,9 +1,9 @@
-//! What is shown: stacks read plane by plane, off the window's thread.
+//! Image data on screen: planes, read on worker threads, and their display.
 
+pub mod cache;
 pub mod composite;
-pub mod grown;
 pub mod histogram;
-pub mod kept;
+pub mod live;
 pub mod loader;
 pub mod plane;
 pub mod source;

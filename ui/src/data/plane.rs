@@ -1,12 +1,12 @@
-//! One flat cut through a stack, and where it lies.
+//! A 2-D slice of a stack, and its position.
 
 use cytoscope_volume::{DType, Element, Samples, with_samples};
 use std::ops::Range;
 
-/// How a cut lies in the stack; rows run down, columns to the right.
+/// Orientation of a slice. Rows run down, columns to the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Orientation {
-    /// Rows are Y, columns X: the slice a microscope takes.
+    /// Rows are Y, columns X: the acquired slice.
     Xy,
     /// Rows are Z, columns X.
     Xz,
@@ -15,10 +15,10 @@ pub enum Orientation {
 }
 
 impl Orientation {
-    /// Every one, as the window lists them.
+    /// All orientations, in the order of the window.
     pub const ALL: [Orientation; 3] = [Orientation::Xy, Orientation::Zy, Orientation::Xz];
 
-    /// Index among Z, Y, X of the axis that the cut stands on, of its rows, and of its columns.
+    /// Indices (0 = Z, 1 = Y, 2 = X) of the axis perpendicular to the slice, of its rows and of its columns.
     pub fn axes(self) -> [usize; 3] {
         match self {
             Orientation::Xy => [0, 1, 2],
@@ -27,23 +27,23 @@ impl Orientation {
         }
     }
 
-    /// Rows and columns of a full-size cut through a stack.
-    pub fn cut(self, zyx: [usize; 3]) -> [usize; 2] {
+    /// Rows and columns of a full-resolution slice of a stack with extents Z, Y, X.
+    pub fn slice_shape(self, zyx: [usize; 3]) -> [usize; 2] {
         let [_, rows, columns] = self.axes();
         [zyx[rows], zyx[columns]]
     }
 
-    /// Where a row and column of a cut are in the slice as arrays with axes Z, Y, X give it, the first axis that is left in rows: one across
-    /// X comes as rows of Z, and its view has rows of Y.
-    pub fn place_in_slice(self, zyx: [usize; 3], row: usize, column: usize) -> usize {
-        let [rows, columns] = self.cut(zyx);
+    /// Index of a row and column in the flat slice of an array with axes Z, Y, X, whose rows run along the first
+    /// remaining axis. A YZ slice is therefore stored with rows along Z, while its view has rows along Y.
+    pub fn index_in_slice(self, zyx: [usize; 3], row: usize, column: usize) -> usize {
+        let [rows, columns] = self.slice_shape(zyx);
         match self {
             Orientation::Zy => column * rows + row,
             Orientation::Xy | Orientation::Xz => row * columns + column,
         }
     }
 
-    /// Its name.
+    /// Name of the slice plane.
     pub fn name(self) -> &'static str {
         match self {
             Orientation::Xy => "XY",
@@ -52,39 +52,40 @@ impl Orientation {
         }
     }
 
-    /// The letter of the axis that scrolling moves along.
-    pub fn scrolls(self) -> &'static str {
+    /// Letter of the axis that scrolling moves along.
+    pub fn scroll_axis(self) -> &'static str {
         ["Z", "Y", "X"][self.axes()[0]]
     }
 }
 
-/// A cut, or a window of one, with every `step`-th row and column.
+/// A slice, or a region of one, with every `step`-th row and column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlaneAt {
-    /// How it lies.
+    /// Orientation.
     pub orientation: Orientation,
-    /// Its place along the axis it stands on.
+    /// Index along the perpendicular axis.
     pub index: usize,
-    /// Channel; the samples of a colour pixel count as channels.
+    /// Channel; the samples of an RGB pixel count as channels.
     pub channel: usize,
     /// Time point.
     pub time: usize,
-    /// Rows of the full-size cut that it covers.
+    /// Rows of the full-resolution slice that are covered.
     pub rows: Range<usize>,
-    /// Columns that it covers.
+    /// Columns of the full-resolution slice that are covered.
     pub columns: Range<usize>,
-    /// Full-size rows and columns a pixel stands for.
+    /// Full-resolution rows and columns per pixel.
     pub step: usize,
 }
 
 impl PlaneAt {
-    /// Pixels down and across.
+    /// Height and width in pixels.
     pub fn size(&self) -> [usize; 2] {
         [self.rows.len().div_ceil(self.step.max(1)), self.columns.len().div_ceil(self.step.max(1))]
     }
 }
 
-/// Values of a cut: intensities as stored where that is 8 or 16 bits without sign, as 32-bit float otherwise; labels whole.
+/// Values of a slice. Unsigned 8- and 16-bit intensities keep their type, others become 32-bit floats; labels are
+/// integers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
     /// 8-bit intensities.
@@ -98,7 +99,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// None of the kind that samples are shown as.
+    /// No values, of the type in which samples of `dtype` are shown.
     pub fn empty(dtype: DType, labels: bool) -> Self {
         match dtype {
             _ if labels => Values::Labels(Vec::new()),
@@ -108,7 +109,7 @@ impl Values {
         }
     }
 
-    /// How many there are.
+    /// Number of values.
     pub fn len(&self) -> usize {
         match self {
             Values::U8(v) => v.len(),
@@ -118,12 +119,12 @@ impl Values {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One of them.
+    /// The value at an index.
     pub fn get(&self, i: usize) -> Option<f64> {
         match self {
             Values::U8(v) => v.get(i).map(|v| f64::from(*v)),
@@ -133,7 +134,8 @@ impl Values {
         }
     }
 
-    /// Appends samples, thinned to every `step`-th row and column of `size`: means for intensities, first values for labels.
+    /// Appends samples of shape `size` (rows, columns), reduced by `step`: intensities by the mean, labels by the first
+    /// value.
     pub fn append(&mut self, samples: &Samples, size: [usize; 2], step: usize) {
         with_samples!(samples, v => self.append_typed(v, size, step));
     }
@@ -171,7 +173,7 @@ impl Values {
         }
     }
 
-    /// Cut or filled with zeros to a length.
+    /// Truncates or zero-pads to a length.
     pub fn resize(&mut self, len: usize) {
         match self {
             Values::U8(v) => v.resize(len, 0),
@@ -182,19 +184,19 @@ impl Values {
     }
 }
 
-/// A cut that was read.
+/// A slice that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plane {
-    /// Where it lies.
+    /// Position and region.
     pub at: PlaneAt,
-    /// Pixels down and across.
+    /// Height and width in pixels.
     pub size: [usize; 2],
     /// `size[0] * size[1]` values, row by row.
     pub values: Values,
 }
 
 impl Plane {
-    /// The value at a full-size row and column, if the cut covers it.
+    /// The value at a full-resolution row and column, if the plane covers it.
     pub fn value(&self, row: usize, column: usize) -> Option<f64> {
         if !self.at.rows.contains(&row) || !self.at.columns.contains(&column) {
             return None;
@@ -204,7 +206,7 @@ impl Plane {
         self.values.get(r * self.size[1] + c)
     }
 
-    /// Bytes it holds.
+    /// Size of the values in bytes.
     pub fn bytes(&self) -> usize {
         self.values.len()
             * match self.values {

@@ -1,4 +1,4 @@
-//! Where planes come from: files read lazily, results that grow, labels being corrected.
+//! Sources of planes: files read lazily, partial results, labels being corrected.
 
 use super::plane::{Orientation, Plane, PlaneAt, Values};
 use cytoscope_formats::{FormatError, Image};
@@ -6,71 +6,71 @@ use cytoscope_pipeline::Extents;
 use cytoscope_volume::{Array, Axis, Region, VolumeError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Why a plane could not be had.
+/// Why a plane could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// A newer request took its place.
+    /// A newer request replaced this one.
     #[error("no longer wanted")]
     Cancelled,
-    /// The file refused.
+    /// The file could not be read.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// Arrays that do not fit: a fault of ours.
+    /// Array shapes did not match, which is a bug.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// A temporary file that went away.
-    #[error("a result under way cannot be read: {0}")]
+    /// A temporary file could not be read.
+    #[error("a partial result cannot be read: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// Tells a reader that its plane is no longer wanted.
+/// A flag that cancels the reading of a plane.
 #[derive(Debug, Default)]
 pub struct Cancel(AtomicBool);
 
 impl Cancel {
-    /// Asks it to stop.
+    /// Requests cancellation.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     /// # Errors
-    /// [`SourceError::Cancelled`] once it was asked to stop.
+    /// [`SourceError::Cancelled`] once cancellation was requested.
     pub fn check(&self) -> Result<(), SourceError> {
         if self.0.load(Ordering::Relaxed) { Err(SourceError::Cancelled) } else { Ok(()) }
     }
 }
 
-/// Anything planes can be read from, on any thread.
+/// A source of planes, readable from any thread.
 pub trait PlaneSource: Send + Sync {
-    /// A plane.
+    /// Reads a plane.
     ///
     /// # Errors
-    /// [`SourceError`] if it cannot be read or is no longer wanted.
+    /// [`SourceError`] if the plane cannot be read or reading was cancelled.
     fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError>;
 }
 
-/// Planes of a file.
+/// Planes of an image file.
 #[derive(Debug, Clone)]
 pub struct FileSource {
     image: Image,
     extents: Extents,
-    /// Labels are thinned by taking every n-th, intensities by averaging.
+    /// Whether the file holds labels, which are reduced by subsampling; intensities are averaged.
     labels: bool,
 }
 
-/// Bytes read at a time, so that a reader answers quickly when it is no longer wanted.
+/// Bytes read between two checks for cancellation.
 const PART_BYTES: usize = 16 << 20;
 
 impl FileSource {
-    /// Of an opened image.
+    /// A source for an opened image.
     pub fn new(image: Image, labels: bool) -> Self {
         let extents = Extents::of(image.meta());
         Self { image, extents, labels }
     }
 
-    /// The pyramid level to read for a plane at `step`, and how much smaller than full size it is along Y and X.
+    /// The pyramid level to read for a plane at `step`, and its downsampling factor along Y and X.
     ///
-    /// Levels that are smaller along Z, too, serve XY cuts of nothing, and are passed over.
+    /// Levels that are also downsampled along Z are skipped.
     fn level(&self, step: usize) -> (usize, usize) {
         let meta = self.image.meta();
         let position = |axis| meta.axes_full.position(axis);
@@ -93,7 +93,7 @@ impl FileSource {
         let meta = self.image.meta();
         let shape = meta.levels.get(level).map_or(&meta.shape_full, |l| &l.shape_full);
         let mut region = Region::whole(shape);
-        let [stands, row_axis, column_axis] = at.orientation.axes();
+        let [normal_axis, row_axis, column_axis] = at.orientation.axes();
         let spatial = [Axis::Z, Axis::Y, Axis::X];
         let samples = self.extents.samples;
         let scale = |axis: usize, v: usize| if axis == 0 { v } else { v / factor };
@@ -107,7 +107,7 @@ impl FileSource {
         set(Axis::T, at.time, 1);
         set(Axis::C, at.channel / samples, 1);
         set(Axis::S, at.channel % samples, 1);
-        set(spatial[stands], scale(stands, at.index), 1);
+        set(spatial[normal_axis], scale(normal_axis, at.index), 1);
         let ranged = |axis: usize, r: &std::ops::Range<usize>| {
             let start = scale(axis, r.start);
             (start, if axis == 0 { r.end - start } else { r.end.div_ceil(factor) - start })
@@ -125,30 +125,30 @@ impl PlaneSource for FileSource {
         let step = at.step.max(1);
         let (level, factor) = if at.orientation == Orientation::Xy { self.level(step) } else { (0, 1) };
         let size = at.size();
-        let thin = step / factor;
+        let reduction = step / factor;
         let mut values = Values::empty(self.image.meta().dtype, self.labels);
-        // Bands of whole steps.
+        // Bands cover whole steps.
         let row_bytes = at.columns.len().div_ceil(factor) * self.image.meta().dtype.size_bytes();
-        let band = (PART_BYTES / row_bytes.max(1)).max(1).next_multiple_of(thin) * factor;
+        let band = (PART_BYTES / row_bytes.max(1)).max(1).next_multiple_of(reduction) * factor;
         let mut start = at.rows.start;
         while start < at.rows.end {
             cancel.check()?;
             let end = (start + band).min(at.rows.end);
             let part = self.image.read(level, &self.region(at, level, start..end, factor))?;
-            let part = self.laid_out(part, at.orientation)?;
+            let part = self.to_rows_and_columns(part, at.orientation)?;
             let got = [part.shape().first().copied().unwrap_or(0), part.shape().get(1).copied().unwrap_or(0)];
-            values.append(part.samples(), got, thin);
+            values.append(part.samples(), got, reduction);
             start = end;
         }
-        // A level of a pyramid may be a row or column off.
+        // A pyramid level may differ by one row or column.
         values.resize(size[0] * size[1]);
         Ok(Plane { at: at.clone(), size, values })
     }
 }
 
 impl FileSource {
-    /// The part as rows and columns of the cut.
-    fn laid_out(&self, part: Array, orientation: Orientation) -> Result<Array, SourceError> {
+    /// Reorders a region to the rows and columns of the slice.
+    fn to_rows_and_columns(&self, part: Array, orientation: Orientation) -> Result<Array, SourceError> {
         let [_, rows, columns] = orientation.axes();
         let spatial = [Axis::Z, Axis::Y, Axis::X];
         let axes = part.axes().clone();
@@ -162,7 +162,7 @@ impl FileSource {
             return Ok(Array::new("YX".parse()?, shape, part.into_samples())?);
         }
         let swapped = Array::new("YX".parse()?, vec![shape[1], shape[0]], part.into_samples())?;
-        let turned = swapped.transpose(&"XY".parse()?)?;
-        Ok(Array::new("YX".parse()?, shape, turned.into_samples())?)
+        let transposed_array = swapped.transpose(&"XY".parse()?)?;
+        Ok(Array::new("YX".parse()?, shape, transposed_array.into_samples())?)
     }
 }

@@ -1,18 +1,18 @@
-//! The bars: menus above, what is under the pointer below, and the controls of the views.
+//! Menu bar, status bar, and the toolbar of the views.
 
 use super::icon_button;
 use crate::app::Workbench;
 use crate::command::Command;
-use crate::correct::tools::{Deed, Tool};
+use crate::correct::tools::{EditAction, Tool};
 use crate::document::{Role, file_name};
 use crate::theme;
-use crate::views::slice::Options;
+use crate::views::slice::ViewOptions;
 use cytoscope_pipeline::worker::WorkerState;
 use cytoscope_profile::bytes_text;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
 
-/// Menus: a name and its commands; `None` draws a line.
+/// Menus with their commands; `None` is a separator.
 const MENUS: [(&str, &[Option<Command>]); 5] = [
     (
         "File",
@@ -60,10 +60,10 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
     (
         "Edit",
         &[
-            Some(Command::Correct(Deed::Undo)),
-            Some(Command::Correct(Deed::Redo)),
+            Some(Command::Correct(EditAction::Undo)),
+            Some(Command::Correct(EditAction::Redo)),
             None,
-            Some(Command::Tool(Tool::Look)),
+            Some(Command::Tool(Tool::Navigate)),
             Some(Command::Tool(Tool::Paint)),
             Some(Command::Tool(Tool::Erase)),
             Some(Command::Tool(Tool::Fill)),
@@ -71,21 +71,21 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::Tool(Tool::Merge)),
             Some(Command::Tool(Tool::Split)),
             None,
-            Some(Command::Correct(Deed::NewLabel)),
-            Some(Command::Correct(Deed::Delete)),
-            Some(Command::Correct(Deed::Interpolate)),
-            Some(Command::Correct(Deed::FillHoles)),
-            Some(Command::Correct(Deed::Grow)),
-            Some(Command::Correct(Deed::Shrink)),
+            Some(Command::Correct(EditAction::NewLabel)),
+            Some(Command::Correct(EditAction::Delete)),
+            Some(Command::Correct(EditAction::Interpolate)),
+            Some(Command::Correct(EditAction::FillHoles)),
+            Some(Command::Correct(EditAction::Grow)),
+            Some(Command::Correct(EditAction::Shrink)),
             None,
-            Some(Command::Correct(Deed::Save)),
-            Some(Command::Correct(Deed::Export)),
+            Some(Command::Correct(EditAction::Save)),
+            Some(Command::Correct(EditAction::Export)),
         ],
     ),
     ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::About)]),
 ];
 
-/// A slider from 1 to `last`, and beside it the number to type.
+/// A slider from 1 to `last` with a number field beside it.
 fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
     let slider = ui.add(egui::Slider::new(value, 1..=last).show_value(false));
     slider.widget_info(|| egui::WidgetInfo::slider(true, *value as f64, name));
@@ -100,14 +100,14 @@ fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
 }
 
 impl Workbench {
-    /// A menu's line for a command.
+    /// Draws a menu item for a command.
     pub(crate) fn command_button(&mut self, ui: &mut Ui, command: Command) {
-        let title = self.title_now(command);
+        let title = self.current_title(command);
         let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
         if let Some(shortcut) = command.shortcut() {
             button = button.shortcut_text(ui.ctx().format_shortcut(&shortcut));
         }
-        let enabled = self.can(command);
+        let enabled = self.is_enabled(command);
         let response = ui.add_enabled(enabled, button);
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
         if response.clicked() {
@@ -150,7 +150,7 @@ impl Workbench {
         });
     }
 
-    /// The bar at the foot.
+    /// Draws the status bar.
     pub(crate) fn status_bar(&mut self, ui: &mut Ui) {
         let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(10, 4));
         egui::Panel::bottom("status").frame(frame).show(ui, |ui| {
@@ -215,7 +215,7 @@ impl Workbench {
         };
         ui.label(RichText::new(text).size(12.0));
         ui.label(RichText::new(icon::CIRCLE).size(10.0).color(color));
-        if self.work.state() == Some(WorkerState::Dead) && ui.small_button("Start again").clicked() {
+        if self.work.state() == Some(WorkerState::Dead) && ui.small_button("Restart engine").clicked() {
             self.work.restart();
         }
     }
@@ -231,36 +231,40 @@ impl Workbench {
         ui.label(RichText::new(format!("{}{more}", job.title)).size(12.0));
     }
 
-    /// The middle: controls of the views, and the views.
+    /// Draws the centre of the window: toolbar and views.
     pub(crate) fn center(&mut self, ui: &mut Ui) {
         let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
         egui::Panel::top("controls").frame(frame).show(ui, |ui| {
             ui.horizontal_wrapped(|ui| self.controls(ui));
         });
         self.ruler_panel(ui);
-        let options = Options {
+        let options = ViewOptions {
             crosshair: self.settings.show_crosshair,
-            scale_bar: if self.shots.is_bare() { self.shots.with_bar() } else { self.settings.show_scale_bar },
+            scale_bar: if self.screenshots.is_bare() {
+                self.screenshots.with_bar()
+            } else {
+                self.settings.show_scale_bar
+            },
             swipe: None,
             pen: self.ruler_pen().or_else(|| self.pen()),
             ring: self.ring(),
-            bare: self.shots.is_bare(),
+            bare: self.screenshots.is_bare(),
             only_xy: false,
         };
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
-        let happened = self.layout.show(ui, &mut self.documents[at], &self.loader, options);
-        if let Some(label) = happened.picked {
+        let view_response = self.layout.show(ui, &mut self.documents[at], &self.loader, options);
+        if let Some(label) = view_response.picked {
             self.documents[at].select(Some(label));
             self.panels.objects.scroll_to_selected = true;
-            self.choose_label(label);
+            self.set_current_label(label);
         }
-        if let Some(factor) = happened.brush_factor {
+        if let Some(factor) = view_response.brush_factor {
             self.corrections.tools.scale(factor);
         }
         if self.ruler.is_on() {
-            self.draw_ruler(&happened.touches);
+            self.draw_ruler(&view_response.pointer_events);
         } else {
-            self.touched(&happened.touches);
+            self.apply_pointer_events(&view_response.pointer_events);
         }
     }
 
@@ -296,7 +300,7 @@ impl Workbench {
             (Command::Screenshot, false),
         ];
         for (command, on) in buttons {
-            let enabled = self.can(command);
+            let enabled = self.is_enabled(command);
             let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
             let response = icon_button(ui, sign, command.title(), enabled, on);
             let response = match command.shortcut() {

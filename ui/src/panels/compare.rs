@@ -1,4 +1,4 @@
-//! How labels and truth agree: scores, kinds of errors, their sizes, and colours.
+//! Comparison of labels with ground truth: scores, kinds of errors and their sizes.
 
 use super::{heading, weak};
 use crate::app::Workbench;
@@ -10,7 +10,7 @@ use eframe::egui::{self, Color32, Ui};
 use egui_phosphor::regular as icon;
 use egui_plot::{Bar, BarChart, Plot};
 
-/// Outcomes in the order bars are stacked, from below.
+/// Outcomes in the order in which bars are stacked, from the bottom.
 const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
     (Outcome::Found, "found", theme::MATCHED),
     (Outcome::Inexact, "wrong outline", theme::INEXACT),
@@ -29,7 +29,7 @@ impl Workbench {
         if !both {
             return;
         }
-        heading(ui, "Against truth");
+        heading(ui, "Comparison");
         match compared {
             None => _ = weak(ui, "Comparing…"),
             Some(Err(why)) => _ = weak(ui, why),
@@ -39,7 +39,7 @@ impl Workbench {
             ui.label("Ignore true objects below");
             let voxels = egui::DragValue::new(&mut self.compare.ignore_below_voxels).speed(1.0);
             let response = ui.add(voxels).on_hover_text(
-                "Smaller true objects, and labels that mostly lie on them, count neither as hits nor as errors.",
+                "Smaller true objects, and predicted objects that mostly overlap them, are not counted.",
             );
             response.widget_info(|| {
                 egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Ignore true objects below voxels")
@@ -50,7 +50,7 @@ impl Workbench {
     }
 }
 
-/// A square in a colour and what it stands for.
+/// A legend entry: a coloured square and its text.
 fn keyed(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
     let font = egui::TextStyle::Body.resolve(ui.style());
     let format = |color| egui::TextFormat::simple(font.clone(), color);
@@ -65,12 +65,12 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
     ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
     ui.horizontal_wrapped(|ui| {
         keyed(ui, theme::MATCHED, &format!("{} matched", m.tp));
-        keyed(ui, theme::MISSED, &format!("{} true, unmatched", m.r#fn));
-        keyed(ui, theme::FALSE_ONE, &format!("{} labels, unmatched", m.fp));
+        keyed(ui, theme::MISSED, &format!("{} unmatched true", m.r#fn));
+        keyed(ui, theme::FALSE_ONE, &format!("{} unmatched predicted", m.fp));
         if agreement.ignored_true > 0 {
             let text = format!("{} + {} ignored", agreement.ignored_true, agreement.ignored_predictions);
             keyed(ui, theme::IGNORED, &text)
-                .on_hover_text("True objects below the limit, and labels that mostly lie on them.");
+                .on_hover_text("True objects below the limit, and predicted objects that mostly overlap them");
         }
     });
     error_counts(ui, &agreement.errors);
@@ -81,20 +81,20 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
 
 fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
     let kinds = [
-        (errors.merges, "merges", theme::MERGED, "Labels that hold most of two or more true objects."),
-        (errors.splits, "splits", theme::SPLIT, "True objects that two or more labels mostly lie in."),
-        (errors.misses, "misses", theme::MISSED, "True objects that no label covers or mostly lies in."),
+        (errors.merges, "merges", theme::MERGED, "Predicted objects that cover most of two or more true objects"),
+        (errors.splits, "splits", theme::SPLIT, "True objects that contain most of two or more predicted objects"),
+        (errors.misses, "misses", theme::MISSED, "True objects that no predicted object covers or mostly lies in"),
         (
             errors.inexact,
             "wrong outlines",
             theme::INEXACT,
-            "True objects with one label whose overlap (IoU) is below 0.5.",
+            "True objects with one predicted object at an IoU below 0.5",
         ),
         (
             errors.false_objects,
             "false objects",
             theme::FALSE_ONE,
-            "Labels that match, cover and lie in no true object.",
+            "Predicted objects that match, cover and lie in no true object",
         ),
     ];
     ui.horizontal_wrapped(|ui| {
@@ -104,7 +104,7 @@ fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
     });
 }
 
-/// Bars by size: true objects by what became of them, and false ones on top.
+/// Histogram by object size: true objects by outcome, with false objects on top.
 fn size_histogram(ui: &mut Ui, errors: &ErrorSummary) {
     let mut charts: Vec<BarChart> = Vec::with_capacity(STACKED.len());
     for (outcome, name, [r, g, b]) in STACKED {

@@ -1,21 +1,21 @@
-//! Correct: labels are drawn, merged, split; every stroke is kept at once.
+//! The Correct panel: tools, current label, history, and saving.
 
 use super::library::named_slider;
 use super::{heading, icon_button, main_button, weak};
 use crate::app::Workbench;
 use crate::command::Command;
 use crate::correct::Phase;
-use crate::correct::tools::{Covers, Deed, Tool};
+use crate::correct::tools::{EditAction, StrokeMask, Tool};
 use crate::document::{Role, file_name};
-use crate::opener::Ask;
+use crate::opener::FileRequest;
 use crate::theme;
 use cytoscope_annotate::Extent;
 use cytoscope_formats::label_color;
 use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
 
-/// Steps listed.
-const LISTED_STEPS: usize = 6;
+/// Number of undo steps listed.
+const MAX_LISTED_STEPS: usize = 6;
 
 impl Workbench {
     pub(crate) fn correct_panel(&mut self, ui: &mut Ui) {
@@ -30,7 +30,7 @@ impl Workbench {
                 ui.ctx().request_repaint_after(std::time::Duration::from_millis(100));
             }
             Some(Phase::OtherLabels(why)) => self.other_labels_panel(ui, id, &why),
-            Some(Phase::Open) => self.tools_of_correct(ui, id),
+            Some(Phase::Open) => self.correction_tools(ui, id),
         }
     }
 
@@ -38,12 +38,12 @@ impl Workbench {
         let labels = self.document().and_then(|d| d.of_role(Role::Labels));
         let preview = labels.is_some_and(|o| o.name == crate::flow::PREVIEW_NAME);
         let name = labels.map(|o| o.name.clone());
-        ui.add(egui::Label::new("Paint, merge and split cells by hand. Every stroke is kept at once.").wrap());
+        ui.add(egui::Label::new("Paint, merge and split objects by hand. Every stroke is saved immediately.").wrap());
         ui.add_space(theme::GROUP_GAP);
         match name {
             Some(_) if preview => {
                 main_button(ui, false, icon::PENCIL_SIMPLE, "Correct");
-                weak(ui, "Keep the objects on screen first (in Predict): they are a preview.");
+                weak(ui, "These objects are a preview: save them in Predict first.");
             }
             Some(name) => {
                 if main_button(ui, true, icon::PENCIL_SIMPLE, "Correct").clicked() {
@@ -52,43 +52,43 @@ impl Workbench {
                 weak(ui, name);
             }
             None => {
-                if main_button(ui, true, icon::PENCIL_SIMPLE, "Start from nothing on").clicked() {
+                if main_button(ui, true, icon::PENCIL_SIMPLE, "Label").clicked() {
                     self.start_correcting(id, None);
                 }
-                weak(ui, "Or predict first, or add labels with File > Add labels.");
+                weak(ui, "Starts with empty labels. Or predict first, or add labels with File > Add labels.");
             }
         }
     }
 
     fn other_labels_panel(&mut self, ui: &mut Ui, id: u64, why: &str) {
-        ui.label(RichText::new(format!("{}  There are earlier corrections", icon::WARNING)).strong());
-        ui.add(egui::Label::new("They were made on other labels than those on screen.").wrap());
+        ui.label(RichText::new(format!("{}  Earlier corrections exist", icon::WARNING)).strong());
+        ui.add(egui::Label::new("They were made on other labels than the ones shown.").wrap());
         egui::CollapsingHeader::new("Details").show(ui, |ui| weak(ui, why));
         ui.add_space(theme::GAP);
-        if ui.button("Go on with the earlier ones").clicked() {
+        if ui.button("Continue earlier corrections").clicked() {
             self.continue_earlier(id);
         }
-        if ui.button("Set them aside and begin anew").on_hover_text("Files are renamed, nothing is deleted").clicked() {
-            self.begin_anew(id);
+        if ui.button("Start over").on_hover_text("The earlier files are renamed, not deleted").clicked() {
+            self.start_over(id);
         }
     }
 
-    fn tools_of_correct(&mut self, ui: &mut Ui, id: u64) {
+    fn correction_tools(&mut self, ui: &mut Ui, id: u64) {
         self.tool_buttons(ui);
         self.current_label(ui, id);
         self.brush_controls(ui);
-        self.collected(ui);
-        self.label_deeds(ui);
-        self.steps(ui, id);
-        self.keeping(ui, id);
+        self.selection(ui);
+        self.label_actions(ui);
+        self.history(ui, id);
+        self.saving_controls(ui, id);
     }
 
-    /// A button for a command, wide enough for its words.
-    fn deed_button(&mut self, ui: &mut Ui, deed: Deed, text: &str) {
-        let command = Command::Correct(deed);
-        let enabled = self.can(command);
-        let title = self.title_now(command);
-        let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", deed.icon())));
+    /// A text button for an edit action.
+    fn action_button(&mut self, ui: &mut Ui, action: EditAction, text: &str) {
+        let command = Command::Correct(action);
+        let enabled = self.is_enabled(command);
+        let title = self.current_title(command);
+        let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", action.icon())));
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
         let keys = command.shortcut().map(|s| format!(" ({})", ui.ctx().format_shortcut(&s))).unwrap_or_default();
         if response.on_hover_text(format!("{title}{keys}")).clicked() {
@@ -121,11 +121,11 @@ impl Workbench {
             ui.painter().rect_filled(rect, 5.0, Color32::from_rgb(r, g, b));
             let response = ui.add(egui::DragValue::new(&mut typed).range(1..=u32::MAX).speed(0.1));
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Current label"));
-            self.deed_button(ui, Deed::NewLabel, "New");
-            self.deed_button(ui, Deed::Delete, "Delete");
+            self.action_button(ui, EditAction::NewLabel, "New");
+            self.action_button(ui, EditAction::Delete, "Delete");
         });
         let voxels = self.corrections.of(id).and_then(|c| c.state.as_ref()).map_or(0, |s| s.label_count);
-        weak(ui, format!("{voxels} labels in all"));
+        weak(ui, format!("{voxels} labels in total"));
         if typed != label {
             if let Some(correction) = self.corrections.of_mut(id) {
                 correction.label = typed;
@@ -144,8 +144,8 @@ impl Workbench {
         heading(ui, if tools.tool.has_brush() { "Brush" } else { "Region" });
         if tools.tool.has_brush() {
             let mut radius = tools.radius_um as f32;
-            let [least, most] = tools.radii_um.map(|v| v as f32);
-            if named_slider(ui, &mut radius, least..=most, "Radius (µm)", true) {
+            let [min, max] = tools.radii_um.map(|v| v as f32);
+            if named_slider(ui, &mut radius, min..=max, "Radius (µm)", true) {
                 tools.radius_um = f64::from(radius);
             }
         }
@@ -158,70 +158,71 @@ impl Workbench {
         });
         if tools.tool.has_brush() {
             let erasing = tools.tool == Tool::Erase;
-            weak(ui, "Changes");
-            for (covers, name) in Covers::NAMED.into_iter().filter(|(c, _)| !erasing || *c != Covers::Background) {
+            weak(ui, "Paint over");
+            for (mask, name) in StrokeMask::NAMED.into_iter().filter(|(c, _)| !erasing || *c != StrokeMask::Background)
+            {
                 let chosen =
-                    tools.covers == covers || (erasing && covers == Covers::All && tools.covers == Covers::Background);
+                    tools.mask == mask || (erasing && mask == StrokeMask::All && tools.mask == StrokeMask::Background);
                 if ui.radio(chosen, name).clicked() {
-                    tools.covers = covers;
+                    tools.mask = mask;
                 }
             }
         }
     }
 
-    fn collected(&mut self, ui: &mut Ui) {
+    fn selection(&mut self, ui: &mut Ui) {
         let tool = self.corrections.tools.tool;
         if !matches!(tool, Tool::Merge | Tool::Split) {
             return;
         }
         let n = self.document().map_or(0, |d| d.marks.points.len());
         heading(ui, if tool == Tool::Merge { "Labels to merge" } else { "Seeds" });
-        ui.label(format!("{n} chosen"));
+        ui.label(format!("{n} selected"));
         ui.horizontal(|ui| {
-            self.deed_button(ui, Deed::Apply, if tool == Tool::Merge { "Merge" } else { "Split" });
-            self.deed_button(ui, Deed::Drop, "Drop");
+            self.action_button(ui, EditAction::Apply, if tool == Tool::Merge { "Merge" } else { "Split" });
+            self.action_button(ui, EditAction::ClearSelection, "Clear");
         });
     }
 
-    fn label_deeds(&mut self, ui: &mut Ui) {
-        heading(ui, "Shape of the label");
+    fn label_actions(&mut self, ui: &mut Ui) {
+        heading(ui, "Label shape");
         let tools = &mut self.corrections.tools;
         let mut margin = tools.margin_um as f32;
-        let most = ((tools.radii_um[1] / 2.0) as f32).max(margin);
-        if named_slider(ui, &mut margin, 0.01_f32.min(most)..=most, "By (µm)", true) {
+        let max = ((tools.radii_um[1] / 2.0) as f32).max(margin);
+        if named_slider(ui, &mut margin, 0.01_f32.min(max)..=max, "Distance (µm)", true) {
             tools.margin_um = f64::from(margin);
         }
         ui.horizontal(|ui| {
-            self.deed_button(ui, Deed::Grow, "Grow");
-            self.deed_button(ui, Deed::Shrink, "Shrink");
+            self.action_button(ui, EditAction::Grow, "Grow");
+            self.action_button(ui, EditAction::Shrink, "Shrink");
         });
         ui.horizontal(|ui| {
-            self.deed_button(ui, Deed::FillHoles, "Fill holes");
-            self.deed_button(ui, Deed::Interpolate, "Interpolate");
+            self.action_button(ui, EditAction::FillHoles, "Fill holes");
+            self.action_button(ui, EditAction::Interpolate, "Interpolate");
         });
     }
 
-    fn steps(&mut self, ui: &mut Ui, id: u64) {
-        heading(ui, "Steps");
+    fn history(&mut self, ui: &mut Ui, id: u64) {
+        heading(ui, "History");
         ui.horizontal(|ui| {
-            self.deed_button(ui, Deed::Undo, "Undo");
-            self.deed_button(ui, Deed::Redo, "Redo");
+            self.action_button(ui, EditAction::Undo, "Undo");
+            self.action_button(ui, EditAction::Redo, "Redo");
         });
         let Some(state) = self.corrections.of(id).and_then(|c| c.state.as_ref()) else { return };
-        for name in state.undo.iter().take(LISTED_STEPS) {
+        for name in state.undo.iter().take(MAX_LISTED_STEPS) {
             weak(ui, name);
         }
-        if state.undo_count > LISTED_STEPS {
-            weak(ui, format!("and {} more", state.undo_count - LISTED_STEPS));
+        if state.undo_count > MAX_LISTED_STEPS {
+            weak(ui, format!("and {} more", state.undo_count - MAX_LISTED_STEPS));
         }
     }
 
-    /// Which voxels of the labels a training pair holds.
+    /// Choice of the labels that an exported training pair contains.
     fn extent_choice(&mut self, ui: &mut Ui) {
         let name = |extent| match extent {
             Extent::Everything => "All labels",
-            Extent::CorrectedSlices => "Slices I corrected",
-            Extent::CorrectedObjects => "Objects I corrected",
+            Extent::CorrectedSlices => "Corrected slices",
+            Extent::CorrectedObjects => "Corrected objects",
         };
         let extent = &mut self.corrections.tools.extent;
         let choice = egui::ComboBox::from_id_salt("extent").selected_text(name(*extent)).show_ui(ui, |ui| {
@@ -230,15 +231,15 @@ impl Workbench {
             }
         });
         let response = choice.response.on_hover_text(
-            "What training learns from: the whole stack, or only what was corrected. Everything else is then unknown, and \
-             counts neither way.",
+            "Labels used for training: all of them, or only the corrected ones. The other voxels then get the ignore \
+             label and do not count.",
         );
         response
             .widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Labels used for training"));
     }
 
-    fn keeping(&mut self, ui: &mut Ui, id: u64) {
-        heading(ui, "Keep");
+    fn saving_controls(&mut self, ui: &mut Ui, id: u64) {
+        heading(ui, "Save");
         let Some(correction) = self.corrections.of(id) else { return };
         let (modified, saving, exporting) = (correction.is_modified(), correction.saving, correction.exporting);
         let labels = correction.places.labels.clone();
@@ -249,24 +250,24 @@ impl Workbench {
             (false, false) => format!("{}  All saved", icon::CHECK),
         };
         ui.label(text);
-        weak(ui, "All strokes are journaled: nothing is lost if the window closes.");
+        weak(ui, "Every stroke is written to a journal: nothing is lost if the window closes.");
         if let Some(failure) = failure {
-            let text = format!("The journal is not on the disk yet: {failure}. Check the disk.");
+            let text = format!("The journal could not be written to the disk: {failure}. Check the disk.");
             ui.add(egui::Label::new(RichText::new(text).color(theme::bad(ui.visuals()))).wrap());
         }
-        self.deed_button(ui, Deed::Save, "Save labels");
+        self.action_button(ui, EditAction::Save, "Save labels");
         weak(ui, file_name(&labels)).on_hover_text(labels.display().to_string());
-        self.measured_line(ui);
+        self.table_hint(ui);
         self.extent_choice(ui);
-        self.deed_button(ui, Deed::Export, if exporting { "Adding…" } else { "Use as training data" });
+        self.action_button(ui, EditAction::Export, if exporting { "Adding…" } else { "Use as training data" });
         ui.horizontal(|ui| {
             let folder = self.settings.dataset_folder.clone();
             let button = ui.small_button(icon::FOLDER);
             button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Dataset folder"));
             if button.on_hover_text("Choose the dataset folder").clicked() {
-                self.opener.ask(Ask::DatasetFolder, folder.clone(), String::new());
+                self.opener.ask(FileRequest::DatasetFolder, folder.clone(), String::new());
             }
-            let text = folder.map_or_else(|| "no dataset folder yet".to_owned(), |f| f.display().to_string());
+            let text = folder.map_or_else(|| "no dataset folder".to_owned(), |f| f.display().to_string());
             ui.add(egui::Label::new(RichText::new(&text).weak().size(12.0)).truncate()).on_hover_text(text);
         });
     }

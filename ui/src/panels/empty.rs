@@ -1,4 +1,4 @@
-//! What a first look finds: an invitation, and a sample to try.
+//! The empty window: a drop area, the sample stack and recent files.
 
 use crate::app::Workbench;
 use crate::command::Command;
@@ -7,12 +7,12 @@ use crate::theme;
 use eframe::egui::{self, Align2, Color32, FontId, RichText, Stroke, StrokeKind, Ui, vec2};
 use egui_phosphor::regular as icon;
 
-/// Recent files offered.
+/// Number of recent files listed.
 const RECENT: usize = 5;
 
 impl Workbench {
     pub(crate) fn empty(&mut self, ui: &mut Ui) {
-        let opening = self.opener.under_way > 0;
+        let opening = self.opener.in_progress > 0;
         ui.vertical_centered(|ui| {
             ui.add_space((ui.available_height() * 0.5 - 210.0).max(24.0));
             let size = vec2(ui.available_width().min(520.0), 210.0);
@@ -55,11 +55,11 @@ impl Workbench {
                 ui.label(RichText::new("Simulated nuclei: open, then predict.").weak().size(12.0));
             }
             ui.add_space(theme::GAP);
-            let teach = ui.add(egui::Button::new(format!("{}  Teach a model…", Command::Train.icon())).frame(false));
-            teach.widget_info(|| {
+            let train = ui.add(egui::Button::new(format!("{}  Train a model…", Command::Train.icon())).frame(false));
+            train.widget_info(|| {
                 egui::WidgetInfo::labeled(egui::WidgetType::Button, true, Command::Train.title().to_owned())
             });
-            if teach.on_hover_text("From images and their labels, or a stain").clicked() {
+            if train.on_hover_text("On pairs of images with label images or a stain").clicked() {
                 self.commands.push(Command::Train);
             }
             let recent: Vec<_> = self.settings.recent.iter().take(RECENT).cloned().collect();
@@ -76,7 +76,7 @@ impl Workbench {
         });
     }
 
-    /// Tells, while files hang over the window, what would happen.
+    /// Shows a hint while files are dragged over the window.
     pub(crate) fn drop_hint(&self, ctx: &egui::Context) {
         let n = ctx.input(|i| i.raw.hovered_files.len());
         if n == 0 {
@@ -86,9 +86,9 @@ impl Workbench {
         let painter = ctx.layer_painter(egui::LayerId::new(egui::Order::Foreground, egui::Id::new("drop hint")));
         painter.rect_filled(rect, 0.0, Color32::from_black_alpha(170));
         painter.rect_stroke(rect.shrink(14.0), 14.0, Stroke::new(3.0, theme::ACCENT), StrokeKind::Inside);
-        let learn = self.panels.task == crate::panels::Task::Train && n == 1;
-        let text = if learn {
-            "Drop to learn from it".to_owned()
+        let is_training_data = self.panels.task == crate::panels::Task::Train && n == 1;
+        let text = if is_training_data {
+            "Drop to use as training data".to_owned()
         } else if n == 1 {
             "Drop to open".to_owned()
         } else {

@@ -1,4 +1,4 @@
-//! The left side: open stacks, and how the layers of the one on screen are shown.
+//! The left panel: open stacks, and display settings of the active document.
 
 use super::{frame, heading, icon_button, weak};
 use crate::app::Workbench;
@@ -40,7 +40,7 @@ impl Workbench {
                 ui.horizontal_wrapped(|ui| {
                     for command in [Command::OpenLabels, Command::OpenTruth] {
                         let text = format!("{} {}", command.icon(), command.title());
-                        let response = ui.add_enabled(self.can(command), egui::Button::new(text));
+                        let response = ui.add_enabled(self.is_enabled(command), egui::Button::new(text));
                         if response.clicked() {
                             self.commands.push(command);
                         }
@@ -56,7 +56,7 @@ impl Workbench {
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                 for command in [Command::Close, Command::Open] {
                     let sign = if command == Command::Open { icon::PLUS } else { command.icon() };
-                    if icon_button(ui, sign, command.title(), self.can(command), false).clicked() {
+                    if icon_button(ui, sign, command.title(), self.is_enabled(command), false).clicked() {
                         self.commands.push(command);
                     }
                 }
@@ -87,7 +87,7 @@ impl Workbench {
             if active {
                 ui.horizontal_wrapped(|ui| {
                     weak(ui, document.summary());
-                    if ui.link("Axes…").on_hover_text("Correct the axes, where the file has them wrong").clicked() {
+                    if ui.link("Axes…").on_hover_text("Set the axes if the file declares them wrong").clicked() {
                         axes = Some(document.path.clone());
                     }
                 });
@@ -95,7 +95,7 @@ impl Workbench {
         }
         if let Some(path) = axes {
             let known = self.settings.axes_of(&path).unwrap_or_default().to_owned();
-            self.panels.sheets.axes = Some((path, known));
+            self.panels.dialogs.axes = Some((path, known));
         }
     }
 }
@@ -115,27 +115,27 @@ fn channel_controls(ui: &mut Ui, i: usize, channel: &mut ChannelView) {
     ui.push_id(("channel", i), |ui| {
         ui.horizontal(|ui| {
             eye(ui, &mut channel.visible, &channel.name);
-            color_menu(ui, &mut channel.look);
+            color_menu(ui, &mut channel.display);
             ui.add(egui::Label::new(&channel.name).truncate());
         });
         if !channel.visible {
             return;
         }
         if let Some(histogram) = &channel.histogram {
-            contrast(ui, histogram, &mut channel.look, &channel.name);
+            contrast(ui, histogram, &mut channel.display, &channel.name);
         }
         egui::CollapsingHeader::new(RichText::new("More").size(12.0)).id_salt("more").show(ui, |ui| {
-            named_slider(ui, &mut channel.look.gamma, 0.2..=5.0, "Gamma", true);
-            named_slider(ui, &mut channel.look.opacity, 0.0..=1.0, "Opacity", false);
-            let mut opaque = channel.look.blending == Blending::Opaque;
-            if ui.checkbox(&mut opaque, "Covers channels before it").changed() {
-                channel.look.blending = if opaque { Blending::Opaque } else { Blending::Additive };
+            named_slider(ui, &mut channel.display.gamma, 0.2..=5.0, "Gamma", true);
+            named_slider(ui, &mut channel.display.opacity, 0.0..=1.0, "Opacity", false);
+            let mut opaque = channel.display.blending == Blending::Opaque;
+            if ui.checkbox(&mut opaque, "Opaque").changed() {
+                channel.display.blending = if opaque { Blending::Opaque } else { Blending::Additive };
             }
         });
     });
 }
 
-/// A slider with its name beside it.
+/// A slider with a label; returns whether the value changed.
 pub(crate) fn named_slider(
     ui: &mut Ui,
     value: &mut f32,
@@ -146,8 +146,8 @@ pub(crate) fn named_slider(
     ui.add(egui::Slider::new(value, range).logarithmic(logarithmic).text(name)).changed()
 }
 
-fn color_menu(ui: &mut Ui, look: &mut Intensity) {
-    let [r, g, b] = look.map.color(0.8);
+fn color_menu(ui: &mut Ui, display: &mut Intensity) {
+    let [r, g, b] = display.map.color(0.8);
     let swatch = Color32::from_rgb(r as u8, g as u8, b as u8);
     let button = egui::Button::new("").fill(swatch).min_size(vec2(16.0, 16.0)).corner_radius(4);
     let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
@@ -161,8 +161,8 @@ fn color_menu(ui: &mut Ui, look: &mut Intensity) {
                         egui::Rect::from_min_size(pos2(x, rect.top()), vec2(rect.width() / 12.0 + 0.5, rect.height()));
                     ui.painter().rect_filled(cell, 0.0, Color32::from_rgb(r as u8, g as u8, b as u8));
                 }
-                if ui.selectable_label(look.map == map, name).clicked() {
-                    look.map = map;
+                if ui.selectable_label(display.map == map, name).clicked() {
+                    display.map = map;
                     ui.close();
                 }
             });
@@ -171,78 +171,78 @@ fn color_menu(ui: &mut Ui, look: &mut Intensity) {
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Colours"));
 }
 
-/// The histogram with its two limits to drag.
-fn contrast(ui: &mut Ui, histogram: &Histogram, look: &mut Intensity, name: &str) {
+/// The histogram with draggable contrast limits.
+fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &str) {
     let width = ui.available_width();
     let (rect, response) = ui.allocate_exact_size(vec2(width, 54.0), Sense::click_and_drag());
     response.widget_info(|| {
         egui::WidgetInfo::labeled(
             egui::WidgetType::Slider,
             true,
-            format!("Contrast of {name}, {} to {}", look.low, look.high),
+            format!("Contrast of {name}, {} to {}", display.low, display.high),
         )
     });
     let painter = ui.painter_at(rect);
     painter.rect_filled(rect, 4.0, ui.visuals().extreme_bg_color);
-    // The view spans the limits with some room, or all there is.
+    // The plot spans the limits with a margin, but not more than the data and the limits.
     let (auto_low, auto_high) = histogram.limits();
-    let room = (auto_high - auto_low).max(f32::MIN_POSITIVE) * 0.5;
-    let from = look.low.min(auto_low - room).max(histogram.low.min(look.low));
-    let to = look.high.max(auto_high + room).min(histogram.high.max(look.high));
+    let margin = (auto_high - auto_low).max(f32::MIN_POSITIVE) * 0.5;
+    let from = display.low.min(auto_low - margin).max(histogram.low.min(display.low));
+    let to = display.high.max(auto_high + margin).min(histogram.high.max(display.high));
     let span = (to - from).max(f32::MIN_POSITIVE);
     let x = |v: f32| rect.left() + rect.width() * ((v - from) / span);
-    let most = histogram.counts.iter().copied().max().unwrap_or(1).max(1) as f32;
+    let max = histogram.counts.iter().copied().max().unwrap_or(1).max(1) as f32;
     let bin = (histogram.high - histogram.low) / histogram.counts.len().max(1) as f32;
     let color = ui.visuals().weak_text_color();
     for (i, count) in histogram.counts.iter().enumerate().filter(|(_, c)| **c > 0) {
         let left = x(histogram.low + i as f32 * bin);
         let right = x(histogram.low + (i + 1) as f32 * bin).max(left + 1.0);
-        let height = ((*count as f32).ln_1p() / most.ln_1p()) * (rect.height() - 6.0);
+        let height = ((*count as f32).ln_1p() / max.ln_1p()) * (rect.height() - 6.0);
         let bar = egui::Rect::from_min_max(pos2(left, rect.bottom() - height), pos2(right, rect.bottom()));
         painter.rect_filled(bar, 0.0, color);
     }
-    for v in [look.low, look.high] {
+    for v in [display.low, display.high] {
         painter.line_segment([pos2(x(v), rect.top()), pos2(x(v), rect.bottom())], Stroke::new(2.0, theme::ACCENT));
     }
     if let (true, Some(at)) = (response.dragged() || response.clicked(), response.interact_pointer_pos()) {
         let value = from + ((at.x - rect.left()) / rect.width()).clamp(0.0, 1.0) * span;
         let id = response.id.with("which");
         if response.drag_started() || response.clicked() {
-            let low = (value - look.low).abs() < (value - look.high).abs();
+            let low = (value - display.low).abs() < (value - display.high).abs();
             ui.data_mut(|d| d.insert_temp(id, low));
         }
-        let least = span * 1e-4;
+        let min_gap = span * 1e-4;
         if ui.data(|d| d.get_temp(id)).unwrap_or(true) {
-            look.low = value.min(look.high - least);
+            display.low = value.min(display.high - min_gap);
         } else {
-            look.high = value.max(look.low + least);
+            display.high = value.max(display.low + min_gap);
         }
     }
     ui.horizontal(|ui| {
         let speed = f64::from(span) / 400.0;
         let digits = if span > 20.0 { 0 } else { 3 };
-        let low = ui.add(egui::DragValue::new(&mut look.low).speed(speed).max_decimals(digits));
+        let low = ui.add(egui::DragValue::new(&mut display.low).speed(speed).max_decimals(digits));
         low.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Darkest of {name}")));
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-            let high = ui.add(egui::DragValue::new(&mut look.high).speed(speed).max_decimals(digits));
+            let high = ui.add(egui::DragValue::new(&mut display.high).speed(speed).max_decimals(digits));
             high.widget_info(|| {
                 egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Brightest of {name}"))
             });
             if ui.small_button("Auto").clicked() {
-                (look.low, look.high) = histogram.limits();
+                (display.low, display.high) = histogram.limits();
             }
         });
     });
 }
 
-/// One layer; whether it is to go.
+/// Controls of one layer; returns whether to remove it.
 fn overlay_controls(ui: &mut Ui, overlay: &mut Overlay) -> bool {
     let mut gone = false;
     let title = match overlay.role {
         Role::Labels => "Labels",
-        Role::Truth => "Truth",
+        Role::Truth => "Ground truth",
         Role::Map => "Probability",
-        Role::Live => "Under way",
+        Role::Live => "In progress",
     };
     ui.push_id(("overlay", title), |ui| {
         ui.horizontal(|ui| {
@@ -254,7 +254,7 @@ fn overlay_controls(ui: &mut Ui, overlay: &mut Overlay) -> bool {
                     close.widget_info(|| {
                         egui::WidgetInfo::labeled(egui::WidgetType::Button, true, format!("Remove {title}"))
                     });
-                    gone = close.on_hover_text("Take it off; the file stays").clicked();
+                    gone = close.on_hover_text("Remove the layer; the file is kept").clicked();
                 }
             });
         });
@@ -275,8 +275,8 @@ fn overlay_controls(ui: &mut Ui, overlay: &mut Overlay) -> bool {
             }
         } else {
             ui.horizontal(|ui| {
-                color_menu(ui, &mut overlay.look);
-                named_slider(ui, &mut overlay.look.opacity, 0.0..=1.0, "Opacity", false);
+                color_menu(ui, &mut overlay.display);
+                named_slider(ui, &mut overlay.display.opacity, 0.0..=1.0, "Opacity", false);
             });
         }
     });

@@ -1,69 +1,69 @@
-//! What stands around the views.
+//! Panels and dialogs around the views.
 
 pub mod bars;
 mod compare;
 pub mod correct;
+pub mod dialogs;
 pub mod empty;
 pub mod library;
 pub mod objects;
 pub mod palette;
 pub mod predict;
 pub mod profiler;
-pub mod sheets;
 pub mod train;
 
 use crate::app::Workbench;
 use crate::theme;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 
-/// The state of all panels.
+/// State of all panels.
 #[derive(Default)]
 pub struct Panels {
     /// Command palette.
     pub palette: palette::Palette,
-    /// Sheets over the window.
-    pub sheets: sheets::Sheets,
-    /// Prediction.
+    /// Dialogs.
+    pub dialogs: dialogs::Dialogs,
+    /// Predict panel.
     pub predict: predict::PredictState,
-    /// Table and plots.
+    /// Objects panel.
     pub objects: objects::ObjectsState,
-    /// Profiler.
+    /// Profiler panel.
     pub profiler: profiler::ProfilerState,
-    /// Which task is open.
+    /// The task that is shown.
     pub task: Task,
 }
 
-/// Tasks, in the order one does them.
+/// Tasks of the right panel, in workflow order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Task {
-    /// Predict and refine.
+    /// Predict and refine the segmentation.
     #[default]
     Predict,
     /// Correct labels by hand.
     Correct,
-    /// Look at measured objects.
+    /// View measured objects.
     Objects,
-    /// Teach a model.
+    /// Train a model.
     Train,
 }
 
-/// A panel's frame.
+/// Frame of a panel.
 pub(crate) fn frame(ui: &Ui) -> Frame {
     Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::same(theme::PANEL_MARGIN))
 }
 
-/// A heading inside a panel.
+/// Draws a heading in a panel.
 pub(crate) fn heading(ui: &mut Ui, text: &str) {
     ui.add_space(theme::GROUP_GAP - theme::GAP);
     ui.label(RichText::new(text).strong());
 }
 
-/// A small text in a weaker colour.
+/// Draws small text in a weak colour.
 pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).wrap())
 }
 
-/// The button of what a panel is for.
+/// The main button of a panel; its accessible name is `name` followed by "this stack".
 pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) -> egui::Response {
     let size = egui::vec2(ui.available_width(), theme::MAIN_BUTTON_HEIGHT);
     let label = RichText::new(format!("{icon}  {name}")).size(15.0).strong();
@@ -71,14 +71,14 @@ pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) ->
     if enabled {
         button = button.fill(theme::ACCENT);
     }
-    // A centred layout of the button's own size: its text is in the middle, too.
+    // A centred layout of the button's size also centres its text.
     let layout = egui::Layout::centered_and_justified(egui::Direction::LeftToRight);
     let response = ui.allocate_ui_with_layout(size, layout, |ui| ui.add_enabled(enabled, button)).inner;
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, format!("{name} this stack")));
     response
 }
 
-/// A button with an icon alone, named for those who cannot see it.
+/// An icon button with a tooltip and accessible name.
 pub(crate) fn icon_button(ui: &mut Ui, icon: &str, name: &str, enabled: bool, on: bool) -> egui::Response {
     let button = egui::Button::new(RichText::new(icon).size(16.0)).selected(on).min_size(egui::vec2(28.0, 26.0));
     let response = ui.add_enabled(enabled, button);
@@ -86,7 +86,7 @@ pub(crate) fn icon_button(ui: &mut Ui, icon: &str, name: &str, enabled: bool, on
     response.on_hover_text(name)
 }
 
-/// Seconds for people.
+/// Formats a duration for display.
 pub(crate) fn seconds(s: f64) -> String {
     if s < 1.0 {
         format!("{:.0} ms", s * 1e3)
@@ -100,7 +100,7 @@ pub(crate) fn seconds(s: f64) -> String {
 }
 
 impl Workbench {
-    /// The panel of tasks at the right.
+    /// Draws the task panel on the right.
     pub(crate) fn tasks_panel(&mut self, ui: &mut Ui) {
         let frame = frame(ui);
         egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {

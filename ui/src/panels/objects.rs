@@ -1,4 +1,4 @@
-//! Objects: the table and plots of what was measured, linked to the image.
+//! The Objects panel: table and plots of measurements, linked to the image.
 
 use super::weak;
 use crate::app::Workbench;
@@ -10,38 +10,38 @@ use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
 use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
 
-/// Bars of a histogram.
+/// Number of histogram bars.
 const BARS: usize = 30;
 
-/// Columns shown first; the rest follow.
+/// Columns shown first, followed by all others.
 const FIRST: [&str; 4] = ["label", "volume_um3", "equivalent_diameter_um", "sphericity"];
 
-/// How objects are shown.
+/// Views of the measured objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ObjectsView {
-    /// Rows and columns.
+    /// Table of all measurements.
     #[default]
     Table,
-    /// How often values occur.
+    /// Histogram of one measurement.
     Histogram,
     /// One measurement against another.
     Scatter,
 }
 
-/// The panel's state.
+/// State of the panel.
 #[derive(Debug, Default)]
 pub struct ObjectsState {
-    /// Which view.
+    /// Selected view.
     pub view: ObjectsView,
-    /// Measurements of the plots.
+    /// Measurement on this plot axis; `None` uses the default.
     pub x: Option<String>,
-    /// Measurements of the plots.
+    /// Measurement on this plot axis; `None` uses the default.
     pub y: Option<String>,
-    /// The selected row is to be brought into view.
+    /// Whether to scroll to the selected row.
     pub scroll_to_selected: bool,
 }
 
-/// A column's name for people.
+/// Title of a column for display.
 pub(crate) fn title(column: &str) -> String {
     let text = column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ");
     let mut chars = text.chars();
@@ -60,7 +60,7 @@ fn number(v: f64) -> String {
     }
 }
 
-/// Columns in the order shown.
+/// Column indices in display order.
 fn shown_columns(results: &Results) -> Vec<usize> {
     let mut columns: Vec<usize> = FIRST.iter().filter_map(|n| results.column(n)).collect();
     columns.extend((0..results.columns.len()).filter(|c| !FIRST.contains(&results.columns[*c].as_str())));
@@ -69,13 +69,13 @@ fn shown_columns(results: &Results) -> Vec<usize> {
 
 impl Workbench {
     pub(crate) fn objects_panel(&mut self, ui: &mut Ui) {
-        let can_save = self.can(Command::SaveTable);
-        self.measured_line(ui);
+        let can_save = self.is_enabled(Command::SaveTable);
+        self.table_hint(ui);
         let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
         let document = &mut self.documents[at];
         let state = &mut self.panels.objects;
         let Some(results) = &document.results else {
-            weak(ui, "Measured objects are listed here: predict, or save corrected labels.");
+            weak(ui, "No measured objects. Predict, or save corrected labels.");
             return;
         };
         let mut save = false;
@@ -201,7 +201,7 @@ fn pick(ui: &mut Ui, results: &Results, name: &str, chosen: &mut Option<String>,
 }
 
 fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, state: &mut ObjectsState) {
-    let Some(column) = pick(ui, results, "Of", &mut state.x, "volume_um3") else { return };
+    let Some(column) = pick(ui, results, "Measurement", &mut state.x, "volume_um3") else { return };
     let values: Vec<f64> =
         (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
@@ -237,8 +237,8 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, state: &mut 
 
 fn scatter(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
     let Some(results) = &document.results else { return };
-    let x = pick(ui, results, "Across", &mut state.x, "volume_um3");
-    let y = pick(ui, results, "Up", &mut state.y, "sphericity");
+    let x = pick(ui, results, "X axis", &mut state.x, "volume_um3");
+    let y = pick(ui, results, "Y axis", &mut state.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
     let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
     let mine = document.selected.and_then(|l| results.row_of(l));
@@ -256,7 +256,7 @@ fn scatter(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
                 );
             }
         });
-    weak(ui, "Click a point to see its object.");
+    weak(ui, "Click a point to show its object.");
     if response.response.clicked()
         && let Some(at) = response.response.interact_pointer_pos()
     {

@@ -1,10 +1,10 @@
-//! Everything one can do, found by a few letters.
+//! The command palette: fuzzy search over all commands.
 
 use crate::app::Workbench;
 use crate::command::Command;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
 
-/// The palette's state.
+/// State of the palette.
 #[derive(Debug, Default)]
 pub struct Palette {
     open: bool,
@@ -13,18 +13,18 @@ pub struct Palette {
 }
 
 impl Palette {
-    /// Shows it, empty.
+    /// Opens the palette with an empty query.
     pub fn open(&mut self) {
         *self = Self { open: true, ..Self::default() };
     }
 
-    /// Whether it is shown.
+    /// Whether the palette is open.
     pub fn is_open(&self) -> bool {
         self.open
     }
 }
 
-/// How well letters are found in a title, in order; less is better.
+/// Rank of a title for a query, lower is better: the position of the query, or 100 if only its letters occur in order.
 fn rank(title: &str, query: &str) -> Option<usize> {
     let title = title.to_lowercase();
     let query = query.to_lowercase();
@@ -43,7 +43,7 @@ impl Workbench {
         let query = self.panels.palette.query.clone();
         let mut found: Vec<(usize, Command)> = Command::ALL
             .into_iter()
-            .filter(|c| *c != Command::Palette && self.can(*c))
+            .filter(|c| *c != Command::Palette && self.is_enabled(*c))
             .filter_map(|c| Some((rank(c.title(), &query)?, c)))
             .collect();
         found.sort_by_key(|(rank, _)| *rank);
@@ -66,7 +66,7 @@ impl Workbench {
         let response = modal.show(ctx, |ui| {
             ui.set_width(440.0);
             let edit = egui::TextEdit::singleline(&mut state.query)
-                .hint_text("What would you like to do?")
+                .hint_text("Search commands")
                 .desired_width(f32::INFINITY)
                 .font(egui::FontId::proportional(16.0));
             let response = ui.add(edit);
@@ -94,7 +94,7 @@ impl Workbench {
                     }
                 }
                 if found.is_empty() {
-                    ui.weak("Nothing of that name.");
+                    ui.weak("No matching command");
                 }
             });
         });

@@ -1,11 +1,11 @@
-//! Predict: which model, on which channel, where; then the objects, refined while one looks.
+//! The Predict panel: model, channel and device, then interactive refinement of the segmentation.
 
 use super::library::named_slider;
 use super::{heading, main_button, seconds, weak};
 use crate::app::Workbench;
 use crate::command::Command;
 use crate::document::Role;
-use crate::opener::Ask;
+use crate::opener::FileRequest;
 use crate::work::{JobState, JobView};
 use cytoscope_engine::Device;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
@@ -15,18 +15,18 @@ use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::PathBuf;
 
-/// The panel's state.
+/// State of the panel.
 #[derive(Default)]
 pub struct PredictState {
-    /// Channel the model sees.
+    /// Input channel of the model.
     pub channel: usize,
-    /// Folder of results chosen by hand.
+    /// Results folder chosen by the user.
     pub out: Option<PathBuf>,
-    /// Objects of the preview on screen, not kept yet.
+    /// Number of objects in the unsaved preview.
     pub preview_objects: Option<u32>,
-    /// How objects are made, once it was changed, and of which document.
+    /// Document and its segmentation options, once the user has changed them.
     pub refined: Option<(u64, SegmentOptions)>,
-    /// The folder of results of a document: asking the disk in every frame would be slow.
+    /// Cached results folder of a document, because checking the disk in every frame would be slow.
     folder: Option<(u64, Option<PathBuf>, PathBuf)>,
     commonmark: egui_commonmark::CommonMarkCache,
 }
@@ -40,13 +40,13 @@ impl Workbench {
         match self.work.of_document(id).cloned() {
             Some(job) => self.job_progress(ui, &job),
             None => {
-                let enabled = self.can(Command::Predict);
+                let enabled = self.is_enabled(Command::Predict);
                 if main_button(ui, enabled, icon::SPARKLE, "Predict").clicked() {
                     self.commands.push(Command::Predict);
                 }
                 if self.documents.len() > 1 {
                     let (text, all) =
-                        (format!("Predict all {} stacks", self.documents.len()), self.can(Command::PredictAll));
+                        (format!("Predict all {} stacks", self.documents.len()), self.is_enabled(Command::PredictAll));
                     let response = ui.add_enabled(all, egui::Button::new(format!("{}  {text}", icon::QUEUE)));
                     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, all, &text));
                     if response.clicked() {
@@ -62,11 +62,11 @@ impl Workbench {
 
     fn why_not(&self, ui: &mut Ui) {
         if self.options.program.is_none() {
-            weak(ui, "The engine is not there: this window can only show stacks.");
+            weak(ui, "The engine is missing: stacks can be viewed but not predicted.");
         } else if self.work.models.is_empty() {
-            weak(ui, "Looking for models…");
+            weak(ui, "Loading models…");
         } else if self.model().is_none() {
-            weak(ui, "No model can be used. Import one with: cytoscope import FILE --out PACKAGE");
+            weak(ui, "No usable model. Import one with: cytoscope import FILE --out PACKAGE");
         }
     }
 
@@ -81,7 +81,7 @@ impl Workbench {
         let response = combo.show_ui(ui, |ui| {
             for model in &self.work.models {
                 let usable = model.problem.is_none();
-                let text = if usable { model.title.clone() } else { format!("{} (cannot be used)", model.name) };
+                let text = if usable { model.title.clone() } else { format!("{} (unusable)", model.name) };
                 let response = ui.add_enabled(usable, egui::Button::selectable(model.name == card.name, text));
                 let response = match &model.problem {
                     Some(problem) => response.on_disabled_hover_text(problem),
@@ -115,11 +115,11 @@ impl Workbench {
         let Some(document) = self.document() else { return };
         if !document.voxel_known {
             let text = if card.object_diameter_um.is_some() {
-                "The file does not say its voxel size: diameters are in voxels."
+                "Voxel size unknown: diameters are in voxels."
             } else if card.voxel_um.is_some() {
-                "The file does not say its voxel size: the model's is taken."
+                "Voxel size unknown: the model's is used."
             } else {
-                "The file does not say its voxel size: volumes are in voxels."
+                "Voxel size unknown: volumes are in voxels."
             };
             ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
         }
@@ -145,13 +145,13 @@ impl Workbench {
         if let Some(card) = self.model().cloned() {
             self.diameter_control(ui, id, &card);
         }
-        heading(ui, "Where");
+        heading(ui, "Computation");
         let mut device = self.settings.device.clone();
-        let shown = if device == "auto" { "Fastest, measured".to_owned() } else { device.clone() };
+        let shown = if device == "auto" { "Auto (fastest)".to_owned() } else { device.clone() };
         let response = egui::ComboBox::from_id_salt("device")
             .selected_text(shown)
             .show_ui(ui, |ui| {
-                ui.selectable_value(&mut device, "auto".to_owned(), "Fastest, measured");
+                ui.selectable_value(&mut device, "auto".to_owned(), "Auto (fastest)");
                 for d in &self.work.devices {
                     let name = d.id.to_string();
                     let button = egui::Button::selectable(device == name, format!("{name}  {}", d.name));
@@ -171,16 +171,16 @@ impl Workbench {
         let folder = self.known_folder(id);
         ui.horizontal(|ui| {
             let button = ui.button(format!("{}  Results", icon::FOLDER));
-            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Folder of results"));
+            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Results folder"));
             if button.on_hover_text("Choose another folder").clicked() {
-                self.opener.ask(Ask::ResultsFolder, folder.parent().map(Into::into), String::new());
+                self.opener.ask(FileRequest::ResultsFolder, folder.parent().map(Into::into), String::new());
             }
             let text = RichText::new(folder.display().to_string()).weak().size(12.0);
             ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
         });
     }
 
-    /// The number format, of those that the device computes in.
+    /// Choice of the precision among those the device supports.
     fn precision(&mut self, ui: &mut Ui) {
         let chosen = self.settings.device.as_str();
         let may = |d: &&Device| d.usable && (chosen == "auto" || d.id.to_string() == chosen);
@@ -195,7 +195,7 @@ impl Workbench {
         if !all.is_empty() && !all.contains(&precision) {
             precision = "auto".to_owned();
         }
-        let best = "Best number format";
+        let best = "Auto (best)";
         let shown = if precision == "auto" { best.to_owned() } else { precision.clone() };
         let response = egui::ComboBox::from_id_salt("precision")
             .selected_text(shown)
@@ -206,7 +206,7 @@ impl Workbench {
                 }
             })
             .response;
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Number format"));
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Precision"));
         self.settings.precision = precision;
     }
 
@@ -245,7 +245,7 @@ impl Workbench {
         ui.add(egui::ProgressBar::new(share).desired_height(10.0));
         let mut facts = Vec::new();
         if job.progress.eta_secs.is_finite() && job.progress.eta_secs > 0.5 {
-            facts.push(format!("about {} left", seconds(job.progress.eta_secs)));
+            facts.push(format!("{} remaining", seconds(job.progress.eta_secs)));
         }
         if job.progress.rate > 0.0 && job.progress.unit == "voxels" {
             facts.push(format!("{:.1} million voxels/s", job.progress.rate / 1e6));
@@ -260,12 +260,12 @@ impl Workbench {
         let last = self.work.jobs.iter().rev().find(|j| j.purpose.document() == Some(id));
         if let Some(JobView { state: JobState::Failed(reason), .. }) = last {
             ui.add_space(6.0);
-            ui.colored_label(crate::theme::bad(ui.visuals()), format!("{}  It failed", icon::WARNING_CIRCLE));
+            ui.colored_label(crate::theme::bad(ui.visuals()), format!("{}  Failed", icon::WARNING_CIRCLE));
             ui.add(egui::Label::new(RichText::new(reason).size(12.0)).wrap().selectable(true));
         }
     }
 
-    /// Sliders that make the objects anew from the probability that is there.
+    /// Sliders that segment the existing map again.
     fn refine(&mut self, ui: &mut Ui, id: u64) {
         let Some(document) = self.document() else { return };
         let has_map = document.of_role(Role::Map).is_some();
@@ -281,7 +281,7 @@ impl Workbench {
         };
         heading(ui, "Objects");
         let count = match (self.panels.predict.preview_objects.filter(|_| changed_before), rows) {
-            (Some(n), _) => format!("{n} objects, not kept yet"),
+            (Some(n), _) => format!("{n} objects, not saved yet"),
             (None, Some(n)) => format!("{n} objects"),
             (None, None) => String::new(),
         };
@@ -293,8 +293,8 @@ impl Workbench {
         let mut reset = false;
         if changed_before || changed {
             ui.horizontal(|ui| {
-                keep = ui.button("Keep these objects").clicked();
-                reset = ui.button("As the model says").clicked();
+                keep = ui.button("Save objects").clicked();
+                reset = ui.button("Reset").clicked();
             });
         }
         if reset {
@@ -311,7 +311,7 @@ impl Workbench {
     }
 }
 
-/// How objects are made; what is switched on again is as in `usual`.
+/// Segmentation controls; re-enabled options take their values from `usual`.
 fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     let mut auto = options.threshold == Threshold::Otsu;
     if ui.checkbox(&mut auto, "Automatic threshold").changed() {
@@ -327,32 +327,32 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     if ui.checkbox(&mut split, "Split touching objects").changed() {
         options.height = split.then(|| usual.height.unwrap_or(Height::Distance));
     }
-    let slide = |ui: &mut Ui, value: &mut f64, most: f32, name: &str, logarithmic: bool| {
+    let slide = |ui: &mut Ui, value: &mut f64, max: f32, name: &str, logarithmic: bool| {
         let mut v = *value as f32;
-        let most = most.max(v);
-        if named_slider(ui, &mut v, 0.0..=most, name, logarithmic) {
+        let max = max.max(v);
+        if named_slider(ui, &mut v, 0.0..=max, name, logarithmic) {
             *value = f64::from(v);
         }
     };
     if let Some(height) = &options.height {
-        // A height that the network gives is a number without unit, 1 in the middle of objects.
-        let (most, name) = match height {
+        // Heights predicted by the network are unitless, 1 at the centre of an object.
+        let (max, name) = match height {
             Height::Map | Height::Seeds => (1.0, "Split less"),
             _ => (5.0, "Split less (µm)"),
         };
-        slide(ui, &mut options.seed_height, most, name, false);
+        slide(ui, &mut options.seed_height, max, name, false);
         slide(ui, &mut options.height_smooth_um, 5.0, "Smooth shapes (µm)", false);
     }
     slide(ui, &mut options.smooth_um, 5.0, "Smooth (µm)", false);
-    slide(ui, &mut options.min_volume_um3, 2000.0, "Smallest (µm³)", true);
+    slide(ui, &mut options.min_volume_um3, 2000.0, "Min. volume (µm³)", true);
     ui.checkbox(&mut options.fill_holes, "Fill holes");
-    ui.checkbox(&mut options.drop_border, "Leave out objects at the border");
+    ui.checkbox(&mut options.drop_border, "Exclude border objects");
 }
 
 fn facts(card: &ModelCard) -> String {
     let mut facts = Vec::new();
     match card.task {
-        Some(ModelTask::Segmentation) => facts.push("finds objects".to_owned()),
+        Some(ModelTask::Segmentation) => facts.push("segments objects".to_owned()),
         Some(ModelTask::LabelFree) => facts.push("predicts a stain".to_owned()),
         None => {}
     }
@@ -360,10 +360,10 @@ fn facts(card: &ModelCard) -> String {
         facts.push(format!("made for {z} × {y} × {x} µm voxels"));
     }
     if let Some(diameter) = card.object_diameter_um {
-        facts.push(format!("brings objects to {diameter} µm"));
+        facts.push(format!("rescales objects to {diameter} µm"));
     }
     if card.input_channels > 1 {
-        facts.push(format!("takes {} channels", card.input_channels));
+        facts.push(format!("{} input channels", card.input_channels));
     }
     if let Some(licence) = &card.licence {
         facts.push(licence.clone());
@@ -371,7 +371,7 @@ fn facts(card: &ModelCard) -> String {
     facts.join(" · ")
 }
 
-/// A card's text without the lines that are pictures: they lie in files beside it.
+/// The text of a model card without image lines, whose files are not shown.
 fn without_pictures(text: &str) -> String {
     text.lines().filter(|line| !line.trim_start().starts_with("![")).fold(String::new(), |all, line| all + line + "\n")
 }
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_of_a_card_are_left_out() {
+    fn images_in_model_cards_are_removed() {
         assert_eq!(without_pictures("# A\n\n![b](c.png)\nsee ![d] here\n"), "# A\n\nsee ![d] here\n");
     }
 }

@@ -1,8 +1,8 @@
-//! Where every second and megabyte went: stages, a flame chart, operators, memory.
+//! The profiler: stages, timeline, operators and memory of each job.
 
 use super::{frame, icon_button, seconds, weak};
 use crate::app::Workbench;
-use crate::opener::{Ask, ProfileFormat};
+use crate::opener::{FileRequest, ProfileFormat};
 use crate::shots::PictureOf;
 use crate::theme;
 use crate::work::{JobState, JobView, Work};
@@ -14,34 +14,34 @@ use egui_phosphor::regular as icon;
 use egui_plot::{Line, Plot, PlotPoints};
 use std::collections::BTreeMap;
 
-/// Height of a lane of the flame chart.
+/// Height of a timeline lane in points.
 const LANE: f32 = 17.0;
 
-/// Spans narrower than this many points are drawn as part of a run.
-const LEAST_POINTS: f32 = 0.7;
+/// Spans that extend a lane by less than this many points are not drawn.
+const MIN_POINTS: f32 = 0.7;
 
-/// What is shown of a job.
+/// Views of a job's profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProfileView {
-    /// When what ran.
+    /// Timeline of spans.
     #[default]
     Flame,
-    /// Sums by operator.
+    /// Totals by operator.
     Operators,
-    /// Memory as it went.
+    /// Memory over time.
     Memory,
 }
 
-/// The panel's state.
+/// State of the panel.
 #[derive(Debug)]
 pub struct ProfilerState {
     job: Option<JobId>,
     other: Option<JobId>,
     view: ProfileView,
     search: String,
-    /// Start and end of the flame chart in µs; `None` shows all.
+    /// Visible range of the timeline in µs; `None` shows all.
     window: Option<[f64; 2]>,
-    /// Where it is on screen.
+    /// Area of the panel on screen.
     pub rect: Rect,
 }
 
@@ -53,14 +53,14 @@ impl Default for ProfilerState {
 }
 
 impl ProfilerState {
-    /// The job shown: the one chosen, or the newest.
+    /// The displayed job: the selected one or the newest.
     pub fn job<'a>(&self, work: &'a Work) -> Option<&'a JobView> {
         let chosen = self.job.and_then(|id| work.jobs.iter().find(|j| j.id == id));
         chosen.or_else(|| work.jobs.iter().rev().find(|j| j.state != JobState::Queued))
     }
 }
 
-/// An operator's sums.
+/// Totals of one operator.
 struct Row {
     stage: Stage,
     name: String,
@@ -70,7 +70,7 @@ struct Row {
     macs: u64,
 }
 
-/// Sums by stage and name, longest first.
+/// Totals by stage and name, longest first.
 fn rows(spans: &[SpanRecord]) -> Vec<Row> {
     let mut sums: BTreeMap<(Stage, &str), Row> = BTreeMap::new();
     for span in spans {
@@ -92,7 +92,7 @@ fn rows(spans: &[SpanRecord]) -> Vec<Row> {
     rows
 }
 
-/// The table of operators as CSV.
+/// The operator table as CSV.
 pub fn csv(job: &JobView) -> String {
     let mut text = "stage,name,count,seconds,bytes,macs\n".to_owned();
     for row in rows(&job.spans) {
@@ -104,7 +104,8 @@ pub fn csv(job: &JobView) -> String {
     text
 }
 
-/// Seconds of stages that are no part of others, so that their shares add up: operators lie inside `compute`, decoding inside `read`.
+/// Time and bytes of the stages that are not nested in others, so that their shares add up: operators are part of
+/// `compute`, decoding is part of `read`.
 fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
     let kept = totals.iter().filter(|t| !matches!(t.stage, Stage::Op | Stage::Decode) && t.seconds > 0.0);
     kept.map(|t| (t.stage, t.seconds, t.bytes)).collect()
@@ -128,7 +129,7 @@ impl Workbench {
             .show(ui, |ui| {
                 let Some(job) = self.panels.profiler.job(&self.work).cloned() else {
                     ui.label(RichText::new("Profiler").strong());
-                    weak(ui, "Where every second and megabyte goes is shown here, while a job runs and afterwards.");
+                    weak(ui, "Time and memory of each job are shown here, while it runs and afterwards.");
                     ui.allocate_space(ui.available_size());
                     return;
                 };
@@ -163,7 +164,7 @@ impl Workbench {
                         ui.add(egui::Button::selectable(job.id == shown, RichText::new(text).size(12.5)).truncate());
                     let response = match &job.state {
                         JobState::Failed(why) => response.on_hover_text(why),
-                        _ => response.on_hover_text("Click to look at it; with Shift, to compare it"),
+                        _ => response.on_hover_text("Click to show, Shift-click to compare"),
                     };
                     if response.clicked() {
                         if ui.input(|i| i.modifiers.shift) && job.id != shown {
@@ -204,7 +205,7 @@ impl Workbench {
                 ] {
                     if icon_button(ui, sign, name, !job.spans.is_empty(), false).clicked() {
                         let suggested = if format == ProfileFormat::Csv { "operators.csv" } else { "trace.json" };
-                        self.opener.ask(Ask::Profile(format), None, suggested.to_owned());
+                        self.opener.ask(FileRequest::Profile(format), None, suggested.to_owned());
                     }
                 }
                 let search = egui::TextEdit::singleline(&mut self.panels.profiler.search)
@@ -233,7 +234,7 @@ impl Workbench {
     }
 }
 
-/// Stages as shares of a bar, longest named in it.
+/// Draws the stages as shares of a bar; wide ones are labelled.
 fn stage_bar(ui: &mut Ui, job: &JobView, whole: Option<f64>) {
     let stages = own_stages(&job.totals);
     let sum: f64 = stages.iter().map(|s| s.1).sum();
@@ -242,7 +243,7 @@ fn stage_bar(ui: &mut Ui, job: &JobView, whole: Option<f64>) {
     }
     let share = whole.map_or(1.0, |w| (job_seconds(job) / w.max(1e-9)).clamp(0.02, 1.0));
     let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), 22.0), Sense::hover());
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Other, true, "Shares of the stages"));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Other, true, "Time by stage"));
     let painter = ui.painter_at(rect);
     let mut left = rect.left();
     let mut under = None;
@@ -264,14 +265,15 @@ fn stage_bar(ui: &mut Ui, job: &JobView, whole: Option<f64>) {
     }
 }
 
-/// Lanes: one a thread and depth. Each span with its lane.
+/// Assigns each span to a lane, one per thread and nesting depth. Returns the spans with their lanes, and the number of
+/// lanes.
 fn lanes(spans: &[SpanRecord]) -> (Vec<(usize, &SpanRecord)>, usize) {
     let mut by_thread: BTreeMap<usize, Vec<&SpanRecord>> = BTreeMap::new();
     spans.iter().for_each(|s| by_thread.entry(s.thread).or_default().push(s));
     let mut placed = Vec::with_capacity(spans.len());
     let mut first = 0;
     for spans in by_thread.values_mut() {
-        // A span that holds another begins no later and ends no earlier.
+        // An enclosing span starts no later and ends no earlier.
         spans.sort_by(|a, b| a.start_us.total_cmp(&b.start_us).then(b.duration_us.total_cmp(&a.duration_us)));
         let mut open: Vec<f64> = Vec::new();
         let mut deepest = 0;
@@ -334,14 +336,14 @@ fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
         }
         let query = state.search.to_lowercase();
         let mut under: Option<&SpanRecord> = None;
-        // Where the last thing in each lane ended, so that thousands of slivers are not drawn over one another.
+        // End of the last bar in each lane, so that thousands of tiny spans are not drawn over one another.
         let mut drawn_to = vec![f32::NEG_INFINITY; count];
         for (lane, s) in placed {
             let (left, right) = (x(s.start_us), x(s.start_us + s.duration_us));
-            if right < rect.left() || left > rect.right() || right <= drawn_to[lane] + LEAST_POINTS {
+            if right < rect.left() || left > rect.right() || right <= drawn_to[lane] + MIN_POINTS {
                 continue;
             }
-            let right = right.max(left + LEAST_POINTS);
+            let right = right.max(left + MIN_POINTS);
             drawn_to[lane] = right;
             let top = rect.top() + 16.0 + lane as f32 * LANE;
             let bar = Rect::from_min_max(pos2(left, top), pos2(right, top + LANE - 2.0));
@@ -376,7 +378,7 @@ fn operators(ui: &mut Ui, job: &JobView, search: &str) {
     let mut rows = rows(&job.spans);
     let whole: f64 = rows.iter().filter(|r| !matches!(r.stage, Stage::Op | Stage::Decode)).map(|r| r.seconds).sum();
     rows.retain(|r| query.is_empty() || r.name.to_lowercase().contains(&query) || r.stage.name().contains(&query));
-    let columns = ["Stage", "What", "Times", "Time", "Share", "GOP/s", "Moved"];
+    let columns = ["Stage", "Name", "Count", "Time", "Share", "GOP/s", "Bytes"];
     TableBuilder::new(ui)
         .striped(true)
         .column(Column::initial(84.0))
@@ -409,7 +411,7 @@ fn operators(ui: &mut Ui, job: &JobView, search: &str) {
 
 fn memory(ui: &mut Ui, job: &JobView) {
     if job.marks.is_empty() {
-        weak(ui, "No memory marks yet.");
+        weak(ui, "No memory samples yet.");
         return;
     }
     let points: Vec<[f64; 2]> =
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_inside_others_lie_below_them_and_threads_apart() {
+    fn nested_spans_and_threads_have_their_own_lanes() {
         let spans = [
             span("outer", 0, 0.0, 100.0),
             span("inner", 0, 10.0, 20.0),
@@ -447,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_by_name_the_longest_first() {
+    fn totals_are_by_name_longest_first() {
         let rows = rows(&[span("a", 0, 0.0, 5e6), span("b", 0, 0.0, 9e6), span("a", 1, 0.0, 6e6)]);
         assert_eq!((rows[0].name.as_str(), rows[0].count, rows[0].bytes), ("a", 2, 2));
         assert!((rows[0].seconds - 11.0).abs() < 1e-9);

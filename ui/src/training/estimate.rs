@@ -1,4 +1,4 @@
-//! What a training would take on this machine, found out while one chooses.
+//! Estimate of the training cost on this machine, measured while the user chooses settings.
 
 use super::plan::Step;
 use super::{Check, Wizard};
@@ -9,21 +9,21 @@ use cytoscope_pipeline::worker::JobId;
 use cytoscope_profile::bytes_text;
 use cytoscope_train::{Estimate, EstimateJob};
 
-/// How far finding out is.
+/// State of the estimate.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) enum Cost {
-    /// Nobody asked.
+    /// Not requested.
     #[default]
     Unknown,
-    /// Some steps are being made.
+    /// Steps are being timed.
     Measuring(JobId),
-    /// Found out.
+    /// The estimate is known.
     Known(Estimate),
-    /// Why not.
+    /// Measuring failed; the reason.
     Failed(String),
 }
 
-/// The cost of a training, and of which one.
+/// The estimate and the job it belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct Costing {
     of: Option<EstimateJob>,
@@ -31,7 +31,7 @@ pub(crate) struct Costing {
 }
 
 impl Wizard {
-    /// The training that the choices make, to be measured.
+    /// The estimate job for the current choices; `None` while there is no checked data.
     fn to_be_measured(&self) -> Option<EstimateJob> {
         let Check::Done(report) = &self.check else { return None };
         Some(EstimateJob {
@@ -44,26 +44,26 @@ impl Wizard {
         })
     }
 
-    /// What the choices cost here, in a sentence; before it is known, what is being done.
+    /// The estimate as a sentence, or its state while it is not known.
     pub(crate) fn cost_sentence(&self) -> String {
         let minutes = self.plan.minutes;
         match &self.costing.cost {
             Cost::Unknown => String::new(),
-            Cost::Measuring(_) => "A few steps are being timed on this machine…".to_owned(),
+            Cost::Measuring(_) => "Timing a few training steps on this machine…".to_owned(),
             Cost::Known(cost) => format!(
-                "On this machine a step takes {:.2} s and {} of memory: about {} steps in {minutes:.0} minutes, images being \
-                 tried in between. It can be paused at any time.",
+                "On this machine a step takes {:.2} s and {} of memory: about {} steps in {minutes:.0} minutes, with \
+                 validation in between. Training can be paused at any time.",
                 cost.step_secs,
                 bytes_text(cost.bytes()),
                 cost.steps_in(minutes)
             ),
-            Cost::Failed(reason) => format!("What a step takes could not be measured: {reason}"),
+            Cost::Failed(reason) => format!("The time per step could not be measured: {reason}"),
         }
     }
 }
 
 impl Workbench {
-    /// Has the choices measured where they are on screen and others than before.
+    /// Starts an estimate if the Settings page is open and the choices have changed.
     pub(super) fn poll_cost(&mut self) {
         let wizard = &self.wizard;
         let chosen = self.panels.task == PanelTask::Train && wizard.plan.step == Step::Start;
@@ -73,10 +73,10 @@ impl Workbench {
                 self.forget_cost();
                 self.wizard.costing.cost = match wanted.as_ref().map(serde_json::to_value) {
                     Some(Ok(job)) => {
-                        let title = "Timing some steps".to_owned();
+                        let title = "Timing training steps".to_owned();
                         Cost::Measuring(self.work.run(EstimateJob::KIND, title, Purpose::Check, job, Vec::new()))
                     }
-                    Some(Err(error)) => Cost::Failed(format!("its path cannot be used: {error}")),
+                    Some(Err(error)) => Cost::Failed(format!("the path cannot be used: {error}")),
                     None => Cost::Unknown,
                 };
                 self.wizard.costing.of = wanted;
@@ -88,12 +88,12 @@ impl Workbench {
                 Some(JobState::Failed(reason)) => Cost::Failed(reason.clone()),
                 Some(JobState::Cancelled) => Cost::Unknown,
                 Some(_) => return,
-                None => Cost::Failed("there is no engine".to_owned()),
+                None => Cost::Failed("the engine is not running".to_owned()),
             };
         }
     }
 
-    /// Stops measuring.
+    /// Cancels the estimate.
     pub(super) fn forget_cost(&mut self) {
         if let Cost::Measuring(id) = self.wizard.costing.cost {
             self.work.cancel(id);
@@ -101,14 +101,14 @@ impl Workbench {
         self.wizard.costing = Costing::default();
     }
 
-    /// Takes what was measured; gives it back if it is something else.
-    pub(super) fn take_cost(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
+    /// Handles the report of an estimate; returns the report if it belongs to another job.
+    pub(super) fn handle_cost(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
         if self.wizard.costing.cost != Cost::Measuring(id) {
             return Some(report);
         }
         self.wizard.costing.cost = match serde_json::from_value(report) {
             Ok(cost) => Cost::Known(cost),
-            Err(error) => Cost::Failed(format!("the answer cannot be read: {error}")),
+            Err(error) => Cost::Failed(format!("the reply cannot be read: {error}")),
         };
         None
     }

@@ -1,19 +1,20 @@
-//! Teaching a model from the window: the choices, the job in the engine process, and what comes out.
+//! Training models from the window: the choices, the job in the engine process, and the results.
 //!
-//! The wizard's state is a [`plan::Plan`], kept in a file. Trainings run in the engine process as any job; one that is cancelled, or whose
-//! process or window is gone, has its state in a folder and is gone on with. What is drawn is in [`crate::panels::train`].
+//! The wizard's choices are a [`plan::Plan`], saved in a file. Training runs as a job of the engine process. A run that
+//! is cancelled, or whose process or window has ended, is resumed from its checkpoint. The pages are drawn in
+//! [`crate::panels::train`].
 
 pub(crate) mod estimate;
 pub mod models;
-mod news;
 pub mod plan;
 pub mod run;
 pub mod shown;
 pub mod start;
+mod thread_results;
 pub mod thumbs;
 
 use crate::app::Workbench;
-use crate::opener::Ask;
+use crate::opener::FileRequest;
 use crate::panels::Task as PanelTask;
 use crate::work::{JobState, JobView, Purpose};
 use cytoscope_pipeline::cards::ModelCard;
@@ -24,157 +25,157 @@ use cytoscope_samples::{TargetKind, Task};
 use cytoscope_train::{CheckJob, CheckReport, TrainConfig, TrainJob, TrainReport};
 use eframe::egui;
 use models::Saving;
-use news::News;
-use plan::{Keeper, Plan, SCRATCH, Step};
+use plan::{Plan, PlanStore, SCRATCH, Step};
 use run::{Run, RunState};
-use shown::Shown;
+use shown::ValidationPicture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use thread_results::ThreadResult;
 use thumbs::Thumbs;
 
-/// Folder of packages that are being taught, or were and are not saved yet.
+/// Folder of model packages that are being trained or are not saved yet.
 const TRAININGS: &str = "trainings";
-/// The file in that folder that lists every problem of the data looked through last, where they are many.
+/// File that lists all problems of the last data check if there are many, beside that folder.
 const DETAILS: &str = "data-check.txt";
-/// Most notes of a training that are kept.
+/// Maximum number of log lines of a training run.
 const MAX_NOTES: usize = 500;
-/// Time between two writings of the plan.
-const KEEP_EVERY: Duration = Duration::from_millis(500);
+/// Minimum time between two saves of the plan.
+const SAVE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How far looking through the data is.
+/// State of the data check.
 #[derive(Debug, Default)]
 pub enum Check {
-    /// Nothing was chosen.
+    /// No data is chosen.
     #[default]
     None,
-    /// It is under way.
+    /// The check is running.
     Running(JobId),
-    /// What is there.
+    /// The report of the check.
     Done(Box<CheckReport>),
-    /// It could not be done.
+    /// The check failed; the reason.
     Failed(String),
 }
 
-/// The wizard.
+/// State of the training wizard.
 pub struct Wizard {
-    /// What was chosen.
+    /// The user's choices.
     pub plan: Plan,
-    /// What came of the last training.
+    /// Report of the last training run.
     pub report: Option<Box<TrainReport>>,
-    /// The data.
+    /// State of the data check.
     pub check: Check,
-    /// The path as it is being typed.
+    /// Data path as typed so far.
     pub typed: String,
-    /// Pairs and problems listed.
+    /// Number of listed problems and pairs.
     pub listed: [usize; 2],
-    /// The training.
+    /// The current training run.
     pub run: Run,
-    /// What the model that came out makes of images kept back.
-    pub examples: Vec<Shown>,
-    /// Whether the loss is drawn over decades.
+    /// Example outputs of the trained model on validation images.
+    pub examples: Vec<ValidationPicture>,
+    /// Whether the loss axis is logarithmic.
     pub log_loss: bool,
-    /// Small pictures.
+    /// Thumbnails of the training pairs.
     pub thumbs: Thumbs,
-    /// A file to begin from that is no installed model.
-    pub own_start: Option<Box<ModelCard>>,
-    /// How far saving is.
+    /// Start model from a file that is not an installed model.
+    pub start_file: Option<Box<ModelCard>>,
+    /// State of saving and exporting.
     pub saving: Saving,
-    /// Whether a training of an earlier window is offered.
+    /// Whether the bar offers to continue a training run of an earlier window.
     pub offer: bool,
     config: TrainConfig,
     folder: PathBuf,
-    keeper: Option<Keeper>,
-    kept: Plan,
-    kept_at: Instant,
-    tell: Sender<News>,
-    news: Receiver<News>,
+    store: Option<PlanStore>,
+    saved_plan: Plan,
+    saved_at: Instant,
+    result_sender: Sender<ThreadResult>,
+    results: Receiver<ThreadResult>,
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// Threads that save models which others take the place of.
-    leaving: Vec<JoinHandle<()>>,
+    /// Threads that save replaced models.
+    saving_threads: Vec<JoinHandle<()>>,
     costing: estimate::Costing,
 }
 
 impl Wizard {
-    /// The wizard as the last window left it.
+    /// Restores the wizard as the last window left it.
     pub fn new(settings: Option<&Path>, config: TrainConfig, wake: &Arc<dyn Fn() + Send + Sync>) -> Self {
-        let beside = settings.and_then(Path::parent).map(Path::to_owned);
-        let opened = beside.as_deref().and_then(Keeper::open);
-        let folder = beside.or_else(user_folder).unwrap_or_else(std::env::temp_dir);
-        let (keeper, mut plan, mut report) = match opened {
-            Some((keeper, plan, report)) => (Some(keeper), plan, report),
+        let parent = settings.and_then(Path::parent).map(Path::to_owned);
+        let opened = parent.as_deref().and_then(PlanStore::open);
+        let folder = parent.or_else(user_folder).unwrap_or_else(std::env::temp_dir);
+        let (store, mut plan, mut report) = match opened {
+            Some((store, plan, report)) => (Some(store), plan, report),
             None => (None, Plan::default(), None),
         };
         if report.as_ref().is_some_and(|r| !r.out.exists()) {
-            // The model has gone.
+            // The model no longer exists.
             report = None;
         }
-        let under_way = plan.job.is_some();
-        if !under_way && plan.from != SCRATCH && !Path::new(&plan.from).exists() {
-            // So has the one to begin from.
+        let in_progress = plan.job.is_some();
+        if !in_progress && plan.from != SCRATCH && !Path::new(&plan.from).exists() {
+            // Neither does the start model.
             plan.from = SCRATCH.to_owned();
         }
-        plan.step = match (under_way, report.is_some(), plan.step) {
-            (true, ..) => Step::Learn,
+        plan.step = match (in_progress, report.is_some(), plan.step) {
+            (true, ..) => Step::Train,
             (false, true, step) => step,
             (false, false, step) => step.min(Step::Start),
         };
-        let (tell, news) = channel();
+        let (result_sender, results) = channel();
         let mut wizard = Self {
             typed: plan.data.as_ref().map(|p| p.display().to_string()).unwrap_or_default(),
-            kept: plan.clone(),
+            saved_plan: plan.clone(),
             plan,
             report,
             check: Check::None,
             listed: [0; 2],
-            run: Run { state: if under_way { RunState::Paused } else { RunState::Idle }, ..Run::default() },
+            run: Run { state: if in_progress { RunState::Paused } else { RunState::Idle }, ..Run::default() },
             examples: Vec::new(),
             log_loss: false,
             thumbs: Thumbs::new(Arc::clone(wake)),
-            own_start: None,
+            start_file: None,
             saving: Saving::No,
-            offer: under_way,
+            offer: in_progress,
             config,
             folder,
-            keeper,
-            kept_at: Instant::now(),
-            tell,
-            news,
+            store,
+            saved_at: Instant::now(),
+            result_sender,
+            results,
             wake: Arc::clone(wake),
-            leaving: Vec::new(),
+            saving_threads: Vec::new(),
             costing: estimate::Costing::default(),
         };
-        wizard.read_kept();
-        wizard.read_examples();
+        wizard.load_checkpoint();
+        wizard.load_examples();
         wizard
     }
 
-    /// Where models of one's own are.
+    /// Folder of the user's own models.
     pub fn models_folder(&self) -> PathBuf {
         self.folder.join("models")
     }
 
-    /// Whether a step can be gone to.
-    pub fn may(&self, step: Step) -> bool {
+    /// Whether the user can go to a step.
+    pub fn can_open(&self, step: Step) -> bool {
         if self.plan.job.is_some() || self.run.state != RunState::Idle {
-            return step == Step::Learn;
+            return step == Step::Train;
         }
         match step {
             Step::Task | Step::Data => true,
             Step::Start => self.plan.data.is_some() && self.is_usable(),
-            Step::Learn => false,
+            Step::Train => false,
             Step::Results | Step::Use => self.report.is_some(),
         }
     }
 
-    /// Whether something can be learnt from the data.
+    /// Whether the data can be used for training.
     pub fn is_usable(&self) -> bool {
         matches!(&self.check, Check::Done(report) if report.split.is_some())
     }
 
-    /// Settings as they were chosen.
+    /// The training configuration with the user's choices.
     fn chosen_config(&self) -> TrainConfig {
         let mut config = self.config.clone();
         if self.plan.foreground_only && self.plan.task == Task::Segmentation {
@@ -183,7 +184,7 @@ impl Wizard {
         config
     }
 
-    /// The job that the choices make, with its path.
+    /// The training job for the current choices and an output path.
     fn job(&self, out: PathBuf) -> Option<TrainJob> {
         let mut config = self.chosen_config();
         config.budget.minutes = Some(self.plan.minutes);
@@ -203,22 +204,22 @@ impl Wizard {
         })
     }
 
-    /// A folder that nothing is in yet, for a package of this name.
-    fn free_place(&self, name: &str) -> PathBuf {
+    /// A free output path for a package of this name.
+    fn free_path(&self, name: &str) -> PathBuf {
         let parent = self.folder.join(TRAININGS);
         let place = |n: usize| parent.join(if n == 1 { name.to_owned() } else { format!("{name} {n}") });
         let free = |p: &PathBuf| !p.exists() && !p.with_file_name(format!("{}.training", file_name(p))).exists();
         (1..1000).map(place).find(free).unwrap_or_else(|| place(1000))
     }
 
-    /// Keeps the plan, if it is another.
-    fn keep(&mut self, at_once: bool) {
-        let due = at_once || self.kept_at.elapsed() >= KEEP_EVERY;
-        if due && self.plan != self.kept {
-            self.kept = self.plan.clone();
-            self.kept_at = Instant::now();
-            if let Some(keeper) = &self.keeper {
-                keeper.keep(&self.plan, self.report.as_deref());
+    /// Saves the plan if it has changed.
+    fn save_plan(&mut self, at_once: bool) {
+        let due = at_once || self.saved_at.elapsed() >= SAVE_INTERVAL;
+        if due && self.plan != self.saved_plan {
+            self.saved_plan = self.plan.clone();
+            self.saved_at = Instant::now();
+            if let Some(store) = &self.store {
+                store.save(&self.plan, self.report.as_deref());
             }
         }
     }
@@ -226,9 +227,9 @@ impl Wizard {
 
 impl Drop for Wizard {
     fn drop(&mut self) {
-        self.keep(true);
-        // A model half saved would be lost.
-        for thread in self.leaving.drain(..) {
+        self.save_plan(true);
+        // Waits for models that are being saved.
+        for thread in self.saving_threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -250,7 +251,7 @@ impl Workbench {
         &self.wizard
     }
 
-    /// Takes a folder or a table to learn from.
+    /// Sets a folder or table as training data and checks it.
     pub fn train_on(&mut self, data: PathBuf) {
         let wizard = &mut self.wizard;
         if wizard.plan.job.is_some() || wizard.run.state != RunState::Idle {
@@ -263,7 +264,7 @@ impl Workbench {
         self.check_data();
     }
 
-    /// Looks through the data that were chosen.
+    /// Checks the chosen data.
     pub(crate) fn check_data(&mut self) {
         if let Check::Running(id) = self.wizard.check {
             self.work.cancel(id);
@@ -272,24 +273,24 @@ impl Workbench {
         self.wizard.listed = [0; 2];
         self.wizard.thumbs.clear();
         let Some(data) = self.wizard.plan.data.clone() else { return };
-        let title = format!("Looking through {}", file_name(&data));
+        let title = format!("Checking {}", file_name(&data));
         let config = self.wizard.chosen_config();
         let details = Some(self.wizard.folder.join(DETAILS));
         let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details };
         self.wizard.check = match serde_json::to_value(&job) {
             Ok(job) => Check::Running(self.work.run(CheckJob::KIND, title, Purpose::Check, job, Vec::new())),
-            Err(error) => Check::Failed(format!("its path cannot be used: {error}")),
+            Err(error) => Check::Failed(format!("the path cannot be used: {error}")),
         };
     }
 
     /// Goes to a step.
     pub(crate) fn go_to_step(&mut self, step: Step) {
-        if self.wizard.may(step) {
+        if self.wizard.can_open(step) {
             self.wizard.plan.step = step;
         }
     }
 
-    /// Begins to teach.
+    /// Starts training.
     pub(crate) fn start_training(&mut self) {
         let wizard = &mut self.wizard;
         if wizard.run.state != RunState::Idle || !wizard.is_usable() || wizard.saving != Saving::No {
@@ -297,21 +298,21 @@ impl Workbench {
         }
         let name = plan::clean_name(&wizard.plan.name);
         let name = if name.is_empty() { wizard.plan.suggested_name() } else { name };
-        let Some(job) = wizard.job(wizard.free_place(&name)) else { return };
+        let Some(job) = wizard.job(wizard.free_path(&name)) else { return };
         wizard.plan.name = name;
         wizard.run = Run::default();
-        // Its name may be that of the next one already.
-        self.leave_model(None);
+        // The name may already be that of the next model, so the previous model keeps its own.
+        self.retire_model(None);
         self.send_training(job);
     }
 
-    /// Goes on with a training that was paused, or lost.
+    /// Continues a training run that was paused or interrupted.
     pub(crate) fn continue_training(&mut self) {
         self.open_training();
         self.wizard.offer = false;
         let Some(job) = self.wizard.plan.job.clone() else { return };
         if self.wizard.run.job().is_none() {
-            self.wizard.read_kept();
+            self.wizard.load_checkpoint();
             self.send_training(TrainJob { resume: true, ..job });
         }
     }
@@ -321,7 +322,7 @@ impl Workbench {
         let folder = job.out.parent().map(Path::to_owned).unwrap_or_default();
         if let Err(error) = std::fs::create_dir_all(&folder) {
             let details = format!("{}: {error}. Check the disk.", folder.display());
-            return self.notices.error("Nothing can be written", details);
+            return self.notifications.error("The training folder cannot be created", details);
         }
         let writes = vec![folder, job.folder()];
         let title = format!("Training {}", self.wizard.plan.name);
@@ -330,17 +331,17 @@ impl Workbench {
                 let id = self.work.run(TrainJob::KIND, title, Purpose::Training, value, writes);
                 let run = &mut self.wizard.run;
                 run.state = RunState::Running(id);
-                run.taken = 0;
-                run.sure = false;
+                run.notes_taken = 0;
+                run.confirm_discard = false;
                 self.wizard.plan.job = Some(job);
-                self.wizard.plan.step = Step::Learn;
-                self.wizard.keep(true);
+                self.wizard.plan.step = Step::Train;
+                self.wizard.save_plan(true);
             }
-            Err(error) => self.notices.error("Training cannot begin", format!("A path cannot be used: {error}.")),
+            Err(error) => self.notifications.error("Training cannot start", format!("A path cannot be used: {error}.")),
         }
     }
 
-    /// Asks the training to keep its state and stop.
+    /// Pauses training: it saves a checkpoint and stops.
     pub(crate) fn pause_training(&mut self) {
         if let RunState::Running(id) | RunState::Finishing(id) = self.wizard.run.state {
             self.work.cancel(id);
@@ -348,14 +349,14 @@ impl Workbench {
         }
     }
 
-    /// Asks the training to end now with the best so far; a paused one goes on to its end.
+    /// Ends training now with the best network; a paused run is resumed to finish.
     pub(crate) fn finish_training(&mut self) {
-        self.wizard.run.sure = false;
+        self.wizard.run.confirm_discard = false;
         match self.wizard.run.state.clone() {
             RunState::Running(id) => {
                 self.work.finish(id);
-                // One that goes on and still waits for others is not heard: it looks into its folder when it starts.
-                if let Some(job) = self.wizard.plan.job.as_ref().filter(|job| job.kept().is_some()) {
+                // A resumed run that is still queued gets no messages; it checks its folder when it starts.
+                if let Some(job) = self.wizard.plan.job.as_ref().filter(|job| job.checkpoint_summary().is_some()) {
                     let _ = job.finish_early();
                 }
                 self.wizard.run.state = RunState::Finishing(id);
@@ -363,7 +364,7 @@ impl Workbench {
             RunState::Paused | RunState::Failed(_) => {
                 let Some(job) = self.wizard.plan.job.clone() else { return };
                 if let Err(error) = job.finish_early() {
-                    return self.notices.error("The training cannot be finished", sentence(&error));
+                    return self.notifications.error("The training cannot be finished", sentence(&error));
                 }
                 self.continue_training();
                 if let RunState::Running(id) = self.wizard.run.state {
@@ -374,9 +375,9 @@ impl Workbench {
         }
     }
 
-    /// Ends the training for good: nothing of it is left.
+    /// Stops training and discards the run.
     pub(crate) fn stop_training(&mut self) {
-        self.wizard.run.sure = false;
+        self.wizard.run.confirm_discard = false;
         match self.wizard.run.job() {
             Some(id) => {
                 self.work.cancel(id);
@@ -390,91 +391,91 @@ impl Workbench {
         if let Some(job) = self.wizard.plan.job.take() {
             let removed = std::thread::Builder::new().name("training".to_owned()).spawn(move || job.discard());
             if let Err(error) = removed {
-                self.notices.error("The training could not be removed", error.to_string());
+                self.notifications.error("The training could not be removed", error.to_string());
             }
         }
         self.wizard.offer = false;
         self.wizard.run = Run::default();
         self.wizard.plan.step = Step::Start;
-        self.wizard.keep(true);
+        self.wizard.save_plan(true);
     }
 
-    /// Begins anew, with the choices as they are.
-    pub(crate) fn teach_another(&mut self) {
+    /// Resets the wizard for another model; task and time budget are kept.
+    pub(crate) fn train_another(&mut self) {
         if self.wizard.saving != Saving::No {
             return;
         }
         let name = plan::clean_name(&self.wizard.plan.name);
-        self.leave_model(Some(name).filter(|name| !name.is_empty()));
+        self.retire_model(Some(name).filter(|name| !name.is_empty()));
         let wizard = &mut self.wizard;
         wizard.plan = Plan { task: wizard.plan.task, minutes: wizard.plan.minutes, ..Plan::default() };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = Run::default();
         wizard.thumbs.clear();
-        wizard.keep(true);
+        wizard.save_plan(true);
     }
 
-    /// Whether a training runs: closing the window has it keep its state first.
+    /// Whether a training run is active. Closing the window pauses it first.
     pub fn is_training(&self) -> bool {
         self.wizard.run.job().is_some()
     }
 
-    /// Takes what a training told.
-    pub(crate) fn take_told(&mut self, id: JobId, event: Event) {
+    /// Handles an event of the training job.
+    pub(crate) fn handle_training_event(&mut self, id: JobId, event: Event) {
         if self.wizard.run.job() != Some(id) {
             return;
         }
         match event {
-            Event::Pictured { step, path, caption } => {
-                self.wizard.spawn(move || News::Shown(Shown::read(&path, Some(step), caption)));
+            Event::ValidationPreview { step, path, caption } => {
+                self.wizard.spawn(move || ThreadResult::Picture(ValidationPicture::read(&path, Some(step), caption)));
             }
-            event => self.wizard.run.hear(event),
+            event => self.wizard.run.handle_event(event),
         }
     }
 
-    /// Takes what a training or a look through data came to.
-    pub(crate) fn take_ran(&mut self, id: JobId, report: serde_json::Value) {
-        let Some(report) = self.take_estimate(id, report) else { return };
-        let Some(report) = self.take_cost(id, report) else { return };
+    /// Handles the report of a training run or data check.
+    pub(crate) fn handle_report(&mut self, id: JobId, report: serde_json::Value) {
+        let Some(report) = self.handle_estimate(id, report) else { return };
+        let Some(report) = self.handle_cost(id, report) else { return };
         if matches!(self.wizard.check, Check::Running(of) if of == id) {
             self.wizard.check = match serde_json::from_value(report) {
                 Ok(report) => Check::Done(report),
-                Err(error) => Check::Failed(format!("the answer cannot be read: {error}")),
+                Err(error) => Check::Failed(format!("the reply cannot be read: {error}")),
             };
             self.wizard.listed = [crate::panels::train::LISTED; 2];
         } else if self.wizard.run.job() == Some(id) {
-            self.take_notes(id);
+            self.collect_notes(id);
             self.wizard.run.state = match serde_json::from_value::<Box<TrainReport>>(report) {
                 Ok(report) => {
                     self.wizard.run.history = report.history.clone();
-                    // The page of results says it where that is on screen.
+                    // No notification while the wizard shows the results.
                     if self.panels.task != PanelTask::Train {
-                        let title = format!("{} is taught", self.wizard.plan.name);
-                        self.notices.good(title, crate::panels::train::verdict(&report));
+                        let title = format!("{} is trained", self.wizard.plan.name);
+                        self.notifications.success(title, crate::panels::train::summary_sentence(&report));
                     }
                     self.wizard.plan.job = None;
                     self.wizard.plan.step = Step::Results;
                     self.wizard.report = Some(report);
-                    self.wizard.read_examples();
+                    self.wizard.load_examples();
                     RunState::Idle
                 }
                 Err(error) => RunState::Failed(format!("the report cannot be read: {error}")),
             };
-            self.wizard.keep(true);
+            self.wizard.save_plan(true);
         }
     }
 
-    fn take_notes(&mut self, id: JobId) {
+    fn collect_notes(&mut self, id: JobId) {
         let Some(job) = self.work.jobs.iter().find(|j| j.id == id) else { return };
         let run = &mut self.wizard.run;
-        let fresh = job.notes.get(run.taken..).unwrap_or_default();
-        let room = MAX_NOTES.saturating_sub(run.notes.len());
-        run.notes.extend(fresh.iter().take(room).cloned());
-        run.taken = job.notes.len();
+        let fresh = job.notes.get(run.notes_taken..).unwrap_or_default();
+        let capacity = MAX_NOTES.saturating_sub(run.notes.len());
+        run.notes.extend(fresh.iter().take(capacity).cloned());
+        run.notes_taken = job.notes.len();
     }
 
-    /// Follows the jobs of the wizard.
+    /// Updates the wizard from the state of its jobs.
     pub(crate) fn poll_training(&mut self, ctx: &egui::Context) {
         self.wizard.thumbs.poll(ctx);
         let shown = self.panels.task == PanelTask::Train;
@@ -489,11 +490,11 @@ impl Workbench {
                 Some(JobState::Failed(reason)) => self.wizard.check = Check::Failed(reason.clone()),
                 Some(JobState::Cancelled) => self.wizard.check = Check::Failed("it was cancelled".to_owned()),
                 Some(_) => {}
-                None => self.wizard.check = Check::Failed("there is no engine".to_owned()),
+                None => self.wizard.check = Check::Failed("the engine is not running".to_owned()),
             }
         }
         if let Some(id) = self.wizard.run.job() {
-            self.take_notes(id);
+            self.collect_notes(id);
             let state = self.work.jobs.iter().find(|j| j.id == id).map(|j| j.state.clone());
             let stopping = matches!(self.wizard.run.state, RunState::Stopping(_));
             match state {
@@ -501,29 +502,29 @@ impl Workbench {
                 Some(JobState::Failed(reason)) => self.wizard.run.state = RunState::Failed(reason),
                 Some(JobState::Cancelled) => self.wizard.run.state = RunState::Paused,
                 Some(_) => {}
-                None => self.wizard.run.state = RunState::Failed("there is no engine".to_owned()),
+                None => self.wizard.run.state = RunState::Failed("the engine is not running".to_owned()),
             }
         }
-        while let Ok(news) = self.wizard.news.try_recv() {
-            self.take_news(news);
+        while let Ok(result) = self.wizard.results.try_recv() {
+            self.handle_result(result);
         }
-        self.wizard.keep(false);
+        self.wizard.save_plan(false);
     }
 
-    /// The training's job, as the list of jobs has it.
+    /// The training job in the job list.
     pub(crate) fn training_job(&self) -> Option<&JobView> {
         let id = self.wizard.run.job()?;
         self.work.jobs.iter().find(|j| j.id == id)
     }
 
-    /// Asks for a file or folder of the wizard's.
-    pub(crate) fn ask_training(&mut self, ask: Ask, suggested: String) {
-        let beside = self.wizard.plan.data.as_ref().and_then(|p| p.parent().map(Path::to_owned));
-        let beside = beside.or_else(|| self.settings.dataset_folder.clone());
-        self.opener.ask(ask, beside, suggested);
+    /// Shows a file dialog for the wizard.
+    pub(crate) fn ask_training(&mut self, ask: FileRequest, suggested: String) {
+        let parent = self.wizard.plan.data.as_ref().and_then(|p| p.parent().map(Path::to_owned));
+        let parent = parent.or_else(|| self.settings.dataset_folder.clone());
+        self.opener.ask(ask, parent, suggested);
     }
 
-    /// Leaves what does not fit the task.
+    /// Sets the task and resets choices that do not fit it.
     pub(crate) fn choose_task(&mut self, task: Task) {
         if self.wizard.plan.task != task {
             self.wizard.plan.task = task;
@@ -533,8 +534,8 @@ impl Workbench {
         }
     }
 
-    /// Chooses whether only foreground is learnt: masks are enough for that.
-    pub(crate) fn learn_foreground(&mut self, only: bool) {
+    /// Sets whether only the foreground is trained, for which masks are enough.
+    pub(crate) fn set_foreground_only(&mut self, only: bool) {
         if self.wizard.plan.foreground_only != only {
             self.wizard.plan.foreground_only = only;
             self.check_data();
@@ -542,7 +543,7 @@ impl Workbench {
     }
 }
 
-/// A failure in words.
+/// The message of an error.
 pub(crate) fn sentence(error: &JobError) -> String {
     error.to_string()
 }

@@ -1,4 +1,4 @@
-//! What is to be taught: the choices of the wizard, kept in a file so that nothing is lost with the window.
+//! The choices of the training wizard, saved in a file so that they outlive the window.
 
 use cytoscope_samples::Task;
 use cytoscope_train::{TrainJob, TrainReport};
@@ -8,50 +8,51 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-/// The file, beside the settings.
+/// File of the plan, beside the settings.
 const FILE: &str = "training.json";
-/// Locked by the window that keeps it.
+/// Lock file, held by the window that owns the plan.
 const LOCK: &str = "training.lock";
-/// Largest file that is read.
+/// Maximum size of a plan file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What training begins from where no model is taken.
+/// Start model value for training from scratch.
 pub const SCRATCH: &str = "scratch";
-/// Minutes offered, with their names.
+/// Time budgets offered, in minutes, with their names.
 pub const MINUTES: [(&str, f64); 3] = [("Quick", 5.0), ("Standard", 20.0), ("Thorough", 60.0)];
 
 /// The steps of the wizard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// What is to be learnt.
+    /// Choosing the task.
     #[default]
     Task,
-    /// From what.
+    /// Choosing the data.
     Data,
-    /// Beginning with which model, and for how long.
+    /// Choosing start model and time budget.
     Start,
-    /// Learning.
-    Learn,
-    /// How well it went.
+    /// Training.
+    #[serde(rename = "learn")]
+    Train,
+    /// Scores of the trained model.
     Results,
-    /// Saving the model and using it.
+    /// Saving and using the model.
     Use,
 }
 
 impl Step {
-    /// In order.
-    pub const ALL: [Step; 6] = [Step::Task, Step::Data, Step::Start, Step::Learn, Step::Results, Step::Use];
+    /// All steps in order.
+    pub const ALL: [Step; 6] = [Step::Task, Step::Data, Step::Start, Step::Train, Step::Results, Step::Use];
 
-    /// Its name.
+    /// Title of the step.
     pub fn title(self) -> &'static str {
         match self {
             Step::Task => "Task",
             Step::Data => "Data",
-            Step::Start => "Start and time",
-            Step::Learn => "Training",
+            Step::Start => "Settings",
+            Step::Train => "Training",
             Step::Results => "Results",
-            Step::Use => "Use it",
+            Step::Use => "Save and use",
         }
     }
 
@@ -60,38 +61,38 @@ impl Step {
         Self::ALL.get(at).copied()
     }
 
-    /// The one after it.
+    /// The next step.
     pub fn next(self) -> Option<Step> {
         self.shifted(1)
     }
 
-    /// The one before it.
+    /// The previous step.
     pub fn back(self) -> Option<Step> {
         self.shifted(-1)
     }
 }
 
-/// The choices.
+/// The user's choices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Plan {
-    /// Where one is.
+    /// The current step.
     pub step: Step,
-    /// What is to be learnt.
+    /// Choosing the task.
     pub task: Task,
-    /// The folder or table.
+    /// Folder or table of the training data.
     pub data: Option<PathBuf>,
-    /// Whether only foreground is learnt, and not which objects it is of.
+    /// Whether only the foreground is trained, without separating objects.
     pub foreground_only: bool,
-    /// What to begin from: `scratch`, or a package.
+    /// Start model: `scratch` or the path of a package.
     pub from: String,
-    /// How long.
+    /// Time budget in minutes.
     pub minutes: f64,
-    /// What the model will be called.
+    /// Name of the model.
     pub name: String,
-    /// A training that has begun and is not at its end.
+    /// Job of an unfinished training run.
     pub job: Option<TrainJob>,
-    /// Where the model that came out was saved.
+    /// Where the trained model was saved.
     pub saved: Option<PathBuf>,
 }
 
@@ -112,11 +113,11 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// A name for the model out of where its data lie.
+    /// A name for the model, derived from its data folder.
     pub fn suggested_name(&self) -> String {
         let stem = |p: &Path| p.file_stem().map(|s| s.to_string_lossy().into_owned());
         let data = self.data.as_deref();
-        // A table is called after its folder.
+        // A table is named after its folder.
         let folder = data.and_then(|p| if p.extension().is_some() { p.parent() } else { Some(p) });
         let name = folder.and_then(stem).unwrap_or_default();
         let name = clean_name(&name);
@@ -124,40 +125,40 @@ impl Plan {
     }
 }
 
-/// A name as files and packages may have it.
+/// Replaces characters that are not allowed in file and package names.
 pub fn clean_name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_ +().".contains(c) { c } else { '-' };
     let name: String = text.trim().chars().map(plain).take(80).collect();
     name.trim_matches(['.', ' ', '-']).to_owned()
 }
 
-/// What the file holds.
+/// Content of the plan file, for writing.
 #[derive(Serialize)]
-struct Written<'a> {
+struct PlanFileRef<'a> {
     plan: &'a Plan,
     report: Option<&'a TrainReport>,
 }
 
 #[derive(Deserialize)]
-struct Read {
+struct PlanFile {
     plan: Plan,
     report: Option<Box<TrainReport>>,
 }
 
-/// Keeps the plan in its file. Of several windows the first one does.
-pub struct Keeper {
+/// Saves the plan. Of several windows only the first one owns the file.
+pub struct PlanStore {
     lock: File,
     writer: Option<(Sender<Vec<u8>>, JoinHandle<()>)>,
 }
 
-impl Keeper {
-    /// The keeper of a folder, and what it holds; `None` if another window keeps it, or there is no such folder to be had.
+impl PlanStore {
+    /// Opens the plan file of a folder. Returns `None` if another window owns it or the folder cannot be created.
     pub fn open(folder: &Path) -> Option<(Self, Plan, Option<Box<TrainReport>>)> {
         std::fs::create_dir_all(folder).ok()?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK)).ok()?;
         lock.try_lock().ok()?;
         let path = folder.join(FILE);
-        let read: Option<Read> = std::fs::metadata(&path)
+        let read: Option<PlanFile> = std::fs::metadata(&path)
             .ok()
             .filter(|m| m.len() <= MAX_BYTES)
             .and_then(|_| std::fs::read(&path).ok())
@@ -166,34 +167,34 @@ impl Keeper {
         let (sender, receiver) = channel::<Vec<u8>>();
         let spawned = std::thread::Builder::new().name("training plan".to_owned()).spawn(move || {
             while let Ok(mut bytes) = receiver.recv() {
-                // Only the newest matters.
+                // Only the newest version is written.
                 while let Ok(newer) = receiver.try_recv() {
                     bytes = newer;
                 }
-                // On a full disk the training itself tells.
+                // On a full disk the training job reports the error.
                 let _ = cytoscope_storage::write::atomic_write(&path, &bytes);
             }
         });
         Some((Self { lock, writer: spawned.ok().map(|thread| (sender, thread)) }, plan, report))
     }
 
-    /// Writes it down, soon.
-    pub fn keep(&self, plan: &Plan, report: Option<&TrainReport>) {
-        // A path that is no text cannot be kept.
-        let Ok(bytes) = serde_json::to_vec(&Written { plan, report }) else { return };
+    /// Saves the plan in the background.
+    pub fn save(&self, plan: &Plan, report: Option<&TrainReport>) {
+        // Paths that are not UTF-8 cannot be saved.
+        let Ok(bytes) = serde_json::to_vec(&PlanFileRef { plan, report }) else { return };
         if let Some((sender, _)) = &self.writer {
             let _ = sender.send(bytes);
         }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for PlanStore {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.writer.take() {
             drop(sender);
             let _ = thread.join();
         }
-        // By name: a process being started elsewhere in this one may still have the file for a moment.
+        // Unlocked explicitly: a child process being started may still hold the file for a moment.
         let _ = self.lock.unlock();
     }
 }
@@ -205,25 +206,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_comes_back_and_belongs_to_one_window() {
+    fn a_plan_is_restored_and_belongs_to_one_window() {
         let folder = tempfile::tempdir().unwrap();
-        let (keeper, plan, _) = Keeper::open(folder.path()).unwrap();
+        let (store, plan, _) = PlanStore::open(folder.path()).unwrap();
         assert_eq!(plan, Plan::default());
-        assert!(Keeper::open(folder.path()).is_none(), "another window keeps it");
+        assert!(PlanStore::open(folder.path()).is_none(), "another window keeps it");
         let plan = Plan { step: Step::Start, minutes: 7.5, foreground_only: true, ..plan };
         let plan = Plan { data: Some("/data/pairs".into()), ..plan };
-        keeper.keep(&Plan::default(), None);
-        keeper.keep(&plan, None);
-        drop(keeper);
-        assert_eq!(Keeper::open(folder.path()).unwrap().1, plan);
+        store.save(&Plan::default(), None);
+        store.save(&plan, None);
+        drop(store);
+        assert_eq!(PlanStore::open(folder.path()).unwrap().1, plan);
         std::fs::write(folder.path().join(FILE), "{ half").unwrap();
-        assert_eq!(Keeper::open(folder.path()).unwrap().1, Plan::default());
+        assert_eq!(PlanStore::open(folder.path()).unwrap().1, Plan::default());
         std::fs::write(folder.path().join(FILE), r#"{"plan": {"minutes": 5.0, "of later": 1}}"#).unwrap();
-        assert_eq!(Keeper::open(folder.path()).unwrap().1.minutes, 5.0);
+        assert_eq!(PlanStore::open(folder.path()).unwrap().1.minutes, 5.0);
     }
 
     #[test]
-    fn models_are_called_after_their_data() {
+    fn models_are_named_after_their_data() {
         let name = |path: &str| Plan { data: Some(path.into()), ..Plan::default() }.suggested_name();
         assert_eq!(name("/data/embryo pairs"), "embryo pairs");
         assert_eq!(name("/data/corrections/train.csv"), "corrections");

@@ -1,51 +1,51 @@
-//! A training that runs: how it is, and the curves it told.
+//! A training run: its state and curves.
 
-use super::shown::Shown;
+use super::shown::ValidationPicture;
 use cytoscope_pipeline::Event;
 use cytoscope_pipeline::worker::JobId;
-use cytoscope_train::{History, Kept, StepPoint, ValidationPoint};
+use cytoscope_train::{CheckpointSummary, History, StepPoint, ValidationPoint};
 
-/// How a training is.
+/// State of a training run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RunState {
-    /// There is none.
+    /// There is no run.
     #[default]
     Idle,
-    /// It runs, or waits to.
+    /// The run is active or queued.
     Running(JobId),
-    /// It was asked to keep its state and stop.
+    /// The run is saving a checkpoint before it stops.
     Pausing(JobId),
-    /// It was asked to end with the best so far.
+    /// The run is ending with the best network.
     Finishing(JobId),
-    /// It was asked to stop for good.
+    /// The run is being cancelled and will be discarded.
     Stopping(JobId),
-    /// Its state is kept.
+    /// The run is stopped and can be resumed from its checkpoint.
     Paused,
-    /// It failed; what it had kept is there.
+    /// The run failed; its last checkpoint is kept.
     Failed(String),
 }
 
-/// A training and what it told.
+/// A training run with its curves and log.
 #[derive(Debug, Default)]
 pub struct Run {
-    /// How it is.
+    /// State of the run.
     pub state: RunState,
-    /// Its curves.
+    /// Loss and validation curves.
     pub history: History,
-    /// Steps planned; 0 before they are known.
+    /// Planned number of steps; 0 until it is known.
     pub steps: u64,
-    /// What it makes of an image kept back.
-    pub shown: Option<Shown>,
-    /// What it told.
+    /// Output on a validation image.
+    pub shown: Option<ValidationPicture>,
+    /// Log lines.
     pub notes: Vec<String>,
-    /// Notes of its job that were taken.
-    pub(super) taken: usize,
-    /// Whether it is asked if it really should stop.
-    pub sure: bool,
+    /// Number of the job's notes that were copied to `notes`.
+    pub(super) notes_taken: usize,
+    /// Whether the user is asked to confirm discarding the run.
+    pub confirm_discard: bool,
 }
 
 impl Run {
-    /// The job, while there is one.
+    /// The job of an active run.
     pub fn job(&self) -> Option<JobId> {
         match self.state {
             RunState::Running(id) | RunState::Pausing(id) | RunState::Finishing(id) | RunState::Stopping(id) => {
@@ -55,23 +55,23 @@ impl Run {
         }
     }
 
-    /// Steps done.
+    /// Number of completed steps.
     pub fn step(&self) -> u64 {
         self.history.steps.last().map_or(0, |p| p.step)
     }
 
-    /// Takes a picture that was read, unless there is a later one.
-    pub(super) fn show(&mut self, shown: Shown) {
+    /// Stores a validation picture unless a later one is present.
+    pub(super) fn set_picture(&mut self, shown: ValidationPicture) {
         if self.shown.as_ref().is_none_or(|now| shown.step >= now.step) {
             self.shown = Some(shown);
         }
     }
 
-    pub(super) fn hear(&mut self, event: Event) {
+    pub(super) fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Learned { step, steps, loss, rate, step_secs, stalled_secs } => {
+            Event::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs } => {
                 self.steps = steps;
-                // Back at an earlier step after a rescue: the curve goes on from there.
+                // After a rollback to an earlier step the curve continues from there.
                 self.history.steps.retain(|p| p.step < step);
                 self.history.steps.push(StepPoint { step, loss, rate, step_secs, stalled_secs });
             }
@@ -83,8 +83,8 @@ impl Run {
         }
     }
 
-    /// Puts curves that were kept before those that came since.
-    pub(super) fn join(&mut self, kept: Kept) {
+    /// Prepends the curves of a checkpoint to those received since.
+    pub(super) fn prepend(&mut self, kept: CheckpointSummary) {
         let new = std::mem::replace(&mut self.history, kept.history);
         self.steps = self.steps.max(kept.steps);
         self.history.steps.extend(new.steps.into_iter().filter(|p| p.step > kept.step));
@@ -100,25 +100,25 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn learned(step: u64) -> Event {
-        Event::Learned { step, steps: 50, loss: 1.0 / step as f64, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 }
+    fn trained(step: u64) -> Event {
+        Event::TrainingSteps { step, steps: 50, loss: 1.0 / step as f64, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 }
     }
 
     #[test]
-    fn curves_go_on_where_they_were_kept() {
+    fn curves_continue_from_the_checkpoint() {
         let mut run = Run::default();
         let point = |step| StepPoint { step, loss: 1.0, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 };
         let tried = |step| ValidationPoint { step, score: 0.5, scores: BTreeMap::new(), best: true };
-        run.hear(learned(21));
-        run.hear(Event::Validated { step: 25, score: 0.6, scores: BTreeMap::new(), best: true });
+        run.handle_event(trained(21));
+        run.handle_event(Event::Validated { step: 25, score: 0.6, scores: BTreeMap::new(), best: true });
         let history =
             History { steps: vec![point(10), point(20)], validations: vec![tried(0), tried(20)], notes: Vec::new() };
-        run.join(Kept { step: 20, steps: 60, history });
+        run.prepend(CheckpointSummary { step: 20, steps: 60, history });
         let steps: Vec<u64> = run.history.steps.iter().map(|p| p.step).collect();
         let validations: Vec<u64> = run.history.validations.iter().map(|p| p.step).collect();
         assert_eq!((steps, validations, run.steps), (vec![10, 20, 21], vec![0, 20, 25], 60));
-        // After a rescue the curve goes on from an earlier step.
-        run.hear(learned(15));
+        // After a rollback the curve continues from an earlier step.
+        run.handle_event(trained(15));
         assert_eq!((run.step(), run.history.steps.len(), run.steps), (15, 2, 50));
     }
 }

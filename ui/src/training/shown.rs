@@ -1,33 +1,36 @@
-//! The picture that a training shows after each validation: an image kept back, with what is true and what was found.
+//! Pictures of the output on validation images, with ground truth and prediction.
 
 use eframe::egui::{ColorImage, Context, TextureHandle, TextureOptions};
 use image::{ImageReader, Limits};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-/// Most bytes of a picture's file.
+/// Maximum size of a picture file in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Most pixels along a side.
+/// Maximum width and height in pixels.
 const MAX_EDGE: u32 = 4096;
 
-/// A picture, and what it shows.
-pub struct Shown {
-    /// Steps done when it was made; `None` where that is not known any more.
+/// A picture with its caption.
+pub struct ValidationPicture {
+    /// Training step of the picture; `None` if unknown.
     pub step: Option<u64>,
-    /// Which image and slice it is.
+    /// Which image and slice are shown.
     pub caption: String,
     image: ColorImage,
     texture: Option<TextureHandle>,
 }
 
-impl std::fmt::Debug for Shown {
+impl std::fmt::Debug for ValidationPicture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shown").field("step", &self.step).field("caption", &self.caption).finish_non_exhaustive()
+        f.debug_struct("ValidationPicture")
+            .field("step", &self.step)
+            .field("caption", &self.caption)
+            .finish_non_exhaustive()
     }
 }
 
-impl Shown {
-    /// Reads a picture; `None` if it is not there any more, or is none.
+impl ValidationPicture {
+    /// Reads a picture file; `None` if it is missing or not an image.
     pub fn read(path: &Path, step: Option<u64>, caption: String) -> Option<Self> {
         let mut bytes = Vec::new();
         std::fs::File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
@@ -45,7 +48,7 @@ impl Shown {
         self.image.size
     }
 
-    /// The picture on the graphics card.
+    /// The texture of the picture, uploaded on first use.
     pub fn texture(&mut self, ctx: &Context) -> TextureHandle {
         let image = &self.image;
         self.texture
@@ -54,19 +57,19 @@ impl Shown {
     }
 }
 
-/// Most pictures that a package of a training has.
+/// Maximum number of example pictures in a package.
 const MAX_EXAMPLES: usize = 3;
 
-/// Pictures of the best, the middle and the worst image kept back, as a package in a folder has them.
-pub fn examples(package: &Path) -> Vec<Shown> {
+/// Reads the pictures of the best, median and worst validation image from a package folder.
+pub fn examples(package: &Path) -> Vec<ValidationPicture> {
     let paths: Vec<_> =
         (0..MAX_EXAMPLES).map(|i| package.join(format!("example_{i}.png"))).take_while(|path| path.is_file()).collect();
     let names: &[&str] = match paths.len() {
         0 | 1 => &[""],
-        2 => &["The better one", "The worse one"],
-        _ => &["The best", "In the middle", "The worst"],
+        2 => &["Better", "Worse"],
+        _ => &["Best", "Median", "Worst"],
     };
-    paths.iter().zip(names).filter_map(|(path, name)| Shown::read(path, None, (*name).to_owned())).collect()
+    paths.iter().zip(names).filter_map(|(path, name)| ValidationPicture::read(path, None, (*name).to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -76,10 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_picture_is_not_shown() {
+    fn files_that_are_not_images_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shown.png");
-        let read = || Shown::read(&path, Some(3), "a".to_owned());
+        let read = || ValidationPicture::read(&path, Some(3), "a".to_owned());
         assert!(read().is_none(), "it is not there");
         std::fs::write(&path, "no picture").unwrap();
         assert!(read().is_none());
@@ -100,6 +103,6 @@ mod tests {
             std::fs::write(folder.path().join(format!("example_{i}.png")), bytes).unwrap();
         }
         let all: Vec<_> = examples(folder.path()).iter().map(|s| (s.caption.clone(), s.size()[0])).collect();
-        assert_eq!(all, [("The best".to_owned(), 3), ("In the middle".to_owned(), 4), ("The worst".to_owned(), 5)]);
+        assert_eq!(all, [("Best".to_owned(), 3), ("Median".to_owned(), 4), ("Worst".to_owned(), 5)]);
     }
 }

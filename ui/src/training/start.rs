@@ -1,55 +1,58 @@
-//! What training may begin from.
+//! Choice of the start model.
 
 use super::file_name;
-use super::news::News;
+use super::thread_results::ThreadResult;
 use crate::app::Workbench;
 use cytoscope_pipeline::Task as ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
 use cytoscope_samples::Task;
 use std::path::PathBuf;
 
-/// Why training for a task cannot begin from a model; `None` where it can.
-pub(crate) fn misfit(model: &ModelCard, task: Task) -> Option<String> {
-    // A bare network does not say what it is for, and may be for either.
+/// Why a model cannot be the start model for a task; `None` if it can.
+pub(crate) fn incompatibility(model: &ModelCard, task: Task) -> Option<String> {
+    // A bare ONNX network does not state its task and may be for either.
     let is_bare = model.path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
     let own_task = model.task.filter(|_| !is_bare);
     if let Some(problem) = &model.problem {
         return Some(problem.clone());
     }
-    if let Some(other) = &model.taught_instead {
-        return Some(format!("Its filters were made by hand: begin from {other} instead."));
+    if let Some(other) = &model.start_model {
+        return Some(format!("Its filters were designed by hand: start from {other} instead."));
     }
     if model.input_channels != 1 {
-        return Some(format!("It takes {} channels: models of one channel can be taught.", model.input_channels));
+        return Some(format!(
+            "It takes {} channels; only models with one input channel can be trained.",
+            model.input_channels
+        ));
     }
     match (task, own_task) {
         (Task::Segmentation, Some(ModelTask::LabelFree)) => {
-            Some("It predicts a stain, and objects are to be segmented.".to_owned())
+            Some("It predicts a stain, but the task is to segment objects.".to_owned())
         }
         (Task::LabelFree, Some(ModelTask::Segmentation)) => {
-            Some("It segments objects, and a stain is to be predicted.".to_owned())
+            Some("It segments objects, but the task is to predict a stain.".to_owned())
         }
         _ => None,
     }
 }
 
 impl Workbench {
-    /// A model file to begin from was chosen.
+    /// Reads a model file chosen as the start model.
     pub fn start_from_file(&mut self, path: PathBuf) {
-        self.wizard.spawn(move || News::Start(Box::new(card(file_name(&path), &path))));
+        self.wizard.spawn(move || ThreadResult::Start(Box::new(card(file_name(&path), &path))));
     }
 
-    /// Begins from a model that was chosen and read, if it can be begun from.
-    pub(super) fn take_start(&mut self, card: Box<ModelCard>) {
-        // As one of the list more is known of it.
+    /// Sets a model that was read as the start model, if it fits the task.
+    pub(super) fn handle_start_model(&mut self, card: Box<ModelCard>) {
+        // The list of installed models knows more about it.
         let listed = self.work.models.iter().find(|m| m.path == card.path);
         let is_listed = listed.is_some();
-        if let Some(why) = misfit(listed.unwrap_or(&card), self.wizard.plan.task) {
-            return self.notices.error(format!("{} cannot be begun from", card.name), why);
+        if let Some(why) = incompatibility(listed.unwrap_or(&card), self.wizard.plan.task) {
+            return self.notifications.error(format!("{} cannot be the start model", card.name), why);
         }
         self.wizard.plan.from = card.path.display().to_string();
         if !is_listed {
-            self.wizard.own_start = Some(card);
+            self.wizard.start_file = Some(card);
         }
     }
 }
@@ -62,21 +65,21 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn models_fit_the_task_they_are_for() {
-        // Nothing is there: the rest is filled in.
+    fn models_fit_only_their_task() {
+        // There is no such file; the other fields are filled in below.
         let read = card("model", Path::new("/nothere/model.zip"));
-        assert!(misfit(&read, Task::Segmentation).is_some(), "it cannot be read");
+        assert!(incompatibility(&read, Task::Segmentation).is_some(), "it cannot be read");
         let stain = ModelCard { problem: None, input_channels: 1, task: Some(ModelTask::LabelFree), ..read };
-        assert_eq!(misfit(&stain, Task::LabelFree), None);
-        assert!(misfit(&stain, Task::Segmentation).unwrap().contains("predicts a stain"));
+        assert_eq!(incompatibility(&stain, Task::LabelFree), None);
+        assert!(incompatibility(&stain, Task::Segmentation).unwrap().contains("predicts a stain"));
         let objects = ModelCard { task: Some(ModelTask::Segmentation), ..stain };
-        assert_eq!(misfit(&objects, Task::Segmentation), None);
-        assert!(misfit(&objects, Task::LabelFree).unwrap().contains("segments objects"));
+        assert_eq!(incompatibility(&objects, Task::Segmentation), None);
+        assert!(incompatibility(&objects, Task::LabelFree).unwrap().contains("segments objects"));
         let bare = ModelCard { path: PathBuf::from("/models/own.ONNX"), ..objects.clone() };
-        assert_eq!([Task::Segmentation, Task::LabelFree].map(|t| misfit(&bare, t)), [None, None]);
+        assert_eq!([Task::Segmentation, Task::LabelFree].map(|t| incompatibility(&bare, t)), [None, None]);
         let colours = ModelCard { input_channels: 3, ..bare };
-        assert!(misfit(&colours, Task::Segmentation).unwrap().contains("3 channels"));
-        let by_hand = ModelCard { taught_instead: Some("other".to_owned()), ..objects };
-        assert!(misfit(&by_hand, Task::Segmentation).unwrap().contains("begin from other"));
+        assert!(incompatibility(&colours, Task::Segmentation).unwrap().contains("3 channels"));
+        let by_hand = ModelCard { start_model: Some("other".to_owned()), ..objects };
+        assert!(incompatibility(&by_hand, Task::Segmentation).unwrap().contains("start from other"));
     }
 }

@@ -1,4 +1,4 @@
-//! Small pictures of training pairs: the middle slice of image and target, read by a thread of their own.
+//! Thumbnails of training pairs: the middle slices of image and target, read on a worker thread.
 
 use cytoscope_formats::{OpenOptions, label_color, open};
 use cytoscope_samples::{ImageRef, Task};
@@ -9,77 +9,77 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Pixels along the longer side.
+/// Length of the longer side in pixels.
 pub const EDGE: usize = 112;
-/// Most voxels along an axis that are read: of larger slices the middle.
+/// Maximum extent that is read along Y and X; larger slices are cropped to the centre.
 const MAX_READ: usize = 2048;
-/// Most thumbnails kept.
+/// Maximum number of cached thumbnails.
 const MAX_KEPT: usize = 2000;
-/// Share of voxels that are drawn as bright as can be.
+/// Fraction of voxels that are saturated at either end of the contrast range.
 const BRIGHT_SHARE: f64 = 0.003;
 
-/// How values are drawn.
+/// How a thumbnail is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Look {
+pub enum ThumbStyle {
     /// Intensities.
     Gray,
-    /// Every label in its colour.
+    /// Labels in their colours.
     Labels,
     /// Intensities of a stain.
     Stain,
 }
 
-impl Look {
-    /// Of the target of a task.
+impl ThumbStyle {
+    /// The style for the target of a task.
     pub fn of_target(task: Task) -> Self {
         match task {
-            Task::Segmentation => Look::Labels,
-            Task::LabelFree => Look::Stain,
+            Task::Segmentation => ThumbStyle::Labels,
+            Task::LabelFree => ThumbStyle::Stain,
         }
     }
 }
 
-/// A thumbnail.
+/// State of a thumbnail.
 #[derive(Clone)]
 pub enum Thumb {
-    /// It is being read.
+    /// Being read.
     Waiting,
-    /// Here it is.
+    /// Loaded.
     Ready(TextureHandle),
-    /// It cannot be read.
+    /// Not readable.
     None,
 }
 
-type Key = (ImageRef, Look);
+type Key = (ImageRef, ThumbStyle);
 
-/// Reads thumbnails.
+/// Loads and caches thumbnails.
 pub struct Thumbs {
     all: HashMap<Key, Thumb>,
     ask: Option<Sender<Key>>,
-    come: Receiver<(Key, Option<ColorImage>)>,
+    results: Receiver<(Key, Option<ColorImage>)>,
 }
 
 impl Thumbs {
-    /// Thumbnails; `wake` is called when one has come.
+    /// Starts the reader thread; `wake` is called when a thumbnail is ready.
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Self {
-        let (ask, asked) = channel::<Key>();
-        let (tell, come) = channel();
+        let (ask, requested) = channel::<Key>();
+        let (sender, results) = channel();
         let spawned = std::thread::Builder::new().name("thumbnails".to_owned()).spawn(move || {
-            for key in asked {
-                // A file that breaks a reader has no picture.
+            for key in requested {
+                // A file on which the reader panics has no thumbnail.
                 let image = catch_unwind(AssertUnwindSafe(|| picture(&key.0, key.1))).ok().flatten();
-                if tell.send((key, image)).is_err() {
+                if sender.send((key, image)).is_err() {
                     return;
                 }
                 wake();
             }
         });
-        Self { all: HashMap::new(), ask: spawned.is_ok().then_some(ask), come }
+        Self { all: HashMap::new(), ask: spawned.is_ok().then_some(ask), results }
     }
 
-    /// The thumbnail of an image, asked for at first.
-    pub fn get(&mut self, image: &ImageRef, look: Look) -> Thumb {
-        let key = (image.clone(), look);
+    /// The thumbnail of an image, requested on first use.
+    pub fn get(&mut self, image: &ImageRef, style: ThumbStyle) -> Thumb {
+        let key = (image.clone(), style);
         if let Some(thumb) = self.all.get(&key) {
             return thumb.clone();
         }
@@ -92,9 +92,9 @@ impl Thumbs {
         thumb
     }
 
-    /// Takes those that have come.
+    /// Collects loaded thumbnails.
     pub fn poll(&mut self, ctx: &Context) {
-        for (key, image) in self.come.try_iter() {
+        for (key, image) in self.results.try_iter() {
             let thumb = image.map_or(Thumb::None, |image| {
                 Thumb::Ready(ctx.load_texture("thumbnail", image, TextureOptions::LINEAR))
             });
@@ -102,14 +102,14 @@ impl Thumbs {
         }
     }
 
-    /// Forgets all of them.
+    /// Drops all thumbnails.
     pub fn clear(&mut self) {
         self.all.clear();
     }
 }
 
-/// The middle slice, small.
-fn picture(image: &ImageRef, look: Look) -> Option<ColorImage> {
+/// The middle slice as a thumbnail.
+fn picture(image: &ImageRef, style: ThumbStyle) -> Option<ColorImage> {
     let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
     let file = open(&image.path, &options).ok()?;
     let meta = file.meta();
@@ -139,11 +139,11 @@ fn picture(image: &ImageRef, look: Look) -> Option<ColorImage> {
     }
     let (height, width) = (extent(Axis::Y).min(MAX_READ), extent(Axis::X).min(MAX_READ));
     let values = file.read(0, &region).ok()?.into_samples().to_f32();
-    draw(&values, height, width, look)
+    draw(&values, height, width, style)
 }
 
-/// A slice as a picture of at most [`EDGE`] pixels.
-fn draw(values: &[f32], height: usize, width: usize, look: Look) -> Option<ColorImage> {
+/// Draws a slice with at most [`EDGE`] pixels along its longer side.
+fn draw(values: &[f32], height: usize, width: usize, style: ThumbStyle) -> Option<ColorImage> {
     if height == 0 || width == 0 || values.len() != height * width {
         return None;
     }
@@ -161,11 +161,11 @@ fn draw(values: &[f32], height: usize, width: usize, look: Look) -> Option<Color
     let share = |v: f32| ((v - low) / (high - low).max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
     let rgb: Vec<u8> = pixels
         .iter()
-        .flat_map(|v| match look {
-            Look::Labels if *v >= 1.0 => label_color(*v as u64),
-            Look::Labels => [0; 3],
-            Look::Gray => [(share(*v) * 255.0) as u8; 3],
-            Look::Stain => [60.0, 220.0, 130.0].map(|c| (c * share(*v)) as u8),
+        .flat_map(|v| match style {
+            ThumbStyle::Labels if *v >= 1.0 => label_color(*v as u64),
+            ThumbStyle::Labels => [0; 3],
+            ThumbStyle::Gray => [(share(*v) * 255.0) as u8; 3],
+            ThumbStyle::Stain => [60.0, 220.0, 130.0].map(|c| (c * share(*v)) as u8),
         })
         .collect();
     (rgb.len() == size[0] * size[1] * 3).then(|| ColorImage::from_rgb(size, &rgb))
@@ -180,12 +180,12 @@ mod tests {
     #[test]
     fn pictures_are_small_and_keep_their_shape() {
         let values: Vec<f32> = (0..300 * 150).map(|i| (i % 150) as f32).collect();
-        let image = draw(&values, 300, 150, Look::Gray).unwrap();
+        let image = draw(&values, 300, 150, ThumbStyle::Gray).unwrap();
         assert_eq!(image.size, [56, 112]);
-        let image = draw(&values, 300, 150, Look::Labels).unwrap();
+        let image = draw(&values, 300, 150, ThumbStyle::Labels).unwrap();
         assert_eq!(image.pixels[0], eframe::egui::Color32::BLACK, "background");
-        assert!(draw(&[f32::NAN; 4], 2, 2, Look::Stain).is_some());
-        assert!(draw(&[], 0, 5, Look::Gray).is_none());
-        assert!(picture(&ImageRef::of("/nothere.tif"), Look::Gray).is_none());
+        assert!(draw(&[f32::NAN; 4], 2, 2, ThumbStyle::Stain).is_some());
+        assert!(draw(&[], 0, 5, ThumbStyle::Gray).is_none());
+        assert!(picture(&ImageRef::of("/nothere.tif"), ThumbStyle::Gray).is_none());
     }
 }

@@ -1,6 +1,6 @@
-//! How the views share the middle of the window.
+//! Layout of the views in the centre of the window.
 
-use super::slice::{Happened, Hover, Options, SliceView};
+use super::slice::{Hover, SliceView, ViewOptions, ViewResponse};
 use super::volume::VolumeView;
 use crate::data::loader::{Loader, SourceId};
 use crate::data::plane::Orientation;
@@ -9,36 +9,36 @@ use eframe::egui::{self, Ui, WidgetText};
 use eframe::wgpu::TextureFormat;
 use egui_tiles::{Behavior, SimplificationOptions, Tile, TileId, Tiles, Tree, UiResponse};
 
-/// Shares of width and height of the XY view, against the views beside and below it.
+/// Relative width and height of the XY view.
 const XY_SHARES: [f32; 2] = [1.2, 1.15];
 
-/// Share of the width that the XY view has where the volume is not shown.
+/// Relative width of the XY view without the 3-D view.
 const XY_SHARE_OF_SLICES: f32 = 1.75;
 
-/// A window without a graphics card's word on it, as in tests, is of this format.
+/// Texture format assumed if the window does not report one, as in tests.
 const PLAIN_FORMAT: TextureFormat = TextureFormat::Rgba8Unorm;
 
-/// What a place shows.
+/// Content of a pane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pane {
     Slice(Orientation),
     Volume,
 }
 
-/// The views and their places.
+/// The views and their arrangement.
 pub struct Layout {
     views: [SliceView; 3],
     volume: VolumeView,
     with_volume: Tree<Pane>,
     slices: Tree<Pane>,
     volume_shown: bool,
-    /// Whether the other views were left out in the last frame.
+    /// Whether only the XY view was loaded in the last frame.
     only_xy: bool,
     volume_rect: egui::Rect,
     target: TextureFormat,
-    /// Share of each view left of the line that one drags to compare.
+    /// Position of the swipe line as a fraction of the view width; `None` if off.
     swipe: Option<f32>,
-    /// Under the pointer, in whichever view it is.
+    /// Voxel under the pointer, in any view.
     pub hover: Option<Hover>,
 }
 
@@ -69,7 +69,7 @@ fn share(tiles: &mut Tiles<Pane>, container: TileId, child: TileId, share: f32) 
     }
 }
 
-/// XY beside YZ, below them XZ beside the volume: cuts that share an axis share an edge.
+/// XY beside YZ, below them XZ beside the 3-D view: slices that share an axis share an edge.
 fn with_volume() -> Tree<Pane> {
     let mut tiles = Tiles::default();
     let [xy, zy, xz] = slice_panes(&mut tiles);
@@ -83,7 +83,7 @@ fn with_volume() -> Tree<Pane> {
     Tree::new("views", root, tiles)
 }
 
-/// XY, beside it YZ over XZ.
+/// XY on the left, YZ above XZ on the right.
 fn slices() -> Tree<Pane> {
     let mut tiles = Tiles::default();
     let [xy, zy, xz] = slice_panes(&mut tiles);
@@ -104,8 +104,8 @@ struct Panes<'a> {
     target: TextureFormat,
     document: &'a mut Document,
     loader: &'a Loader,
-    options: Options,
-    happened: Happened,
+    options: ViewOptions,
+    view_response: ViewResponse,
 }
 
 impl Panes<'_> {
@@ -114,11 +114,11 @@ impl Panes<'_> {
         if self.options.swipe.is_some() {
             view.prepare_swipe(ui);
         }
-        let happened = view.show(ui, orientation, self.document, self.loader, self.options);
-        self.happened.hover = self.happened.hover.take().or(happened.hover);
-        self.happened.picked = self.happened.picked.or(happened.picked);
-        self.happened.touches.extend(happened.touches);
-        self.happened.brush_factor = self.happened.brush_factor.or(happened.brush_factor);
+        let view_response = view.show(ui, orientation, self.document, self.loader, self.options);
+        self.view_response.hover = self.view_response.hover.take().or(view_response.hover);
+        self.view_response.picked = self.view_response.picked.or(view_response.picked);
+        self.view_response.pointer_events.extend(view_response.pointer_events);
+        self.view_response.brush_factor = self.view_response.brush_factor.or(view_response.brush_factor);
     }
 }
 
@@ -128,8 +128,8 @@ impl Behavior<Pane> for Panes<'_> {
             Pane::Slice(orientation) => self.show_slice(ui, *orientation),
             Pane::Volume => {
                 *self.volume_rect = ui.available_rect_before_wrap();
-                let happened = self.volume.show(ui, self.document, self.target, self.options);
-                self.happened.picked = self.happened.picked.or(happened.picked);
+                let view_response = self.volume.show(ui, self.document, self.target, self.options);
+                self.view_response.picked = self.view_response.picked.or(view_response.picked);
             }
         }
         UiResponse::None
@@ -152,14 +152,20 @@ impl Behavior<Pane> for Panes<'_> {
 }
 
 impl Layout {
-    /// Draws the views of a document into all there is of `ui`.
-    pub fn show(&mut self, ui: &mut Ui, document: &mut Document, loader: &Loader, mut options: Options) -> Happened {
+    /// Draws the views of a document into the available area of `ui`.
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        document: &mut Document,
+        loader: &Loader,
+        mut options: ViewOptions,
+    ) -> ViewResponse {
         options.swipe = self.swipe;
         options.only_xy = self.view(Orientation::Xy).awaits_first(document);
         self.only_xy = options.only_xy;
         let flat = !document.is_3d();
         if flat || !self.volume_shown {
-            self.volume.rest();
+            self.volume.release();
         }
         let mut panes = Panes {
             views: &mut self.views,
@@ -169,7 +175,7 @@ impl Layout {
             document,
             loader,
             options,
-            happened: Happened::default(),
+            view_response: ViewResponse::default(),
         };
         if flat {
             panes.show_slice(ui, Orientation::Xy);
@@ -178,41 +184,41 @@ impl Layout {
         } else {
             self.slices.ui(&mut panes, ui);
         }
-        let happened = panes.happened;
-        self.hover = happened.hover;
+        let view_response = panes.view_response;
+        self.hover = view_response.hover;
         if options.only_xy && !self.view(Orientation::Xy).awaits_first(document) {
             ui.ctx().request_repaint();
         }
-        happened
+        view_response
     }
 
-    /// A view.
+    /// The slice view of an orientation.
     pub fn view(&self, orientation: Orientation) -> &SliceView {
         &self.views[index(orientation)]
     }
 
-    /// The volume.
+    /// The 3-D view.
     pub fn volume(&self) -> &VolumeView {
         &self.volume
     }
 
-    /// Where the volume is on screen.
+    /// Area of the 3-D view on screen.
     pub fn volume_rect(&self) -> egui::Rect {
         self.volume_rect
     }
 
-    /// Whether the volume is shown, and the format of the window, where it is known.
+    /// Sets whether the 3-D view is shown and the texture format of the window, if known.
     pub fn prepare_volume(&mut self, shown: bool, target: Option<TextureFormat>) {
         self.volume_shown = shown;
         self.target = target.unwrap_or(PLAIN_FORMAT);
     }
 
-    /// The volume is seen as at first.
+    /// Resets the cameras of the 3-D view.
     pub fn reset_volume(&mut self) {
         self.volume.reset();
     }
 
-    /// Forgets sources that have gone.
+    /// Drops sources that were closed.
     pub fn forget(&mut self, sources: impl IntoIterator<Item = SourceId>) {
         sources.into_iter().for_each(|s| self.volume.forget(s));
     }
@@ -222,17 +228,17 @@ impl Layout {
         self.views.iter().any(|v| v.id() == Some(id)) || self.volume.id() == Some(id)
     }
 
-    /// Whether no picture is being made.
+    /// Whether all pictures are complete.
     pub fn is_settled(&self) -> bool {
         !self.only_xy && self.views.iter().all(SliceView::is_settled) && self.volume.is_settled()
     }
 
-    /// Shows or hides the line to drag.
+    /// Shows or hides the swipe line.
     pub fn toggle_swipe(&mut self) {
         self.swipe = if self.swipe.is_some() { None } else { Some(0.5) };
     }
 
-    /// Where the line is.
+    /// Position of the swipe line.
     pub fn swipe_mut(&mut self) -> Option<&mut f32> {
         self.swipe.as_mut()
     }

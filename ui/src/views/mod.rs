@@ -1,4 +1,4 @@
-//! Views of the stack on screen: three cuts and a volume that share one cursor.
+//! Views of the active document: three slice views and a 3-D view that share one crosshair.
 
 mod compositor;
 pub mod layout;

@@ -1,72 +1,72 @@
-//! Drawing in a view: where the pointer went, and what is shown at it.
+//! Drawing in a view: pointer events, and the marks and brush cursor that are drawn.
 
 use crate::data::plane::Orientation;
 use crate::document::Document;
 use crate::theme;
 use eframe::egui::{self, Align2, Color32, FontId, Painter, PointerButton, Pos2, Response, Stroke, Ui, vec2};
 
-/// What the pointer did.
+/// Phases of a pointer gesture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// The button went down.
+pub enum PointerPhase {
+    /// The button was pressed.
     Down,
-    /// It moved with the button down.
+    /// The pointer moved with the button pressed.
     Move,
-    /// The button went up.
+    /// The button was released.
     Up,
 }
 
-/// A step of the pointer in a view.
+/// A pointer event in a view.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Touch {
-    /// What it did.
-    pub step: Step,
-    /// Where: voxel coordinates Z, Y, X, whole numbers at the centres of voxels.
+pub struct PointerEvent {
+    /// Phase of the gesture.
+    pub phase: PointerPhase,
+    /// Position in voxel coordinates Z, Y, X; integers are voxel centres.
     pub zyx: [f64; 3],
     /// The view.
     pub view: Orientation,
 }
 
-/// What is in hand.
+/// The active drawing tool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pen {
-    /// Radius of its brush, if it has one.
+    /// Brush radius in µm, if the tool has a brush.
     pub radius_um: Option<f64>,
-    /// Whether it reaches across slices.
+    /// Whether the brush is a ball across slices.
     pub ball: bool,
-    /// Its colour.
+    /// Colour of the cursor.
     pub color: Color32,
-    /// The voxel under the pointer a moment ago, in whichever view.
+    /// The voxel under the pointer in the last frame, in any view.
     pub at: Option<[usize; 3]>,
 }
 
-/// What a task marks in all views.
+/// Points and lines drawn in the views.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Marks {
-    /// Points: voxel coordinates Z, Y, X.
+    /// Selected points in voxel coordinates Z, Y, X.
     pub points: Vec<[f64; 3]>,
-    /// A line being drawn, and the view it is drawn in.
+    /// Points of the line being drawn.
     pub line: Vec<[f64; 3]>,
-    /// The view it is drawn in.
+    /// View in which the line is drawn.
     pub line_view: Option<Orientation>,
-    /// The line that a profile is taken along.
+    /// Line of the line profile.
     pub ruler: Option<crate::ruler::Ruler>,
 }
 
-/// Voxels from its slice up to which a point is drawn.
+/// Points are drawn in slices up to this many voxels away.
 const NEAR_SLICES: f64 = 0.75;
 
-/// How the pointer moved with the primary button down, unless the space bar is held: that moves the picture.
-pub(super) fn touches(
+/// Pointer events with the primary button pressed. While the space bar is held, dragging pans instead.
+pub(super) fn pointer_events(
     ui: &Ui,
     response: &Response,
     drawing: &mut bool,
     view: Orientation,
     at: impl Fn(Pos2) -> [f64; 3],
-) -> Vec<Touch> {
+) -> Vec<PointerEvent> {
     let over = response.contains_pointer();
-    let mut touches = Vec::new();
-    let mut put = |step, pos| touches.push(Touch { step, zyx: at(pos), view });
+    let mut events = Vec::new();
+    let mut put = |phase, pos| events.push(PointerEvent { phase, zyx: at(pos), view });
     ui.input(|i| {
         for event in &i.events {
             match event {
@@ -74,26 +74,26 @@ pub(super) fn touches(
                     if over && response.rect.contains(*pos) && !i.key_down(egui::Key::Space) =>
                 {
                     *drawing = true;
-                    put(Step::Down, *pos);
+                    put(PointerPhase::Down, *pos);
                 }
-                egui::Event::PointerMoved(pos) if *drawing => put(Step::Move, *pos),
+                egui::Event::PointerMoved(pos) if *drawing => put(PointerPhase::Move, *pos),
                 egui::Event::PointerButton { pos, button: PointerButton::Primary, pressed: false, .. } if *drawing => {
                     *drawing = false;
-                    put(Step::Up, *pos);
+                    put(PointerPhase::Up, *pos);
                 }
                 _ => {}
             }
         }
-        // The button went up where nobody told of it.
+        // The release happened outside the window.
         if *drawing && !i.pointer.primary_down() {
             *drawing = false;
-            put(Step::Up, i.pointer.latest_pos().unwrap_or(response.rect.center()));
+            put(PointerPhase::Up, i.pointer.latest_pos().unwrap_or(response.rect.center()));
         }
     });
-    touches
+    events
 }
 
-/// Draws the brush at the pointer, or where its ball cuts this view.
+/// Draws the brush at the pointer, or the intersection of its ball with this view.
 pub(super) fn cursor(
     painter: &Painter,
     pen: &Pen,
@@ -113,20 +113,20 @@ pub(super) fn cursor(
         return;
     }
     let (Some(at), true) = (pen.at, pen.ball) else { return };
-    let [stands, rows, columns] = view.axes();
-    let off_um = (at[stands] as f64 - document.cursor[stands] as f64) * document.voxel_um[stands];
+    let [normal_axis, rows, columns] = view.axes();
+    let off_um = (at[normal_axis] as f64 - document.cursor[normal_axis] as f64) * document.voxel_um[normal_axis];
     if off_um.abs() < radius {
         let center = to_screen(at[rows] as f64 + 0.5, at[columns] as f64 + 0.5);
         ring(center, (radius * radius - off_um * off_um).sqrt(), 0.7);
     }
 }
 
-/// Draws what a task marks.
+/// Draws the selected points and lines.
 pub(super) fn marks(painter: &Painter, document: &Document, view: Orientation, to_screen: &dyn Fn(f64, f64) -> Pos2) {
-    let [stands, rows, columns] = view.axes();
+    let [normal_axis, rows, columns] = view.axes();
     let place = |p: &[f64; 3]| to_screen(p[rows] + 0.5, p[columns] + 0.5);
     for (i, point) in document.marks.points.iter().enumerate() {
-        if (point[stands] - document.cursor[stands] as f64).abs() > NEAR_SLICES {
+        if (point[normal_axis] - document.cursor[normal_axis] as f64).abs() > NEAR_SLICES {
             continue;
         }
         let at = place(point);

@@ -1,19 +1,19 @@
-//! A bar of a round length.
+//! Scale bars of round length.
 
-/// Lengths a bar may have, times powers of ten.
+/// Allowed lengths, times powers of ten.
 const ROUND: [f64; 3] = [1.0, 2.0, 5.0];
 
-/// The longest round length in µm that takes at most `most` points.
-pub fn length_um(points_per_um: f64, most: f64) -> Option<f64> {
+/// The longest round length in µm that takes at most `max_points` points; `None` without a valid scale.
+pub fn length_um(points_per_um: f64, max_points: f64) -> Option<f64> {
     if !points_per_um.is_finite() || points_per_um <= 0.0 {
         return None;
     }
-    let longest = most / points_per_um;
+    let longest = max_points / points_per_um;
     let power = 10f64.powf(longest.log10().floor());
     ROUND.iter().map(|r| r * power).rfind(|l| *l <= longest * (1.0 + 1e-9))
 }
 
-/// A length for people.
+/// Formats a length with a suitable unit.
 pub fn text(um: f64) -> String {
     if um >= 1000.0 {
         format!("{} mm", trimmed(um / 1000.0))

@@ -1,11 +1,11 @@
-//! One cut: picture, crosshair, scale bar; zoom, pan, scroll, pick.
+//! A slice view: image, crosshair and scale bar; zoom, pan, scroll and pick.
 
 use super::compositor::Compositor;
-use super::pen::{self, Pen, Touch};
+use super::pen::{self, Pen, PointerEvent};
 use super::scale_bar;
-use crate::data::composite::{Intensity, Shown};
+use crate::data::composite::{DisplayedPlane, Intensity};
 use crate::data::histogram::Histogram;
-use crate::data::loader::{Answer, Loader};
+use crate::data::loader::{LoadState, Loader};
 use crate::data::plane::{Orientation, Plane, PlaneAt};
 use crate::document::{Camera, Document, Overlay, Role};
 use crate::theme;
@@ -15,141 +15,143 @@ use eframe::egui::{
 };
 use std::sync::Arc;
 
-/// Cuts of up to so many pixels are shown at full size; of larger ones the window on screen, thinned as it must be.
-const WHOLE_PIXELS: usize = 4 << 20;
+/// Slices up to this many pixels are loaded whole; of larger ones only the visible region is loaded, reduced to screen
+/// resolution.
+const MAX_WHOLE_PIXELS: usize = 4 << 20;
 
-/// Windows begin and end on multiples of this, so that small moves need no new picture.
+/// Visible regions are aligned to multiples of this, so that small pans need no new image.
 const ALIGN: usize = 256;
 
-/// Slices fetched ahead on each side.
-const AHEAD: usize = 4;
+/// Slices prefetched on each side.
+const PREFETCH_SLICES: usize = 4;
 
-/// Zoom, in points a full-size pixel.
+/// Maximum zoom in points per full-resolution pixel.
 const MAX_POINTS_PER_PIXEL: f64 = 64.0;
 
-/// How much the logarithm of a brush's radius grows with a point of scrolling.
+/// Change of the logarithm of the brush radius per point of scrolling.
 const BRUSH_PER_POINT: f64 = 0.005;
 
-/// Pixels are seen when one is close, and averaged from afar.
+/// Pixels are drawn sharp when magnified and interpolated when reduced.
 const ZOOMED: TextureOptions = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
 
-/// What the view has under the pointer.
+/// Values under the pointer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hover {
     /// Voxel Z, Y, X.
     pub zyx: [usize; 3],
-    /// Of the first channel shown.
+    /// Value of the first visible channel.
     pub value: Option<f64>,
-    /// Of the labels, if any are shown.
+    /// Label, if labels are visible.
     pub label: Option<u32>,
-    /// Of the truth.
+    /// Ground truth label, if visible.
     pub truth: Option<u32>,
-    /// Of the probability.
+    /// Value of the map, if visible.
     pub map: Option<f64>,
 }
 
-/// What happened in the view.
+/// Result of drawing a view: hover, clicks and pointer events.
 #[derive(Debug, Default)]
-pub struct Happened {
-    /// Under the pointer.
+pub struct ViewResponse {
+    /// Values under the pointer.
     pub hover: Option<Hover>,
-    /// A label was clicked (0: background).
+    /// Clicked label; 0 is background.
     pub picked: Option<u32>,
-    /// Where the pen went.
-    pub touches: Vec<Touch>,
-    /// How much larger the brush is to be.
+    /// Pointer events of the drawing tool.
+    pub pointer_events: Vec<PointerEvent>,
+    /// Factor for the brush radius.
     pub brush_factor: Option<f64>,
 }
 
 /// Settings of all views.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct ViewOptions {
     /// Show the crosshair.
     pub crosshair: bool,
     /// Show the scale bar.
     pub scale_bar: bool,
-    /// Share of the width right of which overlays are left out, to compare.
+    /// Fraction of the width right of which overlays are hidden.
     pub swipe: Option<f32>,
-    /// What is in hand: the pointer draws then, and does not move the picture.
+    /// Active drawing tool; while set, dragging draws instead of panning.
     pub pen: Option<Pen>,
-    /// Diameter of a ring about the cursor, in units of the voxel size: how large objects are taken to be.
+    /// Diameter of the object-size ring around the crosshair, in units of the voxel size.
     pub ring: Option<f64>,
-    /// Without buttons and captions, for a picture.
+    /// Whether buttons and captions are hidden for a screenshot.
     pub bare: bool,
-    /// Nothing but the XY slice is read: its first picture is to come soon.
+    /// Whether only the XY slice is loaded, so that its first image appears soon.
     pub only_xy: bool,
 }
 
-/// The state of one view between frames.
+/// State of a slice view between frames.
 #[derive(Default)]
 pub struct SliceView {
     texture: Option<TextureHandle>,
-    /// What the texture shows: the rows and columns it covers.
+    /// Region covered by the texture, and its size in pixels.
     covers: Option<(Rect, [usize; 2])>,
-    shown: Vec<Shown>,
-    under: Vec<Shown>,
-    /// The picture without overlays, and what it covers.
+    shown: Vec<DisplayedPlane>,
+    base_planes: Vec<DisplayedPlane>,
+    /// Image without overlays and the region it covers.
     plain: Option<(TextureHandle, Rect)>,
     plain_compositor: Compositor,
-    /// What the picture without overlays that was asked for last covers; none where another is to be asked for.
+    /// Region of the last requested image without overlays; `None` if a new one must be requested.
     plain_pending: Option<Rect>,
     compositor: Compositor,
     pending: Option<(Rect, [usize; 2])>,
     document: u64,
     id: Option<egui::Id>,
     drawing: bool,
-    /// Whether its planes cannot be read.
+    /// Whether a plane could not be read.
     failed: bool,
-    /// What was put on screen and has neighbours that may be wanted next.
-    to_fetch_around: Option<PlaneAt>,
+    /// The displayed plane whose neighbours are to be prefetched.
+    prefetch_around: Option<PlaneAt>,
 }
 
 impl SliceView {
-    /// Its widget's id, once it was drawn.
+    /// Id of the widget, once it was drawn.
     pub fn id(&self) -> Option<egui::Id> {
         self.id
     }
 
-    /// Whether it has a picture.
+    /// Whether it shows an image.
     pub fn has_picture(&self) -> bool {
         self.texture.is_some()
     }
 
-    /// Whether the first picture of a document is still to come.
+    /// Whether the first image of a document is not displayed yet.
     pub fn awaits_first(&self, document: &Document) -> bool {
         self.document != document.id || (self.texture.is_none() && !self.failed)
     }
 
-    /// Whether everything on screen is there.
+    /// Whether no image is being composited.
     pub fn is_settled(&self) -> bool {
         !self.compositor.is_busy() && !self.plain_compositor.is_busy()
     }
 
-    /// Draws the view into all there is of `ui`.
+    /// Draws the view into the available area of `ui`.
     pub fn show(
         &mut self,
         ui: &mut Ui,
         orientation: Orientation,
         document: &mut Document,
         loader: &Loader,
-        options: Options,
-    ) -> Happened {
-        let mut happened = Happened::default();
+        options: ViewOptions,
+    ) -> ViewResponse {
+        let mut view_response = ViewResponse::default();
         let size = ui.available_size().max(vec2(8.0, 8.0));
         let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
         let which = Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0);
-        let [stands, row_axis, column_axis] = orientation.axes();
-        let slices = document.extents.zyx[stands];
-        let name = format!("{} view, slice {} of {slices}", orientation.name(), document.cursor[stands] + 1);
+        let [normal_axis, row_axis, column_axis] = orientation.axes();
+        let slices = document.extents.zyx[normal_axis];
+        let name = format!("{} view, slice {} of {slices}", orientation.name(), document.cursor[normal_axis] + 1);
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         if self.document != document.id {
             *self = Self { document: document.id, ..Self::default() };
         }
         self.id = Some(response.id);
 
-        let fitted = fit(document.cut_um(orientation), rect.size());
+        let fitted = fit(document.slice_size_um(orientation), rect.size());
         let mut camera = document.cameras[which].unwrap_or(fitted);
-        happened.brush_factor = self.interact(ui, &response, rect, orientation, document, &mut camera, fitted, options);
+        view_response.brush_factor =
+            self.interact(ui, &response, rect, orientation, document, &mut camera, fitted, options);
         if response.double_clicked() && options.pen.is_none() {
             camera = fitted;
             document.cameras[which] = None;
@@ -196,14 +198,14 @@ impl SliceView {
             }
         }
         if options.pen.is_some() {
-            let index = document.cursor[stands] as f64;
-            happened.touches = pen::touches(ui, &response, &mut self.drawing, orientation, |at| {
+            let index = document.cursor[normal_axis] as f64;
+            view_response.pointer_events = pen::pointer_events(ui, &response, &mut self.drawing, orientation, |at| {
                 let [row, column] = from_screen(at);
                 let mut zyx = [index; 3];
                 (zyx[row_axis], zyx[column_axis]) = (row - 0.5, column - 0.5);
                 zyx
             });
-            if !happened.touches.is_empty() {
+            if !view_response.pointer_events.is_empty() {
                 response.request_focus();
             }
         } else {
@@ -227,11 +229,16 @@ impl SliceView {
             }
         }
         let caption = if slices > 1 {
-            format!("{}   {} {} / {slices}", orientation.name(), orientation.scrolls(), document.cursor[stands] + 1)
+            format!(
+                "{}   {} {} / {slices}",
+                orientation.name(),
+                orientation.scroll_axis(),
+                document.cursor[normal_axis] + 1
+            )
         } else {
             orientation.name().to_owned()
         };
-        on_image(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, &caption);
+        draw_caption(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, &caption);
         if response.has_focus() {
             painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
         }
@@ -249,21 +256,21 @@ impl SliceView {
                 let hover = self.hover(document, zyx, row as usize, column as usize);
                 if response.clicked() && options.pen.is_none() {
                     document.cursor = zyx;
-                    happened.picked = hover.label;
+                    view_response.picked = hover.label;
                     response.request_focus();
                 }
-                happened.hover = Some(hover);
+                view_response.hover = Some(hover);
             }
         }
-        happened
+        view_response
     }
 
     fn hover(&self, document: &Document, zyx: [usize; 3], row: usize, column: usize) -> Hover {
         let of = |role: Role| {
             let overlay = document.of_role(role)?;
             let plane = self.shown.iter().find(|s| match s {
-                Shown::Labels(_, look) => overlay.is_labels() && *look == overlay.labels,
-                Shown::Intensity(_, look) => !overlay.is_labels() && *look == overlay.look,
+                DisplayedPlane::Labels(_, display) => overlay.is_labels() && *display == overlay.labels,
+                DisplayedPlane::Intensity(_, display) => !overlay.is_labels() && *display == overlay.display,
             })?;
             plane.plane().value(row, column)
         };
@@ -282,10 +289,10 @@ impl SliceView {
         document: &mut Document,
         camera: &mut Camera,
         fitted: Camera,
-        options: Options,
+        options: ViewOptions,
     ) -> Option<f64> {
         let mut brush_factor = None;
-        let [stands, row_axis, column_axis] = orientation.axes();
+        let [normal_axis, row_axis, column_axis] = orientation.axes();
         let moves = match options.pen {
             Some(_) => response.dragged_by(egui::PointerButton::Middle) || (response.dragged() && !self.drawing),
             None => response.dragged(),
@@ -303,13 +310,13 @@ impl SliceView {
             } else if scroll.y != 0.0 && options.pen.is_some() && ui.input(|i| i.modifiers.alt) {
                 brush_factor = Some((f64::from(scroll.y) * BRUSH_PER_POINT).exp());
             } else if scroll.y != 0.0 {
-                // A notch of a wheel is about 40 to 50 points; smooth wheels add up.
+                // A notch of a wheel is about 40 to 50 points; smooth scrolling accumulates.
                 let id = response.id.with("scrolled");
                 let before: f32 = ui.data(|d| d.get_temp(id)).unwrap_or(0.0);
                 let total = before + scroll.y / 24.0;
                 let steps = total.trunc();
                 ui.data_mut(|d| d.insert_temp(id, total - steps));
-                document.step(stands, steps as i64);
+                document.step(normal_axis, steps as i64);
             }
         }
         if response.has_focus() {
@@ -339,7 +346,7 @@ impl SliceView {
         brush_factor
     }
 
-    /// Brings the texture up to what is to be seen.
+    /// Updates the texture to the current slice and display settings.
     fn refresh(
         &mut self,
         ui: &Ui,
@@ -349,50 +356,50 @@ impl SliceView {
         corners: [[f64; 2]; 2],
     ) {
         let points_per_pixel = f64::from(ui.ctx().pixels_per_point());
-        let at = wanted(orientation, document, corners, points_per_pixel, ui.max_rect().size());
+        let at = plane_to_load(orientation, document, corners, points_per_pixel, ui.max_rect().size());
         let slot = document.id * 64 + Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0) as u64 * 16;
         let source_id = document.id;
-        let mut all: Vec<Shown> = Vec::new();
+        let mut all: Vec<DisplayedPlane> = Vec::new();
         let (mut complete, mut failed) = (true, false);
         for c in (0..document.channels.len()).filter(|c| document.channels[*c].visible).collect::<Vec<_>>() {
             let at = PlaneAt { channel: c, ..at.clone() };
             match loader.get(slot + (c as u64 % 8), source_id, &document.source, &at) {
-                Answer::Ready(plane) => {
-                    settle_contrast(document, c, &plane, orientation);
+                LoadState::Ready(plane) => {
+                    update_contrast(document, c, &plane, orientation);
                     if let Some(channel) = document.channels.get(c) {
-                        all.push(Shown::Intensity(plane, channel.look.clone()));
+                        all.push(DisplayedPlane::Intensity(plane, channel.display.clone()));
                     }
                 }
-                answer => (complete, failed) = (false, failed || matches!(answer, Answer::Failed(_))),
+                answer => (complete, failed) = (false, failed || matches!(answer, LoadState::Failed(_))),
             }
         }
         if all.is_empty() && complete {
-            // Nothing is shown: a black base, so that labels still have a place.
+            // No channel is visible: a black base image for the overlays.
             let at = PlaneAt { channel: 0, ..at.clone() };
             match loader.get(slot, source_id, &document.source, &at) {
-                Answer::Ready(plane) => {
-                    let black = Intensity { opacity: 0.0, ..Overlay::map_look() };
-                    all.push(Shown::Intensity(plane, black));
+                LoadState::Ready(plane) => {
+                    let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
+                    all.push(DisplayedPlane::Intensity(plane, black));
                 }
-                answer => (complete, failed) = (false, failed || matches!(answer, Answer::Failed(_))),
+                answer => (complete, failed) = (false, failed || matches!(answer, LoadState::Failed(_))),
             }
         }
-        let under = all.clone();
+        let base_planes = all.clone();
         for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| o.visible) {
             let time = if overlay.times > 1 { document.time } else { 0 };
             let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
             match loader.get(slot + 8 + (i as u64 % 8), overlay.source_id, &overlay.source, &at) {
-                Answer::Ready(plane) => all.push(match overlay.is_labels() {
-                    true => Shown::Labels(plane, overlay.labels.clone()),
-                    false => Shown::Intensity(plane, overlay.look.clone()),
+                LoadState::Ready(plane) => all.push(match overlay.is_labels() {
+                    true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
+                    false => DisplayedPlane::Intensity(plane, overlay.display.clone()),
                 }),
-                answer => (complete, failed) = (false, failed || matches!(answer, Answer::Failed(_))),
+                answer => (complete, failed) = (false, failed || matches!(answer, LoadState::Failed(_))),
             }
         }
         self.failed = failed;
         let ctx = ui.ctx().clone();
         let wake = move || ctx.request_repaint();
-        if complete && !same(&all, &self.shown) {
+        if complete && !same_planes(&all, &self.shown) {
             let covers = (
                 Rect::from_min_max(
                     pos2(at.columns.start as f32, at.rows.start as f32),
@@ -401,28 +408,28 @@ impl SliceView {
                 at.size(),
             );
             self.shown.clone_from(&all);
-            self.under = under;
+            self.base_planes = base_planes;
             self.plain_pending = None;
             self.pending = Some(covers);
-            if let Some(image) = self.compositor.ask(all, wake.clone()) {
-                self.put(ui, image);
+            if let Some(image) = self.compositor.request(all, wake.clone()) {
+                self.set_texture(ui, image);
             }
-            self.to_fetch_around = (orientation == Orientation::Xy).then_some(at);
+            self.prefetch_around = (orientation == Orientation::Xy).then_some(at);
         } else if let Some(image) = self.compositor.take(wake) {
-            self.put(ui, image);
+            self.set_texture(ui, image);
         }
-        // Not before it is on screen: reading ahead would only hold it up.
+        // Prefetching starts only after the image is on screen, because it would delay it.
         if !self.compositor.is_busy()
-            && let Some(at) = self.to_fetch_around.take()
+            && let Some(at) = self.prefetch_around.take()
         {
             let near = |i: usize| PlaneAt { index: i, channel: first_visible(document), ..at.clone() };
-            let ahead = (1..=AHEAD).rev().flat_map(|d| [at.index.checked_sub(d), Some(at.index + d)]);
+            let ahead = (1..=PREFETCH_SLICES).rev().flat_map(|d| [at.index.checked_sub(d), Some(at.index + d)]);
             let planes = ahead.flatten().filter(|i| *i < document.extents.zyx[0]).map(near);
-            loader.fetch_ahead(source_id, &document.source, planes.collect::<Vec<_>>());
+            loader.prefetch(source_id, &document.source, planes.collect::<Vec<_>>());
         }
     }
 
-    fn put(&mut self, ui: &Ui, image: egui::ColorImage) {
+    fn set_texture(&mut self, ui: &Ui, image: egui::ColorImage) {
         let Some(covers) = self.pending else { return };
         match &mut self.texture {
             Some(texture) => texture.set(image, ZOOMED),
@@ -431,18 +438,18 @@ impl SliceView {
         self.covers = Some(covers);
     }
 
-    /// Brings the picture without overlays, which swiping uncovers, up to what is to be seen.
+    /// Updates the image without overlays, which swiping uncovers.
     pub fn prepare_swipe(&mut self, ui: &Ui) {
         let ctx = ui.ctx().clone();
         let wake = move || ctx.request_repaint();
-        let made = match (self.plain_pending, self.pending) {
-            (None, Some((covers, _))) if !self.under.is_empty() => {
+        let image = match (self.plain_pending, self.pending) {
+            (None, Some((covers, _))) if !self.base_planes.is_empty() => {
                 self.plain_pending = Some(covers);
-                self.plain_compositor.ask(self.under.clone(), wake)
+                self.plain_compositor.request(self.base_planes.clone(), wake)
             }
             _ => self.plain_compositor.take(wake),
         };
-        let (Some(image), Some(covers)) = (made, self.plain_pending) else { return };
+        let (Some(image), Some(covers)) = (image, self.plain_pending) else { return };
         let texture = match self.plain.take() {
             Some((mut texture, _)) => {
                 texture.set(image, ZOOMED);
@@ -453,8 +460,8 @@ impl SliceView {
         self.plain = Some((texture, covers));
     }
 
-    /// The planes on screen, for pictures and profiles.
-    pub fn shown(&self) -> &[Shown] {
+    /// The displayed planes, for screenshots and profiles.
+    pub fn shown(&self) -> &[DisplayedPlane] {
         &self.shown
     }
 }
@@ -463,17 +470,17 @@ fn first_visible(document: &Document) -> usize {
     document.channels.iter().position(|c| c.visible).unwrap_or(0)
 }
 
-fn same(a: &[Shown], b: &[Shown]) -> bool {
+fn same_planes(a: &[DisplayedPlane], b: &[DisplayedPlane]) -> bool {
     a.len() == b.len()
         && a.iter().zip(b).all(|(a, b)| match (a, b) {
-            (Shown::Intensity(p, l), Shown::Intensity(q, m)) => Arc::ptr_eq(p, q) && l == m,
-            (Shown::Labels(p, l), Shown::Labels(q, m)) => Arc::ptr_eq(p, q) && l == m,
+            (DisplayedPlane::Intensity(p, l), DisplayedPlane::Intensity(q, m)) => Arc::ptr_eq(p, q) && l == m,
+            (DisplayedPlane::Labels(p, l), DisplayedPlane::Labels(q, m)) => Arc::ptr_eq(p, q) && l == m,
             _ => false,
         })
 }
 
-/// Takes contrast limits and the histogram from a plane that came.
-fn settle_contrast(document: &mut Document, c: usize, plane: &Arc<Plane>, orientation: Orientation) {
+/// Updates the histogram and, if still needed, the contrast limits from a loaded plane.
+fn update_contrast(document: &mut Document, c: usize, plane: &Arc<Plane>, orientation: Orientation) {
     let Some(channel) = document.channels.get_mut(c) else { return };
     if orientation != Orientation::Xy || (!channel.wants_limits && channel.histogram.is_some()) {
         return;
@@ -482,20 +489,20 @@ fn settle_contrast(document: &mut Document, c: usize, plane: &Arc<Plane>, orient
     if channel.wants_limits
         && let Some(histogram) = &channel.histogram
     {
-        (channel.look.low, channel.look.high) = histogram.limits();
+        (channel.display.low, channel.display.high) = histogram.limits();
         channel.wants_limits = false;
     }
 }
 
-/// The plane to show: the whole cut where it is small, else what is on screen, thinned to about a pixel a pixel.
-fn wanted(
+/// The plane to load: the whole slice if it is small, otherwise the visible region at about screen resolution.
+fn plane_to_load(
     orientation: Orientation,
     document: &Document,
     [from, to]: [[f64; 2]; 2],
     pixels_per_point: f64,
     size: Vec2,
 ) -> PlaneAt {
-    let [rows, columns] = orientation.cut(document.extents.zyx);
+    let [rows, columns] = orientation.slice_shape(document.extents.zyx);
     let mut at = PlaneAt {
         orientation,
         index: document.cursor[orientation.axes()[0]],
@@ -505,7 +512,7 @@ fn wanted(
         columns: 0..columns,
         step: 1,
     };
-    if rows.saturating_mul(columns) <= WHOLE_PIXELS {
+    if rows.saturating_mul(columns) <= MAX_WHOLE_PIXELS {
         return at;
     }
     let seen = |a: f64, b: f64, n: usize| {
@@ -529,15 +536,15 @@ fn wanted(
 
 fn fit([height_um, width_um]: [f64; 2], size: Vec2) -> Camera {
     let margin = 12.0;
-    let room = [f64::from((size.y - margin).max(4.0)), f64::from((size.x - margin).max(4.0))];
-    let scale = (room[0] / height_um.max(1e-9)).min(room[1] / width_um.max(1e-9));
+    let space = [f64::from((size.y - margin).max(4.0)), f64::from((size.x - margin).max(4.0))];
+    let scale = (space[0] / height_um.max(1e-9)).min(space[1] / width_um.max(1e-9));
     Camera { center_um: [height_um / 2.0, width_um / 2.0], points_per_um: scale }
 }
 
 fn zoom_about(camera: &mut Camera, factor: f64, at: Vec2, fitted: Camera, document: &Document) {
     let finest = document.voxel_um.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = (MAX_POINTS_PER_PIXEL / finest).max(fitted.points_per_um);
-    let scale = (camera.points_per_um * factor).clamp(fitted.points_per_um / 4.0, most);
+    let max = (MAX_POINTS_PER_PIXEL / finest).max(fitted.points_per_um);
+    let scale = (camera.points_per_um * factor).clamp(fitted.points_per_um / 4.0, max);
     let off = [f64::from(at.y), f64::from(at.x)];
     for (center, off) in camera.center_um.iter_mut().zip(off) {
         *center += off / camera.points_per_um - off / scale;
@@ -566,7 +573,7 @@ fn crosshair(
     }
 }
 
-/// A ring of a diameter in points about the cursor.
+/// Draws a ring around the crosshair; `diameter` is in points.
 fn draw_ring(
     painter: &egui::Painter,
     rect: Rect,
@@ -594,10 +601,10 @@ pub(super) fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um:
     let bar = Rect::from_min_size(left - vec2(0.0, 3.0), vec2(length, 3.0));
     painter.rect_filled(bar.expand(1.0), 1.0, theme::IMAGE_SHADE);
     painter.rect_filled(bar, 0.0, theme::ON_IMAGE);
-    on_image(painter, bar.left_top() - vec2(0.0, 4.0), Align2::LEFT_BOTTOM, &scale_bar::text(um));
+    draw_caption(painter, bar.left_top() - vec2(0.0, 4.0), Align2::LEFT_BOTTOM, &scale_bar::text(um));
 }
 
-pub(super) fn on_image(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
+pub(super) fn draw_caption(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
     let font = FontId::proportional(12.0);
     let galley = painter.layout_no_wrap(text.to_owned(), font, theme::ON_IMAGE);
     let rect = anchor.anchor_size(at, galley.size());

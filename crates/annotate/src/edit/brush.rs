@@ -1,17 +1,17 @@
-//! Painting and erasing: discs and balls in µm, drawn along lines without gaps.
+//! Painting and erasing with discs and balls, whose radius is in µm, along lines without gaps.
 
 use super::Over;
 use crate::geometry::{Bounds, SliceAxis};
-use crate::volume::Pen;
+use crate::volume::LabelWriter;
 use crate::{AnnotateError, LabelVolume};
 use std::ops::Range;
 
-/// Rounding that a radius forgives, relative to its square: a radius of three voxels reaches the third.
-const SLACK: f64 = 1e-9;
-/// Farthest coordinate of a point, in voxels.
-const FARTHEST: f64 = 1e9;
+/// Tolerance of the squared radius for rounding errors, relative: a radius of three voxels includes the third voxel.
+const TOLERANCE: f64 = 1e-9;
+/// Largest absolute coordinate of a point, in voxels.
+const MAX_COORDINATE: f64 = 1e9;
 
-/// The form of a brush.
+/// The shape of a brush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BrushShape {
     /// A disc in the slice of the stroke's first point.
@@ -20,16 +20,16 @@ pub enum BrushShape {
     Ball,
 }
 
-/// What is drawn with.
+/// A brush for painting and erasing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Brush {
     /// Disc or ball.
     pub shape: BrushShape,
-    /// Radius in µm. A voxel is painted if its centre is within it; those on the line itself always are.
+    /// Radius in µm. Voxels whose centre is within the radius are painted; voxels on the line are always painted.
     pub radius_um: f64,
-    /// The label to draw; 0 erases.
+    /// The label to paint; 0 erases.
     pub value: u32,
-    /// Which voxels may change. To erase one label only: value 0 inside that label.
+    /// Which voxels may change. To erase only one label, use value 0 and [`Over::Inside`].
     pub over: Over,
 }
 
@@ -51,9 +51,9 @@ impl Brush {
     }
 }
 
-/// Refuses points that are no place.
+/// Refuses points with coordinates that are not finite or too large.
 pub(crate) fn check_points(points: &[[f64; 3]]) -> Result<(), AnnotateError> {
-    match points.iter().find(|p| p.iter().any(|c| !c.is_finite() || c.abs() > FARTHEST)) {
+    match points.iter().find(|p| p.iter().any(|c| !c.is_finite() || c.abs() > MAX_COORDINATE)) {
         None => Ok(()),
         Some(p) => Err(AnnotateError::BadParameter {
             what: "a point of the line, in voxels,",
@@ -63,16 +63,16 @@ pub(crate) fn check_points(points: &[[f64; 3]]) -> Result<(), AnnotateError> {
     }
 }
 
-/// Paints along a line through points.
-pub(crate) fn paint(pen: &mut Pen, brush: &Brush, points: &[[f64; 3]]) -> Result<(), AnnotateError> {
+/// Paints along a polyline.
+pub(crate) fn paint(writer: &mut LabelWriter, brush: &Brush, points: &[[f64; 3]]) -> Result<(), AnnotateError> {
     let Some(first) = points.first() else { return Ok(()) };
     check_points(points)?;
-    segment(pen, brush, *first, *first)?;
+    segment(writer, brush, *first, *first)?;
     let points: Vec<[f64; 3]> = points.iter().map(|p| flatten(brush, *first, *p)).collect();
-    points.windows(2).try_for_each(|pair| segment(pen, brush, pair[0], pair[1]))
+    points.windows(2).try_for_each(|pair| segment(writer, brush, pair[0], pair[1]))
 }
 
-/// The point moved into the slice that a stroke from `first` draws in.
+/// Projects a point into the slice of a stroke that begins at `first`; for balls, the point is unchanged.
 pub(crate) fn flatten(brush: &Brush, first: [f64; 3], mut point: [f64; 3]) -> [f64; 3] {
     if let BrushShape::Disc(axis) = brush.shape {
         point[axis.index()] = first[axis.index()].round();
@@ -80,26 +80,26 @@ pub(crate) fn flatten(brush: &Brush, first: [f64; 3], mut point: [f64; 3]) -> [f
     point
 }
 
-/// Paints all that is within the brush's radius of the line from `a` to `b`. A disc draws in the slice of `a`.
-pub(crate) fn segment(pen: &mut Pen, brush: &Brush, a: [f64; 3], b: [f64; 3]) -> Result<(), AnnotateError> {
+/// Paints all voxels within the brush's radius of the line from `a` to `b`. A disc paints in the slice of `a`.
+pub(crate) fn segment(writer: &mut LabelWriter, brush: &Brush, a: [f64; 3], b: [f64; 3]) -> Result<(), AnnotateError> {
     brush.check()?;
     check_points(&[a, b])?;
     let (a, b) = (flatten(brush, a, a), flatten(brush, a, b));
-    let within = drawable(pen.volume(), brush, a);
+    let within = drawable(writer.volume(), brush, a);
     let Some(within) = within else { return Ok(()) };
-    let capsule = Capsule::new(pen.volume().voxel_size_um().zyx_or_unit(), a, b, brush.radius_um);
+    let capsule = Capsule::new(writer.volume().voxel_size_um().zyx_or_unit(), a, b, brush.radius_um);
     if let Some(bounds) = capsule.bounds(&within) {
         for (z, y) in bounds.rows() {
             if let Some(xs) = capsule.row(z, y, bounds.start[2]..bounds.end[2]) {
-                pen.row(z, y, xs, brush.value, |old| brush.over.allows(old));
+                writer.row(z, y, xs, brush.value, |old| brush.over.allows(old));
             }
         }
     }
-    line(a, b, &within, |[z, y, x]| pen.row(z, y, x..x + 1, brush.value, |old| brush.over.allows(old)));
+    line(a, b, &within, |[z, y, x]| writer.row(z, y, x..x + 1, brush.value, |old| brush.over.allows(old)));
     Ok(())
 }
 
-/// The part of the volume that a stroke starting at `a` can reach.
+/// The part of the volume that a stroke starting at `a` can paint.
 fn drawable(volume: &LabelVolume, brush: &Brush, a: [f64; 3]) -> Option<Bounds> {
     let mut within = Bounds::whole(volume.shape_zyx());
     if let BrushShape::Disc(axis) = brush.shape {
@@ -114,7 +114,8 @@ fn drawable(volume: &LabelVolume, brush: &Brush, a: [f64; 3]) -> Option<Bounds> 
     Some(within)
 }
 
-/// Voxels on the line from `a` to `b` inside a box: each touches the next by a face, an edge or a corner.
+/// Calls `f` for the voxels on the line from `a` to `b` inside a box. Each voxel shares a face, an edge or a corner
+/// with the next.
 pub(crate) fn line(a: [f64; 3], b: [f64; 3], within: &Bounds, mut f: impl FnMut([usize; 3])) {
     let delta = [0, 1, 2].map(|i| b[i] - a[i]);
     let steps = delta.iter().fold(0.0f64, |n, d| n.max(d.abs())).ceil().max(1.0);
@@ -144,7 +145,7 @@ pub(crate) fn line(a: [f64; 3], b: [f64; 3], within: &Bounds, mut f: impl FnMut(
     }
 }
 
-/// Everything within a radius of a line, in µm.
+/// A capsule: all points within a radius of a line segment, in µm.
 struct Capsule {
     voxel_um: [f64; 3],
     a: [f64; 3],
@@ -159,18 +160,18 @@ impl Capsule {
         let a_um = [0, 1, 2].map(|i| a[i] * voxel_um[i]);
         let d = [0, 1, 2].map(|i| b[i] * voxel_um[i] - a_um[i]);
         let length2 = d.iter().map(|v| v * v).sum();
-        Self { voxel_um, a: a_um, d, length2, radius_um, limit2: radius_um * radius_um * (1.0 + SLACK) }
+        Self { voxel_um, a: a_um, d, length2, radius_um, limit2: radius_um * radius_um * (1.0 + TOLERANCE) }
     }
 
     /// Whether a voxel's centre is inside.
-    fn holds(&self, zyx: [usize; 3]) -> bool {
+    fn contains_voxel(&self, zyx: [usize; 3]) -> bool {
         let q = [0, 1, 2].map(|i| zyx[i] as f64 * self.voxel_um[i] - self.a[i]);
         let dot: f64 = (0..3).map(|i| q[i] * self.d[i]).sum();
         let t = if self.length2 > 0.0 { (dot / self.length2).clamp(0.0, 1.0) } else { 0.0 };
         (0..3).map(|i| (q[i] - t * self.d[i]).powi(2)).sum::<f64>() <= self.limit2
     }
 
-    /// A box that holds all of it.
+    /// A box around the capsule, clipped to `within`.
     fn bounds(&self, within: &Bounds) -> Option<Bounds> {
         let mut bounds = *within;
         for i in 0..3 {
@@ -184,10 +185,10 @@ impl Capsule {
         (0..3).all(|i| bounds.start[i] < bounds.end[i]).then_some(bounds)
     }
 
-    /// The columns of a row that are inside, among `xs`. A row meets a capsule in one piece: its ends are computed, and then
-    /// set right by [`Capsule::holds`].
+    /// The columns of `xs` that are inside. A row intersects a capsule in one interval, whose ends are computed and
+    /// then corrected with [`Capsule::contains_voxel`].
     fn row(&self, z: usize, y: usize, xs: Range<usize>) -> Option<Range<usize>> {
-        let limit2 = self.limit2 * (1.0 + SLACK) + f64::MIN_POSITIVE;
+        let limit2 = self.limit2 * (1.0 + TOLERANCE) + f64::MIN_POSITIVE;
         let c = [z as f64 * self.voxel_um[0] - self.a[0], y as f64 * self.voxel_um[1] - self.a[1]];
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         let mut add = |from: f64, to: f64| {
@@ -195,7 +196,7 @@ impl Capsule {
                 (low, high) = (low.min(from), high.max(to));
             }
         };
-        // The balls around both ends; columns are counted in µm from the first end.
+        // The balls around both ends; positions along X are in µm from the first end.
         for t in [0.0, 1.0] {
             let far2 = (c[0] - t * self.d[0]).powi(2) + (c[1] - t * self.d[1]).powi(2);
             if far2 <= limit2 {
@@ -235,10 +236,10 @@ impl Capsule {
         let column = |s: f64| (s + self.a[2]) / self.voxel_um[2];
         let mut start = xs.start.max((column(low).floor() - 1.0) as usize);
         let mut end = xs.end.min((column(high).ceil() + 2.0) as usize);
-        while start < end && !self.holds([z, y, start]) {
+        while start < end && !self.contains_voxel([z, y, start]) {
             start += 1;
         }
-        while start < end && !self.holds([z, y, end - 1]) {
+        while start < end && !self.contains_voxel([z, y, end - 1]) {
             end -= 1;
         }
         (start < end).then_some(start..end)

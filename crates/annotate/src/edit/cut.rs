@@ -1,25 +1,25 @@
-//! Splitting a label along a drawn line.
+//! Splitting a label along a line.
 
 use super::brush::{check_points, line};
 use super::split::spread;
 use crate::AnnotateError;
 use crate::geometry::{Bounds, Plane, Scope, SliceAxis};
-use crate::volume::Pen;
+use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 
-/// Past the two largest pieces of what was cut, those of fewer voxels than this share of the line's are crumbs of a shaky
-/// hand and go to their neighbours.
-const CRUMB_SHARE: usize = 8;
+/// Apart from the two largest pieces, pieces with fewer voxels than the line divided by this are treated as artefacts
+/// of an unsteady line and are added to their neighbours.
+const FRAGMENT_DIVISOR: usize = 8;
 
 pub(super) fn by_line(
-    pen: &mut Pen,
+    writer: &mut LabelWriter,
     label: u32,
     axis: SliceAxis,
     points: &[[f64; 3]],
     through: bool,
 ) -> Result<Vec<u32>, AnnotateError> {
     check_points(points)?;
-    let volume = pen.volume();
+    let volume = writer.volume();
     let shape_zyx = volume.shape_zyx();
     let first = points.first().ok_or(AnnotateError::BadParameter {
         what: "the line to cut along",
@@ -43,21 +43,21 @@ pub(super) fn by_line(
     let crossed: Vec<bool> = (0..mask.len()).map(crossed).collect();
     let (parts, count) = divide(&mask, &crossed, size).map_err(|e| match e {
         DivideError::Uncut(met) => {
-            let next = "draw it from outside the label, across, to outside again";
+            let next = "draw the line from outside the label through it to the outside";
             AnnotateError::NotPossible { label, met: met.to_owned(), next }
         }
         DivideError::Objects(e) => e.into(),
     })?;
-    let made = volume.free_labels(count)?;
-    pen.fill_box(
+    let new_labels = volume.free_labels(count)?;
+    writer.fill_box(
         &bounds,
-        |i| (parts[i] > 0).then(|| made.get(parts[i] as usize - 1).copied().unwrap_or(label)),
+        |i| (parts[i] > 0).then(|| new_labels.get(parts[i] as usize - 1).copied().unwrap_or(label)),
         |old| old == label,
     );
-    Ok(made)
+    Ok(new_labels)
 }
 
-/// Which rows and columns of a box's slice the line goes over.
+/// Mask of the pixels (rows, columns) of a box's slice that the line crosses.
 fn rasterize(
     points: &[[f64; 3]],
     plane: Plane,
@@ -99,42 +99,43 @@ impl From<cytoscope_objects::ObjectsError> for DivideError {
     }
 }
 
-/// The part of each voxel: `1..=n` for `n` parts to be given new labels, greater ones for parts that keep theirs, 0 for what
-/// is not concerned. Gives `n` too.
+/// Returns the part of each voxel, and the number `n` of parts that get new labels. Parts `1..=n` get new labels,
+/// larger numbers keep the label, and 0 is not affected.
 fn divide(mask: &[bool], crossed: &[bool], size: [usize; 3]) -> Result<(Vec<u32>, usize), DivideError> {
     if !crossed.contains(&true) {
         return Err(DivideError::Uncut("the line does not touch it"));
     }
     let mut whole = vec![0u32; mask.len()];
-    let wholes = components::label(mask, size, Connectivity::Faces, |m| m, &mut whole)? as usize;
+    let component_count = components::label(mask, size, Connectivity::Faces, |m| m, &mut whole)? as usize;
     let open: Vec<bool> = mask.iter().zip(crossed).map(|(m, c)| *m && !*c).collect();
     let mut parts = vec![0u32; mask.len()];
     let count = components::label(&open, size, Connectivity::Faces, |m| m, &mut parts)? as usize;
     drop(open);
-    // Voxels of each piece and the whole it is of; voxels of the line in each whole.
+    // Number of voxels of each piece and the connected component it belongs to; number of line voxels in each
+    // component.
     let mut pieces = vec![(0usize, 0usize); count + 1];
-    let mut lines = vec![0usize; wholes + 1];
+    let mut lines = vec![0usize; component_count + 1];
     for i in (0..mask.len()).filter(|i| mask[*i]) {
         lines[whole[i] as usize] += usize::from(crossed[i]);
         let piece = &mut pieces[parts[i] as usize];
         *piece = (piece.0 + 1, whole[i] as usize);
     }
-    let mut of_whole: Vec<Vec<usize>> = vec![Vec::new(); wholes + 1];
+    let mut of_whole: Vec<Vec<usize>> = vec![Vec::new(); component_count + 1];
     (1..=count).for_each(|p| of_whole[pieces[p].1].push(p));
-    // The number of each piece: new ones first, then those that keep the label.
+    // Part number of each piece: first the pieces with new labels, then those that keep the label.
     let (mut new, mut keep) = (Vec::new(), Vec::new());
     for (w, list) in of_whole.iter_mut().enumerate().filter(|(w, list)| lines[*w] > 0 && list.len() > 1) {
         list.sort_by_key(|p| std::cmp::Reverse(pieces[*p].0));
         keep.push(list[0]);
-        let crumb = |n: usize, piece: usize| n > 1 && pieces[piece].0 * CRUMB_SHARE < lines[w];
-        new.extend(list.iter().enumerate().skip(1).filter(|(n, p)| !crumb(*n, **p)).map(|(_, p)| *p));
+        let is_fragment = |n: usize, piece: usize| n > 1 && pieces[piece].0 * FRAGMENT_DIVISOR < lines[w];
+        new.extend(list.iter().enumerate().skip(1).filter(|(n, p)| !is_fragment(*n, **p)).map(|(_, p)| *p));
     }
     if new.is_empty() {
-        return Err(DivideError::Uncut("the line does not cut it in two"));
+        return Err(DivideError::Uncut("the line does not divide it into two parts"));
     }
-    let mut names = vec![0u32; count + 1];
-    new.iter().chain(&keep).zip(1..).for_each(|(piece, name)| names[*piece] = name);
-    parts.iter_mut().for_each(|p| *p = names[*p as usize]);
+    let mut part_of_piece = vec![0u32; count + 1];
+    new.iter().chain(&keep).zip(1..).for_each(|(piece, name)| part_of_piece[*piece] = name);
+    parts.iter_mut().for_each(|p| *p = part_of_piece[*p as usize]);
     let start = (0..parts.len()).filter(|i| parts[*i] != 0).collect();
     spread(&mut parts, size, start, |i| mask[i]);
     Ok((parts, new.len()))

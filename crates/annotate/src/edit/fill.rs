@@ -3,27 +3,27 @@
 use super::Over;
 use crate::AnnotateError;
 use crate::geometry::{Bounds, Scope, SliceAxis};
-use crate::volume::Pen;
+use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 use cytoscope_objects::filter;
 
-/// Fills the region of one value around a voxel, run by run.
-pub(super) fn fill(pen: &mut Pen, seed: [usize; 3], value: u32, scope: Scope) -> Result<(), AnnotateError> {
-    let shape_zyx = pen.volume().shape_zyx();
+/// Flood fill: gives the connected region of one value around a voxel a new value.
+pub(super) fn fill(writer: &mut LabelWriter, seed: [usize; 3], value: u32, scope: Scope) -> Result<(), AnnotateError> {
+    let shape_zyx = writer.volume().shape_zyx();
     let within = scope.bounds(shape_zyx)?;
     if !within.contains(seed) {
         return Err(AnnotateError::OutOfBounds { what: "the voxel to fill from", at: seed.to_vec(), shape_zyx });
     }
-    let old = pen.volume().labels().at(seed);
+    let old = writer.volume().labels().at(seed);
     if old == value {
         return Ok(());
     }
-    // Runs go along X, but in slices across X, where they go along Y.
+    // Runs extend along X, except in slices across X, where they extend along Y.
     let along = if matches!(scope, Scope::Slice(plane) if plane.axis == SliceAxis::X) { 1 } else { 2 };
     let across: Vec<usize> = (0..along).filter(|a| within.size()[*a] > 1).collect();
     let mut stack = vec![seed];
     while let Some(at) = stack.pop() {
-        let labels = pen.volume().labels();
+        let labels = writer.volume().labels();
         if labels.at(at) != old {
             continue;
         }
@@ -71,19 +71,19 @@ pub(super) fn fill(pen: &mut Pen, seed: [usize; 3], value: u32, scope: Scope) ->
             }
         }
         if along == 2 {
-            pen.row(at[0], at[1], run, value, |v| v == old);
+            writer.row(at[0], at[1], run, value, |v| v == old);
         } else {
-            run.for_each(|y| pen.row(at[0], y, at[2]..at[2] + 1, value, |v| v == old));
+            run.for_each(|y| writer.row(at[0], y, at[2]..at[2] + 1, value, |v| v == old));
         }
     }
     Ok(())
 }
 
-/// Fills what a label encloses.
-pub(super) fn holes(pen: &mut Pen, label: u32, scope: Scope, over: Over) -> Result<(), AnnotateError> {
-    let bounds = pen.volume().box_of(label, scope)?;
-    let mask = pen.volume().mask_of(label, &bounds);
-    // All around the label's own box is not the label, so a region that reaches the box's face is open.
+/// Fills the holes of a label.
+pub(super) fn holes(writer: &mut LabelWriter, label: u32, scope: Scope, over: Over) -> Result<(), AnnotateError> {
+    let bounds = writer.volume().box_of(label, scope)?;
+    let mask = writer.volume().mask_of(label, &bounds);
+    // The label ends at its bounding box, so a region that reaches a face of the box is not enclosed.
     let inside = match scope {
         Scope::Slice(plane) => {
             let [rows, columns] = plane.axis.rows_columns();
@@ -93,11 +93,11 @@ pub(super) fn holes(pen: &mut Pen, label: u32, scope: Scope, over: Over) -> Resu
         }
         Scope::Volume => enclosed(&mask, &bounds)?,
     };
-    pen.fill_box(&bounds, |i| (inside[i] && !mask[i]).then_some(label), |old| over.allows(old));
+    writer.fill_box(&bounds, |i| (inside[i] && !mask[i]).then_some(label), |old| over.allows(old));
     Ok(())
 }
 
-/// The mask with the regions it encloses from all sides.
+/// The mask with the regions that it encloses in 3-D.
 fn enclosed(mask: &[bool], bounds: &Bounds) -> Result<Vec<bool>, AnnotateError> {
     let size = bounds.size();
     let mut regions = vec![0u32; mask.len()];

@@ -1,64 +1,65 @@
-//! Shapes between annotated slices.
+//! Interpolation of a label between annotated slices.
 //!
-//! Between two slices the signed distances to the label's outline are mixed linearly, and what is above zero is inside.
-//! Outlines that do not overlap are first moved onto each other by their centres, so that a slanting object does not break.
+//! The signed distances to the label's outline in the two slices are interpolated linearly; the label is where the
+//! result is positive. Outlines that do not overlap are first aligned at their centres, so that oblique objects stay
+//! connected.
 
 use super::Over;
 use crate::geometry::{Bounds, Plane, SliceAxis};
-use crate::volume::Pen;
+use crate::volume::LabelWriter;
 use crate::{AnnotateError, LabelVolume};
 use cytoscope_objects::distance::distance_um;
 
 pub(super) fn interpolate(
-    pen: &mut Pen,
+    writer: &mut LabelWriter,
     label: u32,
     axis: SliceAxis,
     at: Option<usize>,
     over: Over,
 ) -> Result<(), AnnotateError> {
-    let volume = pen.volume();
+    let volume = writer.volume();
     if label == 0 || volume.voxels_of(label) == 0 {
         return Err(AnnotateError::NoSuchLabel { label, place: "volume" });
     }
-    let there = volume.slices_with(label, axis);
-    let annotated: Vec<usize> = (0..there.len()).filter(|i| there[*i]).collect();
+    let has_label = volume.slices_with(label, axis);
+    let annotated: Vec<usize> = (0..has_label.len()).filter(|i| has_label[*i]).collect();
     let gap = |pair: &[usize]| pair[1] > pair[0] + 1 && at.is_none_or(|at| pair[0] < at && at < pair[1]);
     let gaps: Vec<(usize, usize)> = annotated.windows(2).filter(|p| gap(p)).map(|p| (p[0], p[1])).collect();
     if gaps.is_empty() {
         return Err(AnnotateError::NotPossible {
             label,
             met: match at {
-                Some(at) => format!("slice {at} is not an empty one between two that hold it"),
-                None => "it has no empty slice between two that hold it".to_owned(),
+                Some(at) => format!("slice {at} is not an empty slice between two slices with it"),
+                None => "there is no empty slice between slices with it".to_owned(),
             },
-            next: "draw it in slices with empty ones between",
+            next: "draw the label in two slices with empty slices between them",
         });
     }
     for (below, above) in gaps {
-        let between = Between::new(pen.volume(), label, axis, below, above)?;
+        let between = SliceInterpolator::new(writer.volume(), label, axis, below, above)?;
         for index in below + 1..above {
             let inside = between.shape(index);
             let mut bounds = between.bounds;
             (bounds.start[axis.index()], bounds.end[axis.index()]) = (index, index + 1);
-            pen.fill_box(&bounds, |i| inside[i].then_some(label), |old| over.allows(old));
+            writer.fill_box(&bounds, |i| inside[i].then_some(label), |old| over.allows(old));
         }
     }
     Ok(())
 }
 
-/// Two annotated slices and the signed distances in µm (above zero inside) in the box around both.
-struct Between {
+/// Two annotated slices, with the signed distances in µm (positive inside) in the box around both.
+struct SliceInterpolator {
     bounds: Bounds,
-    /// Rows and columns of the box.
+    /// Number of rows and columns of the box.
     size: [usize; 2],
     below: usize,
     above: usize,
     signed: [Vec<f32>; 2],
-    /// How far the shape moves from the slice below to the one above, in rows and columns.
+    /// Displacement of the shape from the lower to the upper slice, in rows and columns.
     shift: [f64; 2],
 }
 
-impl Between {
+impl SliceInterpolator {
     fn new(
         volume: &LabelVolume,
         label: u32,
@@ -101,7 +102,7 @@ impl Between {
         Ok(Self { bounds, size, below, above, signed: [signed(&masks[0])?, signed(&masks[1])?], shift })
     }
 
-    /// The shape in a slice between, in the box.
+    /// Mask of the interpolated shape in a slice of the box.
     fn shape(&self, index: usize) -> Vec<bool> {
         let t = (index - self.below) as f64 / (self.above - self.below) as f64;
         let moved = |by: f64| self.shift.map(|s| (s * by).round() as isize);
@@ -123,7 +124,7 @@ impl Between {
     }
 }
 
-/// The mean row and column of a mask that is not empty.
+/// Centroid (row, column) of a mask that is not empty.
 fn centre(mask: &[bool], columns: usize) -> [f64; 2] {
     let (mut sum, mut count) = ([0.0f64; 2], 0.0f64);
     for i in (0..mask.len()).filter(|i| mask[*i]) {

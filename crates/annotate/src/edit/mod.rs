@@ -1,6 +1,6 @@
-//! Edits as values, what they change, and their dispatch.
+//! The edits, the report of their changes, and their execution.
 //!
-//! An edit that fails has changed nothing when its error arrives: the caller of [`run`] takes back what was written.
+//! A failed edit changes nothing: the caller of [`run`] reverts what was already written.
 
 pub(crate) mod brush;
 mod cut;
@@ -14,18 +14,18 @@ mod tests;
 pub use brush::{Brush, BrushShape};
 
 use crate::geometry::{Bounds, Scope};
-use crate::volume::Pen;
+use crate::volume::LabelWriter;
 use crate::{AnnotateError, SliceAxis};
 
 /// Which voxels an edit may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Over {
-    /// All.
+    /// All voxels.
     #[default]
     Any,
-    /// Background only.
+    /// Only background.
     Background,
-    /// Those of one label only.
+    /// Only voxels of this label.
     Inside(u32),
 }
 
@@ -39,26 +39,26 @@ impl Over {
     }
 }
 
-/// A change to ask for. Points are voxel coordinates along Z, Y, X; whole numbers are the centres of voxels.
+/// An edit of labels. Points are voxel coordinates along Z, Y, X; whole numbers are the centres of voxels.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
-    /// Draws with a brush along a line through the points, without gaps. The value 0 erases.
+    /// Paints with a brush along a line through the points, without gaps. The value 0 erases.
     Paint {
         /// Shape, size and value of the brush.
         brush: Brush,
-        /// Points the line goes through; one is a dab.
+        /// Points of the line; a single point paints the brush once.
         points: Vec<[f64; 3]>,
     },
-    /// Gives the connected region (faces) of one label or of background around a voxel another label.
+    /// Flood fill: gives the region of equal label around a voxel, connected by faces, a new label.
     Fill {
         /// A voxel of the region.
         seed: [usize; 3],
         /// The new label; 0 makes it background.
         value: u32,
-        /// In its slice or in the volume.
+        /// In the voxel's slice or in the volume.
         scope: Scope,
     },
-    /// Gives the holes of a label to it: what it encloses, in each slice alone or in the volume, without an opening to the border.
+    /// Fills the holes of a label: the voxels that it encloses in a slice or in the volume.
     FillHoles {
         /// The label.
         label: u32,
@@ -67,24 +67,24 @@ pub enum Edit {
         /// Which voxels may change.
         over: Over,
     },
-    /// Makes a label background.
+    /// Deletes a label: its voxels become background.
     Delete {
         /// The label.
         label: u32,
         /// In one slice or in the volume.
         scope: Scope,
     },
-    /// Gives voxels of several labels one label.
+    /// Merges several labels into one.
     Merge {
-        /// Labels to be given up; those not there are ignored.
+        /// Labels to replace; labels that do not exist are ignored.
         labels: Vec<u32>,
-        /// The label they become.
+        /// The resulting label.
         into: u32,
         /// In one slice or in the volume.
         scope: Scope,
     },
-    /// Splits a label by a watershed on its distance transform, one part a seed. The first seed's part keeps the label,
-    /// and so do pieces that no seed reaches.
+    /// Splits a label by a watershed on its distance transform into one part per seed. The part of the first seed keeps
+    /// the label, and so do pieces that no seed reaches.
     SplitBySeeds {
         /// The label.
         label: u32,
@@ -93,29 +93,29 @@ pub enum Edit {
         /// In one slice or in the volume.
         scope: Scope,
     },
-    /// Splits a label along a line drawn in a slice. The largest part keeps the label.
+    /// Splits a label along a line in a slice. The largest part keeps the label.
     SplitByLine {
         /// The label.
         label: u32,
-        /// The axis the slice is cut across.
+        /// The axis perpendicular to the slice.
         axis: SliceAxis,
-        /// Points of the line, all in the first one's slice.
+        /// Points of the line, all in the slice of the first point.
         points: Vec<[f64; 3]>,
-        /// Cut through all slices of the label, not only the one drawn in.
+        /// Cut through all slices of the label instead of only this slice.
         through: bool,
     },
-    /// Fills slices between those that hold a label with shapes in between, by interpolating signed distances.
+    /// Interpolates the shape of a label in empty slices between slices that contain it, using signed distances.
     Interpolate {
         /// The label.
         label: u32,
-        /// The axis the slices are cut across.
+        /// The axis perpendicular to the slices.
         axis: SliceAxis,
-        /// Only the gap around this slice; `None` for all gaps.
+        /// A slice in the gap to fill; `None` for all gaps.
         at: Option<usize>,
         /// Which voxels may change.
         over: Over,
     },
-    /// Adds what is within a distance of a label, in µm.
+    /// Adds the voxels within a distance of a label.
     Grow {
         /// The label.
         label: u32,
@@ -126,7 +126,8 @@ pub enum Edit {
         /// Which voxels may change.
         over: Over,
     },
-    /// Takes away what is within a distance of the label's outside, in µm. The volume's border is no outside.
+    /// Removes the voxels of a label within a distance of its outside. Beyond the border of the volume does not count
+    /// as outside.
     Shrink {
         /// The label.
         label: u32,
@@ -138,11 +139,11 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// Its name in a menu of steps.
+    /// Name of the edit in the undo history.
     pub fn name(&self) -> String {
         match self {
             Edit::Paint { brush, .. } => brush.name(),
-            Edit::Fill { value: 0, .. } => "Empty a region".to_owned(),
+            Edit::Fill { value: 0, .. } => "Clear region".to_owned(),
             Edit::Fill { value, .. } => format!("Fill {value}"),
             Edit::FillHoles { label, .. } => format!("Fill holes of {label}"),
             Edit::Delete { label, .. } => format!("Delete {label}"),
@@ -155,46 +156,48 @@ impl Edit {
     }
 }
 
-/// What an edit, an undo or a redo changed.
+/// The change made by an edit, an undo or a redo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Name of the step, such as `Paint 12`.
     pub name: String,
-    /// The smallest box around the changed voxels; `None` if nothing changed (there is no step then).
+    /// The smallest box around the changed voxels; `None` if nothing changed, in which case no step is recorded.
     pub bounds: Option<Bounds>,
-    /// Number of voxels changed.
+    /// Number of changed voxels.
     pub voxels: u64,
-    /// Labels that the edit made (the further parts of a split).
+    /// New labels created by the edit, by splitting.
     pub new_labels: Vec<u32>,
-    /// Oldest steps that can no longer be undone, because the undo memory is full; with [`Change::undoable`] false, this
-    /// step is among them.
+    /// Number of oldest steps that can no longer be undone because the undo memory is full. If [`Change::undoable`] is
+    /// false, this step is one of them.
     pub dropped_steps: usize,
-    /// Whether this step can be undone: false where it alone is larger than the undo memory.
+    /// Whether this step can be undone: false if it alone exceeds the undo memory.
     pub undoable: bool,
 }
 
-/// Makes an edit; gives the labels it made.
-pub(crate) fn run(pen: &mut Pen, edit: &Edit) -> Result<Vec<u32>, AnnotateError> {
+/// Executes an edit and returns the new labels it created.
+pub(crate) fn run(writer: &mut LabelWriter, edit: &Edit) -> Result<Vec<u32>, AnnotateError> {
     match edit {
-        Edit::Paint { brush, points } => brush::paint(pen, brush, points).map(|()| Vec::new()),
-        Edit::Fill { seed, value, scope } => fill::fill(pen, *seed, *value, *scope).map(|()| Vec::new()),
-        Edit::FillHoles { label, scope, over } => fill::holes(pen, *label, *scope, *over).map(|()| Vec::new()),
+        Edit::Paint { brush, points } => brush::paint(writer, brush, points).map(|()| Vec::new()),
+        Edit::Fill { seed, value, scope } => fill::fill(writer, *seed, *value, *scope).map(|()| Vec::new()),
+        Edit::FillHoles { label, scope, over } => fill::holes(writer, *label, *scope, *over).map(|()| Vec::new()),
         Edit::Delete { label, scope } => {
-            pen.volume().bounds_in(*label, *scope)?;
-            relabel(pen, &[*label], 0, *scope).map(|()| Vec::new())
+            writer.volume().bounds_in(*label, *scope)?;
+            relabel(writer, &[*label], 0, *scope).map(|()| Vec::new())
         }
-        Edit::Merge { labels, into, scope } => merge(pen, labels, *into, *scope).map(|()| Vec::new()),
-        Edit::SplitBySeeds { label, seeds, scope } => split::by_seeds(pen, *label, seeds, *scope),
-        Edit::SplitByLine { label, axis, points, through } => cut::by_line(pen, *label, *axis, points, *through),
+        Edit::Merge { labels, into, scope } => merge(writer, labels, *into, *scope).map(|()| Vec::new()),
+        Edit::SplitBySeeds { label, seeds, scope } => split::by_seeds(writer, *label, seeds, *scope),
+        Edit::SplitByLine { label, axis, points, through } => cut::by_line(writer, *label, *axis, points, *through),
         Edit::Interpolate { label, axis, at, over } => {
-            interpolate::interpolate(pen, *label, *axis, *at, *over).map(|()| Vec::new())
+            interpolate::interpolate(writer, *label, *axis, *at, *over).map(|()| Vec::new())
         }
-        Edit::Grow { label, by_um, scope, over } => size::grow(pen, *label, *by_um, *scope, *over).map(|()| Vec::new()),
-        Edit::Shrink { label, by_um, scope } => size::shrink(pen, *label, *by_um, *scope).map(|()| Vec::new()),
+        Edit::Grow { label, by_um, scope, over } => {
+            size::grow(writer, *label, *by_um, *scope, *over).map(|()| Vec::new())
+        }
+        Edit::Shrink { label, by_um, scope } => size::shrink(writer, *label, *by_um, *scope).map(|()| Vec::new()),
     }
 }
 
-fn merge(pen: &mut Pen, labels: &[u32], into: u32, scope: Scope) -> Result<(), AnnotateError> {
+fn merge(writer: &mut LabelWriter, labels: &[u32], into: u32, scope: Scope) -> Result<(), AnnotateError> {
     if into == 0 || labels.contains(&0) {
         return Err(AnnotateError::BadParameter {
             what: "a label to merge",
@@ -202,24 +205,24 @@ fn merge(pen: &mut Pen, labels: &[u32], into: u32, scope: Scope) -> Result<(), A
             expected: "labels above 0; delete a label to make it background",
         });
     }
-    let there = |label: &&u32| pen.volume().voxels_of(**label) > 0;
-    if !labels.iter().chain([&into]).any(|l| there(&l)) {
+    let exists = |label: &&u32| writer.volume().voxels_of(**label) > 0;
+    if !labels.iter().chain([&into]).any(|l| exists(&l)) {
         return Err(AnnotateError::NoSuchLabel { label: into, place: "volume" });
     }
-    relabel(pen, labels, into, scope)
+    relabel(writer, labels, into, scope)
 }
 
-/// Gives every voxel of some labels another label. The chunks those labels are in are searched, once for each of them.
-fn relabel(pen: &mut Pen, labels: &[u32], new: u32, scope: Scope) -> Result<(), AnnotateError> {
-    let within = scope.bounds(pen.volume().shape_zyx())?;
+/// Replaces several labels by another one. The chunks that contain a label are searched once per label.
+fn relabel(writer: &mut LabelWriter, labels: &[u32], new: u32, scope: Scope) -> Result<(), AnnotateError> {
+    let within = scope.bounds(writer.volume().shape_zyx())?;
     let mut labels = labels.to_vec();
     labels.sort_unstable();
     labels.dedup();
     for label in labels.into_iter().filter(|l| *l != new) {
         let mut rows = Vec::new();
-        pen.volume().each_row_of(label, &within, |z, y, xs| rows.push((z, y, xs)));
+        writer.volume().each_row_of(label, &within, |z, y, xs| rows.push((z, y, xs)));
         for (z, y, xs) in rows {
-            pen.row(z, y, xs, new, |old| old == label);
+            writer.row(z, y, xs, new, |old| old == label);
         }
     }
     Ok(())

@@ -1,41 +1,41 @@
-//! Splitting a label by seeds: a watershed on the distance to its outside.
+//! Splitting a label by seeds: a watershed on the distance transform.
 //!
-//! Each seed first climbs to the nearest peak of the distance, so that a click near a cell's rim means that cell. Peaks are
-//! flooded from the highest voxels down. Seeds that climb to one peak sit in one convex part that has no neck to cut at; that
-//! part is divided by which seed is nearest.
+//! Each seed first moves uphill to a maximum of the distance, so that a click near the edge of a cell selects that
+//! cell. The watershed then floods from the maxima. Seeds that reach the same maximum lie in one convex part without a
+//! neck; such a part is divided by the nearest seed.
 
 use crate::AnnotateError;
 use crate::geometry::Scope;
-use crate::volume::Pen;
+use crate::volume::LabelWriter;
 use cytoscope_objects::distance::distance_um;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub(super) fn by_seeds(
-    pen: &mut Pen,
+    writer: &mut LabelWriter,
     label: u32,
     seeds: &[[usize; 3]],
     scope: Scope,
 ) -> Result<Vec<u32>, AnnotateError> {
-    let volume = pen.volume();
-    let mut places: Vec<[usize; 3]> = Vec::new();
+    let volume = writer.volume();
+    let mut distinct_seeds: Vec<[usize; 3]> = Vec::new();
     for seed in seeds {
         if volume.get(*seed) != Some(label) || !scope.bounds(volume.shape_zyx())?.contains(*seed) {
             return Err(AnnotateError::NotPossible {
                 label,
                 met: format!("the seed at Z, Y, X = {seed:?} is not in it"),
-                next: "put every seed inside the label",
+                next: "place every seed inside the label",
             });
         }
-        if !places.contains(seed) {
-            places.push(*seed);
+        if !distinct_seeds.contains(seed) {
+            distinct_seeds.push(*seed);
         }
     }
-    if places.len() < 2 {
+    if distinct_seeds.len() < 2 {
         return Err(AnnotateError::NotPossible {
             label,
-            met: format!("{} seeds were given", places.len()),
-            next: "put two or more seeds at different voxels",
+            met: format!("{} seeds were given", distinct_seeds.len()),
+            next: "place two or more seeds at different voxels",
         });
     }
     let bounds = volume.box_of(label, scope)?.padded([1; 3], &scope.bounds(volume.shape_zyx())?);
@@ -46,18 +46,18 @@ pub(super) fn by_seeds(
         let [_, ny, nx] = bounds.size();
         ((p[0] - bounds.start[0]) * ny + p[1] - bounds.start[1]) * nx + p[2] - bounds.start[2]
     };
-    let indices: Vec<usize> = places.iter().map(flat).collect();
+    let indices: Vec<usize> = distinct_seeds.iter().map(flat).collect();
     let parts = divide(&mask, &distance, bounds.size(), voxel_um, &indices);
-    let made = volume.free_labels(places.len() - 1)?;
+    let new_labels = volume.free_labels(distinct_seeds.len() - 1)?;
     let name = |part: u32| match part {
         0 | 1 => None,
-        part => made.get(part as usize - 2).copied(),
+        part => new_labels.get(part as usize - 2).copied(),
     };
-    pen.fill_box(&bounds, |i| name(parts[i]), |old| old == label);
-    Ok(made)
+    writer.fill_box(&bounds, |i| name(parts[i]), |old| old == label);
+    Ok(new_labels)
 }
 
-/// Calls `f` for the neighbours of a voxel that share a face with it.
+/// Calls `f` for the face neighbours of a voxel.
 pub(super) fn each_neighbour(i: usize, [nz, ny, nx]: [usize; 3], mut f: impl FnMut(usize)) {
     let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
     let steps = [
@@ -71,16 +71,16 @@ pub(super) fn each_neighbour(i: usize, [nz, ny, nx]: [usize; 3], mut f: impl FnM
     steps.into_iter().filter(|(there, _)| *there).for_each(|(_, j)| f(j));
 }
 
-/// The part of each voxel of the mask, numbered from 1 as the seeds are; 0 outside and where no seed reaches.
+/// The part of each voxel of the mask, numbered from 1 in the order of the seeds; 0 outside and where no seed reaches.
 fn divide(mask: &[bool], distance: &[f32], size: [usize; 3], voxel_um: [f64; 3], seeds: &[usize]) -> Vec<u32> {
-    // Which group each seed is in: seeds that climb to one peak are one group, led by its first.
+    // Seeds with the same maximum form a group, which is identified by its first seed.
     let peaks: Vec<usize> = seeds.iter().map(|s| climb(distance, size, *s)).collect();
     let leader = |s: usize| peaks.iter().position(|p| *p == peaks[s]).unwrap_or(s);
     let mut parts = vec![0u32; mask.len()];
-    // Highest first, and the first come first among equals, so that plateaus are shared.
+    // Highest distance first; in order of insertion among equals, so that plateaus are shared.
     let mut heap: BinaryHeap<(u32, Reverse<u64>, usize, u32)> = BinaryHeap::new();
     let mut count = 0u64;
-    // Distances are not negative: their bits are in their order.
+    // Distances are not negative, so their bits have the same order.
     let mut push = |heap: &mut BinaryHeap<_>, at: usize, part: u32| {
         heap.push((distance[at].to_bits(), Reverse(count), at, part));
         count += 1;
@@ -104,11 +104,11 @@ fn divide(mask: &[bool], distance: &[f32], size: [usize; 3], voxel_um: [f64; 3],
             }
         });
     }
-    share_groups(&mut parts, size, voxel_um, seeds, leader);
+    divide_groups(&mut parts, size, voxel_um, seeds, leader);
     parts
 }
 
-/// From a voxel to ever higher neighbours, the highest first.
+/// Moves from a voxel to the highest neighbour until a local maximum is reached.
 fn climb(distance: &[f32], size: [usize; 3], mut at: usize) -> usize {
     loop {
         let mut best = at;
@@ -124,8 +124,8 @@ fn climb(distance: &[f32], size: [usize; 3], mut at: usize) -> usize {
     }
 }
 
-/// Gives each voxel of a group with several seeds to the nearest of them in µm.
-fn share_groups(
+/// Assigns each voxel of a group with several seeds to the nearest of them, in µm.
+fn divide_groups(
     parts: &mut [u32],
     size: [usize; 3],
     voxel_um: [f64; 3],
@@ -155,7 +155,7 @@ fn share_groups(
     }
 }
 
-/// The parts that connected pieces of a mask would be given: used by cuts, which make pieces and not seeds.
+/// Spreads parts from the voxels `start` to their unassigned neighbours, breadth first.
 pub(super) fn spread(parts: &mut [u32], size: [usize; 3], start: Vec<usize>, may_take: impl Fn(usize) -> bool) {
     let mut queue = std::collections::VecDeque::from(start);
     while let Some(at) = queue.pop_front() {

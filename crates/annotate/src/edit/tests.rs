@@ -1,4 +1,4 @@
-//! Every edit against the same edit by brute force on plain arrays, with its undo, redo, box and counts.
+//! Compares every edit with a brute-force version on plain arrays, including undo, redo, bounds and counts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use super::*;
@@ -82,7 +82,7 @@ impl Dense {
         found
     }
 
-    /// Which voxels can be reached from some voxels through voxels that `pass`.
+    /// Voxels that can be reached from the given ones through voxels for which `pass` is true.
     fn reach(&self, from: Vec<usize>, scope: Scope, pass: impl Fn(usize) -> bool) -> Vec<bool> {
         let mut seen = vec![false; self.labels.len()];
         let mut stack: Vec<usize> = from.into_iter().filter(|i| pass(*i)).collect();
@@ -129,7 +129,7 @@ impl From<LabelVolumeOf<'_>> for crate::LabelVolume {
     }
 }
 
-/// The volume's labels and its counts against plain ones.
+/// Compares the labels and counts of a session with plain ones.
 fn assert_is(session: &Session, want: &Dense, what: &str) {
     assert!(session.volume().labels().to_dense() == want.labels, "{what}: the labels differ");
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
@@ -153,8 +153,8 @@ fn bounds_of(places: &[Zyx]) -> Option<crate::Bounds> {
     Some(bounds)
 }
 
-/// Makes an edit and takes it back, checking all that is told of it; gives the result.
-fn made(before: &Dense, edit: &Edit) -> (Dense, Change) {
+/// Applies, undoes and redoes an edit, checks the reported change, and returns the result.
+fn apply_and_check(before: &Dense, edit: &Edit) -> (Dense, Change) {
     let mut session = before.session();
     let snapshot = session.volume().snapshot();
     let change = session.apply(edit).unwrap();
@@ -174,13 +174,13 @@ fn made(before: &Dense, edit: &Edit) -> (Dense, Change) {
 }
 
 fn check(before: &Dense, edit: &Edit, want: &Dense) {
-    let (after, _) = made(before, edit);
+    let (after, _) = apply_and_check(before, edit);
     let differ = (0..want.labels.len()).find(|i| want.labels[*i] != after.labels[*i]);
-    let told = differ.map(|i| (want.place(i), want.labels[i], after.labels[i]));
-    assert_eq!(told, None, "{edit:?}: place, label wanted, label found");
+    let mismatch = differ.map(|i| (want.place(i), want.labels[i], after.labels[i]));
+    assert_eq!(mismatch, None, "{edit:?}: voxel, expected label, actual label");
 }
 
-/// Boxes of a few labels in a volume across several chunks.
+/// Boxes of a few labels in a volume of several chunks.
 fn some_labels(shape: Zyx) -> impl Strategy<Value = Dense> {
     let corner = move || [0..shape[0], 0..shape[1], 0..shape[2]];
     let one = (corner(), [1..12usize, 1..30usize, 1..30usize], prop::sample::select(vec![1u32, 2, 3, 70_000]));
@@ -202,7 +202,7 @@ fn any_scope(shape: Zyx) -> impl Strategy<Value = Scope> {
     })
 }
 
-/// Distance of a voxel to the line from `a` to `b`, in µm, by trying many points of it where the formula is in doubt.
+/// Distance of a voxel from the line segment from `a` to `b`, in µm.
 fn far_from_line(d: &Dense, at: [f64; 3], a: [f64; 3], b: [f64; 3]) -> f64 {
     let um = |p: [f64; 3]| [0, 1, 2].map(|i| p[i] * d.um[i]);
     let (p, a, b) = (um(at), um(a), um(b));
@@ -218,7 +218,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn strokes_are_all_that_is_within_the_radius_of_the_line(
+    fn strokes_paint_all_voxels_within_the_radius_of_the_line(
         before in some_labels(WIDE),
         points in prop::collection::vec([-5.0f64..40.0, -9.0f64..75.0, -9.0f64..75.0], 1..4),
         whole in any::<bool>(), more in 0.0f64..6.0, shape in 0..4usize, value in prop::sample::select(vec![0u32, 2, 9, 80_000]), over in any_over(),
@@ -246,7 +246,7 @@ proptest! {
         }
         let brush = Brush { shape, radius_um, value, over };
         check(&before, &Edit::Paint { brush, points: points.clone() }, &before.with(voxels, value, over));
-        // The same drawn live, point by point, is the same step.
+        // Painting the same stroke point by point gives the same step.
         let mut at_once = before.session();
         at_once.apply(&Edit::Paint { brush, points: points.clone() }).unwrap();
         let mut live = before.session();
@@ -271,7 +271,7 @@ proptest! {
         });
         let points = [a, b].map(|p| p.map(|c| c as f64)).to_vec();
         let brush = Brush { shape, radius_um, value: 1, over: Over::Any };
-        let (after, _) = made(&before, &Edit::Paint { brush, points: points.clone() });
+        let (after, _) = apply_and_check(&before, &Edit::Paint { brush, points: points.clone() });
         prop_assert!(after.labels[after.flat(a)] == 1 && after.labels[after.flat(b)] == 1);
         // Along the longest axis every index has a voxel, and neighbours touch.
         let mut places: Vec<Zyx> = (0..after.labels.len()).filter(|i| after.labels[*i] == 1).map(|i| after.place(i)).collect();
@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn fills_reach_what_a_flood_reaches(before in some_labels(WIDE), seed in [0usize..35, 0..67, 0..70], value in 0u32..4, axis in 0..4usize) {
+    fn fills_match_a_flood_fill(before in some_labels(WIDE), seed in [0usize..35, 0..67, 0..70], value in 0u32..4, axis in 0..4usize) {
         let scope = SliceAxis::ALL.get(axis).map_or(Scope::Volume, |a| Scope::Slice(Plane::new(*a, seed[a.index()])));
         let from = before.flat(seed);
         let old = before.labels[from];
@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn holes_are_what_the_border_does_not_reach(
+    fn holes_are_voxels_not_connected_to_the_border(
         noise in prop::collection::vec(prop::sample::select(vec![0u32, 0, 1, 1, 1, 1, 1, 2]), 5 * 7 * 8), scope in any_scope([5, 7, 8]), over in any_over(),
     ) {
         let before = Dense { shape: [5, 7, 8], um: [1.0; 3], labels: noise };
@@ -335,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn growing_and_shrinking_are_by_true_distance(
+    fn growing_and_shrinking_use_euclidean_distance(
         noise in prop::collection::vec(prop::sample::select(vec![0u32, 0, 0, 1, 1, 1, 2]), 5 * 7 * 8),
         um in [0.3f64..3.0, 0.3f64..3.0, 0.3f64..3.0], by_um in 0.2f64..4.0, scope in any_scope([5, 7, 8]), over in any_over(),
     ) {
@@ -355,7 +355,7 @@ proptest! {
     }
 
     #[test]
-    fn seeds_divide_all_of_a_label_and_nothing_else(
+    fn splitting_by_seeds_divides_the_label_and_nothing_else(
         noise in prop::collection::vec(prop::sample::select(vec![0u32, 1, 1, 1, 1, 2]), 5 * 9 * 8), picks in prop::collection::vec(0..360usize, 2..6), axis in 0..4usize,
     ) {
         let before = Dense { shape: [5, 9, 8], um: [2.0, 0.5, 0.5], labels: noise };
@@ -368,7 +368,7 @@ proptest! {
             if !seeds.contains(&seed) { seeds.push(seed); }
         }
         prop_assume!(seeds.len() > 1);
-        let (after, change) = made(&before, &Edit::SplitBySeeds { label: 1, seeds: seeds.clone(), scope });
+        let (after, change) = apply_and_check(&before, &Edit::SplitBySeeds { label: 1, seeds: seeds.clone(), scope });
         prop_assert_eq!(&change.new_labels, &(3..2 + seeds.len() as u32).collect::<Vec<_>>());
         for (i, seed) in seeds.iter().enumerate() {
             let want = if i == 0 { 1 } else { change.new_labels[i - 1] };
@@ -381,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn slices_between_are_where_mixed_distances_are_inside(
+    fn interpolated_slices_match_interpolated_distances(
         below in prop::collection::vec(any::<bool>(), 49), above in prop::collection::vec(any::<bool>(), 49), axis in 0..3usize, gap in 2usize..6, over in any_over(),
     ) {
         let axis = SliceAxis::ALL[axis];
@@ -414,7 +414,7 @@ proptest! {
                 if mixed > 0.0 { want.push(before.flat(place(index, i))); }
             }
         }
-        // Label 2 in a slice between is no part of label 1, so all slices between are empty of it.
+        // Label 2 in a slice between does not count: all slices between are empty of label 1.
         let edit = Edit::Interpolate { label: 1, axis, at: Some(2), over };
         check(&before, &edit, &before.with(want, 1, over));
     }
@@ -426,7 +426,7 @@ fn two_touching_balls_are_cut_at_their_neck() {
     let before = Dense::new([20, 60, 90], um).ball([10.0, 30.0, 26.0], 10.0, 5).ball([10.0, 30.0, 60.0], 10.0, 5);
     // One seed in the middle, one near the far rim.
     let seeds = vec![[10, 30, 26], [10, 30, 76]];
-    let (after, change) = made(&before, &Edit::SplitBySeeds { label: 5, seeds, scope: Scope::Volume });
+    let (after, change) = apply_and_check(&before, &Edit::SplitBySeeds { label: 5, seeds, scope: Scope::Volume });
     assert_eq!(change.new_labels, [6]);
     for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 5) {
         let x = after.place(i)[2];
@@ -437,11 +437,11 @@ fn two_touching_balls_are_cut_at_their_neck() {
 }
 
 #[test]
-fn a_part_without_a_neck_is_shared_by_nearness() {
+fn a_part_without_a_neck_is_divided_by_the_nearest_seed() {
     let before = Dense::new([1, 41, 41], [1.0; 3]).ball([0.0, 20.0, 20.0], 18.0, 1);
     let plane = Scope::Slice(Plane::new(SliceAxis::Z, 0));
     let seeds = vec![[0, 20, 10], [0, 20, 28]];
-    let (after, _) = made(&before, &Edit::SplitBySeeds { label: 1, seeds, scope: plane });
+    let (after, _) = apply_and_check(&before, &Edit::SplitBySeeds { label: 1, seeds, scope: plane });
     for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 1) {
         let x = after.place(i)[2];
         assert!(x == 19 || after.labels[i] == if x < 19 { 1 } else { 2 }, "{x}");
@@ -454,7 +454,7 @@ fn a_line_cuts_a_slice_or_the_whole_label() {
     let points = vec![[4.0, 0.0, 30.0], [4.0, 39.0, 34.0]];
     for through in [false, true] {
         let edit = Edit::SplitByLine { label: 3, axis: SliceAxis::Z, points: points.clone(), through };
-        let (after, change) = made(&before, &edit);
+        let (after, change) = apply_and_check(&before, &edit);
         assert_eq!(change.new_labels, [10]);
         for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 3) {
             let [z, y, x] = after.place(i);
@@ -468,14 +468,14 @@ fn a_line_cuts_a_slice_or_the_whole_label() {
         let scope = if through { Scope::Volume } else { Scope::Slice(Plane::new(SliceAxis::Z, 4)) };
         assert!(after.connected(3, scope) && after.connected(10, scope));
     }
-    // Cutting across Y and X too; a line that ends inside cuts nothing, and says so.
+    // The same for slices across Y and X. A line that ends inside the label is refused.
     for axis in [SliceAxis::Y, SliceAxis::X] {
         let mut points = vec![[4.0, 20.0, 20.0]; 2];
         points[0][0] = -3.0;
         points[1][0] = 12.0;
         let edit = Edit::SplitByLine { label: 3, axis, points: points.clone(), through: true };
         let other = if axis == SliceAxis::Y { 2 } else { 1 };
-        let (after, change) = made(&before, &edit);
+        let (after, change) = apply_and_check(&before, &edit);
         for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 3) {
             let at = after.place(i)[other];
             let smaller = if axis == SliceAxis::Y { at < 20 } else { at > 20 };
@@ -489,18 +489,19 @@ fn a_line_cuts_a_slice_or_the_whole_label() {
 }
 
 #[test]
-fn crumbs_of_a_shaky_line_are_not_labels() {
+fn fragments_of_an_unsteady_line_get_no_labels() {
     let before = Dense::new([1, 60, 60], [1.0; 3]).fill([0, 5, 5], [1, 55, 55], 1);
-    // Along the line a small loop that cuts off a few voxels.
+    // A small loop in the line cuts off a few voxels.
     let points = [[0.0, 30.0], [20.0, 30.0], [20.0, 33.0], [24.0, 33.0], [24.0, 30.0], [20.0, 30.0], [59.0, 30.0]];
     let points = points.map(|[y, x]| [0.0, y, x]).to_vec();
-    let (after, change) = made(&before, &Edit::SplitByLine { label: 1, axis: SliceAxis::Z, points, through: false });
+    let (after, change) =
+        apply_and_check(&before, &Edit::SplitByLine { label: 1, axis: SliceAxis::Z, points, through: false });
     assert_eq!(change.new_labels, [2]);
     assert!(after.labels.iter().zip(&before.labels).all(|(a, b)| (*a > 0) == (*b > 0)));
 }
 
 #[test]
-fn slanting_objects_do_not_break() {
+fn oblique_objects_stay_connected() {
     let disc = |d: Dense, z: usize, x: f64| {
         let mut d = d;
         for i in 0..d.labels.len() {
@@ -513,7 +514,7 @@ fn slanting_objects_do_not_break() {
     };
     let before = disc(disc(Dense::new([12, 40, 60], [1.0; 3]), 1, 10.0), 9, 42.0);
     let edit = Edit::Interpolate { label: 4, axis: SliceAxis::Z, at: None, over: Over::Background };
-    let (after, _) = made(&before, &edit);
+    let (after, _) = apply_and_check(&before, &edit);
     for z in 1..10 {
         let want = disc(Dense::new([12, 40, 60], [1.0; 3]), z, 10.0 + 4.0 * (z - 1) as f64);
         let range = z * 2400..(z + 1) * 2400;
@@ -525,7 +526,7 @@ fn slanting_objects_do_not_break() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_changes_nothing() {
+fn impossible_edits_are_refused_and_change_nothing() {
     let before = Dense::new([4, 5, 6], [1.0; 3]).fill([1, 1, 1], [3, 3, 3], 7);
     let brush = |radius_um: f64| Brush { shape: BrushShape::Ball, radius_um, value: 1, over: Over::Any };
     let slice = Scope::Slice(Plane::new(SliceAxis::Y, 5));
@@ -556,7 +557,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         assert_is(&session, &before, "refused");
         assert_eq!(session.undo_names().count(), 0);
     }
-    // Far away is no fault: nothing is there to change.
+    // Points far outside the volume are not an error: nothing changes.
     let mut session = before.session();
     let far = Edit::Paint { brush: brush(2.0), points: vec![[-1e8, 0.0, 0.0], [-9e8, 9e8, 3.0]] };
     assert_eq!(session.apply(&far).unwrap().bounds, None);
@@ -564,7 +565,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn slices_read_as_they_are_along_every_axis() {
+fn slices_along_every_axis_match_the_array() {
     let mut dense = Dense::new([34, 66, 67], [1.0; 3]);
     dense.labels.iter_mut().enumerate().for_each(|(i, l)| *l = (i as u32).wrapping_mul(2_654_435_761) >> 12);
     let session = dense.session();

@@ -1,4 +1,4 @@
-//! The journal's file: locked, appended to at once, synced by a thread of its own.
+//! The journal file: locked, appended to immediately, and synced by its own thread.
 
 use super::check_sum;
 use super::record::Record;
@@ -11,44 +11,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A journal that is written.
+/// A journal that is open for writing.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     path: PathBuf,
     file: File,
-    /// Bytes that are sound; the next record goes there.
+    /// Length of the valid part in bytes; the next record is written there.
     len: u64,
-    /// Records so far.
+    /// Number of records.
     position: u64,
-    /// About the bytes that a compaction would leave.
+    /// Approximate length after a compaction, in bytes.
     compact_len: u64,
-    /// Fingerprints that the labels may be found with when they are opened next; the first is that they began with.
+    /// Fingerprints that the label image may have when it is opened next; the first one is from the start of editing.
     pub bases: Vec<Fingerprint>,
-    /// Whether the file under the journal's name is another than `file`.
+    /// Whether the file at `path` is not `file`.
     replaced: bool,
     syncer: Syncer,
     every: Duration,
 }
 
-/// Fingerprints kept in a journal: the first and the latest.
+/// Largest number of fingerprints in a journal: the first and the latest ones.
 const MAX_BASES: usize = 64;
 
-/// How an opened journal goes on.
+/// State from which an existing journal is continued.
 pub(crate) struct Resume {
-    /// Bytes that are sound; what follows is cut off.
+    /// Length of the valid part in bytes; the rest is cut off.
     pub len: u64,
-    /// Records in them.
+    /// Number of valid records.
     pub position: u64,
-    /// About the bytes that a compaction would leave.
+    /// Approximate length after a compaction, in bytes.
     pub compact_len: u64,
     /// See [`JournalFile::bases`].
     pub bases: Vec<Fingerprint>,
-    /// Least time between two syncs.
+    /// Minimum time between two syncs.
     pub every: Duration,
 }
 
 impl JournalFile {
-    /// Opens a file for reading and writing (a new one if there is none), and locks it.
+    /// Opens a file for reading and writing, creates it if necessary, and locks it.
     pub fn lock(path: &Path) -> Result<File, AnnotateError> {
         let file = OpenOptions::new()
             .read(true)
@@ -60,13 +60,13 @@ impl JournalFile {
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(AnnotateError::InUse { journal: path.to_owned() }),
-            // A file system without locks: two windows cannot be kept apart there, but work goes on.
+            // On file systems without locks a second window cannot be detected; editing is still allowed.
             Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(file),
             Err(TryLockError::Error(e)) => Err(AnnotateError::io(path, "locking the journal")(e)),
         }
     }
 
-    /// Goes on with a locked file after its last sound record; what follows is cut off.
+    /// Continues a locked file after its last valid record; the rest is cut off.
     pub fn resume(path: &Path, file: File, from: Resume) -> Result<Self, AnnotateError> {
         let Resume { len, position, compact_len, bases, every } = from;
         file.set_len(len).map_err(AnnotateError::io(path, "cutting the journal"))?;
@@ -75,17 +75,17 @@ impl JournalFile {
         Ok(Self { path, file, len, position, compact_len, bases, replaced: false, syncer, every })
     }
 
-    /// Bytes of the journal.
+    /// Length of the journal in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// About the bytes that a compaction would leave, when it was last known.
+    /// Approximate length after a compaction in bytes, when last computed.
     pub fn compact_len(&self) -> u64 {
         self.compact_len
     }
 
-    /// Adds a fingerprint that the labels may be found with.
+    /// Adds a fingerprint that the label image may have when it is opened next.
     pub fn add_base(&mut self, fingerprint: Fingerprint) {
         self.bases.retain(|b| *b != fingerprint);
         self.bases.push(fingerprint);
@@ -98,26 +98,27 @@ impl JournalFile {
         &self.path
     }
 
-    /// Appends a record and hands it to the operating system. After an error the journal is as it was before.
+    /// Appends a record and passes it to the operating system. After an error the journal is unchanged.
     pub fn append(&mut self, record: &Record) -> Result<(), AnnotateError> {
         self.append_body(&record.body())
     }
 
-    /// As [`JournalFile::append`], for a record's body.
+    /// As [`JournalFile::append`], for the encoded body of a record.
     pub fn append_body(&mut self, body: &[u8]) -> Result<(), AnnotateError> {
         if self.replaced {
             self.take_over()?;
         }
-        let bytes = framed(self.position, body);
+        let bytes = encode_record(self.position, body);
         let written = self.file.seek(SeekFrom::Start(self.len)).and_then(|_| self.file.write_all(&bytes));
         if let Err(e) = written {
-            // What was written of it is cut off; if that fails too, it is overwritten next time, or dropped when read.
+            // The partial record is cut off. If that fails too, it is overwritten by the next record or ignored when
+            // read.
             let _ = self.file.set_len(self.len);
             return Err(AnnotateError::io(&self.path, "writing the journal")(e));
         }
         self.len += bytes.len() as u64;
         self.position += 1;
-        self.syncer.note();
+        self.syncer.request_sync();
         Ok(())
     }
 
@@ -127,20 +128,20 @@ impl JournalFile {
         self.file = File::open(&self.path).unwrap();
     }
 
-    /// What the last sync in the background failed with.
+    /// The error of the last background sync; `None` if it succeeded.
     pub fn sync_failure(&self) -> Option<String> {
         self.syncer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives what syncs the file, so that others may write meanwhile.
+    /// Returns a function that syncs the file, so that the journal can be written to in the meantime.
     pub fn to_sync(&self) -> Result<impl FnOnce() -> Result<(), AnnotateError> + use<>, AnnotateError> {
         let file = self.file.try_clone().map_err(AnnotateError::io(&self.path, "syncing the journal"))?;
         let path = self.path.clone();
         Ok(move || file.sync_data().map_err(AnnotateError::io(&path, "syncing the journal")))
     }
 
-    /// Replaces the whole file by one that `fill` writes (a header and framed records), beside, synced and renamed. After an
-    /// error the journal is as it was.
+    /// Replaces the whole file atomically by one that `fill` writes (a header and records). After an error the journal
+    /// is unchanged.
     pub fn replace(&mut self, fill: impl FnOnce(&mut RecordWriter<'_>) -> io::Result<()>) -> Result<(), AnnotateError> {
         let (mut len, mut position) = (0, 0);
         cytoscope_storage::write::atomic_write_with(&self.path, |out| {
@@ -154,7 +155,7 @@ impl JournalFile {
         self.take_over()
     }
 
-    /// Goes on with the file that [`JournalFile::replace`] wrote.
+    /// Opens the file that [`JournalFile::replace`] wrote and continues with it.
     fn take_over(&mut self) -> Result<(), AnnotateError> {
         let file = Self::lock(&self.path)?;
         let found = file.metadata().map_err(AnnotateError::io(&self.path, "reading the journal"))?.len();
@@ -168,8 +169,8 @@ impl JournalFile {
     }
 }
 
-/// A record as it stands in a file.
-pub(crate) fn framed(position: u64, body: &[u8]) -> Vec<u8> {
+/// Encodes a record: length, checksum and body.
+pub(crate) fn encode_record(position: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(body.len() + 8);
     bytes.extend((body.len() as u32).to_le_bytes());
     bytes.extend(check_sum(position, body).to_le_bytes());
@@ -177,7 +178,7 @@ pub(crate) fn framed(position: u64, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Writes a header and records of a new journal.
+/// Writes the header and records of a new journal.
 pub(crate) struct RecordWriter<'a> {
     out: &'a mut dyn Write,
     len: u64,
@@ -191,16 +192,16 @@ impl RecordWriter<'_> {
     }
 
     pub fn record(&mut self, body: &[u8]) -> io::Result<()> {
-        let bytes = framed(self.position, body);
+        let bytes = encode_record(self.position, body);
         self.position += 1;
         self.raw(&bytes)
     }
 }
 
-/// Syncs a file in a thread of its own: soon after it is noted, at most once in `every`, and when dropped.
+/// Syncs a file in its own thread: soon after a request, at most once per `every`, and when dropped.
 #[derive(Debug)]
 struct Syncer {
-    notes: Option<Sender<()>>,
+    requests: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     failure: Arc<Mutex<Option<String>>>,
 }
@@ -209,23 +210,23 @@ impl Syncer {
     fn start(path: &Path, file: &File, every: Duration) -> Result<Self, AnnotateError> {
         let file = file.try_clone().map_err(AnnotateError::io(path, "opening the journal"))?;
         let failure = Arc::new(Mutex::new(None));
-        let (notes, received) = channel();
+        let (requests, received) = channel();
         let shared = Arc::clone(&failure);
         let thread = std::thread::Builder::new()
             .name("journal sync".to_owned())
-            .spawn(move || sync_when_noted(&file, &received, every, &shared))
+            .spawn(move || sync_on_request(&file, &received, every, &shared))
             .map_err(AnnotateError::io(path, "starting to sync the journal"))?;
-        Ok(Self { notes: Some(notes), thread: Some(thread), failure })
+        Ok(Self { requests: Some(requests), thread: Some(thread), failure })
     }
 
-    fn note(&self) {
-        if let Some(notes) = &self.notes {
-            let _ = notes.send(());
+    fn request_sync(&self) {
+        if let Some(requests) = &self.requests {
+            let _ = requests.send(());
         }
     }
 }
 
-fn sync_when_noted(file: &File, received: &Receiver<()>, every: Duration, failure: &Mutex<Option<String>>) {
+fn sync_on_request(file: &File, received: &Receiver<()>, every: Duration, failure: &Mutex<Option<String>>) {
     let mut last: Option<Instant> = None;
     while received.recv().is_ok() {
         let mut open = true;
@@ -251,7 +252,7 @@ fn sync_when_noted(file: &File, received: &Receiver<()>, every: Duration, failur
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        self.notes = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,4 +1,4 @@
-//! Reading a journal: the header, then record after record until the end or the first that is not sound.
+//! Reading a journal: the header, then the records up to the end or the first invalid one.
 
 use super::record::{Header, Record};
 use super::{MAGIC, VERSION, check_sum};
@@ -6,37 +6,37 @@ use crate::chunks::Grid;
 use crate::limits::{MAX_HEADER_BYTES, MAX_RECORD_BYTES};
 use std::io::{self, Read};
 
-/// Why reading ended.
+/// Why no further record can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// The file ends after its last record.
     Clean,
-    /// A write was cut short: the file ends inside a record, or in zeros.
+    /// A write was interrupted: the file ends inside a record, or with zeros.
     Torn,
-    /// A whole record that is not sound, and what follows it.
+    /// A complete record is invalid, for this reason.
     Damaged(&'static str),
 }
 
-/// Why a journal cannot be begun.
+/// Why the header of a journal cannot be read.
 #[derive(Debug)]
-pub(crate) enum BadStart {
+pub(crate) enum HeaderError {
     Io(io::Error),
-    NoJournal(String),
+    NotAJournal(String),
 }
 
-impl From<io::Error> for BadStart {
+impl From<io::Error> for HeaderError {
     fn from(e: io::Error) -> Self {
-        BadStart::Io(e)
+        HeaderError::Io(e)
     }
 }
 
-/// A journal as it is read.
+/// A reader of the header and records of a journal.
 pub(crate) struct Reader<R> {
     from: R,
     len: u64,
-    /// Where the next record begins: all before is sound.
+    /// Position of the next record in bytes; everything before it is valid.
     pub at: u64,
-    /// Records read.
+    /// Number of records read.
     pub position: u64,
     pub header: Header,
     pub grid: Grid,
@@ -45,20 +45,20 @@ pub(crate) struct Reader<R> {
 
 impl<R: Read> Reader<R> {
     /// Reads the header of a journal of `len` bytes.
-    pub fn begin(mut from: R, len: u64) -> Result<Self, BadStart> {
-        let no = |met: &str| BadStart::NoJournal(met.to_owned());
+    pub fn begin(mut from: R, len: u64) -> Result<Self, HeaderError> {
+        let no = |met: &str| HeaderError::NotAJournal(met.to_owned());
         let mut fixed = [0u8; 20];
         if len < fixed.len() as u64 {
-            return Err(no("it is no journal of annotations: it is too short"));
+            return Err(no("it is not a journal of annotations: it is too short"));
         }
         from.read_exact(&mut fixed)?;
         let number = |at: usize| fixed.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
         if !fixed.starts_with(MAGIC) {
-            return Err(no("it is no journal of annotations"));
+            return Err(no("it is not a journal of annotations"));
         }
         if number(8) != VERSION {
-            let met = format!("it is a journal of version {}, and version {VERSION} is read here", number(8));
-            return Err(BadStart::NoJournal(met));
+            let met = format!("it is a journal of version {}, but only version {VERSION} is supported", number(8));
+            return Err(HeaderError::NotAJournal(met));
         }
         let count = u64::from(number(12));
         if count > MAX_HEADER_BYTES || count > len - fixed.len() as u64 {
@@ -67,15 +67,15 @@ impl<R: Read> Reader<R> {
         let mut text = vec![0; count as usize];
         from.read_exact(&mut text)?;
         if crc32fast::hash(&text) != number(16) {
-            return Err(no("the header of the journal is damaged: its check sum is wrong"));
+            return Err(no("the header of the journal is damaged: its checksum is wrong"));
         }
         let header: Header = serde_json::from_slice(&text)
-            .map_err(|e| BadStart::NoJournal(format!("the header of the journal cannot be read: {e}")))?;
-        let grid = Grid::new(header.shape_zyx).map_err(|e| BadStart::NoJournal(e.to_string()))?;
+            .map_err(|e| HeaderError::NotAJournal(format!("the header of the journal cannot be read: {e}")))?;
+        let grid = Grid::new(header.shape_zyx).map_err(|e| HeaderError::NotAJournal(e.to_string()))?;
         Ok(Self { from, len, at: fixed.len() as u64 + count, position: 0, header, grid, body: Vec::new() })
     }
 
-    /// The next record, or why there is none.
+    /// Reads the next record; the inner error says why there is none.
     pub fn next(&mut self) -> io::Result<Result<Record, Tail>> {
         let left = self.len - self.at;
         if left == 0 {
@@ -102,9 +102,9 @@ impl<R: Read> Reader<R> {
         self.from.read_exact(&mut self.body)?;
         let last = count + head.len() as u64 == left;
         if check_sum(self.position, &self.body) != sum {
-            // A file can be longer than what of it was written before the power went: zeros at its end.
+            // After a power failure a file can be longer than what was written, with zeros at its end.
             let torn = last && self.body.last() == Some(&0);
-            return Ok(Err(if torn { Tail::Torn } else { Tail::Damaged("its check sum is wrong") }));
+            return Ok(Err(if torn { Tail::Torn } else { Tail::Damaged("its checksum is wrong") }));
         }
         let record = match Record::parse(&self.body, &self.grid) {
             Ok(record) => record,

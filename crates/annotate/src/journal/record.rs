@@ -1,4 +1,4 @@
-//! What is in a journal, and its bytes.
+//! Header and records of a journal, and their encoding.
 
 use super::{MAGIC, VERSION};
 use crate::Fingerprint;
@@ -8,33 +8,33 @@ use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Longest name of a step, in bytes.
+/// Longest name of a step in bytes.
 const MAX_NAME_BYTES: usize = 1000;
-/// About so many bytes of a snapshot go into one record.
+/// Approximate number of bytes of a snapshot per record.
 const SNAPSHOT_PART_BYTES: usize = 4 << 20;
 
-/// What a journal is of.
+/// Header of a journal: which labels it belongs to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// Shape of the labels.
     pub shape_zyx: [usize; 3],
-    /// Size of a voxel in µm.
+    /// Voxel size in µm.
     pub voxel_size_um: VoxelSize,
-    /// Where the labels came from, for people; `None` for labels begun empty.
+    /// Path of the label image, for messages only; `None` if editing began with empty labels.
     pub base_path: Option<PathBuf>,
-    /// Fingerprints of the label images this journal may be opened on: the first is that of the labels it began with, the others
-    /// are of saved states.
+    /// Fingerprints of the label images that this journal can be opened with: first the labels at the start of editing,
+    /// then saved states.
     pub bases: Vec<Fingerprint>,
     /// Whether the records begin with a snapshot of all labels.
     pub snapshot: bool,
-    /// Number of the state that the records begin with.
+    /// Number of the state before the first record.
     pub floor: u64,
     /// Number of the next state.
     pub next_id: u64,
 }
 
 impl Header {
-    /// The header as it begins a file.
+    /// Encodes the beginning of a file: magic, version, length, checksum and header.
     pub fn bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let text = serde_json::to_vec(self)?;
         let mut bytes = MAGIC.to_vec();
@@ -46,12 +46,12 @@ impl Header {
     }
 }
 
-/// A part of a snapshot: some chunks in order, as runs of values.
+/// A part of a snapshot: consecutive chunks as runs of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotPart(Vec<u8>);
 
 impl SnapshotPart {
-    /// Puts the chunks in their places; they must go on at `next`. Gives the chunk after the last.
+    /// Writes the chunks to `labels`; the first one must be `next`. Returns the index after the last chunk.
     pub fn restore(&self, labels: &mut LabelSnapshot, next: usize) -> Result<usize, &'static str> {
         let mut rest = &self.0[..];
         let rest = &mut rest;
@@ -66,7 +66,7 @@ impl SnapshotPart {
                 return Err("the snapshot has more chunks than the volume");
             }
             let len = labels.grid.chunk_voxels(chunk);
-            let run = usize::try_from(take(rest)?).map_err(|_| "a run of the snapshot leaves its chunk")?;
+            let run = usize::try_from(take(rest)?).map_err(|_| "a run of the snapshot extends beyond its chunk")?;
             let value = take_u32(rest)?;
             if run == len {
                 labels.chunks[chunk] = Chunk::Uniform(value);
@@ -74,17 +74,17 @@ impl SnapshotPart {
                 continue;
             }
             values.clear();
-            // A chunk has at most 131 072 voxels: this takes no more memory than the volume's grid allows.
+            // A chunk has at most 131 072 voxels, which limits the memory.
             let mut add = |run: usize, value: u32| {
                 if run == 0 || run > len - values.len() {
-                    return Err("a run of the snapshot leaves its chunk");
+                    return Err("a run of the snapshot extends beyond its chunk");
                 }
                 values.resize(values.len() + run, value);
                 Ok(values.len() < len)
             };
             let mut more = add(run, value)?;
             while more {
-                let run = usize::try_from(take(rest)?).map_err(|_| "a run of the snapshot leaves its chunk")?;
+                let run = usize::try_from(take(rest)?).map_err(|_| "a run of the snapshot extends beyond its chunk")?;
                 more = add(run, take_u32(rest)?)?;
             }
             labels.chunks[chunk] = Chunk::from_values(&values);
@@ -94,7 +94,7 @@ impl SnapshotPart {
     }
 }
 
-/// All labels, in parts that fit records.
+/// Encodes all labels as snapshot records and calls `each` for each of them.
 pub(crate) fn snapshot_parts(
     labels: &LabelSnapshot,
     mut each: impl FnMut(Record) -> std::io::Result<()>,
@@ -114,18 +114,18 @@ pub(crate) fn snapshot_parts(
     Ok(())
 }
 
-/// One entry of a journal.
+/// One record of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// An edit: the number of the state after it, its name, its differences.
+    /// An edit: the number of the state after it, its name, and its differences.
     Edit { id: u64, name: String, patch: Patch },
     /// The newest edit was undone.
     Undo,
     /// The newest undone edit was redone.
     Redo,
-    /// A part of the labels that the journal begins with.
+    /// A part of the snapshot at the beginning of the journal.
     Snapshot(SnapshotPart),
-    /// A state is about to be saved: a base with this fingerprint is that state.
+    /// A state is about to be saved: labels with this fingerprint are that state.
     Saving { state: u64, fingerprint: Fingerprint },
     /// A state was saved.
     Saved { state: u64, path: PathBuf },
@@ -144,7 +144,7 @@ struct SavedText {
 }
 
 impl Record {
-    /// The record's body.
+    /// Encodes the body of the record.
     pub fn body(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
@@ -162,7 +162,7 @@ impl Record {
             }
             Record::Saved { state, path } => {
                 bytes.push(6);
-                // A path that is not Unicode cannot be JSON; it is noted for people only.
+                // JSON requires Unicode; the path is used in messages only.
                 let path = PathBuf::from(path.to_string_lossy().into_owned());
                 bytes.extend(serde_json::to_vec(&SavedText { state: *state, path }).unwrap_or_default());
             }
@@ -170,10 +170,10 @@ impl Record {
         bytes
     }
 
-    /// Reads a body back.
+    /// Parses a body.
     pub fn parse(body: &[u8], grid: &Grid) -> Result<Self, &'static str> {
         let (kind, mut rest) = body.split_first().ok_or("it is empty")?;
-        let nothing_more = |rest: &[u8]| if rest.is_empty() { Ok(()) } else { Err("it is longer than its kind") };
+        let nothing_more = |rest: &[u8]| if rest.is_empty() { Ok(()) } else { Err("it is too long for its kind") };
         Ok(match kind {
             1 => {
                 let id = take(&mut rest)?;
@@ -182,26 +182,28 @@ impl Record {
                     return Err("the name of its step is too long");
                 }
                 let (name, patch) = rest.split_at_checked(len).ok_or("it ends inside the name of its step")?;
-                let name = std::str::from_utf8(name).map_err(|_| "the name of its step is no text")?;
+                let name = std::str::from_utf8(name).map_err(|_| "the name of its step is not UTF-8 text")?;
                 Record::Edit { id, name: name.to_owned(), patch: Patch::parse(patch, grid)? }
             }
             2 => nothing_more(rest).map(|()| Record::Undo)?,
             3 => nothing_more(rest).map(|()| Record::Redo)?,
             4 => Record::Snapshot(SnapshotPart(rest.to_vec())),
             5 => {
-                let text: SavingText = serde_json::from_slice(rest).map_err(|_| "it does not say what was saved")?;
+                let text: SavingText =
+                    serde_json::from_slice(rest).map_err(|_| "its description of what was saved is invalid")?;
                 Record::Saving { state: text.state, fingerprint: text.fingerprint }
             }
             6 => {
-                let text: SavedText = serde_json::from_slice(rest).map_err(|_| "it does not say what was saved")?;
+                let text: SavedText =
+                    serde_json::from_slice(rest).map_err(|_| "its description of what was saved is invalid")?;
                 Record::Saved { state: text.state, path: text.path }
             }
-            _ => return Err("it is of an unknown kind"),
+            _ => return Err("its kind is unknown"),
         })
     }
 }
 
-/// The body of an edit.
+/// Encodes the body of an edit record.
 pub(crate) fn put_edit(bytes: &mut Vec<u8>, id: u64, name: &str, patch: &Patch) {
     bytes.push(1);
     put(bytes, id);

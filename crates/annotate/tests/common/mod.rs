@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Helpers of the integration tests.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub const SHAPE: [usize; 3] = [34, 70, 66];
 
-/// Two labels in some background.
+/// Two labels in background.
 pub fn base() -> LabelVolume {
     let mut labels = vec![0u32; SHAPE.iter().product()];
     for (i, l) in labels.iter_mut().enumerate() {
@@ -26,7 +26,7 @@ pub fn open(journal: &Path) -> (Session, cytoscope_annotate::Replay) {
     Session::open(base(), Some(Path::new("cells.tif")), journal, SessionOptions::default()).unwrap()
 }
 
-/// The `n`-th of an endless row of different edits.
+/// The `n`-th of an endless sequence of different edits.
 pub fn edit(n: u64) -> Edit {
     let mut state = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
     let mut pick = |below: u64| {
@@ -51,17 +51,17 @@ pub fn edit(n: u64) -> Edit {
     }
 }
 
-/// Makes an edit if it can be made.
+/// Applies an edit if it is possible.
 pub fn try_edit(session: &mut Session, n: u64) -> Option<Change> {
     session.apply(&edit(n)).ok().filter(|c| c.bounds.is_some())
 }
 
-/// The names of what can be undone and redone.
+/// The names of the steps that can be undone and redone.
 pub fn names(session: &Session) -> (Vec<String>, Vec<String>) {
     (session.undo_names().map(str::to_owned).collect(), session.redo_names().map(str::to_owned).collect())
 }
 
-/// A Python with tifffile, or `None` (said aloud) where there is none.
+/// A Python with tifffile, or `None` with a message if there is none.
 pub fn python() -> Option<PathBuf> {
     let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
     let works = std::process::Command::new(&python)
@@ -81,7 +81,7 @@ pub fn python() -> Option<PathBuf> {
     None
 }
 
-/// Runs a Python script with arguments, and gives what it printed.
+/// Runs a Python script with arguments and returns its output.
 pub fn run_python(python: &Path, script: &str, args: &[&Path]) -> String {
     let out = std::process::Command::new(python).arg("-c").arg(script).args(args).output().expect("python runs");
     assert!(out.status.success(), "python failed:\n{}", String::from_utf8_lossy(&out.stderr));

@@ -1,16 +1,16 @@
-//! Functions of elements, and reductions.
+//! Runs element-wise functions and reductions.
 
 use super::{Image, is_half};
 use burn_tensor::{FloatDType, Tensor, backend::Backend};
 use cytoscope_graph::{Activation, BinaryOp, ReduceOp, UnaryOp};
 
-/// tanh, whose arguments graphics drivers do not all bound: beyond 15 it is one in f32.
+/// tanh with clamped arguments, because some graphics drivers overflow for large ones. In f32, tanh(15) is 1.
 pub(super) fn tanh<B: Backend>(x: Image<B>) -> Image<B> {
     x.clamp(-15.0, 15.0).tanh()
 }
 
 pub(super) fn sigmoid<B: Backend>(x: Image<B>) -> Image<B> {
-    // e⁻ˣ stays finite in f32.
+    // The bound keeps e⁻ˣ finite in f32.
     x.clamp_min(-85.0).neg().exp().add_scalar(1.0).recip()
 }
 
@@ -19,8 +19,8 @@ pub(super) fn softplus<B: Backend>(x: Image<B>) -> Image<B> {
     x.clone().clamp_min(0.0) + x.abs().neg().exp().log1p()
 }
 
-/// alpha·(eˣ − 1) below zero, nothing above.
-fn below<B: Backend>(x: Image<B>, alpha: f32) -> Image<B> {
+/// alpha·(eˣ − 1) where x is negative, 0 elsewhere.
+fn negative_part<B: Backend>(x: Image<B>, alpha: f32) -> Image<B> {
     x.clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha)
 }
 
@@ -29,9 +29,9 @@ pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image
     match activation {
         Activation::Relu => x.clamp_min(0.0),
         Activation::LeakyRelu { alpha } => above(&x) + x.clamp_max(0.0).mul_scalar(alpha),
-        Activation::Elu { alpha } => above(&x) + below(x, alpha),
-        Activation::Celu { alpha } => above(&x) + below(x.div_scalar(alpha), alpha).clamp_max(0.0),
-        Activation::Selu { alpha, gamma } => (above(&x) + below(x, alpha)).mul_scalar(gamma),
+        Activation::Elu { alpha } => above(&x) + negative_part(x, alpha),
+        Activation::Celu { alpha } => above(&x) + negative_part(x.div_scalar(alpha), alpha).clamp_max(0.0),
+        Activation::Selu { alpha, gamma } => (above(&x) + negative_part(x, alpha)).mul_scalar(gamma),
         Activation::Gelu { tanh: false } => {
             let half = x.clone().mul_scalar(0.5);
             half * x.mul_scalar(std::f32::consts::FRAC_1_SQRT_2).erf().add_scalar(1.0)
@@ -50,8 +50,8 @@ pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image
         Activation::Softplus => softplus(x),
         Activation::Softsign => x.clone() / x.abs().add_scalar(1.0),
         Activation::ThresholdedRelu { alpha } => {
-            let gone = x.clone().lower_equal_elem(alpha);
-            x.mask_fill(gone, 0.0)
+            let below_threshold = x.clone().lower_equal_elem(alpha);
+            x.mask_fill(below_threshold, 0.0)
         }
         Activation::Clip { min, max } => {
             // Shader languages have no infinite literals.
@@ -121,7 +121,7 @@ pub(super) fn scalar<B: Backend>(x: Image<B>, op: BinaryOp, value: f32, reversed
 
 pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]]) -> Option<Image<B>> {
     if is_half(&x) {
-        // Sums of many need the range and the digits of 32 bits.
+        // Long sums need the range and precision of 32 bits.
         let dtype = x.dtype();
         return Some(reduce(x.cast(FloatDType::F32), kind, runs)?.cast(dtype));
     }
@@ -144,7 +144,7 @@ pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]
     Some(if kind == ReduceOp::L2 { x.sqrt() } else { x })
 }
 
-/// What a long axis is made one by.
+/// How the elements of an axis are combined.
 #[derive(Clone, Copy)]
 pub(super) enum Fold {
     Sum,
@@ -152,11 +152,11 @@ pub(super) enum Fold {
     Min,
 }
 
-/// Most elements folded at once. Longer axes are folded in parts: there is more to do side by side, sums are more exact, and
-/// Mesa's software Vulkan silently leaves a loop after 65,535 turns.
-const MOST_TURNS: usize = 2048;
+/// Largest number of elements folded at once. Longer axes are folded in parts: that gives more parallelism and more
+/// accurate sums, and Mesa's software Vulkan silently ends loops after 65,535 iterations.
+const MAX_LOOP_LENGTH: usize = 2048;
 
-/// The middle axis of `[outer, length, inner]` folded to length 1.
+/// Folds the middle axis of `[outer, length, inner]` to length 1.
 pub(super) fn folded<B: Backend>(x: Tensor<B, 3>, fold: Fold) -> Tensor<B, 3> {
     fn one<B: Backend, const D: usize>(x: Tensor<B, D>, axis: usize, fold: Fold) -> Tensor<B, D> {
         match fold {
@@ -166,13 +166,13 @@ pub(super) fn folded<B: Backend>(x: Tensor<B, 3>, fold: Fold) -> Tensor<B, 3> {
         }
     }
     let [outer, length, inner] = x.dims();
-    if length <= MOST_TURNS {
+    if length <= MAX_LOOP_LENGTH {
         if inner == 1 {
             return one(x.reshape([outer, length]), 1, fold).reshape([outer, 1, 1]);
         }
         return one(x, 1, fold);
     }
-    if let Some(each) = (64..=MOST_TURNS).rev().find(|n| length.is_multiple_of(*n)) {
+    if let Some(each) = (64..=MAX_LOOP_LENGTH).rev().find(|n| length.is_multiple_of(*n)) {
         let parts = length / each;
         let parted: Tensor<B, 3> = if inner == 1 {
             one(x.reshape([outer, parts, each]), 2, fold)
@@ -181,7 +181,7 @@ pub(super) fn folded<B: Backend>(x: Tensor<B, 3>, fold: Fold) -> Tensor<B, 3> {
         };
         return folded(parted, fold);
     }
-    let whole = length / MOST_TURNS * MOST_TURNS;
+    let whole = length / MAX_LOOP_LENGTH * MAX_LOOP_LENGTH;
     let (a, b) = (x.clone().slice_dim(1, 0..whole), x.slice_dim(1, whole..length));
     let (a, b) = (folded(a, fold), folded(b, fold));
     match fold {

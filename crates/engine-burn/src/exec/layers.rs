@@ -1,4 +1,4 @@
-//! Convolutions, normalisations, pools.
+//! Runs convolutions, normalisations and pooling.
 
 use super::elementwise::{Fold, folded};
 use super::{Image, moves};
@@ -8,16 +8,16 @@ use burn_tensor::module::{conv_transpose3d, conv3d};
 use burn_tensor::ops::{ConvOptions, ConvTransposeOptions};
 use burn_tensor::{Slice, Tensor};
 
-/// A number a channel, however it came, in the form that is broadcast over images.
+/// Reshapes one number per channel to `[1, C, 1, 1, 1]`, which is broadcast over images.
 pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
     let channels = values.dims().iter().product();
     moves::reshape(values, [1, channels, 1, 1, 1])
 }
 
-/// A convolution that never becomes a matrix product. Burn 0.21 tunes those of 1×1×1 that keep the lengths to its matrix
-/// kernels, of which the double-buffered ones read past the end where the number of stages is odd (8 or 24 input channels,
-/// say), and one for vectors is taken for the wrong side (tracel-ai/burn#5626, #5122): both give wrong numbers, silently.
-/// With a voxel of padding along the longest axis, cut off again, its convolution kernels are tuned instead.
+/// Convolves without Burn's matrix product kernels. Burn 0.21 uses those for 1×1×1 convolutions of stride 1, where they
+/// are silently wrong: the double-buffered ones read out of bounds if the number of stages is odd (8 or 24 input
+/// channels, for example), and the one for vectors swaps its operands (tracel-ai/burn#5626, #5122). Padding the longest
+/// axis by one voxel, which is cropped again, makes Burn use its convolution kernels instead.
 pub(super) fn conv<B: Backend>(mut x: Image<B>, w: Image<B>, bias: Option<Image<B>>, window: &Window) -> Image<B> {
     let Window { mut stride, mut padding, dilation, groups } = *window;
     let bias = bias.map(|b| {
@@ -45,7 +45,7 @@ pub(super) fn conv_transpose<B: Backend>(x: Image<B>, w: Image<B>, window: &Wind
     conv_transpose3d(x, w, None, ConvTransposeOptions::new(stride, padding, [0; 3], dilation, groups))
 }
 
-/// Blocks of `factors` out of channels.
+/// Upsamples by a 1×1×1 convolution whose output channels are then rearranged into blocks of `factors` voxels.
 pub(super) fn upsample<B: Backend>(
     x: Image<B>,
     w: Image<B>,
@@ -61,7 +61,7 @@ pub(super) fn upsample<B: Backend>(
     blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c])
 }
 
-/// Mean 0 and variance 1 over each group of channels, then a scale and shift of each channel.
+/// Normalises each group of channels to mean 0 and variance 1, then scales and shifts each channel.
 pub(super) fn normalise<B: Backend>(
     x: Image<B>,
     scale: Image<B>,
@@ -79,7 +79,7 @@ pub(super) fn normalise<B: Backend>(
     let variance = mean(centred.clone() * centred.clone());
     let unit = (centred / variance.add_scalar(epsilon).sqrt()).reshape(form);
     let spread = |values: Image<B>| -> Image<B> {
-        // Older files hold a number a group.
+        // Older files have one number per group.
         let count: usize = values.dims().iter().product();
         if count == channels {
             return by_channel(values);
@@ -90,7 +90,7 @@ pub(super) fn normalise<B: Backend>(
     unit * spread(scale) + spread(bias)
 }
 
-/// Maximum or mean of windows. A window is the product of its axes, so these go one after the other.
+/// Max or average pooling. The windows are separable, so the axes are processed one after the other.
 pub(super) fn pool<B: Backend>(
     x: Image<B>,
     max: bool,

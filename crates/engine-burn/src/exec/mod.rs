@@ -1,4 +1,4 @@
-//! One step on a device, through Burn, whatever the backend.
+//! Runs one step on a device through Burn, generic over the backend.
 
 mod elementwise;
 mod layers;
@@ -9,41 +9,44 @@ use crate::plan::{Kind, Step};
 use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
 use cytoscope_graph::ElementType;
 
-/// An image tensor on a device.
+/// A tensor on a device, with axes N, C, Z, Y, X.
 pub(crate) type Image<B> = Tensor<B, 5>;
 
-/// What steps read besides their inputs.
+/// Constants on the device, and how to compute with them.
 pub(crate) struct Uploaded<B: Backend> {
-    /// Whether products of 16-bit tensors are computed in 32 bits: Burn 0.21 adds them up in 16 on wgpu, which has no tensor
-    /// cores to do better, and that is too little for gradients.
-    pub widens: bool,
+    /// Whether convolutions of 16-bit tensors are computed in 32 bits: Burn 0.21 accumulates them in 16 bits on wgpu,
+    /// which is too inaccurate for gradients.
+    pub widen_f16: bool,
+    /// The program's constants.
     pub constants: Vec<Image<B>>,
+    /// The program's tables of input positions.
     pub tables: Vec<Tensor<B, 1, Int>>,
 }
 
-/// The inputs of a step, taken in order.
+/// The inputs of a step, consumed in order.
 struct Inputs<B: Backend>(std::vec::IntoIter<Image<B>>);
 
 impl<B: Backend> Inputs<B> {
-    /// The next one; `None` would be a fault of the plan.
+    /// Returns the next input; `None` means that the plan is wrong.
     fn next(&mut self) -> Option<Image<B>> {
         self.0.next()
     }
 
+    /// Returns the next input if `wanted`.
     fn next_if(&mut self, wanted: bool) -> Option<Option<Image<B>>> {
         if wanted { self.next().map(Some) } else { Some(None) }
     }
 }
 
-/// Runs a step; `None` if its inputs are not those it was planned with. Panics as Burn does.
+/// Runs a step. Returns `None` if the inputs do not match the plan. Panics if Burn panics.
 pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Vec<Image<B>>> {
     match &step.kind {
         Kind::Train(kind) => train::run(kind, &step.outputs, inputs, uploaded),
-        _ => one(step, inputs, uploaded).map(|made| vec![made]),
+        _ => one(step, inputs, uploaded).map(|output| vec![output]),
     }
 }
 
-/// The elements as another type of float.
+/// Converts the elements to another float type.
 fn cast<B: Backend>(x: Image<B>, to: ElementType) -> Image<B> {
     x.cast(match to {
         ElementType::F16 => FloatDType::F16,
@@ -52,17 +55,17 @@ fn cast<B: Backend>(x: Image<B>, to: ElementType) -> Image<B> {
     })
 }
 
-/// Whether the elements have 16 bits.
+/// Returns whether the elements are 16-bit floats.
 fn is_half<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
     matches!(x.dtype(), DType::F16 | DType::BF16)
 }
 
-/// A step with one result.
+/// Runs a step with one output.
 fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
     let (_, form) = *step.outputs.first()?;
     let multiplies = matches!(step.kind, Kind::Conv { .. } | Kind::Upsample { .. } | Kind::ConvTranspose { .. });
     if multiplies
-        && uploaded.widens
+        && uploaded.widen_f16
         && let Some(half) = inputs.first().filter(|x| is_half(x)).map(Tensor::dtype)
     {
         inputs = inputs.into_iter().map(|x| x.cast(FloatDType::F32)).collect();

@@ -1,4 +1,4 @@
-//! What only puts elements elsewhere.
+//! Runs operators that move elements: reshape, slice, pad, resample.
 
 use super::{Image, Uploaded, is_half};
 use crate::form::Form;
@@ -22,7 +22,7 @@ pub(super) fn slice<B: Backend>(x: Image<B>, cuts: &[Cut; 5]) -> Image<B> {
     }))
 }
 
-/// Puts `value` around.
+/// Pads with a constant value.
 pub(super) fn fill<B: Backend>(x: Image<B>, before: &[usize; 5], after: &[usize; 5], value: f32) -> Image<B> {
     if before.iter().chain(after).all(|n| *n == 0) {
         return x;
@@ -31,7 +31,7 @@ pub(super) fn fill<B: Backend>(x: Image<B>, before: &[usize; 5], after: &[usize;
     if !is_half(&x) {
         return x.pad(pairs, PadMode::Constant(value));
     }
-    // Burn 0.21 makes what is around of its usual type, whatever the tensor's is.
+    // Burn 0.21 pads with its default float type instead of the tensor's type.
     let (old, options) = (x.dims(), (&x.device(), x.dtype()));
     let around: Image<B> =
         Tensor::full(std::array::from_fn::<_, 5, _>(|a| before[a] + old[a] + after[a]), value, options);
@@ -39,7 +39,7 @@ pub(super) fn fill<B: Backend>(x: Image<B>, before: &[usize; 5], after: &[usize;
     around.slice_assign(middle, x)
 }
 
-/// Weighted sums of other positions, axis by axis.
+/// Resamples axis by axis: each output is a weighted sum of input positions.
 pub(super) fn resample<B: Backend>(
     mut x: Image<B>,
     axes: &[(usize, Vec<Tap>)],

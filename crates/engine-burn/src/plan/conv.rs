@@ -1,12 +1,12 @@
-//! Convolutions and normalisations.
+//! Plans convolutions and normalisations.
 
-use super::{Cut, Kind, Planned, Planner, Source, Teach, Window, because};
-use crate::form::{count, three};
+use super::{Cut, Kind, PlanResult, Planner, Source, TrainKind, Window, unsupported};
+use crate::form::{count, to_3d};
 use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
 
-/// Per-axis numbers of the spatial axes in the form.
-pub(super) fn spatial(three: [usize; 3]) -> [usize; 5] {
-    [0, 0, three[0], three[1], three[2]]
+/// Returns numbers of the three spatial axes as numbers of the five axes of a form; 0 for sample and channel.
+pub(super) fn spatial(zyx: [usize; 3]) -> [usize; 5] {
+    [0, 0, zyx[0], zyx[1], zyx[2]]
 }
 
 impl Planner<'_> {
@@ -16,22 +16,22 @@ impl Planner<'_> {
         attrs: &ConvAttrs,
         activation: Option<Activation>,
         residual: bool,
-    ) -> Planned {
+    ) -> PlanResult {
         let (x, w, output) = (self.input(node, 0)?, self.input(node, 1)?, self.output(node)?);
         let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
         if lengths.len() != attrs.kernel.len() || lengths.is_empty() || lengths.len() > 3 {
-            return because(format!("with {} spatial axes", attrs.kernel.len()));
+            return unsupported(format!("with {} spatial axes", attrs.kernel.len()));
         }
         let (before, after) = attrs.padding.resolve(&lengths, &attrs.kernel, &attrs.strides, &attrs.dilations);
-        let (mut before, after) = (three(&before, 0), three(&after, 0));
-        let (kernel, input, out) = (three(&attrs.kernel, 1), self.form(x)?, self.form(output)?);
+        let (mut before, after) = (to_3d(&before, 0), to_3d(&after, 0));
+        let (kernel, input, out) = (to_3d(&attrs.kernel, 1), self.form(x)?, self.form(output)?);
         let window = Window {
-            stride: three(&attrs.strides, 1),
+            stride: to_3d(&attrs.strides, 1),
             padding: before,
-            dilation: three(&attrs.dilations, 1),
+            dilation: to_3d(&attrs.dilations, 1),
             groups: attrs.group,
         };
-        // With the padding before on both sides: is the result as long as it must be?
+        // Burn pads both sides alike: is the output length right if both have the padding before?
         let same_length = (0..3).all(|a| {
             let reach = window.dilation[a] * (kernel[a] - 1) + 1;
             let padded = input[a + 2] + 2 * before[a];
@@ -57,7 +57,7 @@ impl Planner<'_> {
         self.push(Kind::Conv { window, bias: bias.is_some(), residual, activation }, inputs, output)
     }
 
-    /// A step that fills `x` up; its result has no value of the graph, so it is kept with the step that follows.
+    /// Emits a step that pads `x`. Its output is temporary, because the graph has no value for it.
     pub(super) fn padded(
         &mut self,
         from: Source,
@@ -65,23 +65,23 @@ impl Planner<'_> {
         before: [usize; 5],
         after: [usize; 5],
         value: f32,
-    ) -> Planned<Source> {
+    ) -> PlanResult<Source> {
         let input = self.form(x)?;
         let cut = input.map(|len| Cut { start: 0, len, step: 1 });
         let form = std::array::from_fn(|a| input[a] + before[a] + after[a]);
         Ok(self.between(Kind::Pad { cut, before, after, value }, vec![from], form))
     }
 
-    pub(super) fn conv_transpose(&mut self, node: &Node, attrs: &ConvTransposeAttrs) -> Planned {
+    pub(super) fn conv_transpose(&mut self, node: &Node, attrs: &ConvTransposeAttrs) -> PlanResult {
         let (x, w, output) = (self.input(node, 0)?, self.input(node, 1)?, self.output(node)?);
         let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
         let axes = attrs.kernel.len();
         if lengths.len() != axes || axes == 0 || axes > 3 {
-            return because(format!("with {axes} spatial axes"));
+            return unsupported(format!("with {axes} spatial axes"));
         }
         let geometry = attrs.geometry(&lengths)?;
         let (kernel, stride, dilation) =
-            (three(&attrs.kernel, 1), three(&attrs.strides, 1), three(&attrs.dilations, 1));
+            (to_3d(&attrs.kernel, 1), to_3d(&attrs.strides, 1), to_3d(&attrs.dilations, 1));
         let (input, out) = (self.form(x)?, self.form(output)?);
         let whole = geometry.before.iter().all(|b| *b == 0);
         let exact = attrs.group == 1
@@ -93,17 +93,17 @@ impl Planner<'_> {
             let bias_known = node.input(2).is_none_or(|b| self.graph.constant(b).is_some());
             return match weights.filter(|_| bias_known) {
                 Some((shape, values)) => self.upsample(node, x, output, (&shape, &values), kernel),
-                None => self.upsample_taught(node, x, output, kernel),
+                None => self.upsample_dynamic(node, x, output, kernel),
             };
         }
-        let lead = three(&geometry.before.iter().map(|b| (-b).max(0) as usize).collect::<Vec<_>>(), 0);
-        let from = three(&geometry.before.iter().map(|b| (*b).max(0) as usize).collect::<Vec<_>>(), 0);
+        let lead = to_3d(&geometry.before.iter().map(|b| (-b).max(0) as usize).collect::<Vec<_>>(), 0);
+        let from = to_3d(&geometry.before.iter().map(|b| (*b).max(0) as usize).collect::<Vec<_>>(), 0);
         let window = Window { stride, padding: [0; 3], dilation, groups: attrs.group };
         self.transposed(x, w, node.input(2), output, &window, (lead, from))
     }
 
-    /// A step that undoes a convolution of this window (whose padding is 0), with `lead` zeros put in front of its result or
-    /// `from` elements cut off, in the form of `output`.
+    /// Emits the transposed convolution of a window without padding. `lead` zeros are added in front of its result, or
+    /// `from` elements are cut off, to get the form of `output`.
     pub(super) fn transposed(
         &mut self,
         x: ValueId,
@@ -112,28 +112,29 @@ impl Planner<'_> {
         output: ValueId,
         window: &Window,
         (lead, from): ([usize; 3], [usize; 3]),
-    ) -> Planned {
+    ) -> PlanResult {
         let (input, out, weights) = (self.form(x)?, self.form(output)?, self.form(w)?);
         let mut cut = out.map(|len| Cut { start: 0, len, step: 1 });
-        let (mut before, mut after, mut grown) = ([0; 5], [0; 5], [0; 5]);
+        let (mut before, mut after, mut kernel_padding) = ([0; 5], [0; 5], [0; 5]);
         for a in 0..3 {
             let (stride, dilation) = (window.stride[a], window.dilation[a]);
-            // Burn 0.21 makes nothing at all where the stride reaches beyond the kernel: then this has taps of zeros.
+            // Burn 0.21 returns an empty tensor if the stride is larger than the kernel: pad the kernel with taps of
+            // zero.
             let kernel = weights[a + 2].max(stride.div_ceil(dilation.max(1)));
-            grown[a + 2] = kernel - weights[a + 2];
+            kernel_padding[a + 2] = kernel - weights[a + 2];
             let full = (input[a + 2] - 1) * stride + (kernel - 1) * dilation + 1;
             let wanted = out[a + 2].saturating_sub(lead[a]);
             let len = full.saturating_sub(from[a]).min(wanted);
             if len == 0 {
-                return because("whose output lies outside its input");
+                return unsupported("with an output that lies outside its input");
             }
             cut[a + 2] = Cut { start: from[a], len, step: 1 };
             before[a + 2] = lead[a];
             after[a + 2] = out[a + 2] - lead[a] - len;
         }
         let mut inputs = vec![self.source(x)?, self.source(w)?];
-        if let (true, Some(slot)) = (grown.iter().any(|n| *n > 0), inputs.get_mut(1)) {
-            *slot = self.padded(*slot, w, [0; 5], grown, 0.0)?;
+        if let (true, Some(slot)) = (kernel_padding.iter().any(|n| *n > 0), inputs.get_mut(1)) {
+            *slot = self.padded(*slot, w, [0; 5], kernel_padding, 0.0)?;
         }
         if let Some(bias) = bias {
             inputs.push(self.source(bias)?);
@@ -141,7 +142,8 @@ impl Planner<'_> {
         self.push(Kind::ConvTranspose { window: *window, cut, before, after, bias: bias.is_some() }, inputs, output)
     }
 
-    /// Stride = kernel: a 1×1×1 convolution makes each block's elements as channels, which are then put in their places.
+    /// Plans a transposed convolution whose kernel equals its stride: a 1×1×1 convolution computes the voxels of each
+    /// block as channels, which are then rearranged.
     fn upsample(
         &mut self,
         node: &Node,
@@ -149,11 +151,13 @@ impl Planner<'_> {
         output: ValueId,
         (shape, values): (&[usize], &[f32]),
         factors: [usize; 3],
-    ) -> Planned {
-        let (Some(&inputs), Some(&outputs)) = (shape.first(), shape.get(1)) else { return because("without weights") };
+    ) -> PlanResult {
+        let (Some(&inputs), Some(&outputs)) = (shape.first(), shape.get(1)) else {
+            return unsupported("without weights");
+        };
         let taps: usize = factors.iter().product();
         if values.len() != inputs * outputs * taps {
-            return because("with weights of another shape");
+            return unsupported("with weights of another shape");
         }
         // [in][out][tap] -> [out, tap][in]
         let turned = (0..outputs * taps).flat_map(|ot| (0..inputs).map(move |i| i * outputs * taps + ot));
@@ -170,8 +174,8 @@ impl Planner<'_> {
         self.push(Kind::Upsample { factors, channels: outputs, bias: has_bias }, sources, output)
     }
 
-    /// [`Self::upsample`] with weights that are computed: they are turned at every run.
-    fn upsample_taught(&mut self, node: &Node, x: ValueId, output: ValueId, factors: [usize; 3]) -> Planned {
+    /// Like [`Self::upsample`], for weights that are computed at run time: they are rearranged at every run.
+    fn upsample_dynamic(&mut self, node: &Node, x: ValueId, output: ValueId, factors: [usize; 3]) -> PlanResult {
         let w = self.input(node, 1)?;
         let [inputs, outputs, ..] = self.form(w)?;
         let taps: usize = factors.iter().product();
@@ -188,19 +192,19 @@ impl Planner<'_> {
         self.push(Kind::Upsample { factors, channels: outputs, bias: bias.is_some() }, sources, output)
     }
 
-    pub(super) fn normalise(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> Planned {
+    pub(super) fn normalise(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (scale, bias) = (self.input(node, 1)?, self.input(node, 2)?);
         let channels = self.form(x)?[1];
         let groups = groups.unwrap_or(channels);
         if groups == 0 || !channels.is_multiple_of(groups) {
-            return because(format!("with {groups} groups of {channels} channels"));
+            return unsupported(format!("with {groups} groups of {channels} channels"));
         }
         let inputs = vec![self.source(x)?, self.source(scale)?, self.source(bias)?];
         self.push(Kind::Normalise { groups, epsilon }, inputs, output)
     }
 
-    pub(super) fn batch_norm(&mut self, node: &Node, epsilon: f32) -> Planned {
+    pub(super) fn batch_norm(&mut self, node: &Node, epsilon: f32) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let channels = self.form(x)?[1];
         if (1..5).any(|i| node.input(i).is_some_and(|id| self.graph.constant(id).is_none())) {
@@ -208,18 +212,18 @@ impl Planner<'_> {
             for index in 1..5 {
                 let part = self.input(node, index)?;
                 if count(&self.form(part)?) != channels {
-                    return because("without statistics for each channel");
+                    return unsupported("without statistics for each channel");
                 }
                 inputs.push(self.source(part)?);
             }
-            return self.push(Kind::Train(Teach::Frozen { epsilon }), inputs, output);
+            return self.push(Kind::Train(TrainKind::FrozenBatchNorm { epsilon }), inputs, output);
         }
         let mut parts: Vec<Vec<f32>> = Vec::with_capacity(4);
         for index in 1..5 {
             let part = self.known(node, index, "statistics")?.and_then(Tensor::as_f32);
             match part.filter(|p| p.len() == channels) {
                 Some(part) => parts.push(part.to_vec()),
-                None => return because("without statistics for each channel"),
+                None => return unsupported("without statistics for each channel"),
             }
         }
         let at = |part: usize, channel: usize| {

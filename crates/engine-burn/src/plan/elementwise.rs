@@ -1,25 +1,25 @@
-//! Functions of elements, and reductions.
+//! Plans element-wise functions and reductions.
 
-use super::{Kind, Planned, Planner, Source, because};
+use super::{Kind, PlanResult, Planner, Source, unsupported};
 use crate::form::{Form, broadcast_form, place};
 use cytoscope_graph::{BinaryOp, Node, ReduceOp, UnaryOp};
 
 impl Planner<'_> {
-    pub(super) fn unary(&mut self, node: &Node, op: UnaryOp) -> Planned {
+    pub(super) fn unary(&mut self, node: &Node, op: UnaryOp) -> PlanResult {
         use UnaryOp::{Abs, Ceil, Cos, Erf, Exp, Floor, Log, Neg, Reciprocal, Round, Sign, Sin, Sqrt};
         match op {
             Abs | Neg | Reciprocal | Sqrt | Exp | Log | Erf | Floor | Ceil | Round | Sign | Sin | Cos => {
                 self.simple(node, Kind::Unary(op))
             }
-            _ => Err(super::Refusal::Operator),
+            _ => Err(super::Unsupported::Operator),
         }
     }
 
-    pub(super) fn binary(&mut self, node: &Node, op: BinaryOp) -> Planned {
+    pub(super) fn binary(&mut self, node: &Node, op: BinaryOp) -> PlanResult {
         use BinaryOp::{Add, Div, Equal, Greater, GreaterOrEqual, Less, LessOrEqual, Max, Min, Mul, Pow, Sub};
         let compares = matches!(op, Equal | Greater | GreaterOrEqual | Less | LessOrEqual);
         if !compares && !matches!(op, Add | Sub | Mul | Div | Pow | Min | Max) {
-            return Err(super::Refusal::Operator);
+            return Err(super::Unsupported::Operator);
         }
         let (a, b, output) = (self.input(node, 0)?, self.input(node, 1)?, self.output(node)?);
         let rank = self.shape(output)?.len();
@@ -38,51 +38,51 @@ impl Planner<'_> {
         let mut forms = [[1; 5]; 2];
         for (form, value) in forms.iter_mut().zip([a, b]) {
             let shape = self.shape(value)?;
-            *form =
-                broadcast_form(&shape, rank).map_or_else(|| because(format!("on a tensor of shape {shape:?}")), Ok)?;
+            *form = broadcast_form(&shape, rank)
+                .map_or_else(|| unsupported(format!("on a tensor of shape {shape:?}")), Ok)?;
         }
         let inputs = vec![self.source(a)?, self.source(b)?];
         self.push(Kind::Binary { op, forms }, inputs, output)
     }
 
-    pub(super) fn choose(&mut self, node: &Node) -> Planned {
+    pub(super) fn choose(&mut self, node: &Node) -> PlanResult {
         let output = self.output(node)?;
         let rank = self.shape(output)?.len();
         let (mut forms, mut inputs) = ([[1; 5]; 3], Vec::with_capacity(3));
         for (index, form) in forms.iter_mut().enumerate() {
             let value = self.input(node, index)?;
             let shape = self.shape(value)?;
-            *form =
-                broadcast_form(&shape, rank).map_or_else(|| because(format!("on a tensor of shape {shape:?}")), Ok)?;
+            *form = broadcast_form(&shape, rank)
+                .map_or_else(|| unsupported(format!("on a tensor of shape {shape:?}")), Ok)?;
             inputs.push(self.source(value)?);
         }
         self.push(Kind::Choose(forms), inputs, output)
     }
 
-    pub(super) fn prelu(&mut self, node: &Node) -> Planned {
+    pub(super) fn prelu(&mut self, node: &Node) -> PlanResult {
         let (x, slope, output) = (self.input(node, 0)?, self.input(node, 1)?, self.output(node)?);
         let (rank, shape) = (self.shape(x)?.len(), self.shape(slope)?);
         let form =
-            broadcast_form(&shape, rank).map_or_else(|| because(format!("with slopes of shape {shape:?}")), Ok)?;
+            broadcast_form(&shape, rank).map_or_else(|| unsupported(format!("with slopes of shape {shape:?}")), Ok)?;
         let inputs = vec![self.source(x)?, self.source(slope)?];
         self.push(Kind::PRelu { slope: form }, inputs, output)
     }
 
-    pub(super) fn softmax(&mut self, node: &Node, axis: i64, log: bool) -> Planned {
+    pub(super) fn softmax(&mut self, node: &Node, axis: i64, log: bool) -> PlanResult {
         let rank = self.shape(self.input(node, 0)?)?.len();
         let (_, axis) = self.axis(axis, rank)?;
         self.simple(node, Kind::Softmax { axis, log })
     }
 
-    pub(super) fn global(&mut self, node: &Node, kind: ReduceOp) -> Planned {
+    pub(super) fn global(&mut self, node: &Node, kind: ReduceOp) -> PlanResult {
         let [n, c, d, h, w] = self.form(self.input(node, 0)?)?;
         self.simple(node, Kind::Reduce { kind, runs: vec![[n * c, d * h * w, 1]] })
     }
 
-    pub(super) fn reduce(&mut self, node: &Node, kind: ReduceOp, keep_without_axes: bool) -> Planned {
+    pub(super) fn reduce(&mut self, node: &Node, kind: ReduceOp, keep_without_axes: bool) -> PlanResult {
         use ReduceOp::{L1, L2, Max, Mean, Min, Sum, SumSquare};
         if !matches!(kind, Sum | Mean | Max | Min | L1 | L2 | SumSquare) {
-            return Err(super::Refusal::Operator);
+            return Err(super::Unsupported::Operator);
         }
         let x = self.input(node, 0)?;
         let (rank, mut form) = (self.shape(x)?.len(), self.form(x)?);
@@ -95,7 +95,7 @@ impl Planner<'_> {
         for axis in axes {
             reduced[self.axis(axis, rank)?.1] = true;
         }
-        // Axes the tensor lacks can be counted as reduced.
+        // Axes that the tensor does not have can be treated as reduced, which makes runs longer.
         for (axis, gone) in reduced.iter_mut().enumerate() {
             *gone |= form[axis] == 1 && !(0..rank).any(|own| place(rank, own) == axis);
         }
@@ -103,17 +103,18 @@ impl Planner<'_> {
         self.simple(node, Kind::Reduce { kind, runs })
     }
 
-    pub(super) fn expand(&mut self, node: &Node) -> Planned {
+    pub(super) fn expand(&mut self, node: &Node) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (shape, rank) = (self.shape(x)?, self.shape(output)?.len());
         let from =
-            broadcast_form(&shape, rank).map_or_else(|| because(format!("of a tensor of shape {shape:?}")), Ok)?;
+            broadcast_form(&shape, rank).map_or_else(|| unsupported(format!("of a tensor of shape {shape:?}")), Ok)?;
         let x: Source = self.source(x)?;
         self.push(Kind::Expand { from }, vec![x], output)
     }
 }
 
-/// Runs of neighbouring axes that are reduced, as (outer, length, inner); `form` becomes what is left.
+/// Returns the runs of neighbouring reduced axes as (outer, length, inner), and sets `form` to the form after
+/// reduction.
 pub(super) fn runs(form: &mut Form, reduced: [bool; 5]) -> Vec<[usize; 3]> {
     let mut runs = Vec::new();
     let mut axis = 0;

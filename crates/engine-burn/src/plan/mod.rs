@@ -1,4 +1,4 @@
-//! Which nodes this engine takes, as steps on tensors in [`crate::form`], with everything known beforehand worked out.
+//! Plans the nodes of a graph as steps on tensors in [`crate::form`], with all constants precomputed.
 
 mod conv;
 mod elementwise;
@@ -15,25 +15,25 @@ use cytoscope_graph::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) use train::{Over, TAPS_AT_ONCE, Taps, Teach};
+pub(crate) use train::{NormScope, TAPS_AT_ONCE, Taps, TrainKind};
 
-/// Where a step reads a tensor.
+/// A tensor that a step reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// An input or an earlier step's result.
+    /// A graph input or an earlier step's output.
     Value(ValueId),
-    /// Uploaded when compiled: index into [`Program::constants`].
+    /// A constant uploaded at compile time: index into [`Program::constants`].
     Constant(usize),
 }
 
-/// A constant on its way to the device.
+/// A constant to be uploaded to the device.
 #[derive(Debug)]
 pub(crate) struct Constant {
     pub form: Form,
     pub values: Vec<f32>,
 }
 
-/// Geometry of a convolution; padding that differs before and after is a step of its own.
+/// Geometry of a convolution. Asymmetric padding is a separate step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub stride: [usize; 3],
@@ -50,7 +50,7 @@ pub(crate) struct Cut {
     pub step: usize,
 }
 
-/// One tap of a resampled axis: for each output position an input position, and a weight where it is not one.
+/// One tap of a resampled axis: for each output position an input position, and a weight unless all weights are 1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tap {
     /// Index into [`Program::tables`].
@@ -59,20 +59,21 @@ pub(crate) struct Tap {
     pub weights: Option<usize>,
 }
 
-/// A pool over one axis of the form.
+/// Pooling over one axis of the form.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolAxis {
     pub axis: usize,
     pub kernel: usize,
     pub stride: usize,
     pub dilation: usize,
-    /// Output length.
+    /// Length of the output.
     pub len: usize,
-    /// Averages: one over the number of elements, by output position (index into [`Program::constants`]).
+    /// For average pooling: the reciprocal of the number of elements, by output position (index into
+    /// [`Program::constants`]).
     pub weights: Option<usize>,
 }
 
-/// What a step does. Inputs are those of [`Step::inputs`], in this order.
+/// The operation of a step. Each variant lists its inputs in the order of [`Step::inputs`]; the default is `[x]`.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// `[x, w, bias?, residual?]`
@@ -82,13 +83,14 @@ pub(crate) enum Kind {
         residual: bool,
         activation: Option<Activation>,
     },
-    /// `[x, w of a 1×1×1 convolution whose channels are output channel × tap]`: stride = kernel.
+    /// `[x, w, bias?]`: transposed convolution with kernel = stride, as a 1×1×1 convolution with output channel × tap
+    /// channels.
     Upsample {
         factors: [usize; 3],
         channels: usize,
         bias: bool,
     },
-    /// `[x, w, bias?]`: the full result, cut to `from..from + len` with zeros around where it is short.
+    /// `[x, w, bias?]`: transposed convolution; the full result is cropped to `cut`, then padded with zeros.
     ConvTranspose {
         window: Window,
         cut: [Cut; 5],
@@ -96,7 +98,7 @@ pub(crate) enum Kind {
         after: [usize; 5],
         bias: bool,
     },
-    /// `[x, scale, bias]`, over groups of channels (as many as channels: each by itself).
+    /// `[x, scale, bias]`: normalises groups of channels; with as many groups as channels, an instance norm.
     Normalise {
         groups: usize,
         epsilon: f32,
@@ -104,7 +106,7 @@ pub(crate) enum Kind {
     /// `[x, scale, shift]`
     Affine,
     Activation(Activation),
-    /// `[x, slope]`, slope in the form it is broadcast in.
+    /// `[x, slope]`; `slope` is the form in which the slope is broadcast.
     PRelu {
         slope: Form,
     },
@@ -112,16 +114,16 @@ pub(crate) enum Kind {
         axis: usize,
         log: bool,
     },
-    /// Padding first, then axis by axis.
+    /// Pads, then pools axis by axis.
     Pool {
         max: bool,
         before: [usize; 5],
         after: [usize; 5],
         axes: Vec<PoolAxis>,
     },
-    /// Axis by axis a weighted sum of other positions.
+    /// Computes weighted sums of input positions, axis by axis.
     Resample(Vec<(usize, Vec<Tap>)>),
-    /// Cut, then filled up.
+    /// Crops, then pads with `value`.
     Pad {
         cut: [Cut; 5],
         before: [usize; 5],
@@ -133,28 +135,28 @@ pub(crate) enum Kind {
         axis: usize,
     },
     Unary(UnaryOp),
-    /// `[a, b]`, each in the form it is broadcast in.
+    /// `[a, b]`; `forms` are the forms in which they are broadcast.
     Binary {
         op: BinaryOp,
         forms: [Form; 2],
     },
-    /// A tensor and a number; `reversed`: the number comes first.
+    /// A tensor and a number; `reversed` if the number is the first operand.
     Scalar {
         op: BinaryOp,
         value: f32,
         reversed: bool,
     },
-    /// Over runs of neighbouring axes, as (outer, length, inner).
+    /// Reduces runs of neighbouring axes, given as (outer, length, inner).
     Reduce {
         kind: ReduceOp,
         runs: Vec<[usize; 3]>,
     },
     Permute([usize; 5]),
-    /// Only the form changes.
+    /// Changes the form only.
     Reshape,
-    /// The elements' type changes.
+    /// Converts the elements to another type.
     Cast(ElementType),
-    /// From one form of six axes, by a permutation of these, to the output's.
+    /// Reshapes to six axes, permutes them, and reshapes to the form of the output.
     Shuffle {
         six: [usize; 6],
         order: [usize; 6],
@@ -162,26 +164,26 @@ pub(crate) enum Kind {
     Expand {
         from: Form,
     },
-    /// `[condition, a, b]`, each in the form it is broadcast in; conditions are 0 and 1.
+    /// `[condition, a, b]` (ONNX `Where`), with the forms in which they are broadcast; conditions are 0 and 1.
     Choose([Form; 3]),
-    /// What only training asks for.
-    Train(Teach),
+    /// A step of training.
+    Train(TrainKind),
 }
 
-/// A step with its name and work.
+/// A step with its operands, name and amount of work.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub kind: Kind,
     pub inputs: Vec<Source>,
-    /// What it makes.
+    /// The values that it computes, with their forms.
     pub outputs: Vec<(ValueId, Form)>,
-    /// Operator and node, for profiles.
+    /// Operator and node name, shown in profiles.
     pub name: String,
     pub macs: u64,
-    /// Elements it needs on the way, beside its outputs and one copy of the largest result of all.
-    pub spare: usize,
-    /// Values nothing reads after this step.
-    pub dead: Vec<ValueId>,
+    /// Temporary elements, besides the outputs and one copy of the program's largest output.
+    pub scratch_elements: usize,
+    /// Values that are not read after this step.
+    pub last_used: Vec<ValueId>,
 }
 
 /// A graph input.
@@ -196,48 +198,49 @@ pub(crate) struct Input {
 /// A graph output.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// Known when compiled.
+    /// Known at compile time.
     Constant(Arc<Tensor>),
-    /// Made by a step (or an input).
+    /// Computed by a step, or a graph input.
     Value { value: ValueId, shape: Vec<usize> },
 }
 
-/// Everything a session does.
+/// A compiled graph: inputs, steps, outputs and constants.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
     pub steps: Vec<Step>,
     pub constants: Vec<Constant>,
-    /// Input positions of resampled axes.
+    /// Tables of input positions for resampled axes.
     pub tables: Vec<Vec<i32>>,
     pub report: CompileReport,
 }
 
-/// What about an operator is not supported.
+/// Why a node cannot be planned.
 #[derive(Debug)]
-enum Refusal {
-    /// The operator as such.
+enum Unsupported {
+    /// The operator is not supported at all.
     Operator,
-    /// This about it.
-    Because(String),
-    /// The graph is at fault.
+    /// A feature of the operator is not supported; the text follows the operator's name.
+    Feature(String),
+    /// The graph is invalid.
     Graph(GraphError),
 }
 
-impl From<GraphError> for Refusal {
+impl From<GraphError> for Unsupported {
     fn from(error: GraphError) -> Self {
         Self::Graph(error)
     }
 }
 
-fn because<T>(what: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::Because(what.into()))
+/// Returns the error for an unsupported feature of an operator; `what` follows the operator's name in messages.
+fn unsupported<T>(what: impl Into<String>) -> Result<T, Unsupported> {
+    Err(Unsupported::Feature(what.into()))
 }
 
-type Planned<T = ()> = Result<T, Refusal>;
+type PlanResult<T = ()> = Result<T, Unsupported>;
 
-/// The program of a prepared graph for the engine of this name.
+/// Plans a prepared graph; `engine` is the engine's name in errors.
 pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, EngineError> {
     let mut planner = Planner {
         graph,
@@ -246,21 +249,21 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
         uploaded: BTreeMap::new(),
         steps: Vec::new(),
         name: String::new(),
-        scratches: 0,
+        scratch_count: 0,
         rates: Vec::new(),
     };
-    let refused = |refusal: Refusal, op: &str, node: &str| match refusal {
-        Refusal::Operator => EngineError::UnsupportedOp { engine, op: op.to_owned(), node: node.to_owned() },
-        Refusal::Because(what) => {
+    let to_engine_error = |refusal: Unsupported, op: &str, node: &str| match refusal {
+        Unsupported::Operator => EngineError::UnsupportedOp { engine, op: op.to_owned(), node: node.to_owned() },
+        Unsupported::Feature(what) => {
             EngineError::UnsupportedOp { engine, op: format!("{op} {what}"), node: node.to_owned() }
         }
-        Refusal::Graph(error) => EngineError::Graph(error),
+        Unsupported::Graph(error) => EngineError::Graph(error),
     };
     let mut inputs = Vec::with_capacity(graph.inputs.len());
     for &value in &graph.inputs {
         let name = graph.value(value).name.clone();
-        let form = planner.form(value).map_err(|r| refused(r, "an input", &name))?;
-        planner.floats(value).map_err(|r| refused(r, "an input", &name))?;
+        let form = planner.form(value).map_err(|r| to_engine_error(r, "an input", &name))?;
+        planner.floats(value).map_err(|r| to_engine_error(r, "an input", &name))?;
         let shape = graph.value(value).fixed_shape().unwrap_or_default();
         inputs.push(Input { value, name, shape, form });
     }
@@ -268,13 +271,13 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
         let op = op_name(&node.op);
         planner.name = if node.name.is_empty() { op.to_owned() } else { format!("{op} {}", node.name) };
         let first = planner.steps.len();
-        planner.node(node).map_err(|r| refused(r, op, &node.name))?;
+        planner.node(node).map_err(|r| to_engine_error(r, op, &node.name))?;
         if let Some(step) = planner.steps.get_mut(first..).and_then(<[Step]>::last_mut) {
             step.macs = analysis::node_macs(graph, node).unwrap_or(0);
         }
     }
     for &value in graph.outputs.iter().filter(|v| graph.constant(**v).is_none()) {
-        planner.floats(value).map_err(|r| refused(r, "an output", &graph.value(value).name))?;
+        planner.floats(value).map_err(|r| to_engine_error(r, "an output", &graph.value(value).name))?;
     }
     let Planner { constants, tables, mut steps, .. } = planner;
     let outputs = graph.outputs.iter().map(|&value| match graph.constant(value) {
@@ -282,7 +285,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
         None => Output::Value { value, shape: graph.value(value).fixed_shape().unwrap_or_default() },
     });
     let outputs = outputs.collect();
-    let arena = bury(graph, &inputs, &mut steps);
+    let arena = assign_last_uses(graph, &inputs, &mut steps);
     let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
     let report = CompileReport {
         fallbacks: Vec::new(),
@@ -295,19 +298,19 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
     Ok(Program { inputs, outputs, steps, constants, tables, report })
 }
 
-/// Notes with each step what nothing reads after it; gives the most elements (of 32 bits) that are alive at once, with one more copy of
-/// the largest result, which many steps need on the way.
-fn bury(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
+/// Records in each step which values it reads last. Returns the peak number of live elements (of 32 bits), plus one
+/// copy of the largest output, which many steps need temporarily.
+fn assign_last_uses(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut size: BTreeMap<ValueId, usize> = inputs.iter().map(|i| (i.value, count(&i.form))).collect();
-    // Results between the steps of one node are of no graph: those are taken to have 32 bits.
-    let half =
+    // Temporary values between the steps of one node are not in the graph and are assumed to have 32 bits.
+    let is_half =
         |value: &ValueId| graph.values.get(value.index()).and_then(|v| v.dtype).is_some_and(ElementType::is_half);
-    let held = |value: &ValueId, form: &Form| if half(value) { count(form).div_ceil(2) } else { count(form) };
+    let elements = |value: &ValueId, form: &Form| if is_half(value) { count(form).div_ceil(2) } else { count(form) };
     for (index, step) in steps.iter().enumerate() {
         for (output, form) in &step.outputs {
             last.insert(*output, index);
-            size.insert(*output, held(output, form));
+            size.insert(*output, elements(output, form));
         }
         for source in &step.inputs {
             if let Source::Value(value) = source {
@@ -319,87 +322,91 @@ fn bury(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
         if !graph.outputs.contains(&value)
             && let Some(step) = steps.get_mut(index)
         {
-            step.dead.push(value);
+            step.last_used.push(value);
         }
     }
     let mut alive: usize = inputs.iter().map(|i| count(&i.form)).sum();
-    let (mut most, mut largest) = (alive, 0);
+    let (mut peak, mut largest) = (alive, 0);
     for step in steps {
         for (output, form) in &step.outputs {
-            alive += held(output, form);
+            alive += elements(output, form);
             largest = largest.max(count(form));
         }
-        most = most.max(alive + step.spare);
-        alive -= step.dead.iter().filter_map(|v| size.get(v)).sum::<usize>();
+        peak = peak.max(alive + step.scratch_elements);
+        alive -= step.last_used.iter().filter_map(|v| size.get(v)).sum::<usize>();
     }
-    most + largest
+    peak + largest
 }
 
 struct Planner<'a> {
     graph: &'a Graph,
     constants: Vec<Constant>,
     tables: Vec<Vec<i32>>,
-    /// Constants of the graph that are among `constants` as they are, by value and form.
+    /// Indices of unchanged graph constants in `constants`, by value and form.
     uploaded: BTreeMap<(ValueId, Form), usize>,
     steps: Vec<Step>,
-    /// Of the node being planned.
+    /// Name of the node that is being planned.
     name: String,
-    scratches: u32,
-    /// What optimizers share, by their inputs and memories.
+    scratch_count: u32,
+    /// Rates that optimizer updates share, by the inputs and betas they depend on.
     rates: Vec<(train::Shared, ValueId)>,
 }
 
 impl Planner<'_> {
-    /// Refuses a value that a caller would see as other than floats.
-    fn floats(&self, value: ValueId) -> Planned {
+    /// Checks that a graph input or output is f32.
+    fn floats(&self, value: ValueId) -> PlanResult {
         match self.graph.value(value).dtype {
             Some(ElementType::F32) | None => Ok(()),
-            Some(other) => because(format!("on {other} elements")),
+            Some(other) => unsupported(format!("on {other} elements")),
         }
     }
 
-    /// The form of a value, which must be of floats of 32 or 16 bits (or of bools, which are 0 and 1 here) and not empty.
-    fn form(&self, value: ValueId) -> Planned<Form> {
+    /// Returns the form of a value, which must not be empty and must be of 32- or 16-bit floats or bools (stored as 0
+    /// and 1).
+    fn form(&self, value: ValueId) -> PlanResult<Form> {
         let shape = self.shape(value)?;
         match self.graph.value(value).dtype {
             Some(ElementType::F32 | ElementType::Bool | ElementType::F16 | ElementType::BF16) | None => {}
-            Some(other) => return because(format!("on {other} elements")),
+            Some(other) => return unsupported(format!("on {other} elements")),
         }
         if shape.contains(&0) {
-            return because("on an empty tensor");
+            return unsupported("on an empty tensor");
         }
-        form(&shape).map_or_else(|| because(format!("on a tensor of shape {shape:?}")), Ok)
+        form(&shape).map_or_else(|| unsupported(format!("on a tensor of shape {shape:?}")), Ok)
     }
 
-    /// Whether a value has 16 bits an element.
+    /// Returns whether a value has 16-bit elements.
     fn is_half(&self, value: ValueId) -> bool {
         self.graph.value(value).dtype.is_some_and(ElementType::is_half)
     }
 
-    fn shape(&self, value: ValueId) -> Planned<Vec<usize>> {
-        self.graph.value(value).fixed_shape().map_or_else(|| because("with a shape known only when it runs"), Ok)
+    fn shape(&self, value: ValueId) -> PlanResult<Vec<usize>> {
+        self.graph
+            .value(value)
+            .fixed_shape()
+            .map_or_else(|| unsupported("with a shape that is known only at run time"), Ok)
     }
 
-    fn input(&self, node: &Node, index: usize) -> Planned<ValueId> {
-        node.input(index).map_or_else(|| because(format!("without input {index}")), Ok)
+    fn input(&self, node: &Node, index: usize) -> PlanResult<ValueId> {
+        node.input(index).map_or_else(|| unsupported(format!("without input {index}")), Ok)
     }
 
-    /// The only output.
-    fn output(&self, node: &Node) -> Planned<ValueId> {
+    /// Returns the node's only output.
+    fn output(&self, node: &Node) -> PlanResult<ValueId> {
         if node.outputs.iter().skip(1).any(Option::is_some) {
-            return because("with a second output");
+            return unsupported("with a second output");
         }
-        node.output(0).map_or_else(|| because("without an output"), Ok)
+        node.output(0).map_or_else(|| unsupported("without an output"), Ok)
     }
 
-    /// An f32 input, uploaded if it is a constant.
-    fn source(&mut self, value: ValueId) -> Planned<Source> {
+    /// Returns a value as a source; a constant is uploaded.
+    fn source(&mut self, value: ValueId) -> PlanResult<Source> {
         let form = self.form(value)?;
         let Some(tensor) = self.graph.constant(value) else { return Ok(Source::Value(value)) };
         if let Some(&index) = self.uploaded.get(&(value, form)) {
             return Ok(Source::Constant(index));
         }
-        let Some(values) = tensor.as_f32() else { return because(format!("on {} elements", tensor.dtype())) };
+        let Some(values) = tensor.as_f32() else { return unsupported(format!("on {} elements", tensor.dtype())) };
         let index = self.constant(form, values.to_vec());
         self.uploaded.insert((value, form), index);
         Ok(Source::Constant(index))
@@ -410,68 +417,68 @@ impl Planner<'_> {
         self.constants.len() - 1
     }
 
-    /// The values of a constant input, if there is such an input; one that is computed is refused.
-    fn known(&self, node: &Node, index: usize, what: &str) -> Planned<Option<&Tensor>> {
+    /// Returns a constant input, or `None` if it is absent. An input that is computed at run time is an error.
+    fn known(&self, node: &Node, index: usize, what: &str) -> PlanResult<Option<&Tensor>> {
         match node.input(index) {
             None => Ok(None),
             Some(id) => match self.graph.constant(id) {
                 Some(tensor) => Ok(Some(tensor.as_ref())),
-                None => because(format!("with {what} computed while it runs")),
+                None => unsupported(format!("with {what} computed at run time")),
             },
         }
     }
 
-    /// A constant input's integers, if there is such an input.
-    fn integers(&self, node: &Node, index: usize, what: &str) -> Planned<Option<Vec<i64>>> {
+    /// Returns the integers of a constant input, or `None` if it is absent or empty.
+    fn integers(&self, node: &Node, index: usize, what: &str) -> PlanResult<Option<Vec<i64>>> {
         Ok(self.known(node, index, what)?.filter(|t| !t.is_empty()).and_then(Tensor::to_i64_vec))
     }
 
-    /// An axis of a tensor with `rank` axes, from the front and in its form.
-    fn axis(&self, axis: i64, rank: usize) -> Planned<(usize, usize)> {
+    /// Resolves an axis of a tensor with `rank` axes: its index, and its position in the form.
+    fn axis(&self, axis: i64, rank: usize) -> PlanResult<(usize, usize)> {
         let from_front = if axis < 0 { axis + rank as i64 } else { axis };
         match usize::try_from(from_front).ok().filter(|a| *a < rank) {
             Some(axis) => Ok((axis, place(rank, axis))),
-            None => because(format!("over axis {axis} of {rank}")),
+            None => unsupported(format!("over axis {axis} of {rank}")),
         }
     }
 
-    fn push(&mut self, kind: Kind, inputs: Vec<Source>, output: ValueId) -> Planned {
+    fn push(&mut self, kind: Kind, inputs: Vec<Source>, output: ValueId) -> PlanResult {
         let form = self.form(output)?;
         self.push_scratch(kind, inputs, output, form);
         Ok(())
     }
 
-    /// A value that is not of the graph: between two steps of one node.
+    /// Creates a temporary value between the steps of one node.
     fn scratch(&mut self) -> ValueId {
-        self.scratches += 1;
-        ValueId(u32::MAX - self.scratches)
+        self.scratch_count += 1;
+        ValueId(u32::MAX - self.scratch_count)
     }
 
     fn push_scratch(&mut self, kind: Kind, inputs: Vec<Source>, output: ValueId, form: Form) {
         self.push_many(kind, inputs, vec![(output, form)], 0);
     }
 
-    /// A step with several results, and elements it needs on the way.
-    fn push_many(&mut self, kind: Kind, inputs: Vec<Source>, outputs: Vec<(ValueId, Form)>, spare: usize) {
+    /// Adds a step with several outputs and a number of temporary elements.
+    fn push_many(&mut self, kind: Kind, inputs: Vec<Source>, outputs: Vec<(ValueId, Form)>, scratch_elements: usize) {
         let name = self.name.clone();
-        self.steps.push(Step { kind, inputs, outputs, name, macs: 0, spare, dead: Vec::new() });
+        self.steps.push(Step { kind, inputs, outputs, name, macs: 0, scratch_elements, last_used: Vec::new() });
     }
 
-    /// A step whose result only the steps that follow read.
+    /// Adds a step whose output is temporary, and returns that output.
     fn between(&mut self, kind: Kind, inputs: Vec<Source>, form: Form) -> Source {
         let output = self.scratch();
         self.push_scratch(kind, inputs, output, form);
         Source::Value(output)
     }
 
-    /// A step with one tensor in and one out.
-    fn simple(&mut self, node: &Node, kind: Kind) -> Planned {
+    /// Adds a step with one input and one output.
+    fn simple(&mut self, node: &Node, kind: Kind) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let x = self.source(x)?;
         self.push(kind, vec![x], output)
     }
 
-    fn node(&mut self, node: &Node) -> Planned {
+    fn node(&mut self, node: &Node) -> PlanResult {
         match &node.op {
             Op::Conv(attrs) => self.conv(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => self.conv(node, conv, *activation, *residual),
@@ -512,16 +519,16 @@ impl Planner<'_> {
             Op::BatchNormalizationTraining { epsilon } => self.batch_norm_training(node, *epsilon),
             Op::FakeQuantize { scales, axis, low, high } => {
                 let x = self.input(node, 0)?;
-                let scales = self.steps_of(x, scales, *axis)?;
+                let scales = self.quantization_scales(x, scales, *axis)?;
                 let inputs = vec![self.source(x)?, scales];
                 let output = self.output(node)?;
-                self.push(Kind::Train(Teach::Round { low: *low, high: *high }), inputs, output)
+                self.push(Kind::Train(TrainKind::FakeQuantize { low: *low, high: *high }), inputs, output)
             }
             Op::Loss(loss) => self.loss(node, loss),
             Op::GlobalNorm => self.global_norm(node),
             Op::Update(optimizer) => self.update(node, *optimizer),
             Op::Vjp(of) => self.vjp(node, of),
-            _ => Err(Refusal::Operator),
+            _ => Err(Unsupported::Operator),
         }
     }
 }

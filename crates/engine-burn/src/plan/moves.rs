@@ -1,11 +1,11 @@
-//! What only puts elements elsewhere.
+//! Plans operators that move elements: slices, padding, transposes and the like.
 
-use super::{Cut, Kind, Planned, Planner, Tap, because};
+use super::{Cut, Kind, PlanResult, Planner, Tap, unsupported};
 use crate::form::{Form, place};
 use cytoscope_graph::{DepthOrder, Node, PadMode, Tensor, ValueId};
 
 impl Planner<'_> {
-    /// Input positions of a resampled axis, each counted once.
+    /// Returns the index of a table of input positions; equal tables are shared.
     pub(super) fn table(&mut self, positions: Vec<i32>) -> usize {
         if let Some(known) = self.tables.iter().position(|t| *t == positions) {
             return known;
@@ -14,7 +14,7 @@ impl Planner<'_> {
         self.tables.len() - 1
     }
 
-    pub(super) fn concat(&mut self, node: &Node, axis: i64) -> Planned {
+    pub(super) fn concat(&mut self, node: &Node, axis: i64) -> PlanResult {
         let output = self.output(node)?;
         let rank = self.shape(output)?.len();
         let (_, axis) = self.axis(axis, rank)?;
@@ -25,54 +25,54 @@ impl Planner<'_> {
         self.push(Kind::Concat { axis }, inputs, output)
     }
 
-    pub(super) fn split(&mut self, node: &Node, axis: i64) -> Planned {
+    pub(super) fn split(&mut self, node: &Node, axis: i64) -> PlanResult {
         let x = self.input(node, 0)?;
         let (shape, form) = (self.shape(x)?, self.form(x)?);
         let (own, axis) = self.axis(axis, shape.len())?;
         let mut start = 0;
         let from = self.source(x)?;
         for output in &node.outputs {
-            let Some(output) = output else { return because("with a part that nothing reads") };
+            let Some(output) = output else { return unsupported("with an unused output") };
             let len = self.shape(*output)?.get(own).copied().unwrap_or(0);
             let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
             cuts[axis] = Cut { start, len, step: 1 };
             start += len;
             if start > form[axis] {
-                return because("into parts longer than their whole");
+                return unsupported("into parts that exceed the input");
             }
             self.push(Kind::Slice(cuts), vec![from], *output)?;
         }
         Ok(())
     }
 
-    /// The axes a slice cuts: where in the form, where it starts, and its step.
-    pub(super) fn slice_cuts(&self, node: &Node, x: ValueId, out: Form) -> Planned<Vec<(usize, i64, i64)>> {
+    /// Returns the axes that a slice cuts: position in the form, start and step.
+    pub(super) fn slice_cuts(&self, node: &Node, x: ValueId, out: Form) -> PlanResult<Vec<(usize, i64, i64)>> {
         let (shape, form) = (self.shape(x)?, self.form(x)?);
         let (Some(starts), Some(ends)) = (self.integers(node, 1, "starts")?, self.integers(node, 2, "ends")?) else {
-            return because("without starts and ends");
+            return unsupported("without starts and ends");
         };
         let axes = self.integers(node, 3, "axes")?.unwrap_or_else(|| (0..starts.len() as i64).collect());
         let steps = self.integers(node, 4, "steps")?.unwrap_or_else(|| vec![1; starts.len()]);
         if ends.len() != starts.len() || axes.len() != starts.len() || steps.len() != starts.len() {
-            return because("with arguments of different lengths");
+            return unsupported("with arguments of different lengths");
         }
         let mut cuts = Vec::with_capacity(starts.len());
         for ((&start, &axis), &step) in starts.iter().zip(&axes).zip(&steps) {
             let (_, at) = self.axis(axis, shape.len())?;
             let n = form[at] as i64;
             let from = if start < 0 { start.saturating_add(n) } else { start };
-            // The end is in the length that was inferred.
+            // The end follows from the inferred output length.
             let from = if step > 0 { from.clamp(0, n) } else { from.clamp(0, n - 1) };
             let last = from + (out[at] as i64 - 1) * step;
             if step == 0 || !(0..n).contains(&from) || !(0..n).contains(&last) {
-                return because(format!("from {start} by {step} of an axis of {n}"));
+                return unsupported(format!("from {start} with step {step} on an axis of length {n}"));
             }
             cuts.push((at, from, step));
         }
         Ok(cuts)
     }
 
-    pub(super) fn slice(&mut self, node: &Node) -> Planned {
+    pub(super) fn slice(&mut self, node: &Node) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (form, out) = (self.form(x)?, self.form(output)?);
         let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
@@ -93,12 +93,12 @@ impl Planner<'_> {
         self.push(Kind::Resample(backwards), vec![between], output)
     }
 
-    /// What is put before and after each axis of the form.
-    pub(super) fn pad_ends(&self, node: &Node, rank: usize) -> Planned<[(i64, i64); 5]> {
-        let Some(pads) = self.integers(node, 1, "pads")? else { return because("without pads") };
+    /// Returns the padding before and after each axis of the form; negative padding crops.
+    pub(super) fn pad_ends(&self, node: &Node, rank: usize) -> PlanResult<[(i64, i64); 5]> {
+        let Some(pads) = self.integers(node, 1, "pads")? else { return unsupported("without pads") };
         let axes = self.integers(node, 3, "axes")?.unwrap_or_else(|| (0..rank as i64).collect());
         if pads.len() != 2 * axes.len() {
-            return because("with pads of another length than its axes");
+            return unsupported("with pads that do not match its axes");
         }
         let mut ends = [(0i64, 0i64); 5];
         for (index, &axis) in axes.iter().enumerate() {
@@ -107,7 +107,7 @@ impl Planner<'_> {
         Ok(ends)
     }
 
-    pub(super) fn pad(&mut self, node: &Node, mode: PadMode) -> Planned {
+    pub(super) fn pad(&mut self, node: &Node, mode: PadMode) -> PlanResult {
         let x = self.input(node, 0)?;
         let (shape, form) = (self.shape(x)?, self.form(x)?);
         let ends = self.pad_ends(node, shape.len())?;
@@ -119,7 +119,7 @@ impl Planner<'_> {
                 let start = (-first).max(0) as usize;
                 let end = form[axis].saturating_sub((-last).max(0) as usize);
                 if start >= end {
-                    return because("that cuts everything off");
+                    return unsupported("that removes all elements");
                 }
                 cut[axis] = Cut { start, len: end - start, step: 1 };
                 (before[axis], after[axis]) = (first.max(0) as usize, last.max(0) as usize);
@@ -129,13 +129,13 @@ impl Planner<'_> {
         let mut axes = Vec::new();
         for (axis, (before, after)) in ends.into_iter().enumerate().filter(|(_, e)| *e != (0, 0)) {
             let positions = pad_positions(mode, form[axis] as i64, before, after);
-            let Some(positions) = positions else { return because("beyond what it can mirror") };
+            let Some(positions) = positions else { return unsupported("with padding that is too large") };
             axes.push((axis, vec![Tap { table: self.table(positions), weights: None }]));
         }
         self.simple(node, Kind::Resample(axes))
     }
 
-    pub(super) fn transpose(&mut self, node: &Node, perm: &[usize]) -> Planned {
+    pub(super) fn transpose(&mut self, node: &Node, perm: &[usize]) -> PlanResult {
         let rank = self.shape(self.input(node, 0)?)?.len();
         let perm: Vec<usize> = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
         let mut order = [0, 1, 2, 3, 4];
@@ -145,21 +145,21 @@ impl Planner<'_> {
         self.simple(node, Kind::Permute(order))
     }
 
-    pub(super) fn depth_to_space(&mut self, node: &Node, block: usize, order: DepthOrder) -> Planned {
+    pub(super) fn depth_to_space(&mut self, node: &Node, block: usize, order: DepthOrder) -> PlanResult {
         let (six, order) = self.depth_shuffle(self.input(node, 0)?, block, order)?;
         self.simple(node, Kind::Shuffle { six, order })
     }
 
-    /// How depth becomes space: a form of six axes and their order after.
+    /// Returns six axes and their permutation that move depth (channels) to space.
     pub(super) fn depth_shuffle(
         &self,
         x: ValueId,
         block: usize,
         order: DepthOrder,
-    ) -> Planned<([usize; 6], [usize; 6])> {
+    ) -> PlanResult<([usize; 6], [usize; 6])> {
         let [n, c, d, h, w] = self.form(x)?;
         if self.shape(x)?.len() != 4 || block == 0 || d != 1 {
-            return because("of other than images");
+            return unsupported("of a tensor that is not a 2-D image");
         }
         let channels = c / (block * block);
         Ok(match order {
@@ -168,22 +168,22 @@ impl Planner<'_> {
         })
     }
 
-    pub(super) fn space_to_depth(&mut self, node: &Node, block: usize) -> Planned {
+    pub(super) fn space_to_depth(&mut self, node: &Node, block: usize) -> PlanResult {
         let (six, order) = self.space_shuffle(self.input(node, 0)?, block)?;
         self.simple(node, Kind::Shuffle { six, order })
     }
 
-    /// How space becomes depth: a form of six axes and their order after.
-    pub(super) fn space_shuffle(&self, x: ValueId, block: usize) -> Planned<([usize; 6], [usize; 6])> {
+    /// Returns six axes and their permutation that move space to depth (channels).
+    pub(super) fn space_shuffle(&self, x: ValueId, block: usize) -> PlanResult<([usize; 6], [usize; 6])> {
         let [n, c, d, h, w] = self.form(x)?;
         if self.shape(x)?.len() != 4 || block == 0 || d != 1 {
-            return because("of other than images");
+            return unsupported("of a tensor that is not a 2-D image");
         }
         Ok(([n, c, h / block, block, w / block, block], [0, 3, 5, 1, 2, 4]))
     }
 }
 
-/// Which element each position of a padded axis shows.
+/// Returns the input position of each position of a padded axis, or `None` for constant padding or too long axes.
 pub(super) fn pad_positions(mode: PadMode, n: i64, before: i64, after: i64) -> Option<Vec<i32>> {
     let length = n.checked_add(before)?.checked_add(after)?;
     let mirrored = |i: i64| {

@@ -1,39 +1,39 @@
-//! Pools and resampling.
+//! Plans pooling and resampling.
 
 use super::conv::spatial;
-use super::{Kind, Planned, Planner, PoolAxis, Tap, because};
-use crate::form::three;
+use super::{Kind, PlanResult, Planner, PoolAxis, Tap, unsupported};
+use crate::form::to_3d;
 use cytoscope_graph::{AspectPolicy, CoordinateMode, NearestMode, Node, PoolAttrs, ResizeAttrs, ResizeMode, ValueId};
 
-/// For each position along an axis, the positions it is made of, with their weights.
+/// For each position along an axis, the positions it is computed from, with their weights.
 pub(super) type Parts = Vec<Vec<(usize, f64)>>;
 
-/// Most input elements an output element may be made of along an axis.
-const MOST_TAPS: usize = 16;
+/// Largest number of input elements that an output element may depend on along an axis.
+const MAX_TAPS: usize = 16;
 
 impl Planner<'_> {
-    pub(super) fn pool(&mut self, node: &Node, attrs: &PoolAttrs, max: bool) -> Planned {
+    pub(super) fn pool(&mut self, node: &Node, attrs: &PoolAttrs, max: bool) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (before, after, axes) = self.pool_axes(x, output, attrs, max)?;
         self.simple(node, Kind::Pool { max, before, after, axes })
     }
 
-    /// Padding before and after, and the axes of a pool that makes a tensor like `output` of `x`.
+    /// Returns the padding before and after, and the axes, of pooling `x` to the form of `output`.
     pub(super) fn pool_axes(
         &mut self,
         x: ValueId,
         output: ValueId,
         attrs: &PoolAttrs,
         max: bool,
-    ) -> Planned<([usize; 5], [usize; 5], Vec<PoolAxis>)> {
+    ) -> PlanResult<([usize; 5], [usize; 5], Vec<PoolAxis>)> {
         let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
         if lengths.len() != attrs.kernel.len() || lengths.is_empty() || lengths.len() > 3 {
-            return because(format!("with {} spatial axes", attrs.kernel.len()));
+            return unsupported(format!("with {} spatial axes", attrs.kernel.len()));
         }
         let (first, last) = attrs.padding.resolve(&lengths, &attrs.kernel, &attrs.strides, &attrs.dilations);
-        let (first, last) = (three(&first, 0), three(&last, 0));
+        let (first, last) = (to_3d(&first, 0), to_3d(&last, 0));
         let (kernel, stride, dilation) =
-            (three(&attrs.kernel, 1), three(&attrs.strides, 1), three(&attrs.dilations, 1));
+            (to_3d(&attrs.kernel, 1), to_3d(&attrs.strides, 1), to_3d(&attrs.dilations, 1));
         let (input, out) = (self.form(x)?, self.form(output)?);
         let (mut before, mut after) = ([0; 3], [0; 3]);
         let mut axes = Vec::new();
@@ -45,7 +45,7 @@ impl Planner<'_> {
             if kernel[a] == 1 && stride[a] == 1 && first[a] == 0 && m == n {
                 continue;
             }
-            // What counts: elements, or elements and the padding that was asked for.
+            // Positions that count for the average: elements, and padding if the attributes say so.
             let counted = if attrs.count_include_pad { 0..first[a] + n + last[a] } else { first[a]..first[a] + n };
             let weight = |o: usize| {
                 let taps = (0..kernel[a]).filter(|t| counted.contains(&(o * stride[a] + t * dilation[a]))).count();
@@ -68,25 +68,26 @@ impl Planner<'_> {
         Ok((spatial(before), spatial(after), axes))
     }
 
-    pub(super) fn resize(&mut self, node: &Node, attrs: &ResizeAttrs) -> Planned {
+    pub(super) fn resize(&mut self, node: &Node, attrs: &ResizeAttrs) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let mut axes = Vec::new();
         for (at, taps) in self.resize_taps(node, attrs, x, output)? {
-            axes.push((at, self.taps(&taps, at, MOST_TAPS)?));
+            axes.push((at, self.taps(&taps, at, MAX_TAPS)?));
         }
         self.simple(node, Kind::Resample(axes))
     }
 
-    /// For each axis that changes, where in the form it is and what each position of `output` is made of.
+    /// Returns for each axis that changes its position in the form, and what each position of `output` is computed
+    /// from.
     pub(super) fn resize_taps(
         &self,
         node: &Node,
         attrs: &ResizeAttrs,
         x: ValueId,
         output: ValueId,
-    ) -> Planned<Vec<(usize, Parts)>> {
+    ) -> PlanResult<Vec<(usize, Parts)>> {
         if attrs.coordinates == CoordinateMode::TfCropAndResize {
-            return because("with coordinates tf_crop_and_resize");
+            return unsupported("with coordinates tf_crop_and_resize");
         }
         let shape = self.shape(x)?;
         let (input, out, rank) = (self.form(x)?, self.form(output)?, shape.len());
@@ -94,7 +95,7 @@ impl Planner<'_> {
         let scales =
             self.known(node, 2, "scales")?.filter(|t| !t.is_empty()).and_then(|t| t.as_f32()).map(<[f32]>::to_vec);
         if scales.is_none() && attrs.policy != AspectPolicy::Stretch {
-            return because("that keeps the aspect");
+            return unsupported("with an aspect ratio policy");
         }
         let mut axes = Vec::new();
         for (index, &axis) in named.iter().enumerate() {
@@ -110,16 +111,16 @@ impl Planner<'_> {
         Ok(axes)
     }
 
-    /// Taps that make each position of an axis of the parts it is made of, `limit` at most.
-    pub(super) fn taps(&mut self, parts: &Parts, axis: usize, limit: usize) -> Planned<Vec<Tap>> {
-        let most = parts.iter().map(Vec::len).max().unwrap_or(0);
-        if most == 0 || most > limit {
-            return because(format!("that makes an element of {most}"));
+    /// Turns the parts of each position of an axis into taps, of which there may be at most `limit`.
+    pub(super) fn taps(&mut self, parts: &Parts, axis: usize, limit: usize) -> PlanResult<Vec<Tap>> {
+        let tap_count = parts.iter().map(Vec::len).max().unwrap_or(0);
+        if tap_count == 0 || tap_count > limit {
+            return unsupported(format!("that computes an element from {tap_count} others (limit: {limit})"));
         }
-        Ok((0..most).map(|t| self.tap(parts, t, axis)).collect())
+        Ok((0..tap_count).map(|t| self.tap(parts, t, axis)).collect())
     }
 
-    /// Tap `t` of each output position along an axis; where a position has fewer, one that weighs nothing.
+    /// Returns tap `t` of each output position along an axis; positions with fewer taps get a weight of 0.
     fn tap(&mut self, taps: &Parts, t: usize, axis: usize) -> Tap {
         let pick = |of: &Vec<(usize, f64)>| of.get(t).copied().unwrap_or((of.first().map_or(0, |f| f.0), 0.0));
         let table = self.table(taps.iter().map(|of| pick(of).0 as i32).collect());
@@ -131,7 +132,7 @@ impl Planner<'_> {
     }
 }
 
-/// Where an output position lies among `n` input positions; in f32, as other executors compute it.
+/// Returns the coordinate of an output position among `n` input positions, in f32 as other executors compute it.
 fn coordinate(attrs: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> f64 {
     let (x, scale, length) = (o as f32, factor as f32, n as f32);
     let half = || (x + 0.5) / scale - 0.5;
@@ -146,7 +147,7 @@ fn coordinate(attrs: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) ->
     })
 }
 
-/// Input positions an output position is made of, with their weights (ONNX `Resize`).
+/// Returns the input positions and weights that an output position is computed from (ONNX `Resize`).
 fn taps(attrs: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Vec<(usize, f64)> {
     let x = coordinate(attrs, o, n, m, factor);
     let last = n.saturating_sub(1) as f64;

@@ -1,4 +1,4 @@
-//! Probing in child processes that may crash, hang or talk nonsense.
+//! Probes devices in child processes, which may crash, hang or print garbage.
 
 use super::Kind;
 use cytoscope_engine::Device;
@@ -8,12 +8,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long a child may take.
+/// Time limit of a child process.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// Most bytes read from a child.
-const MOST_OUTPUT: u64 = 1 << 20;
+/// Largest number of bytes read from a child process.
+const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
-/// Looks at the devices of every kind at once: for each, `program args… <kind>` is started, which prints
+/// Probes the devices of all kinds in parallel: for each kind, runs `program args… <kind>`, which must print
 /// [`super::child_main`] of that kind.
 pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
     let mut found = Vec::new();
@@ -24,53 +24,53 @@ pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
         });
         for (kind, probe) in probes {
             let devices = probe.join();
-            found.extend(devices.unwrap_or_else(|_| vec![kind.unusable("the probe could not be followed")]));
+            found.extend(devices.unwrap_or_else(|_| vec![kind.unusable("the probe thread failed")]));
         }
     });
     found
 }
 
-/// Starts `program args…`, which prints [`super::child_main`] of `kind`, and waits no longer than `timeout`. A child that
-/// fails becomes one device that cannot be used, with the reason.
+/// Runs `program args…`, which must print [`super::child_main`] of `kind`, for at most `timeout`. If the child fails,
+/// returns one unusable device with the reason.
 pub fn discover_kind(kind: Kind, program: &Path, args: &[&str], timeout: Duration) -> Vec<Device> {
-    match ask(program, args, timeout) {
+    match run_probe(program, args, timeout) {
         Ok(devices) if !devices.is_empty() => devices,
-        Ok(_) => vec![kind.unusable("the probe found nothing")],
+        Ok(_) => vec![kind.unusable("the probe found no devices")],
         Err(reason) => vec![kind.unusable(reason)],
     }
 }
 
-fn ask(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Device>, String> {
+fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Device>, String> {
     let mut child = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| format!("the probe could not be started: {e}"))?;
-    let printed = read_all(child.stdout.take());
-    let complaints = read_all(child.stderr.take());
+        .map_err(|e| format!("cannot start the probe: {e}"))?;
+    let output = read_all(child.stdout.take());
+    let errors = read_all(child.stderr.take());
     let Some(status) = wait(&mut child, timeout) else {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(format!("the driver did not answer within {} s of being probed", timeout.as_secs_f32()));
+        return Err(format!("the driver did not answer within {} s", timeout.as_secs_f32()));
     };
-    // A process the child left behind may hold the pipes open.
+    // A process that the child started may keep the pipes open.
     let text = |from: Receiver<Vec<u8>>| {
         String::from_utf8_lossy(&from.recv_timeout(Duration::from_secs(1)).unwrap_or_default()).into_owned()
     };
-    let (printed, complaints) = (text(printed), text(complaints));
+    let (output, errors) = (text(output), text(errors));
     if !status.success() {
-        let last = complaints.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let said: String = last.trim().chars().take(200).collect();
-        let colon = if said.is_empty() { "" } else { ": " };
-        return Err(format!("the driver crashed while being probed ({}){colon}{said}", ending(status)));
+        let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let message: String = last.trim().chars().take(200).collect();
+        let colon = if message.is_empty() { "" } else { ": " };
+        return Err(format!("the driver crashed ({}){colon}{message}", describe_status(status)));
     }
-    // Drivers print to the same place: the devices are the last line that holds them.
-    let devices = printed.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+    // Drivers print to the same pipe: the last line that parses as devices counts.
+    let devices = output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     devices.ok_or_else(|| {
-        let said: String = printed.trim().chars().take(80).collect();
-        format!("the probe did not answer with devices but with \"{said}\"")
+        let message: String = output.trim().chars().take(80).collect();
+        format!("the probe printed \"{message}\" instead of devices")
     })
 }
 
@@ -79,9 +79,9 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            let _ = pipe.by_ref().take(MOST_OUTPUT).read_to_end(&mut bytes);
+            let _ = pipe.by_ref().take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
             let _ = sender.send(bytes);
-            // The child must not wait for a reader.
+            // Drain the rest, so that the child does not block on a full pipe.
             let _ = std::io::copy(&mut pipe, &mut std::io::sink());
         }
     });
@@ -99,10 +99,10 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn ending(status: ExitStatus) -> String {
+fn describe_status(status: ExitStatus) -> String {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return format!("signal {signal}");
     }
-    status.code().map_or_else(|| "unknown ending".to_owned(), |code| format!("exit code {code}"))
+    status.code().map_or_else(|| "unknown exit status".to_owned(), |code| format!("exit code {code}"))
 }

@@ -1,7 +1,7 @@
-//! NVIDIA GPUs. Nothing of CUDA is touched before all its parts were seen to be there.
+//! Probes NVIDIA GPUs. CUDA is initialized only after all its components have been found.
 
-use super::listing::{Listed, cached_names, is_nvrtc, parse_listed};
-use super::{Kind, try_out};
+use super::listing::{ListedGpu, cached_names, is_nvrtc, parse_listed};
+use super::{Kind, test_device};
 use cytoscope_engine::{Device, DeviceId};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ pub(super) fn devices() -> Vec<Device> {
         return vec![Kind::Cuda.unusable(reason)];
     }
     let listed = listed();
-    // Which GPU gets which index is CUDA's to say; `nvidia-smi` counts by bus. Only where that cannot differ are its words
-    // about a single GPU taken.
+    // CUDA and `nvidia-smi` may number GPUs differently; `nvidia-smi` uses the order of the bus. Its details of a GPU
+    // are used only if the order cannot matter.
     let alike = listed.windows(2).all(|pair| pair[0] == pair[1]);
     let by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
     let restricted = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
@@ -34,13 +34,13 @@ pub(super) fn devices() -> Vec<Device> {
             driver,
         }
     };
-    (0..count).map(|i| try_out(describe(i), "CUDA works: a test convolution was right".to_owned())).collect()
+    (0..count).map(|i| test_device(describe(i), "CUDA works: a test convolution was correct".to_owned())).collect()
 }
 
-/// Driver, device node, NVRTC and headers, in this order.
+/// Checks driver, device node, NVRTC and headers, in this order; the error says what to install.
 pub(super) fn parts() -> Result<(), String> {
     if cfg!(target_os = "macos") {
-        return Err("there is no CUDA on macOS".to_owned());
+        return Err("CUDA is not available on macOS".to_owned());
     }
     let folders = Folders::of_this_system();
     if cfg!(windows) {
@@ -48,7 +48,7 @@ pub(super) fn parts() -> Result<(), String> {
             return Err("NVIDIA driver (nvcuda.dll) not found: install the driver".to_owned());
         }
         if !folders.has(|name| name.starts_with("nvrtc64_") && name.ends_with(".dll")) {
-            return Err("NVRTC (nvrtc64_*.dll) not found: install the CUDA toolkit 12 and have it in PATH".to_owned());
+            return Err("NVRTC (nvrtc64_*.dll) not found: install the CUDA toolkit 12 and add it to PATH".to_owned());
         }
         return headers();
     }
@@ -56,21 +56,24 @@ pub(super) fn parts() -> Result<(), String> {
         return Err("NVIDIA driver (libcuda.so.1) not found: install the driver".to_owned());
     }
     if device_nodes() == 0 && !Path::new("/dev/dxg").exists() {
-        return Err("no NVIDIA device (/dev/nvidia0) found: load the driver's kernel module, or hand the GPU to this \
+        return Err("no NVIDIA device (/dev/nvidia0) found: load the driver's kernel module, or pass the GPU to this \
                     container"
             .to_owned());
     }
     if !folders.has(is_nvrtc) {
-        let unseen = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].into_iter().find(|f| holds(Path::new(f), is_nvrtc));
+        let unseen =
+            ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].into_iter().find(|f| contains_file(Path::new(f), is_nvrtc));
         return Err(match unseen {
-            Some(folder) => format!("NVRTC is in {folder}, where the loader does not look: add it to LD_LIBRARY_PATH"),
+            Some(folder) => {
+                format!("NVRTC is in {folder}, which the loader does not search: add it to LD_LIBRARY_PATH")
+            }
             None => "NVRTC (libnvrtc.so.12) not found: install cuda-nvrtc".to_owned(),
         });
     }
     headers()
 }
 
-/// Kernels are compiled at run time and include CUDA's headers.
+/// Checks for CUDA's headers, which kernels include when they are compiled at run time.
 fn headers() -> Result<(), String> {
     let set = std::env::var_os("CUDA_PATH").filter(|v| !v.is_empty()).map(PathBuf::from);
     let usual = ["/usr/local/cuda", "/opt/cuda", "C:/Program Files/NVIDIA GPU Computing Toolkit/CUDA"];
@@ -88,7 +91,7 @@ fn headers() -> Result<(), String> {
     }
 }
 
-/// Number of `/dev/nvidia<n>`.
+/// Returns the number of device nodes `/dev/nvidia<n>`.
 fn device_nodes() -> usize {
     let Ok(entries) = std::fs::read_dir("/dev") else { return 0 };
     let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
@@ -98,10 +101,10 @@ fn device_nodes() -> usize {
         .count()
 }
 
-/// Where the system's loader looks for libraries.
+/// The folders and the cache that the system's loader searches for libraries.
 struct Folders {
     folders: Vec<PathBuf>,
-    /// Names in the loader's cache.
+    /// Library names in the loader's cache.
     cached: Vec<String>,
 }
 
@@ -121,11 +124,11 @@ impl Folders {
     }
 
     fn has(&self, wanted: impl Fn(&str) -> bool + Copy) -> bool {
-        self.cached.iter().any(|name| wanted(name)) || self.folders.iter().any(|folder| holds(folder, wanted))
+        self.cached.iter().any(|name| wanted(name)) || self.folders.iter().any(|folder| contains_file(folder, wanted))
     }
 }
 
-fn holds(folder: &Path, wanted: impl Fn(&str) -> bool) -> bool {
+fn contains_file(folder: &Path, wanted: impl Fn(&str) -> bool) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else { return false };
     entries.flatten().any(|e| e.file_name().to_str().is_some_and(&wanted))
 }
@@ -135,7 +138,7 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
     ran.status.success().then(|| String::from_utf8_lossy(&ran.stdout).into_owned())
 }
 
-fn listed() -> Vec<Listed> {
+fn listed() -> Vec<ListedGpu> {
     let query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"];
     output("nvidia-smi", &query).map(|text| parse_listed(&text)).unwrap_or_default()
 }

@@ -1,11 +1,11 @@
-//! Devices of Vulkan, Metal and DX12.
+//! Probes devices of Vulkan, Metal and DX12.
 
-use super::{SOFTWARE_VARIABLE, try_out};
+use super::{SOFTWARE_VARIABLE, test_device};
 use crate::adapters::{api, driver, list};
 use crate::guard::guard;
 use cytoscope_engine::{Device, DeviceId};
 
-/// Every adapter, each tried out if it may be used.
+/// Returns all adapters, and tests those that may be used; `software` allows software renderers.
 pub(super) fn devices(software: bool) -> Vec<Device> {
     let adapters = match guard(DeviceId::Wgpu(0), || Ok(list())) {
         Ok(adapters) => adapters,
@@ -16,23 +16,23 @@ pub(super) fn devices(software: bool) -> Vec<Device> {
         let device = Device {
             id: DeviceId::Wgpu(index),
             name: adapter.info.name.clone(),
-            // wgpu does not say.
+            // wgpu does not report the memory size.
             memory_bytes: None,
             usable: false,
             reason: String::new(),
             precisions: Vec::new(),
             driver: driver(&adapter.info),
         };
-        let good = format!("{} works: a test convolution was right", api(adapter.info.backend));
+        let good = format!("{} works: a test convolution was correct", api(adapter.info.backend));
         devices.push(if adapter.device.is_none() {
-            Device { reason: "Burn has no name for an adapter of this kind".to_owned(), ..device }
+            Device { reason: "adapters of this kind are not supported".to_owned(), ..device }
         } else if adapter.is_software() && !software {
             let reason = format!(
-                "software Vulkan (slower than the processor's own engine); {SOFTWARE_VARIABLE}=1 allows it for tests"
+                "software Vulkan (slower than the CPU engine); set {SOFTWARE_VARIABLE}=1 to allow it for tests"
             );
             Device { reason, ..device }
         } else {
-            try_out(device, good)
+            test_device(device, good)
         });
     }
     devices

@@ -1,19 +1,19 @@
-//! What other programs print about NVIDIA GPUs and libraries.
+//! Parses what `nvidia-smi` and `ldconfig` print.
 
-/// A GPU as `nvidia-smi` tells of it.
+/// A GPU as `nvidia-smi` reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedGpu {
     pub name: String,
     pub memory_bytes: Option<u64>,
     pub driver: String,
 }
 
-/// GPUs in what `nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader,nounits` prints.
-pub(crate) fn parse_listed(text: &str) -> Vec<Listed> {
+/// Parses the output of `nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader,nounits`.
+pub(crate) fn parse_listed(text: &str) -> Vec<ListedGpu> {
     let fields = text.lines().map(|line| line.split(',').map(str::trim).collect::<Vec<_>>());
     fields
         .filter_map(|f| match f.as_slice() {
-            [name, mebibytes, driver] => Some(Listed {
+            [name, mebibytes, driver] => Some(ListedGpu {
                 name: (*name).to_owned(),
                 memory_bytes: mebibytes.parse::<u64>().ok().map(|m| m << 20),
                 driver: (*driver).to_owned(),
@@ -23,12 +23,13 @@ pub(crate) fn parse_listed(text: &str) -> Vec<Listed> {
         .collect()
 }
 
-/// The versions that Burn looks for.
+/// Returns whether a library is one of the NVRTC versions that Burn loads.
 pub(crate) fn is_nvrtc(name: &str) -> bool {
     ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11"].contains(&name)
 }
 
-/// Library names in what `ldconfig -p` prints: `libz.so.1 (libc6,x86-64) => /lib/libz.so.1`.
+/// Returns the library names in the output of `ldconfig -p`, whose lines are `libz.so.1 (libc6,x86-64) =>
+/// /lib/libz.so.1`.
 pub(crate) fn cached_names(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     for line in text.lines().filter(|line| line.contains(" => ")) {
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_other_programs_print_is_understood() {
+    fn outputs_of_nvidia_smi_and_ldconfig_are_parsed() {
         let cache =
             "2 libs found in cache\n\tlibcuda.so.1 (libc6,x86-64) => /lib/libcuda.so.1\n\tlibz.so (libc6) => /z\n";
         assert_eq!(cached_names(cache), ["libcuda.so.1", "libz.so"]);

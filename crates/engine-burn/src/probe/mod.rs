@@ -1,7 +1,7 @@
-//! What graphics devices there are, and the reason for each that cannot be used.
+//! Lists GPUs, with the reason for each one that cannot be used.
 //!
-//! Looking at a device can crash the process in its driver, or hang: [`discover`] looks in child processes, whose end is the
-//! reason then. The child prints what [`child_main`] gives.
+//! Probing a device may crash or hang in its driver, so [`discover`] probes in child processes and reports how they
+//! ended. The child prints the result of [`child_main`].
 
 mod child;
 mod cuda;
@@ -12,10 +12,10 @@ pub use child::{TIMEOUT, discover, discover_kind};
 
 use cytoscope_engine::{Device, DeviceId, Precision};
 
-/// Whether software Vulkan counts as usable, for tests.
+/// Environment variable that allows software Vulkan, for tests.
 pub const SOFTWARE_VARIABLE: &str = "CYTOSCOPE_SOFTWARE_GPU";
 
-/// A family of devices, probed in a process of its own.
+/// A kind of devices, probed in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// NVIDIA GPUs through CUDA.
@@ -25,10 +25,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Kind; 2] = [Kind::Cuda, Kind::Wgpu];
 
-    /// Its name on the command line.
+    /// Returns the name used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Cuda => "cuda",
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// A device that stands for the kind as a whole, where there is none or it could not be looked at.
+    /// Returns a placeholder device for the whole kind, if none exists or probing failed.
     fn unusable(self, reason: impl Into<String>) -> Device {
         let (id, name) = match self {
             Kind::Cuda => (DeviceId::Cuda(0), "NVIDIA CUDA"),
@@ -59,17 +59,18 @@ impl std::str::FromStr for Kind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Kind::ALL.into_iter().find(|k| k.name() == text);
-        found.ok_or_else(|| format!("\"{text}\" is no kind of device: expected cuda or wgpu"))
+        found.ok_or_else(|| format!("unknown kind of device \"{text}\": expected cuda or wgpu"))
     }
 }
 
-/// Looks at the devices of a kind in this process. Only for a process that may crash.
+/// Probes the devices of a kind in this process, which a driver may crash.
 pub fn run_in_this_process(kind: Kind) -> Vec<Device> {
     let software = std::env::var_os(SOFTWARE_VARIABLE).is_some_and(|v| !v.is_empty() && v != "0");
     run_with_software(kind, software)
 }
 
-/// [`run_in_this_process`] with software Vulkan counting as usable or not, whatever [`SOFTWARE_VARIABLE`] says.
+/// Like [`run_in_this_process`], but `software` instead of [`SOFTWARE_VARIABLE`] decides whether software Vulkan is
+/// usable.
 pub fn run_with_software(kind: Kind, software: bool) -> Vec<Device> {
     let found = match kind {
         Kind::Cuda => cuda::devices(),
@@ -85,7 +86,7 @@ pub fn run_with_software(kind: Kind, software: bool) -> Vec<Device> {
     found
 }
 
-/// What the child process prints: the devices of the kind of this name, as one line of JSON.
+/// Returns what the child process must print: the devices of the named kind, as one line of JSON.
 pub fn child_main(kind: &str) -> String {
     let devices = match kind.parse::<Kind>() {
         Ok(kind) => run_in_this_process(kind),
@@ -94,16 +95,16 @@ pub fn child_main(kind: &str) -> String {
     serde_json::to_string(&devices).unwrap_or_else(|_| "[]".to_owned())
 }
 
-/// Whether every part of CUDA is there, without touching any.
+/// Checks that all components of CUDA are installed, without initializing CUDA.
 ///
 /// # Errors
-/// The first part that is missing, by name, and what would help.
+/// The first missing component and how to install it.
 pub(crate) fn cuda_parts() -> Result<(), String> {
     cuda::parts()
 }
 
-/// Runs a tiny network on a device that was just found, and compares. The device's reason says how that went.
-fn try_out(mut device: Device, good: String) -> Device {
+/// Runs a tiny network on a device and sets `usable`, `precisions` and `reason` by the result.
+fn test_device(mut device: Device, good: String) -> Device {
     device.usable = true;
     device.precisions = vec![Precision::F32];
     match check(&device) {
@@ -117,7 +118,7 @@ fn try_out(mut device: Device, good: String) -> Device {
     device
 }
 
-/// A 3×3×3 convolution of ones over ones: 27 in the middle, 8 in the corners.
+/// Runs a 3×3×3 convolution of ones on ones, whose result is 27 in the centre and 8 in the corners.
 fn check(device: &Device) -> Result<(), String> {
     use cytoscope_engine::{CompileOptions, Engine};
     use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
@@ -137,6 +138,6 @@ fn check(device: &Device) -> Result<(), String> {
     if picked == (Some(8.0), Some(27.0), Some(8.0)) {
         Ok(())
     } else {
-        Err(format!("it computes wrongly: 8, 27 and 8 were expected of a convolution, and {picked:?} came"))
+        Err(format!("wrong results: a test convolution returned {picked:?} instead of 8, 27 and 8"))
     }
 }

@@ -1,4 +1,4 @@
-//! Children that crash, hang or talk nonsense.
+//! Device discovery, with child processes that crash, hang or print garbage.
 
 use cytoscope_engine::{Device, DeviceId, EngineError};
 use cytoscope_engine_burn::BurnEngine;
@@ -14,7 +14,7 @@ fn shell(script: &str, timeout: Duration) -> Device {
 
 #[cfg(unix)]
 #[test]
-fn a_child_that_fails_is_a_device_with_a_reason() {
+fn a_failing_probe_becomes_an_unusable_device_with_a_reason() {
     let minute = Duration::from_secs(60);
     let crashed = shell("echo 'bad thing in driver' >&2; kill -SEGV $$", minute);
     assert!(!crashed.usable);
@@ -31,12 +31,12 @@ fn a_child_that_fails_is_a_device_with_a_reason() {
     assert!(hung.reason.contains("did not answer"), "{}", hung.reason);
     assert!(start.elapsed() < Duration::from_secs(20));
     let missing = discover_kind(Kind::Cuda, Path::new("/no/such/program"), &[], minute);
-    assert!(missing[0].reason.contains("could not be started") && missing[0].id == DeviceId::Cuda(0));
+    assert!(missing[0].reason.contains("cannot start the probe") && missing[0].id == DeviceId::Cuda(0));
 }
 
 #[cfg(unix)]
 #[test]
-fn what_a_child_found_is_taken_and_every_kind_is_asked_for() {
+fn devices_of_all_kinds_are_discovered() {
     let script = r#"echo 'a driver says hello'
         echo "[{\"id\":\"$0:0\",\"name\":\"G\",\"memory_bytes\":null,\"usable\":true,\"reason\":\"\",\"precisions\":[\"f32\"]}]""#;
     let devices = discover(Path::new("/bin/sh"), &["-c", script]);
@@ -45,7 +45,7 @@ fn what_a_child_found_is_taken_and_every_kind_is_asked_for() {
 }
 
 #[test]
-fn a_missing_part_of_cuda_is_named_and_software_is_not_used_unasked() {
+fn missing_cuda_components_are_named_and_software_vulkan_is_off_by_default() {
     let cuda: Vec<Device> = serde_json::from_str(&child_main("cuda")).unwrap();
     for device in cuda.iter().filter(|d| !d.usable) {
         eprintln!("{}: {}", device.id, device.reason);
@@ -59,7 +59,7 @@ fn a_missing_part_of_cuda_is_named_and_software_is_not_used_unasked() {
 }
 
 #[test]
-fn a_device_that_is_another_one_by_now_is_refused() {
+fn a_device_that_has_changed_is_refused() {
     let Some(engine) = crate::engine() else { return };
     let mut device = cytoscope_engine::Engine::device(engine).clone();
     device.name = "another one".to_owned();

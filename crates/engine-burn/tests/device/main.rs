@@ -1,13 +1,13 @@
-//! Correctness against the reference executor on whatever Vulkan or Metal device there is, software included, and
-//! discovery of devices through children that fail.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+//! Correctness against the reference executor on any available Vulkan or Metal device, including software Vulkan, and
+//! discovery of devices through child processes that fail.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers panic on failure")]
 
 mod discovery;
 mod networks;
 mod operators;
 mod training;
 
-// The library's own tests are built here (see its Cargo.toml).
+// The library's unit tests are built here (see its Cargo.toml).
 #[allow(dead_code)]
 #[path = "../../src/form.rs"]
 mod form;
@@ -23,7 +23,7 @@ use cytoscope_engine_burn::{BurnEngine, probe};
 use cytoscope_graph::{Dim, ElementType, Graph, Op, Tensor, reference};
 use std::sync::OnceLock;
 
-/// The engine tests run on; `None`, said loudly, where there is no device.
+/// Returns the engine that tests run on, or `None` with a message if there is no device.
 pub fn engine() -> Option<&'static BurnEngine> {
     static ENGINE: OnceLock<Option<BurnEngine>> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| {
@@ -41,7 +41,7 @@ pub fn engine() -> Option<&'static BurnEngine> {
     engine.as_ref()
 }
 
-/// Numbers in −1..1 that look random.
+/// Returns pseudo-random numbers in −1..1.
 pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -53,17 +53,17 @@ pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// A tensor of [`numbers`].
+/// Returns a tensor of [`numbers`].
 pub fn tensor(shape: &[usize], seed: u64) -> Tensor {
     Tensor::new(shape, numbers(shape.iter().product(), seed)).unwrap()
 }
 
-/// A graph of one node: the first input is `x` of this shape, the others are constants.
+/// Builds a graph of one node whose first input is `x` of this shape; the other inputs are constants.
 pub fn one(op: Op, shape: &[usize], constants: Vec<Option<Tensor>>) -> Graph {
     several(op, shape, constants, 1)
 }
 
-/// [`one`] with several outputs.
+/// Like [`one`], with several outputs.
 pub fn several(op: Op, shape: &[usize], constants: Vec<Option<Tensor>>, outputs: usize) -> Graph {
     let mut graph = Graph::new("one");
     let x = graph.add_input("x", ElementType::F32, shape.iter().map(|n| Dim::Fixed(*n)).collect());
@@ -81,7 +81,7 @@ pub fn several(op: Op, shape: &[usize], constants: Vec<Option<Tensor>>, outputs:
     graph
 }
 
-/// Largest difference from the reference executor, relative to the largest value. `None` without a device.
+/// Returns the largest difference from the reference executor, relative to the largest value; `None` without a device.
 pub fn difference(graph: &Graph, inputs: &[Tensor]) -> Option<f32> {
     let engine = engine()?;
     let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
@@ -106,7 +106,7 @@ pub fn difference(graph: &Graph, inputs: &[Tensor]) -> Option<f32> {
     Some(worst)
 }
 
-/// Runs a node on `x` of this shape and compares.
+/// Checks that a graph with one input agrees with the reference executor on pseudo-random numbers.
 pub fn same(what: &str, graph: &Graph) {
     let shape = graph.value(graph.inputs[0]).fixed_shape().unwrap();
     let mut x = tensor(&shape, 7).into_f32().unwrap();
@@ -114,7 +114,7 @@ pub fn same(what: &str, graph: &Graph) {
     same_on(what, graph, &[Tensor::new(shape, x).unwrap()]);
 }
 
-/// Runs a graph on inputs and compares.
+/// Checks that a graph agrees with the reference executor on these inputs.
 pub fn same_on(what: &str, graph: &Graph, inputs: &[Tensor]) {
     if let Some(worst) = difference(graph, inputs) {
         eprintln!("{what}: {worst:.1e}");
@@ -122,12 +122,12 @@ pub fn same_on(what: &str, graph: &Graph, inputs: &[Tensor]) {
     }
 }
 
-/// Why a graph is refused.
+/// Returns the error for an unsupported graph; panics if it is supported.
 pub fn refusal(graph: &Graph) -> Option<String> {
     let shapes: Vec<_> = graph.inputs.iter().map(|i| graph.value(*i).fixed_shape().unwrap()).collect();
     match engine()?.compile(graph, &shapes, &CompileOptions::default()) {
         Err(error @ EngineError::UnsupportedOp { .. }) => Some(error.to_string()),
-        Err(other) => panic!("refused otherwise: {other}"),
-        Ok(_) => panic!("not refused"),
+        Err(other) => panic!("unexpected error: {other}"),
+        Ok(_) => panic!("the graph was not refused"),
     }
 }

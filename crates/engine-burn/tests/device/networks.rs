@@ -1,4 +1,4 @@
-//! Whole networks, refusals, and what a session reports.
+//! Whole networks, unsupported operators, and session reports.
 
 use crate::{difference, engine, one, refusal, same, same_on, tensor};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
@@ -9,7 +9,7 @@ use cytoscope_profile::{Recorder, Stage};
 const SHAPE: [usize; 5] = [1, 1, 8, 16, 16];
 
 #[test]
-fn a_static_u_net_equals_the_reference() {
+fn u_nets_match_the_reference() {
     let config = UNet3d { filters: vec![4, 8], strides: vec![[1, 2, 2]], ..UNet3d::default() };
     let graph = unet3d(&config, &Weights::Random { seed: 3 }).unwrap();
     same_on("unet3d", &graph, &[tensor(&SHAPE, 5)]);
@@ -19,14 +19,14 @@ fn a_static_u_net_equals_the_reference() {
 }
 
 #[test]
-fn a_dyn_u_net_equals_the_reference() {
+fn a_dynunet_matches_the_reference() {
     let config = DynUNet { filters: vec![4, 8], strides: vec![1, 2], ..DynUNet::default() };
     let graph = dynunet(&config, &Weights::Random { seed: 5 }).unwrap();
     same_on("dynunet", &graph, &[tensor(&SHAPE, 5)]);
 }
 
 #[test]
-fn a_session_runs_again_from_other_threads_and_reports_and_records() {
+fn a_session_can_move_between_threads_and_reports_its_work() {
     let Some(engine) = engine() else { return };
     let config = UNet3d { filters: vec![4, 8], strides: vec![[1, 2, 2]], ..UNet3d::default() };
     let graph = unet3d(&config, &Weights::Random { seed: 3 }).unwrap();
@@ -64,7 +64,7 @@ fn a_session_runs_again_from_other_threads_and_reports_and_records() {
 }
 
 #[test]
-fn what_is_lacking_is_named() {
+fn unsupported_operators_are_named() {
     let tan = one(Op::Unary(UnaryOp::Tan), &[1, 2, 4], vec![]);
     let Some(why) = refusal(&tan) else { return };
     assert!(why.contains("wgpu") && why.contains("Tan") && why.contains("\"node\""), "{why}");
@@ -87,16 +87,16 @@ fn what_is_lacking_is_named() {
 }
 
 #[test]
-fn an_input_and_a_constant_may_be_outputs() {
+fn inputs_and_constants_can_be_outputs() {
     let mut graph = one(Op::Binary(BinaryOp::Add), &[1, 2, 4], vec![Some(Tensor::scalar(2.0f32))]);
     let (x, c) = (graph.inputs[0], graph.find("c0").unwrap());
     graph.outputs.extend([x, c]);
     same("input and constant as outputs", &graph);
 }
 
-/// `CYTOSCOPE_BENCH_MODEL=model.onnx CYTOSCOPE_BENCH_SHAPE=1,1,64,64,64 cargo test … a_file -- --nocapture`
+/// `CYTOSCOPE_BENCH_MODEL=model.onnx CYTOSCOPE_BENCH_SHAPE=1,1,64,64,64 cargo test … a_model_given -- --nocapture`
 #[test]
-fn a_file_named_by_the_caller_is_timed() {
+fn a_model_given_by_environment_variable_is_timed() {
     let Ok(path) = std::env::var("CYTOSCOPE_BENCH_MODEL") else { return };
     let shape = std::env::var("CYTOSCOPE_BENCH_SHAPE").unwrap_or_else(|_| "1,1,16,32,32".to_owned());
     let shape: Vec<usize> = shape.split(',').map(|n| n.parse().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! One node against the reference, by family.
+//! Single operators, compared with the reference executor.
 
 use crate::{one, same, same_on, several, tensor};
 use cytoscope_graph::{
@@ -17,7 +17,7 @@ fn floats(shape: &[usize], seed: u64) -> Option<Tensor> {
 }
 
 #[test]
-fn convolutions() {
+fn convolutions_match_the_reference() {
     let w = || floats(&[4, 4, 3, 3, 3], 1);
     let bias = || floats(&[4], 2);
     same("conv", &one(Op::Conv(ConvAttrs::same(&[3; 3])), &SHAPE, vec![w(), bias()]));
@@ -35,9 +35,9 @@ fn convolutions() {
     same("conv of lines", &line);
 }
 
-/// Burn's matrix kernels give wrong numbers for some of these.
+/// Burn's matrix product kernels are wrong for some of these shapes.
 #[test]
-fn convolutions_of_single_voxels() {
+fn pointwise_convolutions_match_the_reference() {
     for (inputs, outputs) in [(8, 16), (24, 8), (16, 1), (8, 4)] {
         let w = vec![floats(&[outputs, inputs, 1, 1, 1], 1), floats(&[outputs], 2)];
         let graph = one(Op::Conv(ConvAttrs::same(&[1; 3])), &[1, inputs, 8, 8, 8], w);
@@ -51,7 +51,7 @@ fn convolutions_of_single_voxels() {
 }
 
 #[test]
-fn convolutions_with_residual_and_activation() {
+fn fused_convolutions_match_the_reference() {
     for activation in [Activation::LeakyRelu { alpha: 0.1 }, Activation::Silu] {
         let mut graph = one(Op::Conv(ConvAttrs::same(&[3; 3])), &SHAPE, vec![floats(&[4, 4, 3, 3, 3], 1)]);
         let (x, y) = (graph.inputs[0], graph.outputs[0]);
@@ -63,7 +63,7 @@ fn convolutions_with_residual_and_activation() {
 }
 
 #[test]
-fn transposed_convolutions() {
+fn transposed_convolutions_match_the_reference() {
     let exact = ConvTransposeAttrs::upsample(&[1, 2, 2]);
     same("upsampling", &one(Op::ConvTranspose(exact), &SHAPE, vec![floats(&[4, 3, 1, 2, 2], 1), floats(&[3], 2)]));
     let flat = ConvTransposeAttrs::upsample(&[2, 2]);
@@ -81,7 +81,7 @@ fn transposed_convolutions() {
 }
 
 #[test]
-fn normalisations() {
+fn normalisations_match_the_reference() {
     let (scale, bias) = (|| floats(&[4], 1), || floats(&[4], 2));
     let instance = Op::InstanceNormalization { epsilon: 1e-5 };
     same("instance norm", &one(instance, &[2, 4, 4, 6, 8], vec![scale(), bias()]));
@@ -97,7 +97,7 @@ fn normalisations() {
 }
 
 #[test]
-fn activations() {
+fn activations_match_the_reference() {
     use Activation::*;
     let all = [
         Relu,
@@ -124,7 +124,7 @@ fn activations() {
         *value = extreme;
     }
     for (index, activation) in all.into_iter().enumerate() {
-        // Many together would hide one behind the largest.
+        // One graph each, because differences are relative to the largest value.
         let graph = one(Op::Activation(activation), &[1, 2, 32], vec![]);
         same_on(&format!("{index} {activation:?}"), &graph, &[Tensor::new([1, 2, 32], x.clone()).unwrap()]);
         same(&format!("{index} {activation:?}"), &graph);
@@ -133,7 +133,7 @@ fn activations() {
 }
 
 #[test]
-fn functions_of_one_and_two() {
+fn unary_and_binary_operators_match_the_reference() {
     use BinaryOp::*;
     for op in [UnaryOp::Abs, UnaryOp::Neg, UnaryOp::Exp, UnaryOp::Erf, UnaryOp::Floor, UnaryOp::Sign, UnaryOp::Sin] {
         same(&format!("{op:?}"), &one(Op::Unary(op), &[1, 2, 32], vec![]));
@@ -177,7 +177,7 @@ fn pool(kernel: [usize; 3], strides: [usize; 3]) -> PoolAttrs {
 }
 
 #[test]
-fn pools() {
+fn pooling_matches_the_reference() {
     let padded = PoolAttrs { padding: Padding::symmetric(vec![1; 3]), ceil_mode: true, ..pool([3; 3], [1, 2, 2]) };
     for attrs in [pool([2; 3], [2; 3]), padded.clone(), PoolAttrs { dilations: vec![1, 2, 1], ..pool([2; 3], [1; 3]) }]
     {
@@ -193,7 +193,7 @@ fn pools() {
 }
 
 #[test]
-fn resizing() {
+fn resizing_matches_the_reference() {
     use CoordinateMode::*;
     let scales = |s: &[f32]| vec![None, Some(Tensor::vector(s.to_vec()))];
     let up = || scales(&[1.0, 1.0, 1.0, 2.0, 2.0]);
@@ -213,7 +213,7 @@ fn resizing() {
 }
 
 #[test]
-fn moving() {
+fn data_movement_matches_the_reference() {
     let pads = || ints(&[0, 0, 1, 2, 0, 0, 1, 0, 3, 2]);
     for mode in [PadMode::Constant, PadMode::Edge, PadMode::Reflect, PadMode::Wrap] {
         let value = (mode == PadMode::Constant).then(|| Tensor::scalar(0.25f32));
@@ -241,7 +241,7 @@ fn moving() {
 }
 
 #[test]
-fn reductions() {
+fn reductions_match_the_reference() {
     for (kind, axes, keep_dims) in [
         (ReduceOp::Mean, vec![2i64, 3, 4], true),
         (ReduceOp::Sum, vec![1, -1], false),
@@ -257,13 +257,13 @@ fn reductions() {
     same("mean of everything", &one(op, &[2, 3, 4], vec![]));
 }
 
-/// Software Vulkan leaves long loops early.
+/// Software Vulkan ends long loops early.
 #[test]
-fn reductions_over_long_axes() {
+fn reductions_over_long_axes_match_the_reference() {
     let norm = Op::InstanceNormalization { epsilon: 1e-5 };
     let constants = vec![floats(&[2], 1), floats(&[2], 2)];
     same("instance norm of 64³", &one(norm, &[1, 2, 64, 64, 64], constants));
-    // A prime number has no parts of one length.
+    // A prime length cannot be split into parts of equal length.
     for (op, what) in [(Op::GlobalAveragePool, "average"), (Op::GlobalMaxPool, "maximum")] {
         let mut graph = one(Op::Unary(UnaryOp::Exp), &[1, 2, 100_003], vec![]);
         let y = graph.push("pool", op, &[Some(graph.outputs[0])]);

@@ -1,9 +1,9 @@
-//! From plans to steps on one arena: in which order, where each tensor lies, and for how long.
+//! Turns plans into steps on one arena: the order of steps, and the place and lifetime of each tensor.
 
 use super::kind::Plan;
 use super::plan::Plans;
 use crate::arena::{self, Request};
-use crate::places::Places;
+use crate::placement::Placement;
 use crate::session::internal;
 use crate::step::{Elem, Slot};
 use crate::window::border;
@@ -17,19 +17,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One step of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
-    /// A dense tensor into its blocks.
+    /// Copies a dense tensor into its slot.
     Pack(ValueId),
-    /// Blocks into a dense tensor.
+    /// Copies a slot into a dense tensor.
     Unpack(ValueId),
-    /// Zeros around a buffer, by the value it belongs to.
+    /// Fills the border of a buffer with zeros; the buffer is named by its owner.
     ClearBorder(ValueId),
-    /// The plan of a node.
+    /// Runs the plan of a node.
     Plan(usize),
-    /// A node that the reference executor runs.
+    /// Runs a node with the reference executor.
     Reference(usize),
 }
 
-/// A step graph laid out.
+/// A training graph, ready to run.
 pub(crate) struct Program {
     pub graph: Graph,
     pub plans: Vec<Plan>,
@@ -37,7 +37,7 @@ pub(crate) struct Program {
     pub slots: BTreeMap<ValueId, Slot>,
     pub arena_len: usize,
     pub moments: usize,
-    /// Dense values to let go of after each step.
+    /// For each step, the dense values that can be freed after it.
     pub dead_after: Vec<Vec<ValueId>>,
     pub fallbacks: Vec<OpFallback>,
     pub macs: u64,
@@ -45,18 +45,18 @@ pub(crate) struct Program {
 
 pub(crate) fn emit(graph: Graph, plans: Plans, isa: Isa) -> Result<Program, EngineError> {
     let Plans { nodes: plans, moments } = plans;
-    let mut places = Places::new(&graph);
-    borders(&graph, &plans, isa, &mut places)?;
-    share(&graph, &plans, &mut places);
-    places.settle_borders();
+    let mut placement = Placement::new(&graph);
+    borders(&graph, &plans, isa, &mut placement)?;
+    share_buffers(&graph, &plans, &mut placement);
+    placement.propagate_borders();
     let dense = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
     let mut emitter = Emitter {
         graph: &graph,
-        places: &places,
+        placement: &placement,
         steps: Vec::new(),
         blocked: BTreeSet::new(),
         dense,
-        lives: BTreeMap::new(),
+        lifetimes: BTreeMap::new(),
     };
     let mut fallbacks: BTreeMap<String, usize> = BTreeMap::new();
     let mut macs = 0u64;
@@ -67,9 +67,9 @@ pub(crate) fn emit(graph: Graph, plans: Plans, isa: Isa) -> Result<Program, Engi
             Plan::Absorbed => {}
             Plan::Reference => {
                 for input in node.inputs.iter().flatten() {
-                    emitter.need_dense(*input)?;
+                    emitter.require_dense(*input)?;
                 }
-                // Losses are meant to be run so, and optimizers have kernels on dense tensors.
+                // These run on dense tensors by design, so they are not reported as fallbacks.
                 if !matches!(op_name(&node.op), "Loss" | "LossGradient" | "GlobalNorm" | "Update") {
                     *fallbacks.entry(op_name(&node.op).to_owned()).or_default() += 1;
                 }
@@ -80,18 +80,18 @@ pub(crate) fn emit(graph: Graph, plans: Plans, isa: Isa) -> Result<Program, Engi
         }
     }
     for output in &graph.outputs {
-        emitter.need_dense(*output)?;
+        emitter.require_dense(*output)?;
     }
-    let Emitter { steps, lives, .. } = emitter;
-    let roots: Vec<ValueId> = lives.keys().copied().collect();
-    let requests: Vec<Request> = lives.values().cloned().collect();
+    let Emitter { steps, lifetimes, .. } = emitter;
+    let roots: Vec<ValueId> = lifetimes.keys().copied().collect();
+    let requests: Vec<Request> = lifetimes.values().cloned().collect();
     let (starts, arena_len) = arena::place(&requests);
     let start_of: BTreeMap<ValueId, usize> = roots.into_iter().zip(starts).collect();
     let mut slots = BTreeMap::new();
     for id in (0..graph.values.len() as u32).map(ValueId) {
-        let (root, block) = places.root(id);
+        let (root, block) = placement.root(id);
         let (Some(start), Some((layout, images)), Some((whole, _))) =
-            (start_of.get(&root), places.layout(id), places.layout(root))
+            (start_of.get(&root), placement.layout(id), placement.layout(root))
         else {
             continue;
         };
@@ -103,24 +103,24 @@ pub(crate) fn emit(graph: Graph, plans: Plans, isa: Isa) -> Result<Program, Engi
     Ok(Program { plans, steps, slots, arena_len, moments, dead_after, fallbacks, macs, graph })
 }
 
-/// Asks for the borders that convolutions and their gradients read.
-fn borders(graph: &Graph, plans: &[Plan], isa: Isa, places: &mut Places<'_>) -> Result<(), EngineError> {
-    let dims = |id: ValueId| Places::plain_layout(graph, id).map(|(l, _)| l.dims).unwrap_or_default();
+/// Sets the borders that convolutions and their gradients read.
+fn borders(graph: &Graph, plans: &[Plan], isa: Isa, placement: &mut Placement<'_>) -> Result<(), EngineError> {
+    let dims = |id: ValueId| Placement::plain_layout(graph, id).map(|(l, _)| l.dims).unwrap_or_default();
     for plan in plans {
         match plan {
-            Plan::Conv { x, shape, output, .. } => places.need_border(*x, border(shape, dims(*x), dims(*output))),
+            Plan::Conv { x, shape, output, .. } => placement.require_border(*x, border(shape, dims(*x), dims(*output))),
             Plan::ConvGradient { x, weight, dy, shape, dx, dw, .. } => {
                 if dw.is_some() {
-                    places.need_border(*x, border(shape, dims(*x), dims(*dy)));
+                    placement.require_border(*x, border(shape, dims(*x), dims(*dy)));
                 }
                 if dx.is_some() {
                     let zeros = super::plan::graph_shape(graph, *weight).unwrap_or_default();
                     let channels = [0, 1].map(|i| zeros.get(i).copied().unwrap_or(0));
                     let count = zeros.iter().product();
-                    let block = Places::plain_layout(graph, *dy).map_or(1, |(l, _)| l.block);
+                    let block = Placement::plain_layout(graph, *dy).map_or(1, |(l, _)| l.block);
                     let packed = InputGradient::new(isa, &vec![0.0; count], channels, shape, block)
                         .map_err(|e| internal("borders", e.to_string()))?;
-                    places.need_border(*dy, packed.border(dims(*x), dims(*dy)));
+                    placement.require_border(*dy, packed.border(dims(*x), dims(*dy)));
                 }
             }
             _ => {}
@@ -129,8 +129,8 @@ fn borders(graph: &Graph, plans: &[Plan], isa: Isa, places: &mut Places<'_>) -> 
     Ok(())
 }
 
-/// Work in place, concatenations and their gradients without a copy.
-fn share(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
+/// Lets in-place operators, concatenations and slices share buffers.
+fn share_buffers(graph: &Graph, plans: &[Plan], placement: &mut Placement<'_>) {
     let mut uses: BTreeMap<ValueId, usize> = BTreeMap::new();
     for plan in plans {
         plan.inputs().into_iter().for_each(|id| *uses.entry(id).or_default() += 1);
@@ -144,18 +144,18 @@ fn share(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
         *uses.entry(*id).or_default() += 2;
     }
     let made: BTreeSet<ValueId> = plans.iter().flat_map(Plan::outputs).collect();
-    // Values in whose buffers others lie.
+    // Values whose buffers hold other values, too.
     let mut viewed: BTreeSet<ValueId> = BTreeSet::new();
     for plan in plans {
         if let Plan::Concat { inputs, blocks, output } = plan {
-            // Of a value that is several parts, the first lies in place and the others are copied.
+            // If a value occurs several times, its first position is written in place and the others are copied.
             for (input, block) in inputs.iter().zip(blocks).filter(|(i, _)| made.contains(i)) {
-                places.put_into(*input, *output, *block);
+                placement.alias_into(*input, *output, *block);
                 viewed.insert(*output);
             }
         }
     }
-    // Each sliced value with its slices: first block and result.
+    // The slices of each sliced value: first channel block and output.
     let mut slices: BTreeMap<ValueId, Vec<(usize, ValueId)>> = BTreeMap::new();
     for plan in plans {
         if let Plan::Slice { x, block, output } = plan {
@@ -163,33 +163,33 @@ fn share(graph: &Graph, plans: &[Plan], places: &mut Places<'_>) {
         }
     }
     for plan in plans {
-        // A whole that is only sliced is never looked at itself: its slices may be written in their places.
+        // If a value is read only by its slices, they can share its buffer.
         if let Plan::Slice { x, block, output } = plan {
             let Some(slices) = slices.get(x) else { continue };
-            let alone = uses.get(x) == Some(&slices.len()) && are_apart(graph, slices);
-            if made.contains(x) && alone && places.put_into(*output, *x, *block) {
+            let alone = uses.get(x) == Some(&slices.len()) && are_disjoint(graph, slices);
+            if made.contains(x) && alone && placement.alias_into(*output, *x, *block) {
                 viewed.insert(*x);
             }
         }
     }
     for plan in plans {
         let in_place = match plan {
-            Plan::ConvGradient { onto: Some(_), dx, .. } => *dx,
+            Plan::ConvGradient { accumulate_into: Some(_), dx, .. } => *dx,
             Plan::Unary { output, .. } | Plan::Binary { f: Binary::Add, output, .. } => Some(*output),
             _ => None,
         };
         let (Some(output), Some(first)) = (in_place, plan.inputs().first().copied()) else { continue };
-        let alike = Places::plain_layout(graph, first) == Places::plain_layout(graph, output);
+        let alike = Placement::plain_layout(graph, first) == Placement::plain_layout(graph, output);
         let free = made.contains(&first) && !viewed.contains(&first) && uses.get(&first) == Some(&1);
-        if alike && free && !places.put_into(first, output, 0) {
-            places.put_into(output, first, 0);
+        if alike && free && !placement.alias_into(first, output, 0) {
+            placement.alias_into(output, first, 0);
         }
     }
 }
 
-/// Whether no two slices (first block, result) of one value share a block of channels.
-fn are_apart(graph: &Graph, slices: &[(usize, ValueId)]) -> bool {
-    let blocks = |id: ValueId| Places::plain_layout(graph, id).map_or(0, |(l, _)| l.channels.div_ceil(l.block));
+/// Returns whether the slices (first block, output) of one value have no channel block in common.
+fn are_disjoint(graph: &Graph, slices: &[(usize, ValueId)]) -> bool {
+    let blocks = |id: ValueId| Placement::plain_layout(graph, id).map_or(0, |(l, _)| l.channels.div_ceil(l.block));
     let mut ranges: Vec<(usize, usize)> = slices.iter().map(|(first, id)| (*first, first + blocks(*id))).collect();
     ranges.sort_unstable();
     ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0)
@@ -197,11 +197,11 @@ fn are_apart(graph: &Graph, slices: &[(usize, ValueId)]) -> bool {
 
 struct Emitter<'a> {
     graph: &'a Graph,
-    places: &'a Places<'a>,
+    placement: &'a Placement<'a>,
     steps: Vec<Step>,
     blocked: BTreeSet<ValueId>,
     dense: BTreeSet<ValueId>,
-    lives: BTreeMap<ValueId, Request>,
+    lifetimes: BTreeMap<ValueId, Request>,
 }
 
 impl Emitter<'_> {
@@ -209,25 +209,25 @@ impl Emitter<'_> {
         internal(place, format!("value \"{}\"", self.graph.value(id).name))
     }
 
-    /// Notes that the next step touches a value's buffer; at its birth its border is cleared.
+    /// Extends the lifetime of a value's buffer to the next step; at the first use, its border is cleared.
     fn touch(&mut self, id: ValueId) -> Result<(), EngineError> {
-        let root = self.places.root(id).0;
-        if !self.lives.contains_key(&root) {
-            let (layout, images) = self.places.layout(root).ok_or_else(|| self.fail("layout", root))?;
+        let root = self.placement.root(id).0;
+        if !self.lifetimes.contains_key(&root) {
+            let (layout, images) = self.placement.layout(root).ok_or_else(|| self.fail("layout", root))?;
             let at = self.steps.len();
-            self.lives.insert(root, Request { len: layout.len().saturating_mul(images), first: at, last: at });
+            self.lifetimes.insert(root, Request { len: layout.len().saturating_mul(images), first: at, last: at });
             if layout.halo != [0; 3] {
                 self.steps.push(Step::ClearBorder(root));
             }
         }
         let at = self.steps.len();
-        if let Some(life) = self.lives.get_mut(&root) {
+        if let Some(life) = self.lifetimes.get_mut(&root) {
             life.last = at;
         }
         Ok(())
     }
 
-    fn need_blocked(&mut self, id: ValueId) -> Result<(), EngineError> {
+    fn require_blocked(&mut self, id: ValueId) -> Result<(), EngineError> {
         if !self.blocked.contains(&id) {
             if !self.dense.contains(&id) {
                 return Err(self.fail("order of steps", id));
@@ -239,7 +239,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn need_dense(&mut self, id: ValueId) -> Result<(), EngineError> {
+    fn require_dense(&mut self, id: ValueId) -> Result<(), EngineError> {
         if !self.dense.contains(&id) {
             if !self.blocked.contains(&id) {
                 return Err(self.fail("order of steps", id));
@@ -254,13 +254,13 @@ impl Emitter<'_> {
     fn kernel(&mut self, index: usize, plan: &Plan) -> Result<(), EngineError> {
         let inputs = plan.inputs();
         for input in &inputs {
-            self.need_blocked(*input)?;
+            self.require_blocked(*input)?;
         }
         for parameter in plan.parameters() {
-            self.need_dense(parameter)?;
+            self.require_dense(parameter)?;
         }
         let outputs = plan.outputs();
-        // Births first: their borders are cleared before the step.
+        // The first round may emit steps that clear borders; the second one then records the index of this step.
         for id in outputs.iter().chain(&inputs) {
             self.touch(*id)?;
         }
@@ -274,7 +274,7 @@ impl Emitter<'_> {
     }
 }
 
-/// For each step, the dense values it is the last to read.
+/// Returns for each step the dense values that it reads last.
 fn last_uses(graph: &Graph, plans: &[Plan], steps: &[Step]) -> Vec<Vec<ValueId>> {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (i, step) in steps.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What can become of a node: its plan, with the values it reads and makes.
+//! Plans of nodes, with the values they read and compute.
 
 use cytoscope_graph::ValueId;
 use cytoscope_kernels::conv::{Activation, ConvShape};
@@ -7,29 +7,29 @@ use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
 use cytoscope_kernels::train::Derivative;
 
-/// A tensor in a pass over voxels: as it is, or normalised with moments that were taken of it.
+/// An operand of a pass over voxels: a tensor, or a tensor that is normalised with its moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Term {
     pub x: ValueId,
     pub norm: Option<Norm>,
 }
 
-/// A normalisation: parameters and whose statistics.
+/// Parameters and statistics of a normalisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Norm {
-    /// Number of the moments.
+    /// Index of the moments.
     pub moments: usize,
     pub scale: ValueId,
     pub bias: ValueId,
     pub epsilon: f32,
-    /// Over the whole batch, else image by image.
+    /// Whether the statistics are of the whole batch; otherwise of each image.
     pub batch: bool,
 }
 
-/// A plan for one node, with those it takes in.
+/// A plan for one node and the nodes fused into it.
 #[derive(Debug, Clone)]
 pub(crate) enum Plan {
-    /// Part of another node's plan, or nothing to do.
+    /// Fused into another node's plan, or a no-op.
     Absorbed,
     /// Run by the reference executor.
     Reference,
@@ -42,7 +42,7 @@ pub(crate) enum Plan {
         moments: Option<usize>,
         output: ValueId,
     },
-    /// A transposed convolution whose kernel is its stride.
+    /// A transposed convolution whose kernel size equals its stride.
     Transposed {
         x: ValueId,
         weight: ValueId,
@@ -50,7 +50,7 @@ pub(crate) enum Plan {
         kernel: [usize; 3],
         output: ValueId,
     },
-    /// Gradients of a convolution, those that are wanted.
+    /// The requested gradients of a convolution.
     ConvGradient {
         x: ValueId,
         weight: ValueId,
@@ -59,18 +59,18 @@ pub(crate) enum Plan {
         dx: Option<ValueId>,
         dw: Option<ValueId>,
         db: Option<ValueId>,
-        /// A gradient that dx is added to, in its place.
-        onto: Option<ValueId>,
+        /// A gradient to which dx is added in place.
+        accumulate_into: Option<ValueId>,
     },
-    /// Sums by channel into a dense vector.
+    /// Sums over batch and space, one per channel, as a dense vector.
     ChannelSums {
         x: ValueId,
         output: ValueId,
     },
-    /// activation(Σ terms), with what else a training-mode batch norm gives.
+    /// activation(Σ terms), and the mean and variance outputs of training-mode batch norms.
     Apply {
         terms: Vec<Term>,
-        take: Vec<(ValueId, usize)>,
+        new_moments: Vec<(ValueId, usize)>,
         activation: Activation,
         statistics: Vec<(usize, Option<ValueId>, Option<ValueId>)>,
         output: ValueId,
@@ -79,13 +79,13 @@ pub(crate) enum Plan {
         x: ValueId,
         dy: ValueId,
         norm: Norm,
-        /// What followed the norm, undone on the way.
+        /// Activation after the norm whose gradient is applied first.
         activation: Activation,
         dx: Option<ValueId>,
         d_scale: Option<ValueId>,
         d_bias: Option<ValueId>,
     },
-    /// The gradient of a function of one value, by what tells its derivative: its result for a (leaky) rectifier.
+    /// The gradient of an element-wise function. `y` determines the derivative: input or output of a (leaky) ReLU.
     UnaryGradient {
         y: ValueId,
         dy: ValueId,
@@ -126,13 +126,13 @@ pub(crate) enum Plan {
         dy: ValueId,
         output: ValueId,
     },
-    /// Channels side by side: first block of each.
+    /// Concatenation along channels, with the first channel block of each input.
     Concat {
         inputs: Vec<ValueId>,
         blocks: Vec<usize>,
         output: ValueId,
     },
-    /// Some blocks of channels.
+    /// Consecutive channel blocks of `x`, starting at `block`.
     Slice {
         x: ValueId,
         block: usize,
@@ -141,7 +141,7 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
-    /// Values it makes in blocks.
+    /// Returns the blocked values that the plan computes.
     pub(crate) fn outputs(&self) -> Vec<ValueId> {
         match self {
             Plan::Absorbed | Plan::Reference | Plan::ChannelSums { .. } => Vec::new(),
@@ -161,7 +161,7 @@ impl Plan {
         }
     }
 
-    /// Dense tensors it reads.
+    /// Returns the dense tensors that the plan reads.
     pub(crate) fn parameters(&self) -> Vec<ValueId> {
         match self {
             Plan::Conv { weight, bias, .. } | Plan::Transposed { weight, bias, .. } => {
@@ -174,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// Dense tensors it makes.
+    /// Returns the dense tensors that the plan computes.
     pub(crate) fn dense_outputs(&self) -> Vec<ValueId> {
         match self {
             Plan::ConvGradient { dw, db, .. } => dw.iter().chain(db).copied().collect(),
@@ -187,12 +187,14 @@ impl Plan {
         }
     }
 
-    /// Values it reads in blocks, those that its result may take the place of first.
+    /// Returns the blocked values that the plan reads; the one that the output may overwrite comes first.
     pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match self {
             Plan::Absorbed | Plan::Reference => Vec::new(),
             Plan::Conv { x, .. } | Plan::Transposed { x, .. } | Plan::ChannelSums { x, .. } => vec![*x],
-            Plan::ConvGradient { x, dy, onto, .. } => onto.iter().copied().chain([*x, *dy]).collect(),
+            Plan::ConvGradient { x, dy, accumulate_into, .. } => {
+                accumulate_into.iter().copied().chain([*x, *dy]).collect()
+            }
             Plan::Apply { terms, .. } => terms.iter().map(|t| t.x).collect(),
             Plan::NormGradient { x, dy, .. } => vec![*dy, *x],
             Plan::UnaryGradient { y, dy, .. } => vec![*dy, *y],

@@ -1,8 +1,8 @@
-//! Step graphs: forward, loss and backward of a network that is being taught, and optimizers.
+//! Graphs of a training step: forward pass, loss, backward pass and optimizer update.
 //!
-//! What sets them apart from networks that are only run: weights are inputs, so they are packed at every run; what the backward
-//! pass reads stays in the arena until then; and the operators of training have kernels of their own. Gradients by parameters,
-//! losses and whatever has no kernel are dense tensors.
+//! Differences from inference: weights are inputs, so they are packed at every run; tensors that the backward pass
+//! reads stay in the arena until then; and training operators have their own kernels. Parameter gradients, losses and
+//! everything without a kernel are dense tensors.
 
 mod emit;
 mod kind;
@@ -15,7 +15,7 @@ pub(crate) use session::TrainSession;
 
 use cytoscope_graph::Graph;
 
-/// Whether a graph is one of a training step.
+/// Returns whether a graph contains operators of training.
 pub(crate) fn is_step(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|n| n.op.is_of_training())
+    graph.nodes.iter().any(|n| n.op.is_training_only())
 }

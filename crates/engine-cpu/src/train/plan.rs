@@ -1,8 +1,8 @@
-//! What becomes of each node of a step graph.
+//! Plans each node of a training graph.
 
 use super::kind::{Norm, Plan, Term};
-use crate::places::Places;
-use crate::window::{conv_shape, pool_shape, resize_tables, three};
+use crate::placement::Placement;
+use crate::window::{conv_shape, pool_shape, resize_tables, to_3d};
 use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::pointwise::{Binary, Unary};
@@ -12,7 +12,7 @@ use cytoscope_kernels::train::Derivative;
 use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All plans.
+/// The plans of all nodes, and the number of moments that they use.
 pub(crate) struct Plans {
     pub nodes: Vec<Plan>,
     pub moments: usize,
@@ -30,16 +30,16 @@ pub(crate) fn plan(graph: &Graph) -> Plans {
     };
     for index in 0..graph.nodes.len() {
         if planner.plans[index].is_none() {
-            planner.place(index);
+            planner.plan_node(index);
         }
     }
     let mut nodes: Vec<Plan> = planner.plans.into_iter().map(|p| p.unwrap_or(Plan::Reference)).collect();
-    undo_rectifiers_with_norms(graph, &mut nodes);
-    add_in_place(graph, &mut nodes);
+    fuse_relu_gradients_into_norms(graph, &mut nodes);
+    fuse_gradient_sums(graph, &mut nodes);
     Plans { nodes, moments: planner.moments }
 }
 
-/// How often each value is read, graph outputs counted.
+/// Counts how often each value is read, including as a graph output.
 fn reads(graph: &Graph, plans: &[Plan]) -> BTreeMap<ValueId, usize> {
     let mut reads: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (node, plan) in graph.nodes.iter().zip(plans) {
@@ -52,21 +52,22 @@ fn reads(graph: &Graph, plans: &[Plan]) -> BTreeMap<ValueId, usize> {
     reads
 }
 
-/// The plan that makes each blocked value.
-fn makers(plans: &[Plan]) -> BTreeMap<ValueId, usize> {
+/// Returns the index of the plan that computes each blocked value.
+fn producing_plans(plans: &[Plan]) -> BTreeMap<ValueId, usize> {
     plans.iter().enumerate().flat_map(|(i, p)| p.outputs().into_iter().map(move |id| (id, i))).collect()
 }
 
-/// The gradient of a norm takes that of the rectifier after it along: its sign follows from the norm's input.
-fn undo_rectifiers_with_norms(graph: &Graph, plans: &mut [Plan]) {
-    let (reads, makers) = (reads(graph, plans), makers(plans));
+/// Fuses the gradient of a (leaky) ReLU into that of the norm before it: the sign of the ReLU's input follows from the
+/// norm's input.
+fn fuse_relu_gradients_into_norms(graph: &Graph, plans: &mut [Plan]) {
+    let (reads, producing_plans) = (reads(graph, plans), producing_plans(plans));
     for index in 0..plans.len() {
         let Plan::NormGradient { x, dy, activation: Activation::None, .. } = &plans[index] else { continue };
         let (x, dy) = (*x, *dy);
-        let Some(maker) = makers.get(&dy).copied().filter(|_| reads.get(&dy) == Some(&1)) else { continue };
+        let Some(maker) = producing_plans.get(&dy).copied().filter(|_| reads.get(&dy) == Some(&1)) else { continue };
         let Plan::UnaryGradient { y, dy: before, of: Derivative::Leaky { slope }, .. } = plans[maker] else { continue };
         let of_x = matches!(
-            makers.get(&y).map(|m| &plans[*m]),
+            producing_plans.get(&y).map(|m| &plans[*m]),
             Some(Plan::Apply { terms, .. }) if terms.len() == 1 && terms.first().is_some_and(|t| t.x == x)
         );
         if of_x && let Plan::NormGradient { dy, activation, .. } = &mut plans[index] {
@@ -77,19 +78,22 @@ fn undo_rectifiers_with_norms(graph: &Graph, plans: &mut [Plan]) {
     }
 }
 
-/// A gradient that is added to another as soon as it is made is added on the way out.
-fn add_in_place(graph: &Graph, plans: &mut [Plan]) {
-    let (reads, mut makers) = (reads(graph, plans), makers(plans));
+/// Fuses the sum of two gradients into the convolution gradient that computes the later one.
+fn fuse_gradient_sums(graph: &Graph, plans: &mut [Plan]) {
+    let (reads, mut producing_plans) = (reads(graph, plans), producing_plans(plans));
     for index in 0..plans.len() {
         let Plan::Binary { f: Binary::Add, a, b, output } = plans[index] else { continue };
         for (late, early) in [(a, b), (b, a)] {
-            let (Some(at), Some(before)) = (makers.get(&late).copied(), makers.get(&early).copied()) else { continue };
+            let (Some(at), Some(before)) = (producing_plans.get(&late).copied(), producing_plans.get(&early).copied())
+            else {
+                continue;
+            };
             let alone = reads.get(&late) == Some(&1) && before < at;
-            if let (true, Plan::ConvGradient { dx, onto, .. }) = (alone, &mut plans[at])
-                && onto.is_none()
+            if let (true, Plan::ConvGradient { dx, accumulate_into, .. }) = (alone, &mut plans[at])
+                && accumulate_into.is_none()
             {
-                (*dx, *onto) = (Some(output), Some(early));
-                makers.insert(output, at);
+                (*dx, *accumulate_into) = (Some(output), Some(early));
+                producing_plans.insert(output, at);
                 plans[index] = Plan::Absorbed;
                 break;
             }
@@ -101,14 +105,14 @@ struct Planner<'g> {
     graph: &'g Graph,
     consumers: BTreeMap<ValueId, Vec<usize>>,
     producers: BTreeMap<ValueId, usize>,
-    /// Values that some plan makes in blocks.
+    /// Values that a plan computes in blocked form.
     blocked: BTreeSet<ValueId>,
     plans: Vec<Option<Plan>>,
     moments_of: BTreeMap<ValueId, usize>,
     moments: usize,
 }
 
-/// A (leaky) rectifier's slope.
+/// Returns the negative slope of a (leaky) ReLU, `None` for other activations.
 fn slope(act: Act) -> Option<f32> {
     match act {
         Act::Relu => Some(0.0),
@@ -130,11 +134,11 @@ fn unary(act: Act) -> Option<Unary> {
 
 impl Planner<'_> {
     fn layout(&self, id: ValueId) -> Option<(Blocked, usize)> {
-        Places::plain_layout(self.graph, id)
+        Placement::plain_layout(self.graph, id)
     }
 
-    /// A layout in whole blocks of channels.
-    fn whole(&self, id: ValueId) -> Option<(Blocked, usize)> {
+    /// Returns a value's layout and batch size if it is stored in blocks of full width.
+    fn full_block_layout(&self, id: ValueId) -> Option<(Blocked, usize)> {
         self.layout(id).filter(|(l, _)| l.block == CHANNEL_BLOCK)
     }
 
@@ -151,27 +155,27 @@ impl Planner<'_> {
         }
     }
 
-    fn place(&mut self, index: usize) {
+    fn plan_node(&mut self, index: usize) {
         let graph = self.graph;
         let node = &graph.nodes[index];
-        let plan = self.kernel(index, node);
+        let plan = self.kernel_plan(index, node);
         let Some((plan, last)) = plan else {
             self.plans[index] = Some(Plan::Reference);
             return;
         };
-        self.note(&plan);
+        self.mark_blocked(&plan);
         if last != index {
             self.plans[index] = Some(Plan::Absorbed);
         }
         self.plans[last] = Some(plan);
     }
 
-    fn note(&mut self, plan: &Plan) {
+    fn mark_blocked(&mut self, plan: &Plan) {
         self.blocked.extend(plan.outputs());
     }
 
-    /// A plan for a node, and the node it is settled at.
-    fn kernel(&mut self, index: usize, node: &Node) -> Option<(Plan, usize)> {
+    /// Returns the plan of a node, and the index of the last node that it covers.
+    fn kernel_plan(&mut self, index: usize, node: &Node) -> Option<(Plan, usize)> {
         if let Op::Vjp(of) = &node.op {
             return Some((self.gradient(node, of)?, index));
         }
@@ -185,7 +189,7 @@ impl Planner<'_> {
                 self.layout(x)?;
                 self.layout(output)?;
                 let exact = crate::lower::exact_transpose(a, shape.len());
-                let kernel = three(&a.kernel, 1);
+                let kernel = to_3d(&a.kernel, 1);
                 exact.then_some((Plan::Transposed { x, weight, bias: node.input(2), kernel, output }, index))
             }
             Op::InstanceNormalization { .. } => self.norm(index, node, false),
@@ -214,14 +218,14 @@ impl Planner<'_> {
             }
             Op::Concat { axis } => {
                 let rank = graph_shape(self.graph, output)?.len() as i64;
-                let (whole, images) = self.whole(output)?;
+                let (whole, images) = self.full_block_layout(output)?;
                 let inputs: Vec<ValueId> = node.inputs.iter().copied().collect::<Option<_>>()?;
                 if (*axis != 1 && axis + rank != 1) || !inputs.iter().any(|i| self.blocked.contains(i)) {
                     return None;
                 }
                 let (mut blocks, mut channels) = (Vec::new(), 0);
                 for input in &inputs {
-                    let (part, n) = self.whole(*input)?;
+                    let (part, n) = self.full_block_layout(*input)?;
                     if channels % CHANNEL_BLOCK != 0 || part.dims != whole.dims || n != images {
                         return None;
                     }
@@ -234,15 +238,19 @@ impl Planner<'_> {
                 let one = |i: usize| node.input(i).and_then(|id| self.graph.constant(id)?.to_i64_vec());
                 let (start, axis) = (one(1)?, one(3)?);
                 let ([start], [1]) = (&start[..], &axis[..]) else { return None };
-                let (whole, _) = self.whole(x)?;
-                let (part, _) = self.whole(output)?;
+                let (whole, _) = self.full_block_layout(x)?;
+                let (part, _) = self.full_block_layout(output)?;
                 let start = usize::try_from(*start).ok()?;
-                let ends = start + part.channels == whole.channels || part.channels.is_multiple_of(CHANNEL_BLOCK);
-                (node.input(4).is_none() && start.is_multiple_of(CHANNEL_BLOCK) && ends && part.dims == whole.dims)
+                let ends_on_block =
+                    start + part.channels == whole.channels || part.channels.is_multiple_of(CHANNEL_BLOCK);
+                (node.input(4).is_none()
+                    && start.is_multiple_of(CHANNEL_BLOCK)
+                    && ends_on_block
+                    && part.dims == whole.dims)
                     .then_some((Plan::Slice { x, block: start / CHANNEL_BLOCK, output }, index))
             }
             Op::Reduce { kind: ReduceOp::Sum, .. } if self.blocked.contains(&x) => {
-                // Sums by channel, as gradients of biases are written: then a reshape to one axis.
+                // The gradient of a bias: a sum over all axes but the channel axis, then a reshape to one axis.
                 let axes = self.graph.constant(node.input(1)?)?.to_i64_vec()?;
                 let rank = graph_shape(self.graph, x)?.len() as i64;
                 let next = self.sole_consumer(output)?;
@@ -264,7 +272,7 @@ impl Planner<'_> {
             return None;
         }
         let shape = conv_shape(a, &self.lengths(x)?);
-        // A rectifier whose input nothing else reads is done on the way out.
+        // A (leaky) ReLU that is the only reader is fused into the epilogue.
         let next = self.sole_consumer(output);
         if let Some(next) = next
             && let Op::Activation(act) = self.graph.nodes[next].op
@@ -274,7 +282,7 @@ impl Planner<'_> {
             let bias = node.input(2);
             return Some((Plan::Conv { x, weight, bias, shape, activation, moments: None, output: y }, next));
         }
-        // Statistics for a norm are taken on the way out.
+        // The convolution computes the moments if a norm reads its output.
         let normed = self.consumers.get(&output).is_some_and(|all| {
             all.iter().any(|i| {
                 matches!(
@@ -288,7 +296,7 @@ impl Planner<'_> {
         Some((Plan::Conv { x, weight, bias, shape, activation: Activation::None, moments, output }, index))
     }
 
-    /// The number of a tensor's moments, new or known.
+    /// Returns the index of a tensor's moments, allocating it if needed.
     fn moments_for(&mut self, of: ValueId) -> usize {
         if let Some(known) = self.moments_of.get(&of) {
             return *known;
@@ -298,14 +306,14 @@ impl Planner<'_> {
         self.moments - 1
     }
 
-    /// The moments of a tensor, or of the one that it repeats.
+    /// Returns the index of the moments of a tensor, or of an equal tensor that was computed before.
     fn known_moments(&self, of: ValueId) -> Option<usize> {
         let own = self.moments_of.get(&of).copied();
-        own.or_else(|| self.moments_of.iter().find(|(id, _)| self.repeats(**id, of, 8)).map(|(_, m)| *m))
+        own.or_else(|| self.moments_of.iter().find(|(id, _)| self.is_same_computation(**id, of, 8)).map(|(_, m)| *m))
     }
 
-    /// Whether two tensors are made alike of the same.
-    fn repeats(&self, a: ValueId, b: ValueId, depth: usize) -> bool {
+    /// Returns whether two tensors are the results of the same computation, looking back at most `depth` operators.
+    fn is_same_computation(&self, a: ValueId, b: ValueId, depth: usize) -> bool {
         let maker = |id: ValueId| self.producers.get(&id).and_then(|i| self.graph.nodes.get(*i));
         a == b
             || depth > 0
@@ -314,32 +322,32 @@ impl Planner<'_> {
                 && n.output(0) == Some(b)
                 && m.inputs.len() == n.inputs.len()
                 && m.inputs.iter().zip(&n.inputs).all(|pair| match pair {
-                    (Some(a), Some(b)) => self.repeats(*a, *b, depth - 1),
+                    (Some(a), Some(b)) => self.is_same_computation(*a, *b, depth - 1),
                     (a, b) => a == b,
                 }))
     }
 
-    /// A normalisation as a term, and the moments to be taken for it if no convolution does.
-    fn normed(&mut self, node: &Node) -> Option<(Term, Option<(ValueId, usize)>)> {
+    /// Returns a normalisation as a term, and the moments to compute for it unless a convolution computes them.
+    fn norm_term(&mut self, node: &Node) -> Option<(Term, Option<(ValueId, usize)>)> {
         let (epsilon, batch) = match node.op {
             Op::InstanceNormalization { epsilon } => (epsilon, false),
             Op::BatchNormalizationTraining { epsilon } => (epsilon, true),
             _ => return None,
         };
         let (x, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
-        self.whole(x)?;
+        self.full_block_layout(x)?;
         let known = self.moments_of.contains_key(&x);
         let maker = self.producers.get(&x).map(|m| (&self.graph.nodes[*m].op, &self.plans[*m]));
-        let on_the_way = matches!(maker, Some((Op::Conv(a), None)) if a.group == 1);
+        let from_convolution = matches!(maker, Some((Op::Conv(a), None)) if a.group == 1);
         let moments = self.moments_for(x);
-        let take = (!known && !on_the_way).then_some((x, moments));
-        Some((Term { x, norm: Some(Norm { moments, scale, bias, epsilon, batch }) }, take))
+        let new_moments = (!known && !from_convolution).then_some((x, moments));
+        Some((Term { x, norm: Some(Norm { moments, scale, bias, epsilon, batch }) }, new_moments))
     }
 
-    /// A norm with what follows: a sum with another norm or a tensor, a rectifier.
+    /// Plans a norm with the nodes that follow: a sum with another norm or tensor, and a (leaky) ReLU.
     fn norm(&mut self, index: usize, node: &Node, batch: bool) -> Option<(Plan, usize)> {
-        let (term, take) = self.normed(node)?;
-        let mut take: Vec<(ValueId, usize)> = take.into_iter().collect();
+        let (term, new_moments) = self.norm_term(node)?;
+        let mut new_moments: Vec<(ValueId, usize)> = new_moments.into_iter().collect();
         let statistic = |node: &Node, term: &Term| {
             let moments = term.norm.map_or(0, |n| n.moments);
             (moments, node.output(1), node.output(2))
@@ -357,14 +365,14 @@ impl Planner<'_> {
             let graph = self.graph;
             let sum = &graph.nodes[next];
             let other = sum.inputs.iter().flatten().copied().find(|v| *v != output);
-            let other = other.filter(|v| self.whole(*v) == self.whole(output));
+            let other = other.filter(|v| self.full_block_layout(*v) == self.full_block_layout(output));
             if let Some(other) = other {
                 let maker = self.producers.get(&other).copied();
                 let second = maker.filter(|m| *m > index && *m < next && self.plans[*m].is_none());
                 let alone = self.sole_consumer(other) == Some(next);
-                let second = second.filter(|_| alone).and_then(|m| Some((m, self.normed(&graph.nodes[m])?)));
+                let second = second.filter(|_| alone).and_then(|m| Some((m, self.norm_term(&graph.nodes[m])?)));
                 if let Some((m, (term, more))) = second {
-                    take.extend(more);
+                    new_moments.extend(more);
                     terms.push(term);
                     if let (Op::BatchNormalizationTraining { .. }, Some(term)) = (&graph.nodes[m].op, terms.last()) {
                         statistics.push(statistic(&graph.nodes[m], term));
@@ -391,7 +399,7 @@ impl Planner<'_> {
             output = self.graph.nodes[next].output(0)?;
             last = next;
         }
-        Some((Plan::Apply { terms, take, activation, statistics, output }, last))
+        Some((Plan::Apply { terms, new_moments, activation, statistics, output }, last))
     }
 
     fn binary(&mut self, index: usize, node: &Node, op: BinaryOp) -> Option<(Plan, usize)> {
@@ -407,16 +415,16 @@ impl Planner<'_> {
         };
         let layout = self.layout(output)?;
         let fits = self.layout(a) == Some(layout) && self.layout(b) == Some(layout);
-        let near = self.blocked.contains(&a) || self.blocked.contains(&b);
+        let is_blocked = self.blocked.contains(&a) || self.blocked.contains(&b);
         let constant = self.graph.constant(a).is_some() || self.graph.constant(b).is_some();
-        (fits && near && !constant).then_some((Plan::Binary { f, a, b, output }, index))
+        (fits && is_blocked && !constant).then_some((Plan::Binary { f, a, b, output }, index))
     }
 
-    /// The tables of a resize of batch × channels × space, axis by axis.
+    /// Returns the interpolation tables of a resize (Z, Y, X).
     fn tables(&self, node: &Node, of: &Op, from: ValueId, to: &[usize]) -> Option<Box<[Vec<Tap>; 3]>> {
         let Op::Resize(a) = of else { return None };
         let from = graph_shape(self.graph, from)?;
-        // Gradients have one more input, the last, which is no argument of the resize.
+        // The last input of a gradient node is the output's gradient, not an argument of the resize.
         let count = node.inputs.len() - usize::from(matches!(node.op, Op::Vjp(_)));
         let argument = |i: usize| node.input(i).filter(|_| i < count);
         let constant = |i: usize| argument(i).and_then(|id| self.graph.constant(id)).map(|t| t.as_ref());
@@ -441,10 +449,10 @@ impl Planner<'_> {
                 }
                 let shape = conv_shape(a, &lengths);
                 let (dx, dw, db) = (node.output(0), node.output(1), node.output(2));
-                Some(Plan::ConvGradient { x, weight, dy, shape, dx, dw, db, onto: None })
+                Some(Plan::ConvGradient { x, weight, dy, shape, dx, dw, db, accumulate_into: None })
             }
             Op::InstanceNormalization { epsilon } | Op::BatchNormalizationTraining { epsilon } => {
-                self.whole(x)?;
+                self.full_block_layout(x)?;
                 let moments = self.known_moments(x)?;
                 let batch = matches!(of, Op::BatchNormalizationTraining { .. });
                 let (scale, bias) = (node.input(1)?, node.input(2)?);
@@ -487,7 +495,7 @@ impl Planner<'_> {
     }
 }
 
-/// The fixed shape of a value.
+/// Returns the shape of a value, if all axes are known.
 pub(crate) fn graph_shape(graph: &Graph, id: ValueId) -> Option<Vec<usize>> {
     graph.value(id).fixed_shape()
 }

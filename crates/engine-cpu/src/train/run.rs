@@ -1,4 +1,4 @@
-//! One step of a step graph on the arena.
+//! Runs one step of a training graph on the arena.
 
 use super::emit::{Program, Step};
 use super::kind::{Norm, Plan, Term};
@@ -15,17 +15,17 @@ use cytoscope_kernels::train::{self, Activated, InputGradient, NormFactors};
 use cytoscope_kernels::{Isa, KernelError, norm, pointwise, pool, reorder, resize};
 use std::collections::BTreeMap;
 
-/// What steps read and write.
+/// The memory that steps read and write.
 pub(crate) struct Memory<'a> {
     /// Blocked values.
     pub arena: &'a mut [f32],
     /// Dense values.
     pub dense: &'a mut BTreeMap<ValueId, Tensor>,
-    /// Mean and variance by channel: of each image, or once of the whole batch.
+    /// Mean and variance by channel, for each image or once for the whole batch.
     pub moments: Vec<Vec<Moments>>,
 }
 
-type Done<T> = Result<T, EngineError>;
+type RunResult<T> = Result<T, EngineError>;
 
 struct Runner<'a, 'm> {
     program: &'a Program,
@@ -34,7 +34,7 @@ struct Runner<'a, 'm> {
     memory: &'a mut Memory<'m>,
 }
 
-pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Memory<'_>) -> Done<()> {
+pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Memory<'_>) -> RunResult<()> {
     let name = match step {
         Step::Plan(i) | Step::Reference(i) => program.graph.nodes.get(*i).map_or("", |n| n.name.as_str()),
         _ => "reorder",
@@ -45,21 +45,21 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
         Step::Unpack(id) => runner.unpack(*id),
         Step::ClearBorder(id) => {
             let slot = runner.slot(*id)?;
-            runner.each(slot, |_, target, _| reorder::clear_border(&slot.layout, 0.0, target))
+            runner.for_each_image(slot, |_, target, _| reorder::clear_border(&slot.layout, 0.0, target))
         }
         Step::Reference(node) => runner.reference(*node),
         Step::Plan(i) => match program.plans.get(*i) {
             Some(plan) => runner.plan(plan),
-            None => Err(runner.fail("no such plan")),
+            None => Err(runner.fail("missing plan")),
         },
     }
 }
 
-/// The tensor that a plan reads beside what it writes.
-fn part<'s>(split: &Split<'s>, slot: &Slot, image: usize) -> Result<&'s [f32], KernelError> {
+/// Returns one image of a slot other than the written one.
+fn read_image<'s>(split: &Split<'s>, slot: &Slot, image: usize) -> Result<&'s [f32], KernelError> {
     split.read(slot.range(image)).ok_or(KernelError::Mismatch {
         what: "buffers",
-        expected: "apart".to_owned(),
+        expected: "disjoint".to_owned(),
         got: "overlapping".to_owned(),
     })
 }
@@ -74,26 +74,26 @@ impl Runner<'_, '_> {
         move |e| internal(&name, e.to_string())
     }
 
-    fn slot(&self, id: ValueId) -> Done<Slot> {
-        self.program.slots.get(&id).copied().ok_or_else(|| self.fail("a value without a place"))
+    fn slot(&self, id: ValueId) -> RunResult<Slot> {
+        self.program.slots.get(&id).copied().ok_or_else(|| self.fail("value has no slot"))
     }
 
-    fn tensor(&self, id: ValueId) -> Done<&Tensor> {
+    fn tensor(&self, id: ValueId) -> RunResult<&Tensor> {
         let constant = || self.program.graph.constant(id).map(|t| t.as_ref());
-        self.memory.dense.get(&id).or_else(constant).ok_or_else(|| self.fail("no tensor"))
+        self.memory.dense.get(&id).or_else(constant).ok_or_else(|| self.fail("missing tensor"))
     }
 
-    fn floats(&self, id: ValueId) -> Done<Vec<f32>> {
+    fn floats(&self, id: ValueId) -> RunResult<Vec<f32>> {
         let tensor = self.tensor(id)?;
-        tensor.as_f32().map(<[f32]>::to_vec).ok_or_else(|| self.fail("a tensor that is not of floats"))
+        tensor.as_f32().map(<[f32]>::to_vec).ok_or_else(|| self.fail("tensor is not f32"))
     }
 
-    /// Runs `f(image, target, rest)` for each image of a slot.
-    fn each(
+    /// Runs `f(image, target, split)` for each image of a slot that is written.
+    fn for_each_image(
         &mut self,
         to: Slot,
         mut f: impl FnMut(usize, &mut [f32], &Split<'_>) -> Result<(), KernelError>,
-    ) -> Done<()> {
+    ) -> RunResult<()> {
         let kernel = self.kernel();
         for image in 0..to.images {
             let (split, target) = Split::new(self.memory.arena, to.range(image))
@@ -103,8 +103,12 @@ impl Runner<'_, '_> {
         Ok(())
     }
 
-    /// Runs `f(image, source)` for each image of a slot.
-    fn look(&self, from: Slot, mut f: impl FnMut(usize, &[f32]) -> Result<(), KernelError>) -> Done<()> {
+    /// Runs `f(image, source)` for each image of a slot that is read.
+    fn for_each_source(
+        &self,
+        from: Slot,
+        mut f: impl FnMut(usize, &[f32]) -> Result<(), KernelError>,
+    ) -> RunResult<()> {
         for image in 0..from.images {
             let source = self.memory.arena.get(from.range(image)).ok_or_else(|| self.fail("arena"))?;
             f(image, source).map_err(self.kernel())?;
@@ -112,34 +116,34 @@ impl Runner<'_, '_> {
         Ok(())
     }
 
-    fn pack(&mut self, id: ValueId) -> Done<()> {
+    fn pack(&mut self, id: ValueId) -> RunResult<()> {
         let to = self.slot(id)?;
         let tensor = self.tensor(id)?.clone();
-        let values = tensor.as_f32().ok_or_else(|| self.fail("a tensor that is not of floats"))?;
+        let values = tensor.as_f32().ok_or_else(|| self.fail("tensor is not f32"))?;
         let per_image = to.layout.channels * to.layout.voxels();
-        self.each(to, |image, target, _| {
+        self.for_each_image(to, |image, target, _| {
             let source = values.get(image * per_image..(image + 1) * per_image).unwrap_or_default();
             reorder::pack(source, &to.layout, 0.0, target)
         })
     }
 
-    fn unpack(&mut self, id: ValueId) -> Done<()> {
+    fn unpack(&mut self, id: ValueId) -> RunResult<()> {
         let from = self.slot(id)?;
-        let shape = self.program.graph.value(id).fixed_shape().ok_or_else(|| self.fail("no shape"))?;
+        let shape = self.program.graph.value(id).fixed_shape().ok_or_else(|| self.fail("unknown shape"))?;
         let per_image = from.layout.channels * from.layout.voxels();
         let mut values = vec![0.0f32; per_image * from.images];
-        self.look(from, |image, source| {
+        self.for_each_source(from, |image, source| {
             reorder::unpack(source, &from.layout, &mut values[image * per_image..(image + 1) * per_image])
         })?;
         self.memory.dense.insert(id, Tensor::new(shape, values)?);
         Ok(())
     }
 
-    fn reference(&mut self, node: usize) -> Done<()> {
-        let node = self.program.graph.nodes.get(node).ok_or_else(|| self.fail("no such node"))?;
+    fn reference(&mut self, node: usize) -> RunResult<()> {
+        let node = self.program.graph.nodes.get(node).ok_or_else(|| self.fail("missing node"))?;
         let results = {
             let inputs: Vec<Option<&Tensor>> =
-                node.inputs.iter().map(|id| id.map(|id| self.tensor(id)).transpose()).collect::<Done<_>>()?;
+                node.inputs.iter().map(|id| id.map(|id| self.tensor(id)).transpose()).collect::<RunResult<_>>()?;
             match update::run(self.isa, &node.op, &inputs) {
                 Some(made) => made?,
                 None => reference::eval(&node.op, &inputs, node.outputs.len())?,
@@ -153,14 +157,14 @@ impl Runner<'_, '_> {
         Ok(())
     }
 
-    /// Keeps a dense result of a value's shape.
-    fn keep(&mut self, id: ValueId, values: Vec<f32>) -> Done<()> {
-        let shape = self.program.graph.value(id).fixed_shape().ok_or_else(|| self.fail("no shape"))?;
+    /// Stores a dense result in the shape of a value.
+    fn store_dense(&mut self, id: ValueId, values: Vec<f32>) -> RunResult<()> {
+        let shape = self.program.graph.value(id).fixed_shape().ok_or_else(|| self.fail("unknown shape"))?;
         self.memory.dense.insert(id, Tensor::new(shape, values)?);
         Ok(())
     }
 
-    fn plan(&mut self, plan: &Plan) -> Done<()> {
+    fn plan(&mut self, plan: &Plan) -> RunResult<()> {
         let isa = self.isa;
         match plan {
             Plan::Absorbed | Plan::Reference => Ok(()),
@@ -175,13 +179,13 @@ impl Runner<'_, '_> {
                 let packed =
                     Transposed::<PackedConv>::new(isa, &values, bias.as_deref(), channels, *kernel, from.layout.block)
                         .map_err(self.kernel())?;
-                self.each(to, |image, target, split| {
-                    let x = part(split, &from, image)?;
+                self.for_each_image(to, |image, target, split| {
+                    let x = read_image(split, &from, image)?;
                     let end = Finish::default();
                     conv::conv_transpose(isa, x, &from.layout, &packed, &end, Target::F32(target), &to.layout)
                 })
             }
-            Plan::ConvGradient { x, weight, dy, shape, dx, dw, db, onto } => {
+            Plan::ConvGradient { x, weight, dy, shape, dx, dw, db, accumulate_into } => {
                 if let Some(dw) = dw {
                     self.weight_gradient(*x, *dy, shape, *dw)?;
                 }
@@ -189,20 +193,22 @@ impl Runner<'_, '_> {
                     self.channel_sums(*dy, *db)?;
                 }
                 let Some(dx) = dx else { return Ok(()) };
-                self.input_gradient(*weight, *dy, shape, *onto, *dx)
+                self.input_gradient(*weight, *dy, shape, *accumulate_into, *dx)
             }
             Plan::ChannelSums { x, output } => self.channel_sums(*x, *output),
-            Plan::Apply { terms, take, activation, statistics, output } => {
-                for (x, at) in take {
-                    self.take_moments(*x, *at)?;
+            Plan::Apply { terms, new_moments, activation, statistics, output } => {
+                for (x, at) in new_moments {
+                    self.compute_moments(*x, *at)?;
                 }
                 for (at, mean, variance) in statistics {
-                    self.of_batch(*at)?;
-                    let found = self.memory.moments.get(*at).and_then(|m| m.first()).cloned().unwrap_or_default();
+                    self.merge_moments(*at)?;
+                    let image_moments =
+                        self.memory.moments.get(*at).and_then(|m| m.first()).cloned().unwrap_or_default();
                     for (id, pick) in [(mean, 0), (variance, 1)] {
                         if let Some(id) = id {
-                            let values = found.iter().map(|m| if pick == 0 { m.0 } else { m.1 } as f32).collect();
-                            self.keep(*id, values)?;
+                            let values =
+                                image_moments.iter().map(|m| if pick == 0 { m.0 } else { m.1 } as f32).collect();
+                            self.store_dense(*id, values)?;
                         }
                     }
                 }
@@ -214,55 +220,63 @@ impl Runner<'_, '_> {
             Plan::UnaryGradient { y, dy, of, output } => {
                 let (y, dy, to) = (self.slot(*y)?, self.slot(*dy)?, self.slot(*output)?);
                 let of = *of;
-                self.each(to, |image, target, split| {
-                    let (y_values, g) = (part(split, &y, image)?, part(split, &dy, image)?);
+                self.for_each_image(to, |image, target, split| {
+                    let (y_values, g) = (read_image(split, &y, image)?, read_image(split, &dy, image)?);
                     train::activation_gradient(isa, of, y_values, &y.layout, g, &dy.layout, false, target, &to.layout)
                 })
             }
             Plan::Unary { f, x, output } => {
                 let (from, to) = (self.slot(*x)?, self.slot(*output)?);
-                self.each(to, |image, target, split| {
+                self.for_each_image(to, |image, target, split| {
                     if from.range(image) == to.range(image) {
                         pointwise::unary_in_place(isa, *f, target, &to.layout)
                     } else {
-                        pointwise::unary(isa, *f, part(split, &from, image)?, &from.layout, target, &to.layout)
+                        pointwise::unary(isa, *f, read_image(split, &from, image)?, &from.layout, target, &to.layout)
                     }
                 })
             }
             Plan::Binary { f, a, b, output } => {
                 let (a, b, to) = (self.slot(*a)?, self.slot(*b)?, self.slot(*output)?);
-                self.each(to, |image, target, split| {
-                    let b_values = part(split, &b, image)?;
+                self.for_each_image(to, |image, target, split| {
+                    let b_values = read_image(split, &b, image)?;
                     if a.range(image) == to.range(image) {
                         return train::add(isa, 1.0, b_values, &b.layout, target, &to.layout);
                     }
-                    let a_values = (part(split, &a, image)?, &a.layout);
+                    let a_values = (read_image(split, &a, image)?, &a.layout);
                     pointwise::binary(isa, *f, a_values, (b_values, &b.layout), target, &to.layout)
                 })
             }
             Plan::Pool { pool: kind, shape, x, output } => {
                 let (from, to) = (self.slot(*x)?, self.slot(*output)?);
-                self.each(to, |image, target, split| {
-                    pool::pool(isa, *kind, shape, part(split, &from, image)?, &from.layout, target, &to.layout)
+                self.for_each_image(to, |image, target, split| {
+                    pool::pool(isa, *kind, shape, read_image(split, &from, image)?, &from.layout, target, &to.layout)
                 })
             }
             Plan::Resize { tables, x, output } => {
                 let (from, to) = (self.slot(*x)?, self.slot(*output)?);
-                self.each(to, |image, target, split| {
-                    resize::resize(isa, tables, part(split, &from, image)?, &from.layout, target, &to.layout)
+                self.for_each_image(to, |image, target, split| {
+                    resize::resize(isa, tables, read_image(split, &from, image)?, &from.layout, target, &to.layout)
                 })
             }
             Plan::PoolGradient { pool: kind, shape, x, dy, output } => {
                 let (x, dy, to) = (self.slot(*x)?, self.slot(*dy)?, self.slot(*output)?);
-                self.each(to, |image, target, split| {
-                    let (seen, g) = ((part(split, &x, image)?, &x.layout), part(split, &dy, image)?);
+                self.for_each_image(to, |image, target, split| {
+                    let (seen, g) = ((read_image(split, &x, image)?, &x.layout), read_image(split, &dy, image)?);
                     train::pool_gradient(isa, *kind, shape, Some(seen), g, &dy.layout, false, target, &to.layout)
                 })
             }
             Plan::ResizeGradient { tables, dy, output } => {
                 let (dy, to) = (self.slot(*dy)?, self.slot(*output)?);
-                self.each(to, |image, target, split| {
-                    train::resize_gradient(isa, tables, part(split, &dy, image)?, &dy.layout, false, target, &to.layout)
+                self.for_each_image(to, |image, target, split| {
+                    train::resize_gradient(
+                        isa,
+                        tables,
+                        read_image(split, &dy, image)?,
+                        &dy.layout,
+                        false,
+                        target,
+                        &to.layout,
+                    )
                 })
             }
             Plan::Concat { inputs, blocks, output } => {
@@ -285,17 +299,17 @@ impl Runner<'_, '_> {
         }
     }
 
-    /// Copies what does not lie in its place already.
-    fn copy(&mut self, from: Slot, to: Slot) -> Done<()> {
+    /// Copies a slot, unless source and destination are the same.
+    fn copy(&mut self, from: Slot, to: Slot) -> RunResult<()> {
         if from.range(0) == to.range(0) {
             return Ok(());
         }
-        self.each(to, |image, target, split| {
-            pointwise::copy(part(split, &from, image)?, &from.layout, target, &to.layout)
+        self.for_each_image(to, |image, target, split| {
+            pointwise::copy(read_image(split, &from, image)?, &from.layout, target, &to.layout)
         })
     }
 
-    fn packed(&self, weight: ValueId, bias: Option<ValueId>, x: ValueId, shape: &ConvShape) -> Done<PackedConv> {
+    fn packed(&self, weight: ValueId, bias: Option<ValueId>, x: ValueId, shape: &ConvShape) -> RunResult<PackedConv> {
         let (values, from) = (self.floats(weight)?, self.slot(x)?);
         let bias = bias.map(|b| self.floats(b)).transpose()?;
         let channels = self.tensor(weight)?.shape().first().copied().unwrap_or(0);
@@ -311,23 +325,23 @@ impl Runner<'_, '_> {
         activation: Activation,
         moments: Option<usize>,
         output: ValueId,
-    ) -> Done<()> {
+    ) -> RunResult<()> {
         let (isa, from, to) = (self.isa, self.slot(x)?, self.slot(output)?);
         let finish = Finish { activation, moments: moments.is_some(), ..Finish::default() };
-        let mut found = Vec::new();
-        self.each(to, |image, target, split| {
-            let x = part(split, &from, image)?;
+        let mut image_moments = Vec::new();
+        self.for_each_image(to, |image, target, split| {
+            let x = read_image(split, &from, image)?;
             let of = conv::conv(isa, x, &from.layout, packed, shape, &finish, Target::F32(target), &to.layout)?;
-            found.extend(of);
+            image_moments.extend(of);
             Ok(())
         })?;
         if let Some(place) = moments.and_then(|at| self.memory.moments.get_mut(at)) {
-            *place = found;
+            *place = image_moments;
         }
         Ok(())
     }
 
-    fn weight_gradient(&mut self, x: ValueId, dy: ValueId, shape: &ConvShape, dw: ValueId) -> Done<()> {
+    fn weight_gradient(&mut self, x: ValueId, dy: ValueId, shape: &ConvShape, dw: ValueId) -> RunResult<()> {
         let (isa, from, to) = (self.isa, self.slot(x)?, self.slot(dy)?);
         let taps: usize = shape.kernel.iter().product();
         let mut values = vec![0.0; from.layout.channels * to.layout.channels * taps];
@@ -337,7 +351,7 @@ impl Runner<'_, '_> {
             train::conv_weight_gradient(isa, x, &from.layout, dy, &to.layout, shape, &mut values)
                 .map_err(self.kernel())?;
         }
-        self.keep(dw, values)
+        self.store_dense(dw, values)
     }
 
     fn input_gradient(
@@ -345,50 +359,55 @@ impl Runner<'_, '_> {
         weight: ValueId,
         dy: ValueId,
         shape: &ConvShape,
-        onto: Option<ValueId>,
+        accumulate_into: Option<ValueId>,
         dx: ValueId,
-    ) -> Done<()> {
+    ) -> RunResult<()> {
         let (isa, from, to) = (self.isa, self.slot(dy)?, self.slot(dx)?);
-        let onto = onto.map(|o| self.slot(o)).transpose()?;
+        let accumulate_into = accumulate_into.map(|o| self.slot(o)).transpose()?;
         let channels = [from.layout.channels, to.layout.channels];
         let values = self.floats(weight)?;
         let packed = InputGradient::new(isa, &values, channels, shape, from.layout.block).map_err(self.kernel())?;
-        self.each(to, |image, target, split| {
-            if let Some(onto) = onto.filter(|o| o.range(image) != to.range(image)) {
-                pointwise::copy(part(split, &onto, image)?, &onto.layout, target, &to.layout)?;
+        self.for_each_image(to, |image, target, split| {
+            if let Some(accumulate_into) = accumulate_into.filter(|o| o.range(image) != to.range(image)) {
+                pointwise::copy(
+                    read_image(split, &accumulate_into, image)?,
+                    &accumulate_into.layout,
+                    target,
+                    &to.layout,
+                )?;
             }
-            let dy = part(split, &from, image)?;
-            train::conv_input_gradient(isa, dy, &from.layout, &packed, onto.is_some(), target, &to.layout)
+            let dy = read_image(split, &from, image)?;
+            train::conv_input_gradient(isa, dy, &from.layout, &packed, accumulate_into.is_some(), target, &to.layout)
         })
     }
 
-    fn channel_sums(&mut self, x: ValueId, output: ValueId) -> Done<()> {
+    fn channel_sums(&mut self, x: ValueId, output: ValueId) -> RunResult<()> {
         let (isa, from) = (self.isa, self.slot(x)?);
         let mut sums = vec![0.0f64; from.layout.channels];
-        self.look(from, |_, source| {
-            let found = train::channel_sums(isa, source, &from.layout)?;
-            sums.iter_mut().zip(found).for_each(|(s, v)| *s += v);
+        self.for_each_source(from, |_, source| {
+            let image_sums = train::channel_sums(isa, source, &from.layout)?;
+            sums.iter_mut().zip(image_sums).for_each(|(s, v)| *s += v);
             Ok(())
         })?;
-        self.keep(output, sums.into_iter().map(|s| s as f32).collect())
+        self.store_dense(output, sums.into_iter().map(|s| s as f32).collect())
     }
 
-    fn take_moments(&mut self, x: ValueId, at: usize) -> Done<()> {
+    fn compute_moments(&mut self, x: ValueId, at: usize) -> RunResult<()> {
         let (isa, from) = (self.isa, self.slot(x)?);
-        let mut found = Vec::new();
-        self.look(from, |_, source| {
-            found.push(norm::moments(isa, &Source::F32(source, &from.layout))?);
+        let mut image_moments = Vec::new();
+        self.for_each_source(from, |_, source| {
+            image_moments.push(norm::moments(isa, &Source::F32(source, &from.layout))?);
             Ok(())
         })?;
         if let Some(place) = self.memory.moments.get_mut(at) {
-            *place = found;
+            *place = image_moments;
         }
         Ok(())
     }
 
-    /// Makes one set of moments out of those of all images (all of one size).
-    fn of_batch(&mut self, at: usize) -> Done<()> {
-        let Some(place) = self.memory.moments.get_mut(at) else { return Err(self.fail("no moments")) };
+    /// Combines the moments of all images, which have equal size, into those of the batch.
+    fn merge_moments(&mut self, at: usize) -> RunResult<()> {
+        let Some(place) = self.memory.moments.get_mut(at) else { return Err(self.fail("missing moments")) };
         let images = place.len().max(1) as f64;
         let channels = place.first().map_or(0, Vec::len);
         let of = |c: usize| place.iter().filter_map(move |m| m.get(c).copied());
@@ -403,15 +422,15 @@ impl Runner<'_, '_> {
         Ok(())
     }
 
-    /// Mean and 1 / √(variance + ε) of each channel of an image.
-    fn statistics(&self, norm: &Norm, image: usize) -> Done<Vec<(f64, f64)>> {
-        let all = self.memory.moments.get(norm.moments).ok_or_else(|| self.fail("no moments"))?;
-        let of = all.get(if norm.batch { 0 } else { image }).ok_or_else(|| self.fail("no moments"))?;
+    /// Returns mean and 1 / √(variance + ε) of each channel of an image.
+    fn statistics(&self, norm: &Norm, image: usize) -> RunResult<Vec<(f64, f64)>> {
+        let all = self.memory.moments.get(norm.moments).ok_or_else(|| self.fail("missing moments"))?;
+        let of = all.get(if norm.batch { 0 } else { image }).ok_or_else(|| self.fail("missing moments"))?;
         Ok(of.iter().map(|(mean, variance)| (*mean, 1.0 / (variance + f64::from(norm.epsilon)).sqrt())).collect())
     }
 
-    /// Factors and summands of a normalisation, by channel.
-    fn affine(&self, norm: &Norm, image: usize) -> Done<(Vec<f32>, Vec<f32>)> {
+    /// Returns scale and shift of a normalisation, by channel.
+    fn affine(&self, norm: &Norm, image: usize) -> RunResult<(Vec<f32>, Vec<f32>)> {
         let (scale, bias) = (self.floats(norm.scale)?, self.floats(norm.bias)?);
         let all = self.statistics(norm, image)?.into_iter().zip(scale.into_iter().zip(bias));
         Ok(all
@@ -422,9 +441,9 @@ impl Runner<'_, '_> {
             .unzip())
     }
 
-    fn apply(&mut self, terms: &[Term], activation: Activation, output: ValueId) -> Done<()> {
+    fn apply(&mut self, terms: &[Term], activation: Activation, output: ValueId) -> RunResult<()> {
         let (isa, to) = (self.isa, self.slot(output)?);
-        let from: Vec<Slot> = terms.iter().map(|t| self.slot(t.x)).collect::<Done<_>>()?;
+        let from: Vec<Slot> = terms.iter().map(|t| self.slot(t.x)).collect::<RunResult<_>>()?;
         let channels = to.layout.channels;
         let mut tables = Vec::with_capacity(to.images);
         for image in 0..to.images {
@@ -432,18 +451,22 @@ impl Runner<'_, '_> {
                 Some(norm) => self.affine(norm, image),
                 None => Ok((vec![1.0; channels], vec![0.0; channels])),
             };
-            tables.push(terms.iter().map(of).collect::<Done<Vec<_>>>()?);
+            tables.push(terms.iter().map(of).collect::<RunResult<Vec<_>>>()?);
         }
-        self.each(to, |image, target, split| {
+        self.for_each_image(to, |image, target, split| {
             let mut sums = Vec::with_capacity(from.len());
             for (slot, (scale, shift)) in from.iter().zip(&tables[image]) {
-                sums.push(apply::Term { source: Source::F32(part(split, slot, image)?, &slot.layout), scale, shift });
+                sums.push(apply::Term {
+                    source: Source::F32(read_image(split, slot, image)?, &slot.layout),
+                    scale,
+                    shift,
+                });
             }
             apply::apply(isa, &sums, activation, Target::F32(target), &to.layout)
         })
     }
 
-    /// Gradients of a norm's input, scale and bias.
+    /// Computes the gradients of a norm's input, scale and bias, as far as `to` asks for them.
     fn norm_gradient(
         &mut self,
         x: ValueId,
@@ -451,7 +474,7 @@ impl Runner<'_, '_> {
         norm: &Norm,
         activation: Activation,
         to: [Option<ValueId>; 3],
-    ) -> Done<()> {
+    ) -> RunResult<()> {
         let isa = self.isa;
         let [dx, d_scale, d_bias] = to;
         let (from, g) = (self.slot(x)?, self.slot(dy)?);
@@ -466,27 +489,27 @@ impl Runner<'_, '_> {
             let get = |slot: &Slot| self.memory.arena.get(slot.range(image)).ok_or_else(|| self.fail("arena"));
             let (x, dy) = (get(&from)?, get(&g)?);
             let after = Activated { scale: &scale, shift: &shift, activation };
-            let found = train::norm_gradient_sums(isa, x, &from.layout, dy, &g.layout, &after, &mean, &inverse)
+            let image_sums = train::norm_gradient_sums(isa, x, &from.layout, dy, &g.layout, &after, &mean, &inverse)
                 .map_err(self.kernel())?;
-            total.iter_mut().zip(&found).for_each(|(t, s)| *t = (t.0 + s.0, t.1 + s.1));
-            sums.push(found);
+            total.iter_mut().zip(&image_sums).for_each(|(t, s)| *t = (t.0 + s.0, t.1 + s.1));
+            sums.push(image_sums);
             all.push((scale, shift, mean, inverse));
         }
         for (id, second) in [(d_scale, true), (d_bias, false)] {
             if let Some(id) = id {
-                self.keep(id, total.iter().map(|t| if second { t.1 } else { t.0 } as f32).collect())?;
+                self.store_dense(id, total.iter().map(|t| if second { t.1 } else { t.0 } as f32).collect())?;
             }
         }
         let Some(dx) = dx else { return Ok(()) };
         let to = self.slot(dx)?;
         let voxels = from.layout.voxels();
-        self.each(to, |image, target, split| {
+        self.for_each_image(to, |image, target, split| {
             let Some((scale, shift, mean, inverse)) = all.get(image) else { return Ok(()) };
             let (sums, count) =
                 if norm.batch { (&total, voxels * from.images) } else { (sums.get(image).unwrap_or(&total), voxels) };
             let factors = NormFactors::new(&weight, mean, inverse, sums, count)?;
             let after = Activated { scale, shift, activation };
-            let (x, dy) = (part(split, &from, image)?, part(split, &g, image)?);
+            let (x, dy) = (read_image(split, &from, image)?, read_image(split, &g, image)?);
             train::norm_gradient(isa, x, &from.layout, dy, &g.layout, &after, &factors, false, target, &to.layout)
         })
     }

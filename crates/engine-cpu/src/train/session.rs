@@ -1,4 +1,4 @@
-//! Running a step graph: its arena, the dense tensors beside it, and the thread pool.
+//! A session that runs training steps: its arena, the dense tensors and the thread pool.
 
 use super::emit::{Program, Step, emit};
 use super::plan::plan;
@@ -68,7 +68,7 @@ impl Session for TrainSession {
         pool.install(|| -> Result<(), EngineError> {
             for (step, dead) in self.program.steps.iter().zip(&self.program.dead_after) {
                 let span =
-                    self.recorder.keeps_spans().then(|| self.recorder.span(Stage::Op, name(&self.program, step)));
+                    self.recorder.times_operators().then(|| self.recorder.span(Stage::Op, name(&self.program, step)));
                 run_step(&self.program, self.isa, step, &mut memory)?;
                 drop(span);
                 for value in dead {
@@ -79,7 +79,7 @@ impl Session for TrainSession {
         })?;
         let output = |id: &ValueId| {
             let made = dense.get(id).cloned().or_else(|| graph.constant(*id).map(|t| t.as_ref().clone()));
-            made.ok_or_else(|| internal("outputs", format!("\"{}\" was not made", graph.value(*id).name)))
+            made.ok_or_else(|| internal("outputs", format!("\"{}\" was not computed", graph.value(*id).name)))
         };
         graph.outputs.iter().map(output).collect()
     }
@@ -89,7 +89,7 @@ impl Session for TrainSession {
     }
 }
 
-/// What a step is called in a profile.
+/// Returns the name of a step in profiles.
 fn name(program: &Program, step: &Step) -> String {
     let node =
         |i: usize| program.graph.nodes.get(i).map_or_else(String::new, |n| format!("{} {}", op_name(&n.op), n.name));

@@ -1,4 +1,4 @@
-//! Optimizers on dense parameters.
+//! Optimizer updates and the global gradient norm, on dense parameters.
 
 use crate::session::internal;
 use cytoscope_engine::EngineError;
@@ -7,7 +7,7 @@ use cytoscope_graph::{Op, Tensor};
 use cytoscope_kernels::Isa;
 use cytoscope_kernels::train::optimizer::{self, Adam, Sgd};
 
-/// What an operator on parameters makes, if it is one.
+/// Runs an optimizer operator and returns its outputs, or `None` for other operators.
 pub(crate) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<Result<Vec<Tensor>, EngineError>> {
     match op {
         Op::GlobalNorm => {
@@ -55,7 +55,7 @@ fn step(
             let sgd = Sgd { rate, momentum, nesterov, weight_decay };
             optimizer::sgd(isa, &sgd, scale, gradient, values, first)
         }
-        _ => return Err(internal("optimizer", "no second state".to_owned())),
+        _ => return Err(internal("optimizer", "missing second moment".to_owned())),
     };
     done.map_err(|e| internal("optimizer", e.to_string()))
 }

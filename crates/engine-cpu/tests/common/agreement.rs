@@ -1,5 +1,5 @@
-//! Whether the engine and the reference executor agree on a random network. The fuzz targets use this file, too.
-#![allow(dead_code, reason = "every program uses its own part")]
+//! Compares the engine with the reference executor on a random network. The fuzz targets use this file, too.
+#![allow(dead_code, reason = "each test uses only a part")]
 
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
 use cytoscope_engine_cpu::CpuEngine;
@@ -10,33 +10,36 @@ use cytoscope_kernels::Isa;
 /// How a network is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As it was drawn.
+    /// In floats, as generated.
     Float,
-    /// Convolutions in 8-bit integers, ranges known.
+    /// Quantized, with constant ranges.
     Static,
-    /// Convolutions in 8-bit integers, ranges taken while it runs.
+    /// Quantized, with ranges computed at run time.
     Dynamic,
 }
 
-/// What is rounding: largest difference of a value, and relative L2 distance of an output, both as parts of its largest value.
+/// Tolerance for rounding: largest difference of a value relative to the output's range, and relative L2 distance of an
+/// output.
 #[derive(Debug, Clone, Copy)]
-pub struct Most {
+pub struct Tolerance {
     value: f64,
     distance: f64,
 }
 
-/// Of floats.
-pub const FLOAT: Most = Most { value: 1e-4, distance: 1e-4 };
-/// The same with 8-bit integers in the network, where rounding to another step is passed on by the layers that follow: the
-/// distance that `integers.rs` allows a network with normalizations. A norm of a flat channel lifts single values further.
-pub const BYTES: Most = Most { value: 0.2, distance: 2e-2 };
-/// Largest value of an output below which differences are measured against it: sums that are 0 but for rounding are no larger
-/// than what was summed, which is of the order of 1.
-const LEAST_RANGE: f64 = 1e-2;
-/// What a change of the input by one part in a million may be amplified to by a network, over what it changes in the reference.
-const AMPLIFIED: f64 = 20.0;
+/// Tolerance of float networks.
+pub const FLOAT: Tolerance = Tolerance { value: 1e-4, distance: 1e-4 };
+/// Tolerance of quantized networks, where a value rounded to a neighbouring step affects all later layers. The L2
+/// distance is the one that `integers.rs` allows for networks with norms; a norm of a nearly constant channel amplifies
+/// single values more.
+pub const INT8: Tolerance = Tolerance { value: 0.2, distance: 2e-2 };
+/// Lower bound of the range that differences are relative to: sums that are zero except for rounding have summands of
+/// the order of 1.
+const MIN_RANGE: f64 = 1e-2;
+/// Factor by which a difference may exceed the effect, in the reference, of changing the input by one part in a
+/// million.
+const MAX_AMPLIFICATION: f64 = 20.0;
 
-/// The graph of a form, or `None` where the network has none.
+/// Returns the graph of a form, or `None` if the network cannot be quantized so.
 pub fn graph(network: &RandomNetwork, form: Form) -> Option<Graph> {
     match form {
         Form::Float => Some(network.graph.clone()),
@@ -44,65 +47,65 @@ pub fn graph(network: &RandomNetwork, form: Form) -> Option<Graph> {
     }
 }
 
-/// Whether two tensors are equal but for rounding; `nearby` is what the expected one becomes by a change of the input that is
-/// itself like rounding.
-pub fn agrees(got: &Tensor, want: &Tensor, nearby: &Tensor, most: Most) -> Result<(), String> {
+/// Checks that two tensors are equal up to rounding; `nearby` is the expected tensor for an input that was changed by
+/// about a rounding error.
+pub fn agrees(got: &Tensor, want: &Tensor, nearby: &Tensor, tolerance: Tolerance) -> Result<(), String> {
     if got.shape() != want.shape() || got.dtype() != want.dtype() {
         return Err(format!("is {:?} {}, not {:?} {}", got.shape(), got.dtype(), want.shape(), want.dtype()));
     }
     let (g, w, n) = (got.to_f64_vec(), want.to_f64_vec(), nearby.to_f64_vec());
-    let range = w.iter().filter(|v| v.is_finite()).fold(LEAST_RANGE, |m, v| m.max(v.abs()));
+    let range = w.iter().filter(|v| v.is_finite()).fold(MIN_RANGE, |m, v| m.max(v.abs()));
     let moved = n.iter().zip(&w).map(|(a, b)| (a - b).abs()).filter(|d| d.is_finite()).fold(0.0, f64::max);
-    let allowed = (most.value * range).max(AMPLIFIED * moved);
+    let allowed = (tolerance.value * range).max(MAX_AMPLIFICATION * moved);
     for (index, (g, w)) in g.iter().zip(&w).enumerate() {
         let same = g == w || (g.is_nan() && w.is_nan());
         if !same && (g - w).abs().partial_cmp(&allowed) != Some(std::cmp::Ordering::Less) {
-            return Err(format!("has {g} for {w} at {index} of {:?} (allowed {allowed:.2e})", want.shape()));
+            return Err(format!("is {g} instead of {w} at {index} of {:?} (tolerance {allowed:.2e})", want.shape()));
         }
     }
     let finite = g.iter().zip(&w).filter(|(g, w)| g.is_finite() && w.is_finite());
     let (off, norm) = finite.fold((0.0, 0.0), |(off, norm), (g, w)| (off + (g - w) * (g - w), norm + w * w));
-    let least = LEAST_RANGE * (w.len() as f64).sqrt();
-    let (off, norm, shift) = (off.sqrt(), norm.sqrt().max(least), AMPLIFIED * moved * (w.len() as f64).sqrt());
-    if off > (most.distance * norm).max(shift) {
-        return Err(format!("of {:?} has relative L2 distance {:.2e}", want.shape(), off / norm));
+    let least = MIN_RANGE * (w.len() as f64).sqrt();
+    let (off, norm, shift) = (off.sqrt(), norm.sqrt().max(least), MAX_AMPLIFICATION * moved * (w.len() as f64).sqrt());
+    if off > (tolerance.distance * norm).max(shift) {
+        return Err(format!("of shape {:?} has relative L2 distance {:.2e}", want.shape(), off / norm));
     }
     Ok(())
 }
 
-/// Runs a graph twice on the engine and says where it differs from the reference executor; `None` where it does not.
+/// Runs a graph twice on the engine and describes the first difference from the reference executor; `None` if they
+/// agree.
 pub fn disagreement(graph: &Graph, input: &Tensor, form: Form, isa: Isa) -> Option<String> {
-    let told = |what: String| Some(format!("{form:?}, {isa}: {what}\n{}", describe(graph)));
+    let describe_failure = |what: String| Some(format!("{form:?}, {isa}: {what}\n{}", describe(graph)));
     let named = |x: &Tensor| [("x".to_owned(), x.clone())];
     let nearby = input.as_f32().unwrap_or_default().iter().enumerate().map(|(i, v)| v * (1.0 + [1e-6, -1e-6][i % 2]));
     let nearby = Tensor::new(input.shape(), nearby.collect::<Vec<f32>>()).unwrap_or_else(|e| panic!("{e}"));
     let (want, nearby) = match (reference::run(graph, &named(input)), reference::run(graph, &named(&nearby))) {
         (Ok(want), Ok(nearby)) => (want, nearby),
-        (Err(e), _) | (_, Err(e)) => return told(format!("the reference executor refuses: {e}")),
+        (Err(e), _) | (_, Err(e)) => return describe_failure(format!("the reference executor failed: {e}")),
     };
     let precisions: &[Precision] =
         if form == Form::Float { &[Precision::F32] } else { &[Precision::Int8, Precision::F32] };
-    let most = if form == Form::Float { FLOAT } else { BYTES };
+    let tolerance = if form == Form::Float { FLOAT } else { INT8 };
     for precision in precisions {
         let options = CompileOptions { precision: *precision, threads: 1, ..CompileOptions::default() };
         let mut session = match CpuEngine::with_isa(isa).compile(graph, &[input.shape().to_vec()], &options) {
             Ok(session) => session,
-            // Transposed convolutions that overlap have no kernel on bytes.
+            // Overlapping transposed convolutions have no int8 kernel.
             Err(EngineError::NotQuantized { .. }) => continue,
-            Err(e) => return told(format!("{precision}: the engine refuses: {e}")),
+            Err(e) => return describe_failure(format!("{precision}: compiling failed: {e}")),
         };
         for run in 0..2 {
             let got = match session.run(std::slice::from_ref(input)) {
                 Ok(got) => got,
-                // Bytes cannot hold what is not a number; the engine says so of an input.
-                Err(e) => return told(format!("{precision}: the engine fails: {e}")),
+                Err(e) => return describe_failure(format!("{precision}: running failed: {e}")),
             };
             if got.len() != want.len() {
-                return told(format!("{precision}: {} outputs for {}", got.len(), want.len()));
+                return describe_failure(format!("{precision}: {} outputs instead of {}", got.len(), want.len()));
             }
             for (index, ((got, want), nearby)) in got.iter().zip(&want).zip(&nearby).enumerate() {
-                if let Err(how) = agrees(got, want, nearby, most) {
-                    return told(format!("{precision}, run {run}: output {index} {how}"));
+                if let Err(how) = agrees(got, want, nearby, tolerance) {
+                    return describe_failure(format!("{precision}, run {run}: output {index} {how}"));
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! Samples of odd widths (1 to 31 bits), packed row by row, most significant bit first whatever the file's byte order.
+//! Samples of 1 to 31 bits, packed row by row, most significant bit first regardless of the file's byte order.
 
 use crate::tiff::page::Layout;
 
-/// Widens packed rows to the page's sample type.
+/// Unpacks rows into the page's sample type.
 pub(super) fn unpack(layout: &Layout, packed: &[u8], out: &mut [u8]) {
     let row_samples = layout.chunk_width * layout.chunk_samples();
     let size = layout.dtype.size_bytes();
@@ -40,7 +40,7 @@ fn load(o: &[u8]) -> u64 {
     }
 }
 
-/// Undoes horizontal differencing modulo the sample's own width.
+/// Undoes horizontal differencing, modulo the width of a sample.
 pub(super) fn undo_horizontal(layout: &Layout, out: &mut [u8]) {
     let stride = layout.chunk_samples();
     let size = layout.dtype.size_bytes();

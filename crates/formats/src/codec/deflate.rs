@@ -1,6 +1,6 @@
 //! Deflate with a zlib header.
 
-use super::{Codec, short};
+use super::{Codec, too_short};
 use crate::error::Fault;
 use libdeflater::{DecompressionError, Decompressor};
 use std::{cell::RefCell, io};
@@ -9,7 +9,7 @@ thread_local! {
     static DECODER: RefCell<Decompressor> = RefCell::new(Decompressor::new());
 }
 
-/// Decodes exactly `out`; data that go on up to `padded_len` bytes are cut.
+/// Decodes into `out`, which must be filled exactly; data that continue, up to `padded_len` bytes, are cut off.
 pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
     DECODER.with_borrow_mut(|decoder| {
         let got = match decoder.zlib_decompress(encoded, out) {
@@ -22,7 +22,7 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Resul
             }
             other => other.map_err(|e| fault(&e))?,
         };
-        if got == out.len() { Ok(()) } else { Err(short(Codec::Deflate, got, out.len())) }
+        if got == out.len() { Ok(()) } else { Err(too_short(Codec::Deflate, got, out.len())) }
     })
 }
 

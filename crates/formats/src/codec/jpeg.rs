@@ -1,4 +1,4 @@
-//! JPEG strips and tiles, with the shared tables of their page; YCbCr becomes RGB.
+//! JPEG strips and tiles, with the shared tables of their page; YCbCr is converted to RGB.
 
 use crate::{error::Fault, tiff::page::Layout};
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
@@ -8,13 +8,13 @@ use zune_jpeg::JpegDecoder;
 pub(super) fn decode(layout: &Layout, encoded: &[u8], tables: &[u8], rows: usize, out: &mut [u8]) -> Result<(), Fault> {
     let samples = layout.chunk_samples();
     let width = layout.chunk_width;
-    // The tables are a JPEG stream without an image: its markers go before those of the chunk.
+    // The tables are a JPEG stream without an image: its markers are inserted before those of the chunk.
     let stream: Vec<u8> = match (tables.strip_suffix(&[0xFF, 0xD9]), encoded.strip_prefix(&[0xFF, 0xD8])) {
         (Some(head), Some(rest)) if head.len() > 2 => [head, rest].concat(),
         _ => encoded.to_vec(),
     };
     let fault = |e: String| Fault::malformed(format!("a strip or tile is not valid JPEG data ({e})"));
-    // Strips may be stored with more rows than the page has left, never with more than a full chunk.
+    // A strip may be stored with more rows than remain in the page, but never with more than a full chunk.
     let options = DecoderOptions::default()
         .set_max_width(width)
         .set_max_height(layout.chunk_height.max(rows))
@@ -27,7 +27,7 @@ pub(super) fn decode(layout: &Layout, encoded: &[u8], tables: &[u8], rows: usize
     let (got_width, got_height) = decoder.dimensions().ok_or_else(|| fault("no dimensions".into()))?;
     if wanted.num_components() != samples || got_width != width || got_height < rows {
         return Err(Fault::malformed(format!(
-            "a JPEG strip or tile is {got_width}x{got_height} with {} samples where {width}x{rows} with {samples} are needed",
+            "a JPEG strip or tile is {got_width}x{got_height} with {} samples; {width}x{rows} with {samples} were expected",
             wanted.num_components()
         )));
     }

@@ -1,28 +1,28 @@
-//! LZW as TIFF uses it, and the older bit order of its first writers.
+//! TIFF's LZW, including the older bit order of the first TIFF writers.
 //!
-//! Most strings are short: the table holds up to seven bytes of each with their number, so that decoding a code is a
-//! load and a store that wait for nothing that was just written. Longer strings are copied inside the output: every
-//! string of the table occurs in it already, and the string of entry `k` begins where the `k`-th code since the last
-//! clearing was written and ends with the first byte of the next one.
+//! Most strings are short: each table entry holds up to seven bytes and their count, so that decoding a code is one
+//! load and one store without a dependency on bytes just written. Longer strings are copied within the output: every
+//! string in the table already occurs there. The string of entry `k` begins where the `k`-th code since the last clear
+//! code was written and ends with the first byte of the next one.
 
-use super::{Codec, short};
+use super::{Codec, too_short};
 use crate::error::Fault;
 use std::cell::RefCell;
 
 const CLEAR: usize = 256;
 const END: usize = 257;
 const CODES: usize = 4096;
-/// Bytes copied at once; the work buffer is this much longer than the output.
+/// Bytes copied at once; the work buffer is longer than the output by twice this.
 const STEP: usize = 16;
 
 thread_local! {
     static WORK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Work buffers up to this size are kept for the next strip.
-const KEPT_BYTES: usize = 8 << 20;
+/// Work buffers up to this size are reused for the next strip.
+const MAX_REUSED_BYTES: usize = 8 << 20;
 
-/// Decodes until `out` is full or the data end.
+/// Decodes until `out` is full; an error if the data end before that.
 pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     let total = out.len();
     if u32::try_from(total + 2 * STEP).is_err() {
@@ -36,61 +36,63 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     let end =
         if old_style { run::<true>(encoded, &mut work, total)? } else { run::<false>(encoded, &mut work, total)? };
     if end < total {
-        return Err(short(Codec::Lzw, end, total));
+        return Err(too_short(Codec::Lzw, end, total));
     }
     out.copy_from_slice(work.get(..total).unwrap_or_default());
-    if work.len() <= KEPT_BYTES {
+    if work.len() <= MAX_REUSED_BYTES {
         WORK.set(work);
     }
     Ok(())
 }
 
 #[cold]
-fn broken() -> Fault {
+fn invalid_data() -> Fault {
     Fault::malformed("a strip or tile is not valid LZW data")
 }
 
-/// Up to seven bytes of a string, the first lowest, and in the top byte their number; [`LONG`] for more, of which only
-/// the first byte is known.
+/// Up to seven bytes of a string, the first in the lowest byte, and their count in the highest byte. Longer strings
+/// have the count [`LONG`] and only their first byte.
 type Entry = u64;
 
 const ONE: Entry = 1 << 56;
 const LONG: Entry = 8 * ONE;
 
-/// The string of `entry` and one byte more.
+/// Appends one byte to the string of `entry`.
 #[inline(always)]
-fn longer(entry: Entry, byte: u64) -> Entry {
+fn append_byte(entry: Entry, byte: u64) -> Entry {
     let more = (entry + ONE) | byte << ((entry >> 53) & 56);
     if entry < 7 * ONE { more } else { LONG | entry & 0xff }
 }
 
-/// What is carried from code to code.
+/// Decoder state between codes.
 struct State {
-    /// Bytes taken from the data.
+    /// Bytes of the data consumed so far.
     byte: usize,
-    /// Bits not yet used: at the top, or for old-style data at the bottom.
+    /// Bits not yet decoded: the highest bits, or for old-style data the lowest.
     held: u64,
     have: usize,
-    /// The entry that the next code completes.
+    /// The table entry that the next code completes.
     next: usize,
-    /// The end of the output.
+    /// Number of bytes decoded so far.
     at: usize,
     /// The string of the last code.
     last: Entry,
-    /// The strings. What is completed by the first code after a clearing, or when the table is full, is in no code's reach.
+    /// The strings. Entries completed by the first code after a clear code, or when the table is full, lie outside the
+    /// range of codes.
     table: [Entry; CODES * 2],
-    /// Where the string of each entry begins; it ends one byte after the beginning of the next one.
+    /// Position in the output at which the string of each entry begins; it ends one byte after the start of the next
+    /// one.
     starts: [u32; CODES * 2],
 }
 
-/// Why a run of codes of one width ended.
-enum Ended {
+/// Why decoding of codes of one width stopped.
+enum StopReason {
     Wider,
     Cleared,
     Finished,
 }
 
-/// Decodes into `work[..total]`, and returns the end reached.
+/// Decodes into `work[..total]` and returns the number of bytes decoded.
 fn run<const OLD: bool>(encoded: &[u8], work: &mut [u8], total: usize) -> Result<usize, Fault> {
     let mut state =
         State { byte: 0, held: 0, have: 0, next: END, at: 0, last: 0, table: [0; CODES * 2], starts: [0; CODES * 2] };
@@ -106,30 +108,30 @@ fn run<const OLD: bool>(encoded: &[u8], work: &mut [u8], total: usize) -> Result
             _ => codes::<OLD, 12>(encoded, work, total, &mut state)?,
         };
         match ended {
-            Ended::Wider => width += 1,
-            Ended::Cleared => {
+            StopReason::Wider => width += 1,
+            StopReason::Cleared => {
                 width = 9;
                 state.next = END;
             }
-            Ended::Finished => return Ok(state.at.min(total)),
+            StopReason::Finished => return Ok(state.at.min(total)),
         }
     }
 }
 
-/// Decodes codes of `W` bits until they get wider, the table is cleared, or all is done.
+/// Decodes codes of `W` bits until the code width grows, the table is cleared, or decoding is finished.
 fn codes<const OLD: bool, const W: usize>(
     encoded: &[u8],
     work: &mut [u8],
     total: usize,
     state: &mut State,
-) -> Result<Ended, Fault> {
-    // Old-style writers widen their codes one code later.
+) -> Result<StopReason, Fault> {
+    // Old-style writers increase the code width one code later.
     let widen_at = if W < 12 { (1 << W) - usize::from(!OLD) } else { usize::MAX };
     let State { byte, held, have, next, at, last, table, starts } = state;
     let (mut b, mut h, mut n, mut next_code, mut end, mut before) = (*byte, *held, *have, *next, *at, *last);
     let ended = 'all: loop {
         if let Some(word) = encoded.get(b..).and_then(|e| e.first_chunk::<8>()) {
-            // Bits beyond those counted are the same when they come again.
+            // Bits above the count are read again later with the same values.
             h |= if OLD { u64::from_le_bytes(*word) << n } else { u64::from_be_bytes(*word) >> n };
             let taken = (63 - n) / 8;
             b += taken;
@@ -143,18 +145,18 @@ fn codes<const OLD: bool, const W: usize>(
                 n += 8;
             }
             if n < W {
-                break Ended::Finished;
+                break StopReason::Finished;
             }
         }
         while n >= W {
             if end >= total {
-                break 'all Ended::Finished;
+                break 'all StopReason::Finished;
             }
             let code = if OLD { h & ((1 << W) - 1) } else { h >> (64 - W) } as usize;
             h = if OLD { h >> W } else { h << W };
             n -= W;
             if code & !1 == CLEAR {
-                break 'all if code == END { Ended::Finished } else { Ended::Cleared };
+                break 'all if code == END { StopReason::Finished } else { StopReason::Cleared };
             }
             let slot = next_code;
             if next_code < CODES {
@@ -162,27 +164,28 @@ fn codes<const OLD: bool, const W: usize>(
                 starts[next_code & (CODES * 2 - 1)] = end as u32;
             }
             if code >= next_code {
-                return Err(broken());
+                return Err(invalid_data());
             }
             // The newest string ends with its own first byte.
-            let newest = longer(before, before & 0xff);
+            let newest = append_byte(before, before & 0xff);
             let known = table[code & (CODES - 1)];
             let string = if code == slot { newest } else { known };
-            table[slot & (CODES * 2 - 1)] = longer(before, string & 0xff);
+            table[slot & (CODES * 2 - 1)] = append_byte(before, string & 0xff);
             before = string;
-            *work.get_mut(end..).and_then(|w| w.first_chunk_mut::<8>()).ok_or_else(broken)? = string.to_le_bytes();
+            *work.get_mut(end..).and_then(|w| w.first_chunk_mut::<8>()).ok_or_else(invalid_data)? =
+                string.to_le_bytes();
             if string < LONG {
                 end += (string >> 56) as usize;
             } else {
                 let from = starts[code & (CODES - 1)] as usize;
                 let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1) as usize - from;
-                copy_step(work, from, end).ok_or_else(broken)?;
+                copy_step(work, from, end).ok_or_else(invalid_data)?;
                 if len > STEP {
-                    copy_long(work, from, end, len, total).ok_or_else(broken)?;
+                    copy_long(work, from, end, len, total).ok_or_else(invalid_data)?;
                 }
                 if code == slot {
-                    // Its last byte was only just written.
-                    let first = work.get(end).copied().ok_or_else(broken)?;
+                    // The last byte of this string is its own first byte, which has just been written.
+                    let first = work.get(end).copied().ok_or_else(invalid_data)?;
                     if let Some(last) = work.get_mut(end + len - 1) {
                         *last = first;
                     }
@@ -190,7 +193,7 @@ fn codes<const OLD: bool, const W: usize>(
                 end += len;
             }
             if W < 12 && next_code >= widen_at {
-                break 'all Ended::Wider;
+                break 'all StopReason::Wider;
             }
         }
     };
@@ -205,7 +208,7 @@ fn copy_step(work: &mut [u8], from: usize, to: usize) -> Option<()> {
     Some(())
 }
 
-/// The rest of a string longer than one step, as far as there is room.
+/// Copies the rest of a string longer than one step, as far as it fits the output.
 #[cold]
 fn copy_long(work: &mut [u8], from: usize, to: usize, len: usize, total: usize) -> Option<()> {
     let mut copied = STEP;
@@ -222,7 +225,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// A plain LZW encoder, for new and old bit order; `full` is the entry at which the table is cleared.
+    /// A reference LZW encoder for the new and the old bit order; `full` is the entry at which the table is cleared.
     fn encode(data: &[u8], old: bool, full: usize) -> Vec<u8> {
         let mut out = Vec::new();
         let (mut held, mut have) = (0u64, 0u32);
@@ -241,20 +244,20 @@ mod tests {
         let mut string: Vec<u8> = Vec::new();
         let code_of = |s: &[u8], table: &HashMap<Vec<u8>, usize>| if let [b] = s { usize::from(*b) } else { table[s] };
         for byte in data {
-            let mut longer = string.clone();
-            longer.push(*byte);
-            if longer.len() == 1 || table.contains_key(&longer) {
-                string = longer;
+            let mut append_byte = string.clone();
+            append_byte.push(*byte);
+            if append_byte.len() == 1 || table.contains_key(&append_byte) {
+                string = append_byte;
                 continue;
             }
             put(code_of(&string, &table), width, &mut out);
-            table.insert(longer, next);
+            table.insert(append_byte, next);
             next += 1;
             if next + usize::from(!old) > (1 << width) {
                 width += 1;
             }
             if next == full {
-                // The code that clears has the width any other code would have here.
+                // The clear code has the current code width.
                 put(CLEAR, width, &mut out);
                 table.clear();
                 (next, width) = (258, 9);
@@ -263,7 +266,7 @@ mod tests {
         }
         if !string.is_empty() {
             put(code_of(&string, &table), width, &mut out);
-            // The decoder completes one more entry with this code, and may widen with it.
+            // The decoder completes one more entry with this code, which may increase the code width.
             if next + 1 + usize::from(!old) > (1 << width) && width < 12 {
                 width += 1;
             }
@@ -289,7 +292,7 @@ mod tests {
         })
     }
 
-    /// Where a writer clears its table; every boundary of a width is among them.
+    /// Table sizes at which a writer clears its table, including all boundaries of the code width.
     fn full_tables() -> impl Strategy<Value = usize> {
         prop_oneof![
             300usize..=4094,
@@ -299,14 +302,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gives_back_what_was_encoded(data in bytes(), full in full_tables()) {
+        fn decodes_what_was_encoded(data in bytes(), full in full_tables()) {
             let mut out = vec![0; data.len()];
             prop_assert!(decode(&encode(&data, false, full), &mut out).is_ok());
             prop_assert_eq!(&out, &data);
         }
 
         #[test]
-        fn gives_back_what_was_encoded_the_old_way(data in bytes(), full in full_tables()) {
+        fn decodes_what_was_encoded_in_the_old_bit_order(data in bytes(), full in full_tables()) {
             let mut encoded = encode(&data, true, full);
             prop_assert!(encoded.starts_with(&[0]) && encoded[1] & 1 == 1);
             let mut out = vec![0; data.len()];
@@ -317,7 +320,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_else_is_an_answer(noise in prop::collection::vec(any::<u8>(), 0..2000), len in 0usize..9000) {
+        fn invalid_data_do_not_panic(noise in prop::collection::vec(any::<u8>(), 0..2000), len in 0usize..9000) {
             let mut out = vec![0; len];
             let _ = decode(&noise, &mut out);
         }

@@ -1,4 +1,4 @@
-//! From the bytes of a strip or tile to samples in this machine's order. Every decoder is bounded by its output.
+//! Decodes the bytes of a strip or tile to samples in native byte order. No decoder writes beyond its output buffer.
 
 mod bits;
 mod deflate;
@@ -29,9 +29,9 @@ pub(crate) enum Codec {
 }
 
 impl Codec {
-    /// The compression named by tag 259.
+    /// The codec for a value of the Compression tag (259).
     pub fn from_tag(value: u64) -> Result<Self, Fault> {
-        let refused = match value {
+        let unsupported = match value {
             0 | 1 => return Ok(Codec::Raw),
             5 => return Ok(Codec::Lzw),
             7 | 33007 => return Ok(Codec::Jpeg),
@@ -54,12 +54,12 @@ impl Codec {
             34933 | 50001 => "WebP",
             34934 | 22610 => "JPEG XR",
             50002 | 52546 => "JPEG XL",
-            other => return Err(Fault::unsupported(format!("compression {other} is not known"), RESAVE)),
+            other => return Err(Fault::unsupported(format!("unknown compression {other}"), RESAVE)),
         };
-        Err(Fault::unsupported(format!("{refused} compression ({value}) is not read"), RESAVE))
+        Err(Fault::unsupported(format!("{unsupported} compression ({value}) is not supported"), RESAVE))
     }
 
-    /// Name shown to people.
+    /// Name in messages and reports.
     pub fn name(self) -> &'static str {
         match self {
             Codec::Raw => "none",
@@ -71,12 +71,13 @@ impl Codec {
         }
     }
 
-    /// Whether the predictor tag means anything with it.
+    /// Whether the Predictor tag applies to this codec.
     pub fn takes_predictor(self) -> bool {
         matches!(self, Codec::Raw | Codec::Lzw | Codec::Deflate | Codec::Zstd)
     }
 
-    /// The most bytes that one stored byte can become: a chunk that claims more is refused before memory is taken.
+    /// Largest number of bytes that one stored byte can decode to. A chunk that declares more is refused before memory
+    /// is allocated.
     pub fn max_ratio(self) -> u64 {
         match self {
             Codec::Raw => 1,
@@ -89,7 +90,7 @@ impl Codec {
 
 /// Decodes one chunk of `rows` rows into `out`, which holds exactly its samples.
 ///
-/// `tables` are the JPEG tables of the page, if it has some.
+/// `tables` are the JPEG tables of the page, or empty.
 pub(crate) fn decode_chunk(
     layout: &Layout,
     order: ByteOrder,
@@ -106,11 +107,11 @@ pub(crate) fn decode_chunk(
     }
     let row_bytes = layout.packed_row_bytes().unwrap_or(usize::MAX);
     let packed_len = row_bytes.saturating_mul(rows);
-    // A last strip may have been stored with all the rows of the others.
+    // The last strip may be stored with as many rows as the others.
     let padded_len = row_bytes.saturating_mul(layout.chunk_height).max(packed_len);
     if layout.whole_bytes() {
         if out.len() != packed_len {
-            return Err(Fault::malformed("a strip or tile does not match the page it belongs to"));
+            return Err(Fault::malformed("a strip or tile does not match its page"));
         }
         decompress(layout.codec, encoded, out, padded_len)?;
         predict::undo(layout, order, out);
@@ -128,7 +129,7 @@ pub(crate) fn decode_chunk(
 fn decompress(codec: Codec, encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
     match codec {
         Codec::Raw => {
-            let from = encoded.get(..out.len()).ok_or_else(|| short(codec, encoded.len(), out.len()))?;
+            let from = encoded.get(..out.len()).ok_or_else(|| too_short(codec, encoded.len(), out.len()))?;
             out.copy_from_slice(from);
             Ok(())
         }
@@ -136,11 +137,11 @@ fn decompress(codec: Codec, encoded: &[u8], out: &mut [u8], padded_len: usize) -
         Codec::Deflate => deflate::decode(encoded, out, padded_len),
         Codec::PackBits => packbits::decode(encoded, out),
         Codec::Zstd => zstandard::decode(encoded, out, padded_len),
-        Codec::Jpeg => Err(Fault::malformed("JPEG data where none is expected")),
+        Codec::Jpeg => Err(Fault::malformed("unexpected JPEG data")),
     }
 }
 
-/// A chunk that ends too early.
-fn short(codec: Codec, got: usize, expected: usize) -> Fault {
-    Fault::malformed(format!("a strip or tile ({}) decodes to {got} bytes where {expected} are needed", codec.name()))
+/// The error for a chunk that decodes to too few bytes.
+fn too_short(codec: Codec, got: usize, expected: usize) -> Fault {
+    Fault::malformed(format!("a strip or tile ({}) decodes to {got} bytes, {expected} were expected", codec.name()))
 }

@@ -1,6 +1,6 @@
-//! PackBits: runs and literals of bytes.
+//! PackBits: run-length encoded bytes.
 
-use super::{Codec, short};
+use super::{Codec, too_short};
 use crate::error::Fault;
 
 /// Decodes until `out` is full.
@@ -9,14 +9,14 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     let mut input = encoded;
     let mut done = 0;
     while done < expected {
-        let Some((&head, rest)) = input.split_first() else { return Err(short(Codec::PackBits, done, expected)) };
+        let Some((&head, rest)) = input.split_first() else { return Err(too_short(Codec::PackBits, done, expected)) };
         input = rest;
         if head == 128 {
             continue;
         }
         if head < 128 {
             let count = (usize::from(head) + 1).min(expected - done);
-            let from = input.get(..count).ok_or_else(|| short(Codec::PackBits, done + input.len(), expected))?;
+            let from = input.get(..count).ok_or_else(|| too_short(Codec::PackBits, done + input.len(), expected))?;
             if let Some(to) = out.get_mut(done..done + count) {
                 to.copy_from_slice(from);
             }
@@ -24,7 +24,9 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
             done += count;
         } else {
             let count = (257 - usize::from(head)).min(expected - done);
-            let Some((&byte, rest)) = input.split_first() else { return Err(short(Codec::PackBits, done, expected)) };
+            let Some((&byte, rest)) = input.split_first() else {
+                return Err(too_short(Codec::PackBits, done, expected));
+            };
             input = rest;
             if let Some(to) = out.get_mut(done..done + count) {
                 to.fill(byte);

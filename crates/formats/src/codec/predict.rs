@@ -1,11 +1,11 @@
-//! Byte order, and predictors 2 (horizontal differences) and 3 (floating point), undone in place.
+//! Byte order, and predictors 2 (horizontal differences) and 3 (floating point), in place.
 
 use crate::{
     meta::ByteOrder,
     tiff::page::{Layout, Predictor},
 };
 
-/// Turns decompressed bytes of whole-byte samples into samples in this machine's order.
+/// Converts decompressed bytes of whole-byte samples to samples in native byte order, with the predictor undone.
 pub(super) fn undo(layout: &Layout, order: ByteOrder, bytes: &mut [u8]) {
     let size = layout.dtype.size_bytes();
     if layout.predictor == Predictor::Float {
@@ -31,7 +31,7 @@ pub(super) fn undo(layout: &Layout, order: ByteOrder, bytes: &mut [u8]) {
     }
 }
 
-/// Swaps the bytes of samples whose order is not this machine's.
+/// Converts samples between the given and the native byte order, in place.
 pub(crate) fn to_native(order: ByteOrder, size: usize, bytes: &mut [u8]) {
     if order == ByteOrder::NATIVE {
         return;
@@ -75,7 +75,8 @@ fn undo_row<const N: usize>(row: &mut [u8], stride: usize, add: impl Fn([u8; N],
     }
 }
 
-/// Predictor 3: each row holds the samples' most significant bytes, then the next, and so on, all differenced.
+/// Undoes predictor 3: each row holds the most significant bytes of all samples, then the next bytes, and so on, and
+/// all bytes of the row are differences.
 fn undo_float(layout: &Layout, bytes: &mut [u8]) {
     let size = layout.dtype.size_bytes();
     let stride = layout.chunk_samples();
@@ -95,7 +96,7 @@ fn undo_float(layout: &Layout, bytes: &mut [u8]) {
     }
 }
 
-/// Replaces samples by their differences to the pixel before, row by row (predictor 2).
+/// Replaces samples by their differences to the previous pixel, row by row (predictor 2).
 pub(crate) fn horizontal_differences(bytes: &mut [u8], row_bytes: usize, stride: usize, size: usize) {
     for row in bytes.chunks_exact_mut(row_bytes) {
         match size {

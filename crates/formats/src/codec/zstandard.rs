@@ -1,6 +1,6 @@
 //! Zstandard frames.
 
-use super::{Codec, short};
+use super::{Codec, too_short};
 use crate::error::Fault;
 use std::{cell::RefCell, io};
 use zstd::bulk::Decompressor;
@@ -9,7 +9,7 @@ thread_local! {
     static DECODER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Decodes exactly `out`; data that go on up to `padded_len` bytes are cut.
+/// Decodes into `out`, which must be filled exactly; data that continue, up to `padded_len` bytes, are cut off.
 pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
     DECODER.with_borrow_mut(|slot| {
         let decoder = match slot {
@@ -28,14 +28,14 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Resul
             }
             Err(e) => return Err(fault(e)),
         };
-        if got == out.len() { Ok(()) } else { Err(short(Codec::Zstd, got, out.len())) }
+        if got == out.len() { Ok(()) } else { Err(too_short(Codec::Zstd, got, out.len())) }
     })
 }
 
-/// Level of compression: the library's own default.
+/// Compression level: the library's default.
 const LEVEL: i32 = 3;
 
-/// Compresses a strip into one frame that states its size.
+/// Compresses a strip into one frame whose header contains its size.
 pub(crate) fn compress(samples: &[u8]) -> io::Result<Vec<u8>> {
     zstd::bulk::compress(samples, LEVEL)
 }

@@ -1,4 +1,4 @@
-//! One TIFF file with its pages, and the files of a set.
+//! A TIFF file with its pages, and the files of a set.
 
 use super::{
     ifd::{Container, Ifd, tag},
@@ -15,14 +15,14 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// A file whose directories have been walked.
+/// A file whose directories have been read.
 #[derive(Debug)]
 pub(crate) struct TiffFile {
     pub path: PathBuf,
     pub container: Container,
     /// The first directory, with the metadata of the whole file.
     pub first: Ifd,
-    /// The main chain, then full-size pages found in SubIFDs; `None` where a page is of a kind not read.
+    /// The pages of the main chain, then full-size pages found in SubIFDs; `None` for a page that is not supported.
     pub pages: Vec<Option<Page>>,
     /// Number of pages in the main chain.
     pub chain_len: usize,
@@ -31,14 +31,14 @@ pub(crate) struct TiffFile {
 }
 
 impl TiffFile {
-    /// Opens a file and walks its directories.
+    /// Opens a file and reads its directories.
     pub fn open(path: &Path, limits: &Limits, counters: &Arc<Counters>) -> Result<Self, FormatError> {
         Source::open(path, Arc::clone(counters))
             .and_then(|source| Self::walk(path, source, limits))
             .map_err(|f| f.at(path))
     }
 
-    /// Walks the directories of an opened source.
+    /// Reads the directories of an open source.
     pub fn walk(path: &Path, source: Source, limits: &Limits) -> Result<Self, Fault> {
         let container = Container::open(source, limits.clone())?;
         let mut seen = HashSet::new();
@@ -49,13 +49,13 @@ impl TiffFile {
         let mut offset = container.first_ifd;
         while offset != 0 {
             if !seen.insert(offset) {
-                // A chain that comes back to a page has shown them all.
+                // The chain leads back to an earlier page: all pages have been read.
                 break;
             }
-            too_many(seen.len(), limits)?;
+            check_page_count(seen.len(), limits)?;
             let ifd = container.read_ifd(offset)?;
-            let page = keep(Page::parse(&container, &ifd, like.as_ref()), &mut refused)?;
-            read_over_and_over(&container)?;
+            let page = supported_or_none(Page::parse(&container, &ifd, like.as_ref()), &mut refused)?;
+            check_metadata_reads(&container)?;
             like = page.as_ref().map(|p| Arc::clone(&p.layout)).or(like);
             if let (None, true, Some(fault)) = (&page, pages.is_empty(), refused.take()) {
                 return Err(fault);
@@ -64,26 +64,28 @@ impl TiffFile {
             offset = ifd.next;
             first.get_or_insert(ifd);
         }
-        let Some(first) = first else { return Err(Fault::malformed("the file has no page")) };
+        let Some(first) = first else { return Err(Fault::malformed("the file has no pages")) };
         let chain_len = pages.len();
         let mut reading_order = Vec::with_capacity(chain_len);
         let mut pyramid = false;
-        let mut announced = seen.len();
+        let mut declared = seen.len();
         for index in 0..chain_len {
             reading_order.push(index as u32);
             let Some(Some(page)) = pages.get(index) else { continue };
-            // If the SubIFDs of one page are smaller versions of it, those of the others are too.
+            // If the SubIFDs of one page are lower resolutions of it, so are those of the other pages.
             let (Some(subs), false) = (page.sub_ifds, pyramid) else { continue };
             let layout = Arc::clone(&page.layout);
-            announced = announced.saturating_add(subs.count.min(u64::from(u32::MAX)) as usize);
-            too_many(announced, limits)?;
-            read_over_and_over(&container)?;
+            declared = declared.saturating_add(subs.count.min(u64::from(u32::MAX)) as usize);
+            check_page_count(declared, limits)?;
+            check_metadata_reads(&container)?;
             for offset in container.integers(&subs, 0, subs.count)? {
                 if offset == 0 || !seen.insert(offset) {
                     continue;
                 }
                 let ifd = container.read_ifd(offset)?;
-                let Some(sub) = keep(Page::parse(&container, &ifd, Some(&layout)), &mut refused)? else { continue };
+                let Some(sub) = supported_or_none(Page::parse(&container, &ifd, Some(&layout)), &mut refused)? else {
+                    continue;
+                };
                 if is_level_of(&sub.layout, &layout) {
                     pyramid = true;
                     break;
@@ -96,12 +98,12 @@ impl TiffFile {
         Ok(Self { path: path.to_owned(), container, first, pages, chain_len, reading_order })
     }
 
-    /// The file's ImageDescription, if it has one.
+    /// The ImageDescription of the first page, if there is one.
     pub fn description(&self) -> Result<Option<String>, Fault> {
         self.first.get(tag::DESCRIPTION).map(|e| self.container.text(e)).transpose()
     }
 
-    /// The levels of a page below the full one.
+    /// The lower resolution levels of a page.
     pub fn sub_levels(&self, page: &Page) -> Result<Vec<Page>, Fault> {
         let Some(subs) = page.sub_ifds else { return Ok(Vec::new()) };
         let mut levels = Vec::new();
@@ -122,8 +124,9 @@ fn is_level_of(sub: &Layout, full: &Layout) -> bool {
         && (sub.dtype, sub.samples) == (full.dtype, full.samples)
 }
 
-/// Keeps a page; one of a kind that is not read becomes `None`, so that the others can be (but for the first one).
-fn keep(page: Result<Page, Fault>, refused: &mut Option<Fault>) -> Result<Option<Page>, Fault> {
+/// Replaces an unsupported page by `None`, so that the other pages can be read; the first such error is kept in
+/// `refused`.
+fn supported_or_none(page: Result<Page, Fault>, refused: &mut Option<Fault>) -> Result<Option<Page>, Fault> {
     match page {
         Ok(page) => Ok(Some(page)),
         Err(fault @ Fault::Unsupported(..)) => {
@@ -134,30 +137,30 @@ fn keep(page: Result<Page, Fault>, refused: &mut Option<Fault>) -> Result<Option
     }
 }
 
-fn too_many(pages: usize, limits: &Limits) -> Result<(), Fault> {
+fn check_page_count(pages: usize, limits: &Limits) -> Result<(), Fault> {
     if pages as u64 > limits.max_pages {
         return Err(Fault::over("the number of pages", pages as u64, "max_pages", limits.max_pages));
     }
     Ok(())
 }
 
-/// Times its own length that the directories of a file may make the reader take, and bytes for small files besides.
-/// Directories of a sound file are read once, and small values of them once more.
+/// Limit of the bytes read for directories: a multiple of the file's length, plus a constant for small files. The
+/// directories of a valid file are read once, and their small values twice.
 const METADATA_READS: (u64, u64) = (4, 16 << 20);
 
-/// Refuses files whose directories or tag values lie over each other, so that a small file takes long to walk.
-fn read_over_and_over(container: &Container) -> Result<(), Fault> {
-    let most = container.source.len().saturating_mul(METADATA_READS.0).saturating_add(METADATA_READS.1);
-    if container.source.taken() > most {
-        return Err(Fault::malformed("its page directories lie over each other"));
+/// Refuses files whose directories or tag values overlap, because a small file could then take very long to read.
+fn check_metadata_reads(container: &Container) -> Result<(), Fault> {
+    let max_bytes = container.source.len().saturating_mul(METADATA_READS.0).saturating_add(METADATA_READS.1);
+    if container.source.bytes_read() > max_bytes {
+        return Err(Fault::malformed("its page directories overlap"));
     }
     Ok(())
 }
 
-/// The most files of a set kept open.
-const KEPT_OPEN: usize = 128;
+/// Largest number of files of a set that are kept open.
+const MAX_OPEN_FILES: usize = 128;
 
-/// The files of an image, opened when first needed.
+/// The files of an image, opened on first use.
 #[derive(Debug)]
 pub(crate) struct FileSet {
     files: Vec<(PathBuf, OnceLock<Arc<TiffFile>>)>,
@@ -174,7 +177,7 @@ impl FileSet {
         &self.limits
     }
 
-    /// Adds a file already opened, and gives its number.
+    /// Adds an open file and returns its index.
     pub fn add_open(&mut self, file: TiffFile) -> u32 {
         let path = file.path.clone();
         let slot = OnceLock::new();
@@ -183,27 +186,27 @@ impl FileSet {
         (self.files.len() - 1) as u32
     }
 
-    /// Adds a file by name, and gives its number.
+    /// Adds a file by its path and returns its index.
     pub fn add(&mut self, path: PathBuf) -> u32 {
         self.files.push((path, OnceLock::new()));
         (self.files.len() - 1) as u32
     }
 
-    /// The paths of all files, opened or not.
+    /// The paths of all files, whether open or not.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
-    /// The file of a number.
+    /// Returns the file with an index, and opens it if necessary.
     pub fn get(&self, index: u32) -> Result<Arc<TiffFile>, FormatError> {
         let Some((path, slot)) = self.files.get(index as usize) else {
-            return Err(Fault::malformed("a plane names a file that is not of the set").at(Path::new("")));
+            return Err(Fault::malformed("a plane refers to a file that is not part of the set").at(Path::new("")));
         };
         if let Some(file) = slot.get() {
             return Ok(Arc::clone(file));
         }
         let file = Arc::new(TiffFile::open(path, &self.limits, &self.counters)?);
-        if self.files.len() <= KEPT_OPEN {
+        if self.files.len() <= MAX_OPEN_FILES {
             return Ok(Arc::clone(slot.get_or_init(|| file)));
         }
         Ok(file)

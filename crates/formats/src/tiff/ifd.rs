@@ -1,8 +1,8 @@
-//! The TIFF container: header, image file directories (IFDs) and the values of their tags, all bounded.
+//! The TIFF container: header, image file directories (IFDs) and tag values, with all sizes checked.
 
 use crate::{error::Fault, limits::Limits, meta::ByteOrder, source::Source};
 
-/// Tags read or written here.
+/// Tags that are read or written.
 pub(crate) mod tag {
     pub const NEW_SUBFILE_TYPE: u16 = 254;
     pub const WIDTH: u16 = 256;
@@ -36,7 +36,7 @@ pub(crate) mod tag {
     pub const IJ_METADATA: u16 = 50839;
 }
 
-/// One tag: its type, its count, and its value or the place of its value.
+/// One entry of a directory: tag, type, count, and the value or its offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub tag: u16,
@@ -45,7 +45,7 @@ pub(crate) struct Entry {
     data: [u8; 8],
 }
 
-/// One directory.
+/// One directory: its entries, and the offset of the next directory (0 for none).
 #[derive(Debug, Clone)]
 pub(crate) struct Ifd {
     pub entries: Vec<Entry>,
@@ -53,7 +53,7 @@ pub(crate) struct Ifd {
 }
 
 impl Ifd {
-    /// The tag's entry, if the directory has it.
+    /// The entry of a tag, if the directory has it.
     pub fn get(&self, tag: u16) -> Option<&Entry> {
         self.entries.iter().find(|e| e.tag == tag)
     }
@@ -69,7 +69,7 @@ fn kind_size(kind: u16) -> Option<u64> {
     })
 }
 
-/// Reads directories and values of one file.
+/// Reads the directories and tag values of one file.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub source: Source,
@@ -79,7 +79,7 @@ pub(crate) struct Container {
     pub limits: Limits,
 }
 
-/// First bytes of a file, enough to tell a TIFF.
+/// Whether the first bytes of a file are those of a TIFF.
 pub(crate) fn looks_like_tiff(head: &[u8]) -> bool {
     matches!(head.get(..4), Some(b"II*\0" | b"MM\0*" | b"II+\0" | b"MM\0+"))
 }
@@ -90,13 +90,13 @@ impl Container {
         let mut head = [0u8; 16];
         let have = source.len().min(16) as usize;
         if have < 8 {
-            return Err(Fault::malformed(format!("{have} bytes are too few for a TIFF header")));
+            return Err(Fault::malformed(format!("the file has {have} bytes, too few for a TIFF header")));
         }
         source.read_at(0, head.get_mut(..have).unwrap_or_default())?;
         let order = match &head[..2] {
             b"II" => ByteOrder::Little,
             b"MM" => ByteOrder::Big,
-            _ => return Err(Fault::malformed("the file does not begin as a TIFF does (II or MM)")),
+            _ => return Err(Fault::malformed("the file does not begin with II or MM, as TIFF files do")),
         };
         let magic = order.u16([head[2], head[3]]);
         let be = order;
@@ -106,7 +106,7 @@ impl Container {
                 let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h] = head;
                 (true, be.u64([a, b, c, d, e, f, g, h]))
             }
-            43 => return Err(Fault::malformed("the BigTIFF header is not one with 8-byte offsets")),
+            43 => return Err(Fault::malformed("the BigTIFF header does not have 8-byte offsets")),
             other => {
                 return Err(Fault::malformed(format!("the TIFF version is {other}, not 42 (classic) or 43 (BigTIFF)")));
             }
@@ -114,7 +114,7 @@ impl Container {
         Ok(Self { source, order, big, first_ifd, limits })
     }
 
-    /// Reads the directory at an offset.
+    /// Reads the directory at an offset of the file.
     pub fn read_ifd(&self, offset: u64) -> Result<Ifd, Fault> {
         let (head, entry_len, link) = if self.big { (8u64, 20usize, 8usize) } else { (2, 12, 4) };
         let mut bytes = [0u8; 8];
@@ -165,14 +165,14 @@ impl Container {
         Entry { tag: self.order.u16([at(0), at(1)]), kind: self.order.u16([at(2), at(3)]), count, data }
     }
 
-    /// The raw bytes of elements `start..start + count` of a value, with the size of one element.
+    /// The bytes of elements `start..start + count` of a value, and the size of one element.
     fn raw(&self, entry: &Entry, start: u64, count: u64) -> Result<(Vec<u8>, usize), Fault> {
         let Some(size) = kind_size(entry.kind) else {
             return Err(Fault::malformed(format!("tag {} has the unknown type {}", entry.tag, entry.kind)));
         };
         if start.checked_add(count).is_none_or(|end| end > entry.count) {
             return Err(Fault::malformed(format!(
-                "tag {} has {} values where {} are needed",
+                "tag {} has {} values, {} were expected",
                 entry.tag,
                 entry.count,
                 start.saturating_add(count)
@@ -207,7 +207,7 @@ impl Container {
     pub fn integers(&self, entry: &Entry, start: u64, count: u64) -> Result<Vec<u64>, Fault> {
         if !matches!(entry.kind, 1 | 3 | 4 | 13 | 16 | 18) {
             return Err(Fault::malformed(format!(
-                "tag {} has type {} where an integer is needed",
+                "tag {} has type {}, an integer was expected",
                 entry.tag, entry.kind
             )));
         }
@@ -224,17 +224,18 @@ impl Container {
             .collect())
     }
 
-    /// The first element of an unsigned integer value.
+    /// The first element of an unsigned integer value; 0 if it is empty.
     pub fn integer(&self, entry: &Entry) -> Result<u64, Fault> {
         Ok(self.integers(entry, 0, 1)?.first().copied().unwrap_or(0))
     }
 
-    /// A tag's first integer, or a default where the directory lacks it.
+    /// The first integer of a tag, or a default if the directory does not have the tag.
     pub fn integer_or(&self, ifd: &Ifd, tag: u16, default: u64) -> Result<u64, Fault> {
         ifd.get(tag).map_or(Ok(default), |e| self.integer(e))
     }
 
-    /// A number of any type, for resolutions and display ranges: the first element, if it is readable and finite.
+    /// The first element of a tag of any numeric type, if it is readable and finite. For resolutions and display
+    /// ranges.
     pub fn number(&self, ifd: &Ifd, tag: u16) -> Option<f64> {
         let entry = ifd.get(tag)?;
         let (b, _) = self.raw(entry, 0, 1).ok()?;
@@ -254,12 +255,12 @@ impl Container {
         value.is_finite().then_some(value)
     }
 
-    /// A value's bytes as they are.
+    /// The bytes of a value as stored.
     pub fn bytes(&self, entry: &Entry) -> Result<Vec<u8>, Fault> {
         Ok(self.raw(entry, 0, entry.count)?.0)
     }
 
-    /// A text: UTF-8 where it is, else Latin-1; up to the first NUL.
+    /// The text of a value up to the first NUL: UTF-8 if it is valid, otherwise Latin-1.
     pub fn text(&self, entry: &Entry) -> Result<String, Fault> {
         let mut bytes = self.bytes(entry)?;
         if let Some(end) = bytes.iter().position(|b| *b == 0) {

@@ -1,11 +1,11 @@
-//! ImageJ's own metadata: the `key=value` description and the private tags 50838 and 50839.
+//! ImageJ's metadata: the `key=value` description and the private tags 50838 and 50839.
 
 use super::ifd::{Container, Ifd, tag};
 use crate::meta::{ByteOrder, micrometres_per, positive, seconds_per};
 use cytoscope_volume::VoxelSize;
 use std::collections::HashMap;
 
-/// What an ImageJ description says.
+/// Content of an ImageJ description.
 #[derive(Debug, Default)]
 pub(crate) struct ImageJ {
     pub images: usize,
@@ -17,18 +17,18 @@ pub(crate) struct ImageJ {
     pub display_range: Option<(f64, f64)>,
 }
 
-/// Whether a description is ImageJ's.
+/// Whether a description was written by ImageJ.
 pub(crate) fn is_imagej(description: &str) -> bool {
     description.starts_with("ImageJ=")
 }
 
-/// Parses a description; resolutions come from the first directory.
+/// Parses a description; the resolution is read from the first directory.
 pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     let pairs: HashMap<&str, &str> =
         description.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect();
     let count = |key: &str| pairs.get(key).and_then(|v| v.parse::<usize>().ok()).filter(|n| *n > 0);
     let number = |key: &str| pairs.get(key).and_then(|v| v.parse::<f64>().ok()).filter(|n| n.is_finite());
-    // Some scripts wrote Python tuples such as ('cm',).
+    // Some scripts write Python tuples such as ('cm',).
     let unit = |key: &str| {
         let text = pairs.get(key)?;
         micrometres_per(text.trim_matches(|c| "()',\" ".contains(c)))
@@ -60,15 +60,15 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     }
 }
 
-/// What tags 50838 and 50839 say: slice labels and colour tables.
+/// Content of tags 50838 and 50839: slice labels and colour tables.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
     pub labels: Vec<String>,
-    /// The brightest colour of each channel's table.
+    /// The last (brightest) colour of each channel's table.
     pub colors: Vec<[u8; 3]>,
 }
 
-/// Parses the private tags; anything odd in them is left out, for the pixels do not depend on it.
+/// Parses the private tags. Invalid parts are ignored, because the pixels do not depend on them.
 pub(crate) fn extras(file: &Container, ifd: &Ifd) -> Extras {
     let mut extras = Extras::default();
     let (Some(counts), Some(data)) = (ifd.get(tag::IJ_METADATA_COUNTS), ifd.get(tag::IJ_METADATA)) else {
@@ -107,10 +107,10 @@ fn utf16(bytes: &[u8], order: ByteOrder) -> String {
     String::from_utf16_lossy(&units)
 }
 
-/// Channel names, where the labels of the slices are the names of their channels (as written here, page order TZC).
+/// Channel names, if the slice labels are the names of the channels, as this crate writes them (page order T, Z, C).
 pub(crate) fn channel_names(labels: &[String], channels: usize) -> Vec<String> {
     let (Some(first), true) = (labels.get(..channels), channels > 0) else { return Vec::new() };
     let repeats = labels.chunks(channels).all(|c| c.iter().zip(first).all(|(a, b)| a == b));
-    // One label of a one-channel stack could be anything, such as a slice's file name; it must repeat to be a name.
+    // A single label could be anything, such as the file name of a slice; only labels that repeat are channel names.
     if repeats { first.to_vec() } else { Vec::new() }
 }

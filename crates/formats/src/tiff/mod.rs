@@ -1,4 +1,4 @@
-//! Reading the TIFF family: container, pages, series, and planes of pixels.
+//! Reading of TIFF, ImageJ TIFF and OME-TIFF: container, pages, series and pixels.
 
 pub(crate) mod file;
 pub(crate) mod ifd;

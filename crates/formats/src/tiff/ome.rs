@@ -3,13 +3,13 @@
 use super::{
     file::{FileSet, TiffFile},
     ome_xml::{self, Document, OmeImage},
-    series::{self, Opened, PlaneRef, Series},
+    series::{self, OpenedSeries, PlaneRef, Series},
 };
 use crate::{
     error::{DAMAGED, Fault, FormatError},
     image::OpenOptions,
     limits::Limits,
-    source::{Counters, not_opened},
+    source::{Counters, open_fault},
 };
 use cytoscope_storage::read::open_regular;
 use cytoscope_volume::Axis;
@@ -19,18 +19,18 @@ use std::{
     sync::Arc,
 };
 
-/// Opens a set from one of its TIFF files and the document in it.
+/// Opens a set from one of its TIFF files and the OME-XML document in it.
 pub(crate) fn open(
     path: &Path,
     file: TiffFile,
     document: Document,
     files: FileSet,
     options: &OpenOptions,
-) -> Result<Opened, FormatError> {
+) -> Result<OpenedSeries, FormatError> {
     let Some(name) = document.metadata_file.clone() else {
         return build(path, Some(file), document, files, options);
     };
-    // This file only has pixels: the metadata are in another one.
+    // This file contains only pixels: the metadata are in another file.
     let holder = sibling(path, &name)?;
     if is_text(&holder)? {
         return open_companion(&holder, files, options);
@@ -40,13 +40,15 @@ pub(crate) fn open(
     let description = master.description().map_err(|f| f.at(&holder))?.unwrap_or_default();
     let document = ome_xml::parse(&description).map_err(|f| f.at(&holder))?;
     if document.metadata_file.is_some() || document.images.is_empty() {
-        return Err(Fault::malformed("it is named as the metadata file of a set and has no metadata").at(&holder));
+        return Err(
+            Fault::malformed("another file refers to it for the metadata of the set, but it has none").at(&holder)
+        );
     }
     build(&holder, Some(master), document, files, options)
 }
 
 /// Opens a set from its companion file.
-pub(crate) fn open_companion(path: &Path, files: FileSet, options: &OpenOptions) -> Result<Opened, FormatError> {
+pub(crate) fn open_companion(path: &Path, files: FileSet, options: &OpenOptions) -> Result<OpenedSeries, FormatError> {
     let xml = read_text(path, files.limits())?;
     let document = ome_xml::parse(&xml).map_err(|f| f.at(path))?;
     build(path, None, document, files, options)
@@ -54,7 +56,7 @@ pub(crate) fn open_companion(path: &Path, files: FileSet, options: &OpenOptions)
 
 fn read_text(path: &Path, limits: &Limits) -> Result<String, FormatError> {
     use std::io::Read;
-    let file = open_regular(path).map_err(|e| not_opened(e).at(path))?;
+    let file = open_regular(path).map_err(|e| open_fault(e).at(path))?;
     let len = file.metadata().map_err(|e| FormatError::io(path, "opening", e))?.len();
     if len > limits.max_metadata_bytes {
         return Err(
@@ -70,12 +72,12 @@ fn read_text(path: &Path, limits: &Limits) -> Result<String, FormatError> {
 fn is_text(path: &Path) -> Result<bool, FormatError> {
     use std::io::Read;
     let mut head = [0u8; 4];
-    let mut file = open_regular(path).map_err(|e| not_opened(e).at(path))?;
+    let mut file = open_regular(path).map_err(|e| open_fault(e).at(path))?;
     let n = file.read(&mut head).map_err(|e| FormatError::io(path, "reading", e))?;
     Ok(!super::ifd::looks_like_tiff(head.get(..n).unwrap_or_default()))
 }
 
-/// A file named by the metadata: beside this one or below, never elsewhere.
+/// The path of a file that the metadata refer to: in the same folder or below it, never elsewhere.
 fn sibling(path: &Path, name: &str) -> Result<PathBuf, FormatError> {
     let relative = Path::new(name);
     let inside =
@@ -83,7 +85,7 @@ fn sibling(path: &Path, name: &str) -> Result<PathBuf, FormatError> {
     if !inside {
         return Err(FormatError::Malformed {
             file: path.to_owned(),
-            met: format!("its OME-XML names the file '{name}', which is not beside it"),
+            met: format!("its OME-XML refers to the file '{name}', which is not in the same folder"),
             next: "put the files of the set into one folder and export the metadata again".into(),
         });
     }
@@ -91,8 +93,8 @@ fn sibling(path: &Path, name: &str) -> Result<PathBuf, FormatError> {
     if !full.is_file() {
         return Err(FormatError::Malformed {
             file: path.to_owned(),
-            met: format!("its OME-XML names the file '{name}', which is missing"),
-            next: "put all the files of the set into one folder, under their own names".into(),
+            met: format!("its OME-XML refers to the file '{name}', which is missing"),
+            next: "put all files of the set into one folder, with their original names".into(),
         });
     }
     Ok(full)
@@ -104,20 +106,20 @@ fn build(
     document: Document,
     mut files: FileSet,
     options: &OpenOptions,
-) -> Result<Opened, FormatError> {
+) -> Result<OpenedSeries, FormatError> {
     let count = document.images.len();
     let Some(image) = document.images.get(options.series) else {
         if count == 0 {
-            return Err(Fault::malformed("its OME-XML has no image").at(path));
+            return Err(Fault::malformed("its OME-XML has no images").at(path));
         }
         return Err(FormatError::misused(
             path,
-            format!("there is no series {} among its {count}", options.series),
+            format!("there is no series {}: the file has {count}", options.series),
             format!("choose one of 0 to {}", count - 1),
         ));
     };
     let own = file.map(|f| files.add_open(f));
-    // Paths of the set, and the names the document uses for them: a name is looked up on disk once.
+    // Paths of the set, and the names that the document uses for them, so that each name is looked up on disk once.
     let mut paths: HashMap<PathBuf, u32> = own.map(|own| (path.to_owned(), own)).into_iter().collect();
     let mut names: HashMap<String, u32> = HashMap::new();
     let first_name = image.tiff_data.first().and_then(|d| d.file_name.as_ref());
@@ -128,13 +130,13 @@ fn build(
             (None, Some(own)) => return Ok(own),
             (Some(_), Some(own)) if by_uuid => return Ok(own),
             (Some(name), own) => (name, own),
-            (None, None) => return Err(Fault::malformed("its planes name no file").at(path)),
+            (None, None) => return Err(Fault::malformed("its planes refer to no file").at(path)),
         };
         if let Some(index) = names.get(name.as_str()) {
             return Ok(*index);
         }
         let full = match (sibling(path, name), own) {
-            // A set of one file that was renamed: there is nothing else it could mean.
+            // A set of a single file that was renamed: only this file can be meant.
             (Err(_), Some(own)) if one_name => {
                 names.insert(name.clone(), own);
                 return Ok(own);
@@ -153,10 +155,10 @@ fn build(
         names.insert(name.clone(), index);
         Ok(index)
     };
-    // Samples of a pixel count as channels in SizeC; the first file says how many a page holds.
+    // SizeC counts the samples of a pixel as channels; the first file determines how many samples a page has.
     let first_file = match image.tiff_data.first() {
         Some(data) => resolve(&mut files, data)?,
-        None => own.ok_or_else(|| Fault::malformed("its planes name no file").at(path))?,
+        None => own.ok_or_else(|| Fault::malformed("its planes refer to no file").at(path))?,
     };
     let first = files.get(first_file)?;
     let first_ifd = image.tiff_data.first().and_then(|d| d.ifd).unwrap_or(0);
@@ -166,7 +168,7 @@ fn build(
         return Err(FormatError::Malformed {
             file: path.to_owned(),
             met: format!(
-                "its OME-XML announces planes of {}x{} with {} channels and its pages are {}x{} with {samples} samples",
+                "its OME-XML declares planes of {}x{} with {} channels, but its pages are {}x{} with {samples} samples",
                 image.size_x, image.size_y, image.size_c, page.layout.width, page.layout.height
             ),
             next: DAMAGED.into(),
@@ -178,12 +180,12 @@ fn build(
         fill(&mut planes, &sizes, 0, first_file, 0, first.chain_len);
     }
     let mut lengths: HashMap<u32, usize> = HashMap::new();
-    let mut placed = 0usize;
+    let mut assigned = 0usize;
     for data in &image.tiff_data {
         let index = resolve(&mut files, data)?;
         let start = sizes
             .index(data.first_t, data.first_z, data.first_c / samples)
-            .ok_or_else(|| Fault::malformed("its OME-XML places a plane outside the image").at(path))?;
+            .ok_or_else(|| Fault::malformed("its OME-XML has a plane outside the image").at(path))?;
         let how_many = match (data.plane_count, data.ifd) {
             (Some(n), _) => n,
             (None, Some(_)) => 1,
@@ -192,9 +194,12 @@ fn build(
                 None => *lengths.entry(index).or_insert(files.get(index)?.chain_len),
             },
         };
-        placed = placed.saturating_add(how_many.clamp(1, sizes.total.saturating_sub(start).max(1)));
-        if placed > sizes.total.saturating_mul(MAX_PLACED) {
-            let met = format!("its TiffData place planes {placed} times in an image of {} planes", sizes.total);
+        assigned = assigned.saturating_add(how_many.clamp(1, sizes.total.saturating_sub(start).max(1)));
+        if assigned > sizes.total.saturating_mul(MAX_ASSIGNMENTS) {
+            let met = format!(
+                "its TiffData elements assign pages to planes {assigned} times, but the image has only {} planes",
+                sizes.total
+            );
             return Err(Fault::malformed(met).at(path));
         }
         fill(&mut planes, &sizes, start, index, data.ifd.unwrap_or(0), how_many);
@@ -214,48 +219,48 @@ fn build(
     if let Some(axes) = &options.axes {
         series::apply_axes(path, &mut series, axes, &first)?;
     }
-    Ok(Opened { series, files, count })
+    Ok(OpenedSeries { series, files, count })
 }
 
 fn page_of(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatError> {
     match file.pages.get(..file.chain_len).and_then(|p| p.get(ifd)) {
         Some(Some(page)) => Ok(page),
         Some(None) => {
-            Err(Fault::unsupported("a plane is of a kind that is not read", crate::error::RESAVE).at(&file.path))
+            Err(Fault::unsupported("a plane has a format that is not supported", crate::error::RESAVE).at(&file.path))
         }
         None => {
-            let met = format!("its OME-XML names page {ifd} and it has {}", file.chain_len);
+            let met = format!("its OME-XML refers to page {ifd}, but the file has {} pages", file.chain_len);
             Err(Fault::malformed(met).at(&file.path))
         }
     }
 }
 
-/// Times an image's planes may be placed by its `TiffData`; sound ones place each once.
-const MAX_PLACED: usize = 4;
-/// Planes that one page may stand for: a page is a plane, and a blank one may be used for a few that were lost.
+/// How often the `TiffData` elements may assign a page to each plane on average; in a valid file once.
+const MAX_ASSIGNMENTS: usize = 4;
+/// Number of planes that one page may be used for. Normally one; a blank page may replace some lost planes.
 const MAX_PLANES_OF_PAGE: usize = 64;
 
-/// Refuses images most of whose planes are the same page: a small file could claim any size so.
+/// Refuses images that use one page for many planes, because a small file could then declare an image of any size.
 fn check_sharing(planes: &[Option<PlaneRef>]) -> Result<(), Fault> {
     let mut used: Vec<(u32, u32)> = planes.iter().flatten().map(|p| (p.file, p.page)).collect();
     used.sort_unstable();
-    let most = used.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0);
-    if most > MAX_PLANES_OF_PAGE {
-        let what = "the number of planes that its OME-XML places on one page";
-        return Err(Fault::over(what, most as u64, "MAX_PLANES_OF_PAGE", MAX_PLANES_OF_PAGE as u64));
+    let max_planes = used.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0);
+    if max_planes > MAX_PLANES_OF_PAGE {
+        let what = "the number of planes that its OME-XML assigns to one page";
+        return Err(Fault::over(what, max_planes as u64, "MAX_PLANES_OF_PAGE", MAX_PLANES_OF_PAGE as u64));
     }
     Ok(())
 }
 
 fn fill(planes: &mut [Option<PlaneRef>], sizes: &Sizes, start: usize, file: u32, ifd: usize, how_many: usize) {
-    let room = sizes.total.saturating_sub(start);
-    for k in 0..how_many.min(room) {
+    let remaining = sizes.total.saturating_sub(start);
+    for k in 0..how_many.min(remaining) {
         let (Ok(page), Some(slot)) = (u32::try_from(ifd.saturating_add(k)), planes.get_mut(start + k)) else { return };
         *slot = Some(PlaneRef { file, page, slice: 0 });
     }
 }
 
-/// Extents of the leading axes in the order in which planes follow each other.
+/// Extents of the leading axes (T, Z, C) in the order of the planes.
 struct Sizes {
     dims: [(Axis, usize); 3],
     c: usize,

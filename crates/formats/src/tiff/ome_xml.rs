@@ -1,4 +1,4 @@
-//! OME-XML: the elements that say which plane is where, and what a voxel is.
+//! OME-XML: the elements that describe the position of planes, the voxel size and the channels.
 
 use crate::{
     error::Fault,
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub(crate) struct Document {
     pub uuid: Option<String>,
-    /// The file that holds the metadata, where this one only holds pixels.
+    /// The file with the metadata, if this one contains only pixels (`BinaryOnly`).
     pub metadata_file: Option<String>,
     pub images: Vec<OmeImage>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Document {
 /// One `Image` with its `Pixels`.
 #[derive(Debug, Default)]
 pub(crate) struct OmeImage {
-    /// Leading axes from the slowest to the fastest.
+    /// The axes T, Z, C from the slowest to the fastest.
     pub order: Vec<Axis>,
     pub size_x: usize,
     pub size_y: usize,
@@ -36,7 +36,7 @@ pub(crate) struct OmeImage {
     pub tiff_data: Vec<TiffData>,
 }
 
-/// One `TiffData`: planes from one directory of one file on.
+/// One `TiffData` element: consecutive planes, from a directory of a file on.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct TiffData {
     pub ifd: Option<usize>,
@@ -58,22 +58,22 @@ type Attributes = HashMap<String, String>;
 
 fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> {
     let mut all = Attributes::new();
-    // The parser's own check for duplicates compares each attribute with all others.
+    // The parser's check for duplicates compares each attribute with all others, which takes quadratic time.
     for attribute in element.attributes().with_checks(false) {
-        let attribute = attribute.map_err(|e| broken(&e))?;
+        let attribute = attribute.map_err(|e| invalid_xml(&e))?;
         let key = attribute.key.local_name().as_ref().to_owned();
         let raw = attribute.value.into_owned();
         let value = quick_xml::escape::unescape(&raw).map(|v| v.into_owned()).unwrap_or(raw);
         if let Some(before) = all.insert(key, value) {
-            return Err(broken(&format!("an element has an attribute twice, once as \"{before}\"")));
+            return Err(invalid_xml(&format!("an element has an attribute twice, once as \"{before}\"")));
         }
     }
     Ok(all)
 }
 
-fn broken(error: &dyn std::fmt::Display) -> Fault {
+fn invalid_xml(error: &dyn std::fmt::Display) -> Fault {
     Fault::Malformed(
-        format!("its OME-XML is broken ({error})").into(),
+        format!("its OME-XML is invalid ({error})").into(),
         "give the axes (--axes) to read its pages without the metadata, or export the file again".into(),
     )
 }
@@ -84,7 +84,7 @@ pub(crate) fn parse(xml: &str) -> Result<Document, Fault> {
     let mut document = Document::default();
     let mut in_uuid = false;
     loop {
-        match reader.read_event().map_err(|e| broken(&e))? {
+        match reader.read_event().map_err(|e| invalid_xml(&e))? {
             Event::Eof => break,
             Event::Start(e) => {
                 in_uuid = e.local_name().as_ref() == "UUID";
@@ -150,13 +150,13 @@ fn element(document: &mut Document, e: &BytesStart<'_>) -> Result<(), Fault> {
 
 fn optional(a: &Attributes, key: &str) -> Result<Option<usize>, Fault> {
     let Some(text) = a.get(key) else { return Ok(None) };
-    text.trim().parse().map(Some).map_err(|_| broken(&format!("{key}=\"{text}\" is not a count")))
+    text.trim().parse().map(Some).map_err(|_| invalid_xml(&format!("{key}=\"{text}\" is not a whole number")))
 }
 
 fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
     let size = |key: &str| match optional(a, key)? {
         Some(n) if n > 0 => Ok(n),
-        _ => Err(broken(&format!("Pixels lacks a {key} above 0"))),
+        _ => Err(invalid_xml(&format!("Pixels needs a {key} above 0"))),
     };
     image.size_x = size("SizeX")?;
     image.size_y = size("SizeY")?;
@@ -166,7 +166,7 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
     let order = a.get("DimensionOrder").map_or("XYZCT", String::as_str);
     let leading: Vec<Axis> = order.chars().rev().filter(|c| "ZCT".contains(*c)).filter_map(Axis::from_letter).collect();
     if leading.len() != 3 || !order.starts_with("XY") || order.len() != 5 || leading.first() == leading.get(2) {
-        return Err(broken(&format!("DimensionOrder \"{order}\" is not XY and an order of Z, C, T")));
+        return Err(invalid_xml(&format!("DimensionOrder \"{order}\" is not XY and an order of Z, C, T")));
     }
     image.order = leading;
     let length = |axis: &str| {
@@ -184,7 +184,7 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
 }
 
 fn channel(a: &Attributes) -> Channel {
-    // Color is a signed 32-bit RGBA; -1, opaque white, is what files say that say nothing.
+    // Color is a signed 32-bit RGBA; the default -1, opaque white, counts as no colour.
     let color = a.get("Color").and_then(|c| c.trim().parse::<i64>().ok()).and_then(|c| i32::try_from(c).ok());
     let color_rgb = color.filter(|c| *c != -1).map(|c| {
         let [r, g, b, _] = c.to_be_bytes();

@@ -1,4 +1,4 @@
-//! What one page (IFD) says about its pixels, validated once.
+//! The pixel layout of one page (IFD), validated once.
 
 use super::ifd::{Container, Entry, Ifd, tag};
 use crate::{
@@ -8,34 +8,34 @@ use crate::{
 use cytoscope_volume::DType;
 use std::sync::Arc;
 
-/// Everything needed to decode the strips or tiles of a page; shared by the pages of a stack.
+/// Parameters for decoding the strips or tiles of a page; shared by the pages of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub width: usize,
     pub height: usize,
-    /// Samples of a pixel.
+    /// Samples per pixel.
     pub samples: usize,
-    /// Stored bits of a sample.
+    /// Stored bits per sample.
     pub bits: u32,
-    /// Type the samples are read as.
+    /// Sample type after decoding.
     pub dtype: DType,
     pub codec: Codec,
     pub predictor: Predictor,
-    /// Each sample in a plane of its own.
+    /// Whether each sample is stored in its own plane.
     pub planar: bool,
     pub ycbcr: bool,
     pub bits_reversed: bool,
     pub tiled: bool,
     pub chunk_width: usize,
     pub chunk_height: usize,
-    /// NewSubfileType bit 0: a smaller version of another page.
+    /// NewSubfileType bit 0: a lower resolution of another page.
     pub reduced: bool,
 }
 
-/// Width, height, samples of a pixel, bits, type, whether reduced, whether planar.
+/// Width, height, samples per pixel, bits per sample, sample type, whether reduced, whether planar.
 pub(crate) type StackKey = (usize, usize, usize, u32, DType, bool, bool);
 
-/// What was done to the samples before compression.
+/// Transformation of the samples before compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Predictor {
     None,
@@ -44,18 +44,18 @@ pub(crate) enum Predictor {
 }
 
 impl Layout {
-    /// Chunks across, chunks down, sample planes.
+    /// Number of chunks along X, along Y, and of sample planes.
     pub fn grid(&self) -> (usize, usize, usize) {
         let planes = if self.planar { self.samples } else { 1 };
         (self.width.div_ceil(self.chunk_width), self.height.div_ceil(self.chunk_height), planes)
     }
 
-    /// Samples stored side by side in a pixel of a chunk.
+    /// Interleaved samples per pixel of a chunk.
     pub fn chunk_samples(&self) -> usize {
         if self.planar { 1 } else { self.samples }
     }
 
-    /// Rows stored in the chunk row `row`.
+    /// Number of rows stored in the chunk row `row`.
     pub fn rows_in(&self, row: usize) -> usize {
         if self.tiled {
             self.chunk_height
@@ -64,23 +64,23 @@ impl Layout {
         }
     }
 
-    /// Whether the stored bits are the samples themselves, but for byte order.
+    /// Whether the stored samples have the width of the sample type, so that only the byte order may differ.
     pub fn whole_bytes(&self) -> bool {
         self.bits as usize == self.dtype.size_bytes() * 8
     }
 
-    /// Bytes of a chunk row as stored (before compression), if that fits the address space.
+    /// Bytes of one row of a chunk before compression, if the number fits `usize`.
     pub fn packed_row_bytes(&self) -> Option<usize> {
         let bits = self.chunk_width.checked_mul(self.chunk_samples())?.checked_mul(self.bits as usize)?;
         Some(bits.div_ceil(8))
     }
 
-    /// Bytes of a whole plane as read.
+    /// Bytes of a decoded plane, if the number fits `usize`.
     pub fn plane_bytes(&self) -> Option<usize> {
         self.width.checked_mul(self.height)?.checked_mul(self.samples)?.checked_mul(self.dtype.size_bytes())
     }
 
-    /// What two pages must have in common to be planes of one stack.
+    /// Properties that all planes of a stack have in common.
     pub fn stack_key(&self) -> StackKey {
         (self.width, self.height, self.samples, self.bits, self.dtype, self.reduced, self.planar)
     }
@@ -91,19 +91,19 @@ impl Layout {
     }
 }
 
-/// One page.
+/// One page: its layout, and where its pixels are.
 #[derive(Debug, Clone)]
 pub(crate) struct Page {
     pub layout: Arc<Layout>,
     pub offsets: Entry,
     pub counts: Option<Entry>,
     pub jpeg_tables: Option<Entry>,
-    /// Offsets of SubIFDs; empty for most pages.
+    /// Offsets of SubIFDs; `None` for most pages.
     pub sub_ifds: Option<Entry>,
 }
 
 impl Page {
-    /// Reads the layout from a directory; `like` is a layout to share where it is the same.
+    /// Reads a page from its directory. `like` is a layout that is shared if it is the same.
     pub fn parse(file: &Container, ifd: &Ifd, like: Option<&Arc<Layout>>) -> Result<Page, Fault> {
         let layout = layout(file, ifd)?;
         let (offsets_tag, counts_tag) = if ifd.get(tag::TILE_OFFSETS).is_some() && layout.tiled {
@@ -113,7 +113,7 @@ impl Page {
         };
         let offsets = *ifd
             .get(offsets_tag)
-            .ok_or_else(|| Fault::malformed(format!("a page lacks tag {offsets_tag}, the offsets of its pixels")))?;
+            .ok_or_else(|| Fault::malformed(format!("a page has no tag {offsets_tag}, the offsets of its pixels")))?;
         let layout = match like {
             Some(shared) if **shared == layout => Arc::clone(shared),
             _ => Arc::new(layout),
@@ -130,10 +130,10 @@ impl Page {
 
 fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     let extent = |tag: u16, name: &str| -> Result<usize, Fault> {
-        let entry = ifd.get(tag).ok_or_else(|| Fault::malformed(format!("a page lacks its {name} (tag {tag})")))?;
+        let entry = ifd.get(tag).ok_or_else(|| Fault::malformed(format!("a page has no {name} (tag {tag})")))?;
         let n = file.integer(entry)?;
         if n == 0 || n > i32::MAX as u64 {
-            return Err(Fault::malformed(format!("a page has the {name} {n}")));
+            return Err(Fault::malformed(format!("a page has an invalid {name}: {n}")));
         }
         Ok(n as usize)
     };
@@ -141,7 +141,7 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     let height = extent(tag::HEIGHT, "height")?;
     let samples = file.integer_or(ifd, tag::SAMPLES, 1)?;
     if samples == 0 || samples > u64::from(u16::MAX) {
-        return Err(Fault::malformed(format!("a page has {samples} samples a pixel")));
+        return Err(Fault::malformed(format!("a page has {samples} samples per pixel")));
     }
     let same = |tag: u16, name: &str, default: u64| -> Result<u64, Fault> {
         let Some(entry) = ifd.get(tag) else { return Ok(default) };
@@ -168,7 +168,8 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
         other => {
             return Err(Fault::unsupported(
                 format!(
-                    "predictor {other} on {dtype} samples is not one of none (1), horizontal (2), floating point (3)"
+                    "predictor {other} on {dtype} samples is not supported: expected none (1), horizontal (2) or, for floats, \
+                    floating point (3)"
                 ),
                 RESAVE,
             ));
@@ -188,7 +189,10 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
         }
     }
     if codec == Codec::Jpeg && (bits != 8 || dtype != DType::U8) {
-        return Err(Fault::unsupported(format!("JPEG compression of {bits}-bit {dtype} samples is not read"), RESAVE));
+        return Err(Fault::unsupported(
+            format!("JPEG compression of {bits}-bit {dtype} samples is not supported"),
+            RESAVE,
+        ));
     }
     let reduced = file.integer_or(ifd, tag::NEW_SUBFILE_TYPE, 0)? & 1 == 1;
     let bits_reversed = file.integer_or(ifd, tag::FILL_ORDER, 1)? == 2;
@@ -239,8 +243,8 @@ fn dtype(format: u64, bits: u64) -> Result<DType, Fault> {
         (1..=4, 1..=128) => {
             let name = ["", "unsigned", "signed", "floating point", "untyped"].get(format as usize).unwrap_or(&"");
             return Err(Fault::unsupported(
-                format!("{bits}-bit {name} samples are not read"),
-                "save it with 8, 16, 32 or 64 bits a sample",
+                format!("{bits}-bit {name} samples are not supported"),
+                "save it with 8, 16, 32 or 64 bits per sample",
             ));
         }
         _ => return Err(Fault::malformed(format!("a page has {bits}-bit samples of format {format}"))),

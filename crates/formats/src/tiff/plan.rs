@@ -1,4 +1,4 @@
-//! Which strips or tiles a region of a plane needs, and whether what they claim can be true.
+//! Which strips or tiles a region of a plane needs, and whether their declared sizes are possible.
 
 use super::{
     file::TiffFile,
@@ -7,7 +7,7 @@ use super::{
 use crate::{codec::Codec, error::Fault};
 use std::{ops::Range, sync::Arc};
 
-/// A box inside a plane.
+/// A box inside a plane: ranges along Y, X, S.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     pub y: Range<usize>,
@@ -15,24 +15,25 @@ pub(crate) struct Window {
     pub s: Range<usize>,
 }
 
-/// A strip or tile in the file; a count of 0 stands for one that is not stored and reads as zeros.
+/// Position and size of a strip or tile in the file, in bytes. A count of 0 means that it is not stored and reads as
+/// zeros.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunk {
     pub offset: u64,
     pub count: u64,
 }
 
-/// A plane of a stack with all that its decoding needs.
+/// A plane of a stack with everything needed to decode a window of it.
 #[derive(Debug)]
 pub(crate) struct PlaneSource {
     pub file: Arc<TiffFile>,
     pub page: Page,
     pub jpeg_tables: Vec<u8>,
-    /// Chunks of the window: by chunk row, then sample plane, then column.
+    /// Chunks of the window, ordered by chunk row, sample plane, column.
     pub chunks: Vec<Chunk>,
 }
 
-/// What the chunks of one read may claim in all.
+/// Bytes of all chunks of one read, to check them against limits: chunks that are not stored, and stored ones.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     pub unstored: u64,
@@ -55,12 +56,12 @@ impl PlaneSource {
         if layout.planar { window.s.clone() } else { 0..1 }
     }
 
-    /// Chunks of one chunk row.
+    /// Number of chunks of the window in one chunk row.
     pub fn band_len(layout: &Layout, window: &Window) -> usize {
         Self::chunk_columns(layout, window).len() * Self::sample_planes(layout, window).len()
     }
 
-    /// Looks the window's chunks up and checks them.
+    /// Finds the chunks of the window and checks them.
     pub fn plan(
         file: Arc<TiffFile>,
         page: Page,
@@ -74,13 +75,13 @@ impl PlaneSource {
         let columns = Self::chunk_columns(&layout, window);
         let wanted_planes = Self::sample_planes(&layout, window);
         let grid = across.checked_mul(down).filter(|n| n.checked_mul(planes).is_some());
-        let grid = grid.ok_or_else(|| Fault::malformed("a page has more strips or tiles than can be counted"))?;
+        let grid = grid.ok_or_else(|| Fault::malformed("a page has too many strips or tiles"))?;
         let jpeg_tables = match (layout.codec, page.jpeg_tables) {
             (Codec::Jpeg, Some(entry)) => file.container.bytes(&entry)?,
             _ => Vec::new(),
         };
         let row_bytes =
-            layout.packed_row_bytes().ok_or_else(|| Fault::malformed("a page has rows of impossible length"))?;
+            layout.packed_row_bytes().ok_or_else(|| Fault::malformed("a page has rows of an impossible length"))?;
         let only_one = page.offsets.count == 1;
         let mut by_plane = Vec::with_capacity(wanted_planes.len());
         for plane in wanted_planes {
@@ -94,7 +95,7 @@ impl PlaneSource {
                     .flat_map(|r| std::iter::repeat_n((row_bytes * layout.rows_in(r)) as u64, across))
                     .collect(),
                 None if only_one => offsets.iter().map(|o| file.container.source.len().saturating_sub(*o)).collect(),
-                None => return Err(Fault::malformed("a page lacks the sizes of its strips or tiles")),
+                None => return Err(Fault::malformed("a page does not state the sizes of its strips or tiles")),
             };
             by_plane.push((offsets, counts));
         }
@@ -106,7 +107,7 @@ impl PlaneSource {
                 for column in columns.clone() {
                     let at = k * across + column;
                     let (Some(offset), Some(count)) = (offsets.get(at), counts.get(at)) else {
-                        return Err(Fault::malformed("a page lacks the places of its strips or tiles"));
+                        return Err(Fault::malformed("a page does not state the offsets of its strips or tiles"));
                     };
                     let skip = u64::from(slice).saturating_mul(layout.plane_bytes().unwrap_or(usize::MAX) as u64);
                     let chunk = Chunk { offset: offset.saturating_add(skip), count: *count };
@@ -117,7 +118,7 @@ impl PlaneSource {
         Ok(PlaneSource { file, page, jpeg_tables, chunks })
     }
 
-    /// Whether rows can be read straight from the file.
+    /// Whether rows can be read from the file without decoding.
     pub fn is_plain(layout: &Layout) -> bool {
         layout.codec == Codec::Raw
             && layout.whole_bytes()
@@ -126,7 +127,7 @@ impl PlaneSource {
     }
 }
 
-/// Refuses a chunk that cannot be what it claims, before any memory is taken for it.
+/// Refuses a chunk whose declared size is impossible, before memory is allocated for it.
 fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &mut Budget) -> Result<Chunk, Fault> {
     let limits = &file.container.limits;
     if chunk.count == 0 || chunk.offset == 0 {
@@ -151,14 +152,14 @@ fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &m
             file.container.source.len()
         )));
     }
-    // Samples of odd widths take more room than they are stored in: 1-bit ones eight times as much.
+    // Packed samples need more memory than file space: 1-bit samples eight times as much.
     let decoded = packed.saturating_mul((layout.dtype.size_bytes() * 8) as u64) / u64::from(layout.bits.max(1));
     if !plain && decoded > limits.max_chunk_bytes {
         return Err(Fault::over("the size of a strip or tile", decoded, "max_chunk_bytes", limits.max_chunk_bytes));
     }
     if packed > stored.saturating_mul(layout.codec.max_ratio()).saturating_add(4096) {
         return Err(Fault::malformed(format!(
-            "a strip or tile of {stored} bytes cannot hold the {packed} bytes it should ({})",
+            "a strip or tile of {stored} bytes cannot decode to {packed} bytes ({})",
             layout.codec.name()
         )));
     }

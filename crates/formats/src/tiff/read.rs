@@ -1,4 +1,4 @@
-//! Reading a region: only its strips or tiles, decoded side by side, straight into the array.
+//! Reading a region: only its strips or tiles are read, and they are decoded in parallel directly into the array.
 
 use super::{
     file::{FileSet, TiffFile},
@@ -15,22 +15,22 @@ use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
 use std::{cell::RefCell, collections::HashSet, ops::Range, path::Path, sync::Arc, time::Instant};
 
-/// The planes of an image and how to find their pixels.
+/// The planes of an image, and where their pixels are.
 #[derive(Debug)]
 pub(crate) struct Stack {
     pub files: FileSet,
     /// Planes in the order T, Z, C.
     pub planes: Vec<Option<PlaneRef>>,
-    /// Layout of the planes of each level.
+    /// Layout of the planes, one for each level.
     pub levels: Vec<Arc<Layout>>,
-    /// Extents along T, Z, C.
+    /// Number of planes along T, Z, C.
     pub tzc: [usize; 3],
 }
 
-/// Rows read straight from a file are cut into tasks of about this many bytes.
+/// Uncompressed rows are split into tasks of about this many bytes.
 const PLAIN_TASK_BYTES: usize = 4 << 20;
 
-/// Work on some rows of one plane, whose output is one run of bytes.
+/// Reading of some rows of one plane, whose output is contiguous.
 struct Task<'a> {
     plane: &'a PlaneSource,
     rows: Range<usize>,
@@ -38,9 +38,9 @@ struct Task<'a> {
 }
 
 enum Work {
-    /// Rows that follow each other in the file from an offset on.
+    /// Contiguous rows in the file, from an offset on.
     Plain { offset: u64 },
-    /// The strips or tiles of one chunk row: its number and its chunks.
+    /// The strips or tiles of one chunk row: its index, and the indices of its chunks.
     Chunks { row: usize, chunks: Range<usize> },
 }
 
@@ -49,12 +49,16 @@ impl Stack {
         self.levels.get(level)
     }
 
-    /// The samples of a region (T, Z, C, Y, X, S), already checked against the level's shape.
+    /// Reads a region, axes T, Z, C, Y, X, S, which has been checked against the shape of the level.
     pub fn read(&self, path: &Path, level: usize, region: &Region) -> Result<Samples, FormatError> {
         let (Some(layout), [t0, z0, c0, y0, x0, s0], [nt, nz, nc, ny, nx, ns]) =
             (self.layout(level), as_six(&region.start), as_six(&region.size))
         else {
-            return Err(FormatError::misused(path, "the region is not one along T, Z, C, Y, X, S", "give six axes"));
+            return Err(FormatError::misused(
+                path,
+                "the region does not have the axes T, Z, C, Y, X, S",
+                "give six axes",
+            ));
         };
         let window = Window { y: y0..y0 + ny, x: x0..x0 + nx, s: s0..s0 + ns };
         let mut budget = Budget::default();
@@ -76,9 +80,10 @@ impl Stack {
                     let source =
                         self.plane(&file, level, layout, plane, &window, &mut budget).map_err(|f| f.at(&file.path))?;
                     planes.push(Some(source));
-                    // Each stored byte is some plane's alone: files that use theirs over and over are made to hurt.
+                    // In a valid file each byte belongs to one plane. A file that reuses bytes could declare an image
+                    // of any size.
                     if budget.referenced > lengths.saturating_mul(2).saturating_add(1 << 16) {
-                        return Err(Fault::malformed("its strips or tiles lie over each other").at(&file.path));
+                        return Err(Fault::malformed("its strips or tiles overlap").at(&file.path));
                     }
                 }
             }
@@ -118,11 +123,11 @@ impl Stack {
         let page = match file.pages.get(plane.page as usize) {
             Some(Some(page)) => page,
             Some(None) => {
-                return Err(Fault::unsupported("a plane is of a kind that is not read", crate::error::RESAVE));
+                return Err(Fault::unsupported("a plane has a format that is not supported", crate::error::RESAVE));
             }
             None => {
                 return Err(Fault::malformed(format!(
-                    "its metadata name page {} and it has {}",
+                    "its metadata refer to page {}, but the file has {} pages",
                     plane.page,
                     file.pages.len()
                 )));
@@ -133,12 +138,14 @@ impl Stack {
             Some(below) => match file.sub_levels(page)?.into_iter().nth(below) {
                 Some(sub) => sub,
                 None => {
-                    return Err(Fault::malformed(format!("a plane lacks the level {level} that the first one has")));
+                    return Err(Fault::malformed(format!(
+                        "a plane does not have level {level}, but the first plane has"
+                    )));
                 }
             },
         };
         if !Arc::ptr_eq(&page.layout, layout) && !page.layout.stacks_with(layout) {
-            return Err(Fault::malformed("a plane has another size or sample type than the first one"));
+            return Err(Fault::malformed("a plane differs from the first one in size or sample type"));
         }
         PlaneSource::plan(Arc::clone(file), page, plane.slice, window, budget)
     }
@@ -148,7 +155,7 @@ fn as_six(v: &[usize]) -> [usize; 6] {
     v.try_into().unwrap_or([0; 6])
 }
 
-/// Cuts a plane's output into tasks, each with its own run of bytes.
+/// Splits a plane's output into tasks, each with its own part of the output.
 fn split<'a, 'b>(
     plane: &'a PlaneSource,
     window: &Window,
@@ -160,7 +167,7 @@ fn split<'a, 'b>(
     let band_len = PlaneSource::band_len(layout, window);
     let stored_row = layout.packed_row_bytes().unwrap_or(usize::MAX);
     let plain = PlaneSource::is_plain(layout) && !layout.tiled && !layout.planar;
-    let most_rows = (PLAIN_TASK_BYTES / stored_row.max(1)).max(1);
+    let max_rows = (PLAIN_TASK_BYTES / stored_row.max(1)).max(1);
     for (k, row) in PlaneSource::chunk_rows(layout, window).enumerate() {
         let first = row * layout.chunk_height;
         let rows = first.max(window.y.start)..(first + layout.chunk_height).min(window.y.end).min(layout.height);
@@ -174,7 +181,7 @@ fn split<'a, 'b>(
         };
         let mut at = rows.start;
         while at < rows.end {
-            let count = most_rows.min(rows.end - at);
+            let count = max_rows.min(rows.end - at);
             let offset = base + ((at - first) * stored_row) as u64;
             let (now, rest) = std::mem::take(&mut out).split_at_mut(count * row_bytes);
             out = rest;
@@ -188,17 +195,17 @@ thread_local! {
     static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Buffers up to this size are kept for the next strip or tile.
-const KEPT_BYTES: usize = 8 << 20;
+/// Buffers up to this size are reused for the next strip or tile.
+const MAX_REUSED_BYTES: usize = 8 << 20;
 
-/// Runs `work` with a buffer of `len` bytes, whose content does not matter.
+/// Calls `work` with a buffer of `len` bytes of arbitrary content.
 fn with_encoded<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut buffer = ENCODED.take();
     if buffer.len() < len {
         buffer = vec![0; len];
     }
     let result = work(buffer.get_mut(..len).unwrap_or_default());
-    if buffer.len() <= KEPT_BYTES {
+    if buffer.len() <= MAX_REUSED_BYTES {
         ENCODED.set(buffer);
     }
     result
@@ -265,7 +272,7 @@ impl Task<'_> {
             [(k, only)] => {
                 let mut decoded = vec![0u8; len];
                 decode(only, &mut decoded)?;
-                self.place(row, *k, &columns, window, &decoded, out);
+                self.copy_chunk(row, *k, &columns, window, &decoded, out);
                 Ok(())
             }
             many => {
@@ -277,15 +284,23 @@ impl Task<'_> {
                     })
                     .collect::<Result<_, Fault>>()?;
                 for ((k, _), decoded) in many.iter().zip(&decoded) {
-                    self.place(row, *k, &columns, window, decoded, out);
+                    self.copy_chunk(row, *k, &columns, window, decoded, out);
                 }
                 Ok(())
             }
         }
     }
 
-    /// Copies what the window wants of the `k`-th chunk of a band.
-    fn place(&self, row: usize, k: usize, columns: &Range<usize>, window: &Window, decoded: &[u8], out: &mut [u8]) {
+    /// Copies the part of the `k`-th chunk of a chunk row that lies in the window.
+    fn copy_chunk(
+        &self,
+        row: usize,
+        k: usize,
+        columns: &Range<usize>,
+        window: &Window,
+        decoded: &[u8],
+        out: &mut [u8],
+    ) {
         let layout = &self.plane.page.layout;
         let size = layout.dtype.size_bytes();
         let (plane, column) = (k / columns.len(), columns.start + k % columns.len());
@@ -315,7 +330,7 @@ impl Task<'_> {
     }
 }
 
-/// Copies some samples of each pixel: `range` is the bytes wanted of `pixel` bytes.
+/// Copies some samples of each pixel: the bytes `range` of the `pixel` bytes of a pixel.
 fn copy_samples(from: &[u8], to: &mut [u8], pixel: usize, range: &Range<usize>) {
     if range.len() == pixel {
         to.copy_from_slice(from);

@@ -1,4 +1,4 @@
-//! From pages to images with axes: which plane of which file is which T, Z, C.
+//! Groups pages into images with axes: which page of which file is the plane at which T, Z, C.
 
 use super::{
     file::{FileSet, TiffFile},
@@ -14,7 +14,8 @@ use crate::{
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-/// Where one plane is: a page of a file, and for one-directory stacks the plane's number behind the page's offset.
+/// Position of a plane: a page of a file and, for ImageJ stacks with a single directory, the index of the plane within
+/// the page's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlaneRef {
     pub file: u32,
@@ -26,9 +27,9 @@ pub(crate) struct PlaneRef {
 #[derive(Debug, Default)]
 pub(crate) struct Series {
     pub format: &'static str,
-    /// Leading axes in storage order, slowest first.
+    /// Leading axes (T, Z, C) and their extents in storage order, slowest first.
     pub dims: Vec<(Axis, usize)>,
-    /// Planes in storage order; `None` for one that no file holds.
+    /// Planes in storage order; `None` for a plane that no file contains.
     pub planes: Vec<Option<PlaneRef>>,
     pub voxel_size_um: VoxelSize,
     pub time_interval_secs: Option<f64>,
@@ -36,20 +37,20 @@ pub(crate) struct Series {
     pub display_range: Option<(f64, f64)>,
 }
 
-/// The image opened, its files, and how many there were to choose from.
-pub(crate) struct Opened {
+/// The opened image, its files, and the number of images in the file.
+pub(crate) struct OpenedSeries {
     pub series: Series,
     pub files: FileSet,
     pub count: usize,
 }
 
-/// Finds the images in a file, and picks one.
+/// Finds the images in a file and opens the requested one.
 pub(crate) fn open(
     path: &Path,
     file: TiffFile,
     mut files: FileSet,
     options: &OpenOptions,
-) -> Result<Opened, FormatError> {
+) -> Result<OpenedSeries, FormatError> {
     let description = file.description().map_err(|f| f.at(path))?.unwrap_or_default();
     if ome_xml::is_ome(&description) {
         match ome_xml::parse(&description) {
@@ -70,25 +71,25 @@ pub(crate) fn open(
         apply_axes(path, &mut series, axes, &file)?;
     }
     files.add_open(file);
-    Ok(Opened { series, files, count })
+    Ok(OpenedSeries { series, files, count })
 }
 
-/// The series of a number.
+/// Returns the series with an index.
 pub(crate) fn pick(path: &Path, all: Vec<Series>, index: usize) -> Result<Series, FormatError> {
     let count = all.len();
     all.into_iter().nth(index).ok_or_else(|| {
         let next = format!("choose one of 0 to {}", count.saturating_sub(1));
-        FormatError::misused(path, format!("there is no series {index} among its {count}"), next)
+        FormatError::misused(path, format!("there is no series {index}: the file has {count}"), next)
     })
 }
 
-/// Most shapes of the pages of one file.
+/// Largest number of different page shapes in one file.
 const MAX_SHAPES: usize = 4096;
 
-/// Pages of one shape: the layout of the first one, and their numbers.
+/// Pages of the same shape: the layout of the first one, and the indices of all.
 type Group = (Arc<Layout>, Vec<u32>);
 
-/// Pages of equal shape, in the order in which their shapes first appear.
+/// Groups pages by shape, in the order in which the shapes first occur.
 fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
     let mut groups: Vec<Group> = Vec::new();
     let mut by_key: HashMap<StackKey, usize> = HashMap::new();
@@ -101,7 +102,7 @@ fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
             continue;
         }
         if next >= MAX_SHAPES {
-            let what = "the number of shapes of its pages";
+            let what = "the number of different page shapes";
             return Err(Fault::over(what, next as u64 + 1, "MAX_SHAPES", MAX_SHAPES as u64));
         }
         groups.push((Arc::clone(&page.layout), vec![*index]));
@@ -130,7 +131,8 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
     Ok(all)
 }
 
-/// Leading axes that Python scripts leave as JSON (`{"axes": "TZYX", "shape": [...]}`), where all are known.
+/// Leading axes from the JSON description that Python scripts write (`{"axes": "TZYX", "shape": [...]}`); `None` if an
+/// axis is unknown.
 fn shaped_dims(description: &str) -> Option<Vec<(Axis, usize)>> {
     let json: serde_json::Value = serde_json::from_str(description.get(..65536).unwrap_or(description)).ok()?;
     let axes: Axes = json.get("axes")?.as_str()?.parse().ok()?;
@@ -141,7 +143,7 @@ fn shaped_dims(description: &str) -> Option<Vec<(Axis, usize)>> {
     (axes.len() > leading.len()).then_some(leading)
 }
 
-/// A pixel size from ResolutionUnit. Centimetres are meant; inches are only believed where they are no print setting.
+/// The pixel size from the resolution tags. Inches are used only if they cannot be a print resolution.
 pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
     let unit = file.container.integer_or(&file.first, tag::RESOLUTION_UNIT, 2).unwrap_or(2);
     let size = |tag: u16| {
@@ -155,7 +157,7 @@ pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
     VoxelSize { z: None, y: size(tag::Y_RESOLUTION), x: size(tag::X_RESOLUTION) }
 }
 
-/// The display range kept in SMinSampleValue and SMaxSampleValue.
+/// The display range from SMinSampleValue and SMaxSampleValue.
 pub(crate) fn stored_range(file: &TiffFile) -> Option<(f64, f64)> {
     let low = file.container.number(&file.first, tag::S_MIN)?;
     let high = file.container.number(&file.first, tag::S_MAX)?;
@@ -171,7 +173,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         Some((layout, pages)) if one_directory => {
             if layout.codec != crate::codec::Codec::Raw || layout.tiled {
                 return Err(Fault::malformed(format!(
-                    "it announces {} images in one compressed page, where they must follow each other uncompressed",
+                    "it declares {} images in one compressed page, but such images must be uncompressed and contiguous",
                     ij.images
                 )));
             }
@@ -180,11 +182,11 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
             planes.extend((0..images).map(|slice| Some(PlaneRef { file: 0, page, slice })));
         }
         Some((_, pages)) => planes.extend(pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 }))),
-        None => return Err(Fault::malformed("the file has no page")),
+        None => return Err(Fault::malformed("the file has no pages")),
     }
     let total = planes.len();
-    let announced = ij.frames.checked_mul(ij.slices).and_then(|n| n.checked_mul(ij.channels));
-    let dims = if announced == Some(total) {
+    let declared = ij.frames.checked_mul(ij.slices).and_then(|n| n.checked_mul(ij.channels));
+    let dims = if declared == Some(total) {
         vec![(Axis::T, ij.frames), (Axis::Z, ij.slices), (Axis::C, ij.channels)]
     } else {
         vec![(Axis::Z, total)]
@@ -211,23 +213,23 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     Ok(all)
 }
 
-/// Images behind a single directory: all of them must be in the file.
+/// Number of images of an ImageJ stack with a single directory; an error if the file does not contain them all.
 fn one_directory_images(file: &TiffFile, layout: &Layout, ij: &imagej::ImageJ) -> Result<u32, Fault> {
     let limits = &file.container.limits;
     if ij.images as u64 > limits.max_pages {
         return Err(Fault::over("the number of images", ij.images as u64, "max_pages", limits.max_pages));
     }
-    let Some(Some(page)) = file.pages.first() else { return Err(Fault::malformed("the file has no page")) };
+    let Some(Some(page)) = file.pages.first() else { return Err(Fault::malformed("the file has no pages")) };
     let first = file.container.integer(&page.offsets)?;
     let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
     let there = file.container.source.len().saturating_sub(first) / plane.max(1);
     if there < ij.images as u64 {
-        return Err(Fault::malformed(format!("it announces {} images and holds the data of {there}", ij.images)));
+        return Err(Fault::malformed(format!("it declares {} images but contains the data of {there}", ij.images)));
     }
     Ok(ij.images as u32)
 }
 
-/// Names the leading axes anew, as `--axes` asks.
+/// Replaces the leading axes by those from `--axes`.
 pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &TiffFile) -> Result<(), FormatError> {
     let samples = first_page(series, file).map_or(1, |p| p.layout.samples);
     let leading: Vec<Axis> = axes.iter().filter(|a| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect();
@@ -260,11 +262,11 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
             Err(FormatError::misused(
                 path,
                 format!(
-                    "the axes {axes} do not fit its {total} planes ({}YX{})",
+                    "the axes {axes} do not match its {total} planes ({}YX{})",
                     found,
                     if samples > 1 { "S" } else { "" }
                 ),
-                "give one letter of T, Z, C for all planes (such as TYX), or one for each leading axis",
+                "give one of T, Z, C for all planes (such as TYX), or one letter for each leading axis",
             ))
         }
     }
@@ -276,12 +278,12 @@ fn first_page<'a>(series: &Series, file: &'a TiffFile) -> Option<&'a Page> {
 }
 
 impl Series {
-    /// Extents along T, Z, C.
+    /// Number of planes along T, Z, C.
     pub fn tzc(&self) -> [usize; 3] {
         [Axis::T, Axis::Z, Axis::C].map(|axis| self.dims.iter().find(|d| d.0 == axis).map_or(1, |d| d.1))
     }
 
-    /// The planes in the order T, Z, C, whatever their order in the file.
+    /// The planes in the order T, Z, C, regardless of their order in the file.
     pub fn planes_tzc(&self) -> Vec<Option<PlaneRef>> {
         let [nt, nz, nc] = self.tzc();
         let steps = [Axis::T, Axis::Z, Axis::C].map(|axis| {

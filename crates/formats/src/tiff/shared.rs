@@ -1,7 +1,7 @@
-//! Whether the pages of a file can all have the pixels they claim, looked at when the file is opened.
+//! Checks when a file is opened that its pages do not share strips or tiles.
 //!
-//! Every stored byte is one page's alone. A file whose pages use the same strips over and over claims an image of any
-//! size; read plane by plane, no single read shows it.
+//! In a valid file each stored byte belongs to one page. A file whose pages share the same strips could declare an
+//! image of any size, which no read of a single plane would detect.
 
 use super::{ifd::Container, page::Page};
 use crate::{
@@ -9,38 +9,39 @@ use crate::{
     error::{DAMAGED, Fault},
 };
 
-/// Bytes of image a file may claim before its strips are looked at one by one: small files do no harm.
+/// Images up to this size in bytes are not checked.
 const UNCHECKED_BYTES: u64 = 64 << 20;
-/// Times its own length an uncompressed file may claim before its strips are looked at.
+/// Uncompressed images up to this multiple of the file's length are not checked.
 const UNCHECKED_RAW: u64 = 2;
-/// Times its own length a compressed file may claim before its strips are looked at: images rarely shrink so far.
+/// Compressed images up to this multiple of the file's length are not checked: few images compress better.
 const UNCHECKED_COMPRESSED: u64 = 64;
-/// Times its own length the strips and tiles of all pages may take. Sound files take their length at most.
+/// Largest total size of the strips and tiles of all pages, as a multiple of the file's length; at most 1 in a valid
+/// file.
 const MAX_SHARED: u64 = 2;
-/// Bytes that small files may use twice besides.
+/// Additional bytes that may be shared, for small files.
 const SHARED_SLACK_BYTES: u64 = 1 << 16;
 
-/// Refuses a file whose pages share their strips or tiles.
+/// Refuses a file whose pages share strips or tiles.
 pub(crate) fn check<'a>(file: &Container, pages: impl Iterator<Item = &'a Page> + Clone) -> Result<(), Fault> {
     let length = file.source.len();
     let ratio = |page: &Page| if page.layout.codec == Codec::Raw { UNCHECKED_RAW } else { UNCHECKED_COMPRESSED };
-    let most = pages.clone().map(ratio).max().unwrap_or(UNCHECKED_RAW);
-    let claimed =
+    let max_ratio = pages.clone().map(ratio).max().unwrap_or(UNCHECKED_RAW);
+    let declared =
         pages.clone().fold(0u64, |sum, p| sum.saturating_add(p.layout.plane_bytes().unwrap_or(usize::MAX) as u64));
-    if claimed <= length.saturating_mul(most).saturating_add(UNCHECKED_BYTES) {
+    if declared <= length.saturating_mul(max_ratio).saturating_add(UNCHECKED_BYTES) {
         return Ok(());
     }
     let allowed = length.saturating_mul(MAX_SHARED).saturating_add(SHARED_SLACK_BYTES);
-    let mut looked_at = 0u64;
+    let mut examined = 0u64;
     let mut stored = 0u64;
     for page in pages {
-        looked_at = looked_at.saturating_add(page.offsets.count.saturating_mul(2));
+        examined = examined.saturating_add(page.offsets.count.saturating_mul(2));
         stored = stored.saturating_add(stored_bytes(file, page)?);
-        if stored > allowed || looked_at > allowed {
+        if stored > allowed || examined > allowed {
             return Err(Fault::OverLimit(
                 format!(
-                    "its pages claim {claimed} bytes of image from strips or tiles that they share: \
-                     {stored} bytes of them or more, where the file has {length}"
+                    "its pages declare {declared} bytes of image from strips or tiles that they share: \
+                    at least {stored} bytes of strips, but the file has {length}"
                 )
                 .into(),
                 DAMAGED.into(),
@@ -50,7 +51,7 @@ pub(crate) fn check<'a>(file: &Container, pages: impl Iterator<Item = &'a Page> 
     Ok(())
 }
 
-/// Bytes of a page's strips and tiles in the file; those not stored count nothing.
+/// Bytes of a page's strips and tiles in the file; those not stored count as 0.
 fn stored_bytes(file: &Container, page: &Page) -> Result<u64, Fault> {
     let layout = &page.layout;
     let (across, down, planes) = layout.grid();
@@ -66,7 +67,7 @@ fn stored_bytes(file: &Container, page: &Page) -> Result<u64, Fault> {
         let left = file.source.len().saturating_sub(*offset);
         match counts.get(i) {
             Some(0) => 0,
-            // As the reader does: of raw strips it takes what the layout says.
+            // For uncompressed strips the reader uses the size from the layout, not the byte count.
             Some(count) if layout.codec != Codec::Raw => (*count).min(left),
             _ if layout.codec == Codec::Raw => {
                 (row_bytes.saturating_mul(layout.rows_in(i / across.max(1) % down.max(1))) as u64).min(left)

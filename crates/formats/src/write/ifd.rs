@@ -1,8 +1,8 @@
-//! Encoding TIFF directories.
+//! Encoding of TIFF directories.
 
 use crate::meta::ByteOrder;
 
-/// The value of a tag to be written.
+/// The value of a tag.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Ascii(String),
@@ -15,12 +15,12 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// Offsets or sizes in the narrowest type the container has for them.
+    /// Offsets or sizes: 64-bit in BigTIFF, 32-bit otherwise.
     pub fn offsets(values: Vec<u64>, big: bool) -> Value {
         if big { Value::Long8(values) } else { Value::Long(values.into_iter().map(|v| v as u32).collect()) }
     }
 
-    fn parts(&self, order: ByteOrder) -> (u16, u64, Vec<u8>) {
+    fn encoded(&self, order: ByteOrder) -> (u16, u64, Vec<u8>) {
         let big = order == ByteOrder::Big;
         let u16s = |v: u16| if big { v.to_be_bytes() } else { v.to_le_bytes() };
         let u32s = |v: u32| if big { v.to_be_bytes() } else { v.to_le_bytes() };
@@ -41,17 +41,17 @@ impl Value {
     }
 }
 
-/// A directory encoded for one place, and where in it values and the link to the next directory are.
+/// A directory encoded for one position in the file, with the positions of its values and its link.
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub bytes: Vec<u8>,
-    /// Place of the link to the next directory, from the start of the file.
+    /// Position in the file of the link to the next directory.
     pub link_at: u64,
-    /// Place of each value kept outside its entry, from the start of the file.
+    /// Tag and position in the file of each value stored outside its entry.
     pub values_at: Vec<(u16, u64)>,
 }
 
-/// Encodes a directory that will stand at `at`, its values behind it.
+/// Encodes a directory for position `at`, followed by its values.
 pub(crate) fn encode(tags: &[(u16, Value)], at: u64, next: u64, order: ByteOrder, big: bool) -> Encoded {
     let mut tags: Vec<&(u16, Value)> = tags.iter().collect();
     tags.sort_by_key(|t| t.0);
@@ -67,7 +67,7 @@ pub(crate) fn encode(tags: &[(u16, Value)], at: u64, next: u64, order: ByteOrder
     let mut outside: Vec<u8> = Vec::new();
     let mut values_at = Vec::new();
     for (tag, value) in tags {
-        let (kind, count, raw) = value.parts(order);
+        let (kind, count, raw) = value.encoded(order);
         bytes.extend(word(u64::from(*tag), 2));
         bytes.extend(word(u64::from(kind), 2));
         bytes.extend(word(count, offset_len));
@@ -91,13 +91,13 @@ pub(crate) fn encode(tags: &[(u16, Value)], at: u64, next: u64, order: ByteOrder
     Encoded { bytes, link_at, values_at }
 }
 
-/// A positive number as a fraction of two 32-bit integers, exact where there is such a fraction.
+/// A positive number as a fraction of two 32-bit integers, exact if possible; 0/1 for other numbers.
 pub(crate) fn fraction(value: f64) -> (u32, u32) {
-    const MOST: f64 = u32::MAX as f64;
+    const MAX_PART: f64 = u32::MAX as f64;
     if !(value.is_finite() && value > 0.0) {
         return (0, 1);
     }
-    if value >= MOST {
+    if value >= MAX_PART {
         return (u32::MAX, 1);
     }
     let (mut n, mut d) = ((1.0, value.floor()), (0.0, 1.0));
@@ -106,7 +106,7 @@ pub(crate) fn fraction(value: f64) -> (u32, u32) {
         let inverse = 1.0 / rest;
         let whole = inverse.floor();
         let (next_n, next_d) = (whole * n.1 + n.0, whole * d.1 + d.0);
-        if next_n > MOST || next_d > MOST {
+        if next_n > MAX_PART || next_d > MAX_PART {
             break;
         }
         n = (n.1, next_n);

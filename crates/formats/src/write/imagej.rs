@@ -1,4 +1,4 @@
-//! ImageJ's TIFF: big-endian, contiguous planes behind the first directory, metadata in ImageJ's own tags.
+//! ImageJ TIFF: big-endian, contiguous planes after the first directory, metadata in ImageJ's private tags.
 
 use super::{
     ifd::{Value, fraction},
@@ -9,47 +9,51 @@ use crate::{error::FormatError, meta::positive, tiff::ifd::tag};
 use cytoscope_volume::{Axis, DType};
 use std::path::Path;
 
-/// Room kept for `min=` and `max=`, whose values are known at the end.
+/// Bytes reserved in the description for `min=` and `max=`, whose values are known only at the end.
 const RANGE_BYTES: usize = 64;
 
-/// Refuses what ImageJ cannot open.
+/// Refuses stacks that ImageJ cannot open.
 pub(crate) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
     if spec.compression != Compression::None {
         return Err(FormatError::unsupported(
             path,
-            "ImageJ reads the planes of a stack as one uncompressed run",
-            "write it uncompressed, or as .ome.tif, which takes Deflate and Zstd",
+            "ImageJ TIFF stacks are always uncompressed",
+            "write it uncompressed, or as .ome.tif, which supports Deflate and Zstd",
         ));
     }
     if matches!(spec.dtype, DType::U64 | DType::I64 | DType::F16 | DType::I8) {
         return Err(FormatError::unsupported(
             path,
-            format!("ImageJ has no {} images", spec.dtype),
-            "write it as .npy, or convert it to uint8, uint16, float32 or another type ImageJ opens",
+            format!("ImageJ does not support {} images", spec.dtype),
+            "write it as .npy, or convert it to uint8, uint16, float32 or another type that ImageJ supports",
         ));
     }
     let leading = spec.leading();
     if !leading.iter().map(|d| d.0).is_sorted() {
         return Err(FormatError::misused(
             path,
-            format!("ImageJ keeps planes in the order T, Z, C and these are {}", spec.axes),
+            format!("ImageJ stores planes in the order T, Z, C, but the axes are {}", spec.axes),
             "transpose the stack before writing it",
         ));
     }
     if !matches!(spec.size(Axis::S), 1 | 3 | 4) {
         return Err(FormatError::unsupported(
             path,
-            format!("ImageJ has no images with {} samples a pixel", spec.size(Axis::S)),
+            format!("ImageJ does not support {} samples per pixel", spec.size(Axis::S)),
             "write it as .ome.tif",
         ));
     }
     if spec.plane_bytes() > u64::from(u32::MAX) {
-        return Err(FormatError::unsupported(path, "a plane is larger than ImageJ's 4 GB", "write it as .ome.tif"));
+        return Err(FormatError::unsupported(
+            path,
+            "a plane is larger than 4 GB, ImageJ's limit",
+            "write it as .ome.tif",
+        ));
     }
     Ok(())
 }
 
-/// The description without its display range, and the room kept for that.
+/// The description without the display range.
 pub(crate) fn description(spec: &WriteSpec) -> String {
     let (t, z, c) = (spec.size(Axis::T), spec.size(Axis::Z), spec.size(Axis::C));
     let mut lines = vec!["ImageJ=1.54f".to_owned()];
@@ -81,7 +85,7 @@ pub(crate) fn description(spec: &WriteSpec) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The text of a display range, exactly [`RANGE_BYTES`] long.
+/// The text of the display range, padded to exactly [`RANGE_BYTES`].
 pub(crate) fn range_text(spec: &WriteSpec, ranges: &Ranges) -> String {
     let mut text = String::new();
     if spec.size(Axis::S) == 1 {
@@ -95,17 +99,17 @@ pub(crate) fn range_text(spec: &WriteSpec, ranges: &Ranges) -> String {
     text
 }
 
-/// Tags 50838 and 50839 and, inside the latter, where the channels' display ranges go.
+/// Values of tags 50838 and 50839, and the position of the channels' display ranges in the latter.
 pub(crate) struct Private {
     pub counts: Vec<u32>,
     pub data: Vec<u8>,
     pub ranges_at: Option<usize>,
 }
 
-/// Most slices that get a label of their own.
-const MOST_LABELS: usize = 1 << 16;
+/// Largest number of slices for which a label each is written.
+const MAX_LABELS: usize = 1 << 16;
 
-/// Channel names as slice labels, display ranges and colours; `None` where there is nothing to say.
+/// Channel names as slice labels, display ranges and colours; `None` if there are none of these.
 pub(crate) fn private(spec: &WriteSpec) -> Option<Private> {
     let channels = spec.size(Axis::C);
     let planes = spec.planes();
@@ -122,7 +126,7 @@ pub(crate) fn private(spec: &WriteSpec) -> Option<Private> {
         body.extend(bytes);
     }
     if named {
-        let labelled = if planes <= MOST_LABELS { planes } else { channels };
+        let labelled = if planes <= MAX_LABELS { planes } else { channels };
         kinds.push((b"labl", labelled as u32));
         for plane in 0..labelled {
             let bytes = utf16(spec.channel_name(spec.channel_of(plane)));
@@ -161,7 +165,7 @@ pub(crate) fn private(spec: &WriteSpec) -> Option<Private> {
     Some(Private { counts, data, ranges_at })
 }
 
-/// The channels' display ranges as tag 50839 keeps them.
+/// The channels' display ranges, encoded for tag 50839.
 pub(crate) fn channel_ranges(spec: &WriteSpec, ranges: &Ranges) -> Vec<u8> {
     (0..spec.size(Axis::C))
         .flat_map(|c| {
@@ -171,7 +175,7 @@ pub(crate) fn channel_ranges(spec: &WriteSpec, ranges: &Ranges) -> Vec<u8> {
         .collect()
 }
 
-/// Tags that every page has, but for where its pixels are.
+/// Tags of every page, without the position of its pixels.
 pub(crate) fn page_tags(spec: &WriteSpec) -> Vec<(u16, Value)> {
     let mut tags = super::ome::plane_tags(spec);
     let v = spec.voxel_size_um;

@@ -1,4 +1,4 @@
-//! Writing stacks: streamed plane by plane, into ImageJ TIFF, OME-TIFF or NPY.
+//! Writing of stacks plane by plane, as ImageJ TIFF, OME-TIFF or NPY.
 
 mod ifd;
 mod imagej;

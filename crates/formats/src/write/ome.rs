@@ -1,4 +1,4 @@
-//! OME-TIFF: its XML, and the tags that planes of any TIFF have.
+//! OME-TIFF: the XML, and the tags common to planes of all TIFF files.
 
 use super::{
     ifd::{Value, fraction},
@@ -19,12 +19,12 @@ fn type_name(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Refuses what OME-XML has no words for.
+/// Refuses stacks that OME-XML cannot describe.
 pub(crate) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
     if type_name(spec.dtype).is_none() {
         return Err(FormatError::unsupported(
             path,
-            format!("OME-TIFF has no {} images", spec.dtype),
+            format!("OME-TIFF does not support {} images", spec.dtype),
             "write it as .npy, or convert it to one of uint8 to uint32, int8 to int32, float32 or float64",
         ));
     }
@@ -34,12 +34,12 @@ pub(crate) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Whether the differences of neighbours are compressed rather than the samples.
+/// Whether compressed strips use the horizontal predictor.
 pub(crate) fn uses_predictor(spec: &WriteSpec) -> bool {
     !spec.dtype.is_float() && spec.dtype.size_bytes() <= 4
 }
 
-/// Tags of a plane that hold for all planes, but for its compression and where its pixels are.
+/// Tags that are the same for all planes, without compression and the position of the pixels.
 pub(crate) fn plane_tags(spec: &WriteSpec) -> Vec<(u16, Value)> {
     let samples = spec.size(Axis::S);
     let bits = spec.dtype.size_bytes() as u16 * 8;
@@ -66,7 +66,7 @@ pub(crate) fn plane_tags(spec: &WriteSpec) -> Vec<(u16, Value)> {
     tags
 }
 
-/// Tags of the first page besides: the XML, the display range, and the pixel size for readers without OME.
+/// Additional tags of the first page: the XML, the display range, and the pixel size for readers without OME support.
 pub(crate) fn first_tags(spec: &WriteSpec, ranges: &Ranges) -> Vec<(u16, Value)> {
     let mut tags = vec![(tag::DESCRIPTION, Value::Ascii(xml(spec)))];
     if spec.size(Axis::S) == 1 {
@@ -85,17 +85,17 @@ pub(crate) fn first_tags(spec: &WriteSpec, ranges: &Ranges) -> Vec<(u16, Value)>
     tags
 }
 
-fn escaped(text: &str) -> String {
-    // Control characters have no place in XML at all.
+fn escape_xml(text: &str) -> String {
+    // XML does not allow control characters, not even escaped.
     let clean: String = text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect();
     quick_xml::escape::escape(clean.as_str()).into_owned()
 }
 
-/// The document that says what the planes are.
+/// The OME-XML document.
 fn xml(spec: &WriteSpec) -> String {
     let samples = spec.size(Axis::S);
     let channels = spec.size(Axis::C);
-    // The fastest axis first; axes the stack lacks come last.
+    // The fastest axis comes first; axes that the stack does not have come last.
     let mut order: Vec<Axis> = spec.leading().iter().rev().map(|d| d.0).collect();
     for axis in [Axis::Z, Axis::C, Axis::T] {
         if !order.contains(&axis) {
@@ -112,7 +112,7 @@ fn xml(spec: &WriteSpec) -> String {
          <Image ID=\"Image:0\" Name=\"Image0\">",
     );
     if let Some(text) = spec.description.as_deref().filter(|d| !d.is_empty()) {
-        let _ = write!(x, "<Description>{}</Description>", escaped(text));
+        let _ = write!(x, "<Description>{}</Description>", escape_xml(text));
     }
     let _ = write!(
         x,
@@ -140,7 +140,7 @@ fn xml(spec: &WriteSpec) -> String {
     for c in 0..channels {
         let _ = write!(x, "<Channel ID=\"Channel:0:{c}\" SamplesPerPixel=\"{samples}\"");
         if !spec.channel_name(c).is_empty() {
-            let _ = write!(x, " Name=\"{}\"", escaped(spec.channel_name(c)));
+            let _ = write!(x, " Name=\"{}\"", escape_xml(spec.channel_name(c)));
         }
         if let Some([r, g, b]) = spec.channels.get(c).and_then(|c| c.color_rgb) {
             let _ = write!(x, " Color=\"{}\"", i32::from_be_bytes([r, g, b, 255]));

@@ -1,9 +1,9 @@
-//! The smallest and largest value of each channel, gathered while writing.
+//! The smallest and largest value of each channel, collected while writing.
 
 use super::spec::WriteSpec;
 use cytoscope_volume::{Array, Element, with_samples};
 
-/// Ranges of the channels so far.
+/// Display ranges: the given one, or the range of values of each channel so far.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     given: Option<(f64, f64)>,
@@ -16,7 +16,7 @@ impl Ranges {
         Self { given: spec.display_range, channels: vec![None; count] }
     }
 
-    /// Takes the planes of a slab into account; the first is plane `first` of the stack.
+    /// Adds the planes of a slab, the first of which is plane `first` of the stack.
     pub fn add(&mut self, spec: &WriteSpec, first: usize, slab: &Array) {
         if self.given.is_some() {
             return;
@@ -31,21 +31,21 @@ impl Ranges {
         }
     }
 
-    /// The range of one channel.
+    /// The display range of one channel.
     pub fn of_channel(&self, channel: usize) -> (f64, f64) {
         let found = self.given.or_else(|| self.channels.get(channel).copied().flatten());
-        wide(found.unwrap_or((0.0, 1.0)))
+        non_empty(found.unwrap_or((0.0, 1.0)))
     }
 
-    /// The range over all channels.
+    /// The display range over all channels.
     pub fn of_all(&self) -> (f64, f64) {
         let join = |a: (f64, f64), b: (f64, f64)| (a.0.min(b.0), a.1.max(b.1));
-        wide(self.given.or_else(|| self.channels.iter().flatten().copied().reduce(join)).unwrap_or((0.0, 1.0)))
+        non_empty(self.given.or_else(|| self.channels.iter().flatten().copied().reduce(join)).unwrap_or((0.0, 1.0)))
     }
 }
 
-/// A range that something can be shown in.
-fn wide((low, high): (f64, f64)) -> (f64, f64) {
+/// Extends an empty range, so that the lower end is less than the upper.
+fn non_empty((low, high): (f64, f64)) -> (f64, f64) {
     if high > low { (low, high) } else { (low, low + 1.0) }
 }
 

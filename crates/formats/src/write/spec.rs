@@ -1,17 +1,17 @@
-//! What to write, checked before anything is.
+//! Description of a stack to write, checked before writing begins.
 
 use crate::{error::FormatError, meta::Channel};
 use cytoscope_volume::{Array, Axes, Axis, DType, VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Kind of file to write.
+/// File format to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Container {
-    /// TIFF as ImageJ and Fiji write it; one directory and contiguous planes above 4 GB.
+    /// TIFF as written by ImageJ and Fiji; above 4 GB one directory and contiguous planes.
     ImageJ,
-    /// OME-TIFF; BigTIFF where it could pass 4 GB.
+    /// OME-TIFF; BigTIFF if it could exceed 4 GB.
     OmeTiff,
     /// NumPy's `.npy`.
     Npy,
@@ -24,16 +24,16 @@ pub enum Compression {
     /// None.
     #[default]
     None,
-    /// Deflate (zlib), which every reader knows.
+    /// Deflate (zlib), supported by every reader.
     Deflate,
-    /// Zstandard: faster, and known to Bio-Formats, libtiff and tifffile.
+    /// Zstandard: faster, and supported by Bio-Formats, libtiff and tifffile.
     Zstd,
 }
 
-/// The kind of file that a name stands for.
+/// The file format for the extension of a path.
 ///
 /// # Errors
-/// [`FormatError::Unsupported`] for `.zarr`, [`FormatError::Misused`] for any other name that stands for none.
+/// [`FormatError::Unsupported`] for `.zarr`, [`FormatError::Misused`] for any other unknown extension.
 pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
     let ends = |suffixes: &[&str]| suffixes.iter().any(|s| name.ends_with(s));
@@ -44,48 +44,53 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
     } else if ends(&[".npy"]) {
         Ok(Container::Npy)
     } else if ends(&[".zarr"]) {
-        Err(FormatError::unsupported(path, "OME-Zarr is not written yet", "name a file ending in .ome.tif instead"))
+        Err(FormatError::unsupported(
+            path,
+            "writing OME-Zarr is not supported yet",
+            "use a name that ends in .ome.tif instead",
+        ))
     } else {
         Err(FormatError::misused(
             path,
-            "its extension stands for no format written here",
-            "end the name in .tif (ImageJ), .ome.tif (OME-TIFF) or .npy",
+            "its extension is not that of a format that can be written",
+            "use a name that ends in .tif (ImageJ), .ome.tif (OME-TIFF) or .npy",
         ))
     }
 }
 
-/// A stack to be written.
+/// Description of a stack to write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WriteSpec {
-    /// Kind of file.
+    /// File format.
     pub container: Container,
-    /// Compression; ImageJ TIFF and NPY take none.
+    /// Compression; ImageJ TIFF and NPY are always uncompressed.
     pub compression: Compression,
-    /// Axes of the stack, outermost first; those of T, Z, C before Y, X, S.
+    /// Axes of the stack, outermost first; T, Z, C come before Y, X, S.
     pub axes: Axes,
-    /// Extents along `axes`.
+    /// Number of samples along `axes`.
     pub shape: Vec<usize>,
-    /// Type of the samples.
+    /// Sample type.
     pub dtype: DType,
-    /// Size of a voxel in µm.
+    /// Voxel size in µm.
     pub voxel_size_um: VoxelSize,
-    /// Seconds from one time point to the next.
+    /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
-    /// Names and colours of the channels; missing ones are nameless.
+    /// Names and colours of the channels; channels beyond the end of the list have none.
     pub channels: Vec<Channel>,
-    /// Values to show black and white; found while writing where it is `None`, so that labels do not look black.
+    /// Values shown as black and white. If `None`, the range of the written values, so that labels are not displayed
+    /// black.
     pub display_range: Option<(f64, f64)>,
-    /// Free text kept with the image (OME `Description`, ImageJ `Info`), such as how it was made.
+    /// Free text stored with the image (OME `Description`, ImageJ `Info`), such as its provenance.
     pub description: Option<String>,
 }
 
 impl WriteSpec {
-    /// The plain spec of an array: no voxel size, no names, no compression.
+    /// The spec of an array, without voxel size, names and compression.
     pub fn of(array: &Array, container: Container) -> Self {
         Self::new(container, array.axes().clone(), array.shape().to_vec(), array.dtype())
     }
 
-    /// A spec with no voxel size, names or compression.
+    /// A spec without voxel size, names and compression.
     pub fn new(container: Container, axes: Axes, shape: Vec<usize>, dtype: DType) -> Self {
         Self {
             container,
@@ -101,12 +106,12 @@ impl WriteSpec {
         }
     }
 
-    /// Extent along an axis; 1 where the stack does not have it.
+    /// Number of samples along an axis; 1 if the stack does not have the axis.
     pub(crate) fn size(&self, axis: Axis) -> usize {
         self.axes.position(axis).and_then(|i| self.shape.get(i).copied()).unwrap_or(1)
     }
 
-    /// Leading axes (T, Z, C), outermost first.
+    /// Leading axes (T, Z, C) and their extents, outermost first.
     pub(crate) fn leading(&self) -> Vec<(Axis, usize)> {
         let all = self.axes.iter().zip(self.shape.iter().copied());
         all.filter(|(a, _)| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect()
@@ -117,7 +122,7 @@ impl WriteSpec {
         self.leading().iter().map(|d| d.1).product()
     }
 
-    /// Samples of one plane.
+    /// Number of samples of one plane.
     pub(crate) fn plane_len(&self) -> usize {
         self.size(Axis::Y) * self.size(Axis::X) * self.size(Axis::S)
     }
@@ -127,7 +132,7 @@ impl WriteSpec {
         (self.plane_len() * self.dtype.size_bytes()) as u64
     }
 
-    /// The channel of a plane.
+    /// Channel index of a plane.
     pub(crate) fn channel_of(&self, plane: usize) -> usize {
         let leading = self.leading();
         let Some(at) = leading.iter().position(|d| d.0 == Axis::C) else { return 0 };
@@ -135,18 +140,18 @@ impl WriteSpec {
         plane / step.max(1) % self.size(Axis::C).max(1)
     }
 
-    /// Name of a channel; empty where it has none.
+    /// Name of a channel; empty if it has none.
     pub(crate) fn channel_name(&self, channel: usize) -> &str {
         self.channels.get(channel).map_or("", |c| &c.name)
     }
 
-    /// Refuses what cannot be written as asked.
+    /// Refuses stacks that cannot be written as specified.
     pub(crate) fn check(&self, path: &Path) -> Result<(), FormatError> {
         let misused = |met: String, next: &str| Err(FormatError::misused(path, met, next));
         if self.axes.len() != self.shape.len() {
             return misused(
                 format!("the axes {} and the shape {:?} differ in length", self.axes, self.shape),
-                "give one extent an axis",
+                "give one extent per axis",
             );
         }
         let bytes = element_count(&self.shape).ok().and_then(|n| n.checked_mul(self.dtype.size_bytes()));

@@ -13,16 +13,15 @@ use cytoscope_volume::{Array, Axis};
 use rayon::prelude::*;
 use std::{borrow::Cow, io, path::Path};
 
-/// A compressed strip holds about this many bytes of samples.
+/// Approximate size of a compressed strip in bytes of samples.
 const STRIP_BYTES: usize = 256 << 10;
-/// Strips compressed side by side before they are written: the writer's only memory besides the slab.
+/// Number of strips compressed in parallel before they are written: the only large buffer of the writer.
 const STRIPS_AT_ONCE: usize = 64;
-/// Classic TIFF is used below this many bytes, directories included.
+/// Largest classic TIFF in bytes, including directories; larger files are BigTIFF.
 const CLASSIC_BYTES: u64 = (4 << 30) - (1 << 20);
 
-/// Writes a stack plane by plane: what it holds in memory does not grow with the number of planes, but for 16 bytes a
-/// strip. The file appears under its name only when [`StackWriter::finish`] has succeeded; a writer dropped before
-/// leaves nothing.
+/// Writes a stack plane by plane. Apart from 16 bytes per strip, its memory does not grow with the number of planes.
+/// The file is renamed to its target by [`StackWriter::finish`]; a writer that is dropped before that leaves no file.
 ///
 /// ```
 /// use cytoscope_formats::{Container, StackWriter, WriteSpec};
@@ -58,11 +57,11 @@ enum Layout {
 }
 
 impl StackWriter {
-    /// Starts a file beside `path`, which is replaced only when all is written.
+    /// Creates a temporary file next to `path`, which is replaced only when writing is finished.
     ///
     /// # Errors
-    /// [`FormatError::Misused`] or [`FormatError::Unsupported`] where the container cannot hold the stack, and
-    /// [`FormatError::Io`] where the folder cannot be written.
+    /// [`FormatError::Misused`] or [`FormatError::Unsupported`] if the format cannot hold the stack, and
+    /// [`FormatError::Io`] if the folder is not writable.
     pub fn create(path: &Path, spec: &WriteSpec) -> Result<Self, FormatError> {
         spec.check(path)?;
         let mut out = Output::create(path)?;
@@ -90,12 +89,12 @@ impl StackWriter {
         })
     }
 
-    /// Appends planes: a slab of any number of whole YX(S) planes that follow those written, in the order of the
-    /// spec's axes. Axes of length 1 do not matter.
+    /// Appends a slab of any number of whole YX(S) planes, in the order of the spec's axes. Axes of length 1 do not
+    /// matter.
     ///
     /// # Errors
-    /// [`FormatError::Misused`] for a slab of another type or plane size, or one plane too many; [`FormatError::Io`] if
-    /// writing fails.
+    /// [`FormatError::Misused`] for a slab of another type or plane size, or with more planes than remain;
+    /// [`FormatError::Io`] if writing fails.
     pub fn write(&mut self, slab: &Array) -> Result<(), FormatError> {
         let planes = self.check_slab(slab)?;
         if !matches!(self.layout, Layout::Npy) {
@@ -107,7 +106,7 @@ impl StackWriter {
                 self.write_strips(plane)?;
             }
         } else {
-            let bytes = ordered(bytes, self.order, self.spec.dtype.size_bytes());
+            let bytes = in_file_order(bytes, self.order, self.spec.dtype.size_bytes());
             self.out.append(&bytes)?;
             self.at += bytes.len() as u64;
         }
@@ -124,7 +123,7 @@ impl StackWriter {
         let got = plane(slab.axes(), slab.shape());
         let long: Vec<Axis> = slab.axes().iter().zip(slab.shape()).filter(|(_, n)| **n != 1).map(|(a, _)| a).collect();
         let trailing = long.iter().skip(long.len().saturating_sub(got.len())).all(|a| got.iter().any(|g| g.0 == *a));
-        // An .npy file may have its axes in any order: its planes are then counted by their samples alone.
+        // An .npy file may have its axes in any order, so only the number of samples is checked.
         let any_order = self.spec.container == Container::Npy;
         if slab.dtype() != self.spec.dtype || (!any_order && (wanted != got || !trailing)) {
             return Err(FormatError::misused(
@@ -138,7 +137,11 @@ impl StackWriter {
         if !whole || self.planes_done + planes > self.spec.planes() {
             return Err(FormatError::misused(
                 &self.path,
-                format!("{} planes were given where {} are left", planes, self.spec.planes() - self.planes_done),
+                format!(
+                    "{} planes were given, but {} remain to be written",
+                    planes,
+                    self.spec.planes() - self.planes_done
+                ),
                 "give each plane once",
             ));
         }
@@ -160,7 +163,7 @@ impl StackWriter {
                 offsets.push(self.at);
                 counts.push(strip.len() as u64);
                 self.at += strip.len() as u64;
-                // Directories and their values begin at even places, and so may as well the strips.
+                // Directories and their values must begin at even positions; the strips do so too.
                 if self.at % 2 == 1 {
                     self.out.append(&[0])?;
                     self.at += 1;
@@ -170,17 +173,17 @@ impl StackWriter {
         Ok(())
     }
 
-    /// Writes what remains, syncs the file and gives it its name.
+    /// Completes and syncs the file and renames it to its target.
     ///
     /// # Errors
-    /// [`FormatError::Misused`] if planes are missing, [`FormatError::Io`] if writing fails; no file is left then.
+    /// [`FormatError::Misused`] if planes are missing, [`FormatError::Io`] if writing fails; the file is then removed.
     pub fn finish(self) -> Result<(), FormatError> {
         let path = self.path.clone();
         self.finish_unpublished()?.publish().map_err(|e| FormatError::io(&path, "finishing the file", e))
     }
 
-    /// Writes what remains and syncs the file, which gets its name when it is published: so that several files of one result can
-    /// appear together.
+    /// Completes and syncs the file, without renaming it. The caller publishes it later, so that several files of one
+    /// result can appear together.
     ///
     /// # Errors
     /// As [`StackWriter::finish`].
@@ -189,7 +192,7 @@ impl StackWriter {
             return Err(FormatError::misused(
                 &self.path,
                 format!("{} of {} planes were written", self.planes_done, self.spec.planes()),
-                "write them all before finishing",
+                "write all planes before finishing",
             ));
         }
         match std::mem::replace(&mut self.layout, Layout::Npy) {
@@ -273,7 +276,7 @@ impl StackWriter {
             self.at += encoded.bytes.len() as u64;
         }
         if !big && self.at > u64::from(u32::MAX) {
-            return Err(FormatError::misused(&self.path, "the file passed 4 GB", "write it uncompressed"));
+            return Err(FormatError::misused(&self.path, "the file exceeds 4 GB", "write it uncompressed"));
         }
         if big {
             self.out.patch(8, &first_ifd.to_le_bytes())
@@ -290,13 +293,13 @@ fn encode_strip<'a>(
     strip: &'a [u8],
 ) -> io::Result<Cow<'a, [u8]>> {
     if spec.compression == Compression::None {
-        return Ok(ordered(strip, order, spec.dtype.size_bytes()));
+        return Ok(in_file_order(strip, order, spec.dtype.size_bytes()));
     }
     let mut samples = strip.to_vec();
     if ome::uses_predictor(spec) {
         codec::horizontal_differences(&mut samples, row_bytes, spec.size(Axis::S), spec.dtype.size_bytes());
     }
-    let samples = ordered(&samples, order, spec.dtype.size_bytes()).into_owned();
+    let samples = in_file_order(&samples, order, spec.dtype.size_bytes()).into_owned();
     let encoded = match spec.compression {
         Compression::Zstd => codec::zstd_compress(&samples),
         _ => codec::deflate_compress(&samples),
@@ -304,8 +307,8 @@ fn encode_strip<'a>(
     encoded.map(Cow::Owned)
 }
 
-/// Samples in this machine's order as bytes in the file's.
-fn ordered(bytes: &[u8], order: ByteOrder, size: usize) -> Cow<'_, [u8]> {
+/// Converts samples in native byte order to bytes in the file's order.
+fn in_file_order(bytes: &[u8], order: ByteOrder, size: usize) -> Cow<'_, [u8]> {
     if order == ByteOrder::NATIVE || size == 1 {
         return Cow::Borrowed(bytes);
     }
@@ -323,7 +326,7 @@ fn imagej_tags(spec: &WriteSpec, common: &[(u16, Value)], offset: u64) -> Vec<(u
     tags
 }
 
-/// Header and first directory of an ImageJ file; the pixels follow at once.
+/// Header and first directory of an ImageJ file; the pixels follow directly.
 fn imagej_head(spec: &WriteSpec) -> (Layout, Vec<u8>) {
     let text = imagej::description(spec);
     let mut common = imagej::page_tags(spec);
@@ -340,7 +343,7 @@ fn imagej_head(spec: &WriteSpec) -> (Layout, Vec<u8>) {
     let place = |tag: u16| encoded.values_at.iter().find(|v| v.0 == tag).map(|v| v.1);
     let range_at = place(tag::DESCRIPTION).unwrap_or(8) + text.len() as u64;
     let channel_ranges_at = private.and_then(|p| Some(place(tag::IJ_METADATA)? + p.ranges_at? as u64));
-    // Above 4 GB ImageJ itself writes only the first directory, and finds the planes behind it by their number.
+    // Above 4 GB ImageJ writes only the first directory and computes the positions of the planes.
     let pages = spec.planes() as u64;
     let only_first = data_at + pages * (spec.plane_bytes() + 512) > CLASSIC_BYTES;
     let mut head = b"MM\0*\0\0\0\x08".to_vec();
@@ -358,9 +361,9 @@ fn ome_head(spec: &WriteSpec) -> (Layout, Vec<u8>) {
         _ => (STRIP_BYTES / row_bytes).clamp(1, height),
     };
     let strips = height.div_ceil(rows_per_strip) as u64;
-    // Data that do not compress grow a little; each strip also costs two offsets, each page a directory.
-    let most = planes * (spec.plane_bytes() + spec.plane_bytes() / 64 + strips * 64 + 512) + (1 << 20);
-    let big = most > CLASSIC_BYTES;
+    // Incompressible data grow slightly; each strip needs an offset and a byte count, and each page a directory.
+    let max_bytes = planes * (spec.plane_bytes() + spec.plane_bytes() / 64 + strips * 64 + 512) + (1 << 20);
+    let big = max_bytes > CLASSIC_BYTES;
     let head = if big { b"II+\0\x08\0\0\0\0\0\0\0\0\0\0\0".to_vec() } else { b"II*\0\0\0\0\0".to_vec() };
     (Layout::Ome { big, rows_per_strip, offsets: Vec::new(), counts: Vec::new() }, head)
 }

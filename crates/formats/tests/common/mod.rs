@@ -1,14 +1,14 @@
-//! What the integration tests share: where the real files are, and how to say loudly that they are not there.
+//! Helpers of the integration tests: where the real files are, and a message if they are missing.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::path::{Path, PathBuf};
 
-/// The folder of real TIFF files, or `None` (said aloud) where it is absent.
+/// The folder of real TIFF files, or `None` with a message if it is missing.
 pub fn tiff_folder() -> Option<PathBuf> {
     shared("tiff/manifest.json").and_then(|p| p.parent().map(Path::to_owned))
 }
 
-/// A file of the shared data, or `None` (said aloud) where it is absent.
+/// A file of the shared data, or `None` with a message if it is missing.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
         Some(root) => PathBuf::from(root),
@@ -25,7 +25,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// A Python with tifffile, or `None` (said aloud) where there is none.
+/// A Python with tifffile, or `None` with a message if there is none.
 pub fn python() -> Option<PathBuf> {
     let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
     let works = std::process::Command::new(&python)
@@ -45,7 +45,7 @@ pub fn python() -> Option<PathBuf> {
     None
 }
 
-/// Runs a Python script with arguments, and gives what it printed.
+/// Runs a Python script with arguments and returns its output.
 pub fn run_python(python: &Path, script: &str, args: &[&str]) -> String {
     let out = std::process::Command::new(python).arg("-c").arg(script).args(args).output().expect("python runs");
     assert!(out.status.success(), "python failed:\n{}", String::from_utf8_lossy(&out.stderr));

@@ -1,4 +1,4 @@
-//! What a graph tells about itself before it runs: how far an output voxel sees, and how much work it is.
+//! Static analysis of a graph: receptive field and amount of computation.
 
 mod reach;
 
@@ -9,7 +9,7 @@ use crate::op::Op;
 
 pub use reach::{AxisReach, OutputGeometry, ReceptiveField, analyse};
 
-/// How far an output voxel sees along each spatial axis of the first input; see [`analyse`].
+/// Returns the receptive field along each spatial axis of the first input; see [`analyse`].
 ///
 /// # Errors
 /// As [`analyse`].
@@ -17,44 +17,44 @@ pub fn receptive_field(graph: &Graph) -> Result<ReceptiveField> {
     analyse(graph).map(|a| a.field)
 }
 
-/// Whether a value computed over the whole tile (a mean, a maximum, a softmax) enters an output, so that the result of
-/// a tile depends on where the stack was cut and tiles must be blended. Graphs that cannot be analysed count as such.
-pub fn normalises_over_tile(graph: &Graph) -> bool {
+/// Whether an output depends on a value computed over the whole tile (a mean, a maximum, a softmax), so that the result
+/// depends on the tile positions and tiles must be blended. Returns true for graphs that cannot be analysed.
+pub fn depends_on_tile_statistics(graph: &Graph) -> bool {
     analyse(graph).map_or(true, |a| a.normalises)
 }
 
-/// Everything [`analyse`] finds.
+/// Result of [`analyse`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Analysis {
-    /// How far an output voxel sees.
+    /// Receptive field of an output voxel.
     pub field: ReceptiveField,
-    /// Whether statistics over the tile enter an output.
+    /// Whether an output depends on statistics over the tile.
     pub normalises: bool,
     /// Channels and scale of each output, in the graph's order.
     pub outputs: Vec<OutputGeometry>,
 }
 
-/// Multiply-accumulates of convolutions and matrix products for these input lengths.
+/// Returns the multiply-accumulates of convolutions and matrix products for these input shapes.
 ///
 /// # Errors
-/// When the lengths do not fit the graph or leave a shape open.
+/// If the shapes do not fit the graph or leave another shape unknown.
 pub fn multiply_accumulates(graph: &Graph, input_shapes: &[(&str, Vec<usize>)]) -> Result<u64> {
     let mut shaped = graph.clone();
     infer_shapes(&mut shaped, input_shapes)?;
     shaped.nodes.iter().try_fold(0u64, |total, node| Ok(total.saturating_add(node_macs(&shaped, node)?)))
 }
 
-/// Multiply-accumulates of one node of a graph whose shapes are known: those of convolutions and matrix products, and of their
-/// gradients (by each factor that is asked for as many as of the operator itself), else 0.
+/// Returns the multiply-accumulates of one node of a graph with known shapes: those of convolutions, matrix products
+/// and their gradients (for each requested gradient, as many as the operator itself); 0 for others.
 ///
 /// # Errors
-/// When a shape it needs is open.
+/// If a required shape is unknown.
 pub fn node_macs(shaped: &Graph, node: &crate::Node) -> Result<u64> {
     let shape = |id: Option<crate::ValueId>| -> Result<Vec<u128>> {
         let value = id.map(|id| shaped.value(id));
         let fixed = value.and_then(crate::Value::fixed_shape);
         fixed.map(|s| s.into_iter().map(|n| n as u128).collect()).ok_or_else(|| {
-            GraphError::misused("input shapes", format!("\"{}\" stays open", node.name), "concrete lengths")
+            GraphError::misused("input shapes", format!("\"{}\" remains unknown", node.name), "concrete lengths")
         })
     };
     let after_first = |s: &[u128]| s.iter().skip(1).product::<u128>();
@@ -85,8 +85,9 @@ pub fn node_macs(shaped: &Graph, node: &crate::Node) -> Result<u64> {
     Ok(u64::try_from(total).unwrap_or(u64::MAX))
 }
 
-/// About how many elementary operations (multiply-accumulates, elements read and moved) one run of a graph of known shapes takes
-/// on the reference executor, and the bytes of everything it makes; `None` where a shape is open.
+/// Returns the approximate number of elementary operations (multiply-accumulates, elements read and moved) of one run
+/// of a graph with known shapes on the reference executor, and the bytes of all values it computes; `None` if a shape
+/// is unknown.
 pub fn run_cost(shaped: &Graph) -> Option<(u64, u64)> {
     let info = |id: &crate::ValueId| {
         let value = shaped.value(*id);
@@ -97,15 +98,16 @@ pub fn run_cost(shaped: &Graph) -> Option<(u64, u64)> {
     for node in &shaped.nodes {
         let read: Vec<Option<Info>> = node.inputs.iter().map(|id| id.as_ref().map(info)).collect();
         let read: Vec<Option<&Info>> = read.iter().map(Option::as_ref).collect();
-        let made: Vec<Info> = node.outputs.iter().flatten().map(info).collect();
-        let (held, operations) = crate::budget::cost(&node.op, &read, &made)?;
+        let outputs: Vec<Info> = node.outputs.iter().flatten().map(info).collect();
+        let (held, operations) = crate::budget::cost(&node.op, &read, &outputs)?;
         work = work.saturating_add(operations);
         bytes = bytes.saturating_add(held);
     }
     Some((u64::try_from(work).unwrap_or(u64::MAX), u64::try_from(bytes).unwrap_or(u64::MAX)))
 }
 
-/// Lengths to try a graph with: fixed ones stay, a free batch or channel is 1, free spatial axes are `length`.
+/// Returns trial lengths for a graph input: fixed ones stay, a free batch or channel becomes 1, free spatial axes
+/// become `length`.
 pub(crate) fn probe(shape: &[Dim], length: usize) -> Vec<Dim> {
     let pick = |(axis, d): (usize, &Dim)| Dim::Fixed(d.fixed().unwrap_or(if axis < 2 { 1 } else { length }));
     shape.iter().enumerate().map(pick).collect()

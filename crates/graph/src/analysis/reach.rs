@@ -1,8 +1,9 @@
-//! The receptive field, by walking the graph forward with one interval an axis.
+//! Receptive field analysis: a forward walk over the graph with one interval per axis.
 //!
-//! For each value and each spatial axis of the first input we keep which of the value's axes follows it, and that
-//! position `o` on that axis reads input positions `scale·o + lo ..= scale·o + hi`. An operator maps these numbers; one
-//! that mixes all positions makes the axis "everything". Bounds are safe: never too small, at most a few voxels large.
+//! For each value and each spatial axis of the first input, the walk tracks which axis of the value follows it, and
+//! that position `o` on that axis reads input positions `scale·o + lo ..= scale·o + hi`. Each operator transforms these
+//! numbers; an operator that mixes all positions makes the axis unbounded. The bounds are conservative: never too
+//! small, at most a few voxels too large.
 
 use std::collections::BTreeMap;
 
@@ -15,63 +16,64 @@ use crate::infer::{Info, all_infos, resolve_axis};
 use crate::limits::GraphLimits;
 use crate::op::{CoordinateMode, Op, PadMode, ResizeAttrs, ResizeMode};
 
-/// How far an output voxel sees along one axis, in input voxels.
+/// Receptive field of an output voxel along one axis, in input voxels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AxisReach {
-    /// Input voxels before the output voxel's own place; `None`: all of them.
+    /// Input voxels before the output voxel's own position; `None`: all.
     pub before: Option<usize>,
-    /// Input voxels after it; `None`: all of them.
+    /// Input voxels after the output voxel's own position; `None`: all.
     pub after: Option<usize>,
-    /// Tile lengths and tile origins should be multiples of this (the strides, multiplied up).
+    /// Tile lengths and tile origins should be multiples of this (the product of the strides).
     pub multiple_of: usize,
 }
 
-/// How far an output voxel sees, axis by axis (z, y, x as the input has them).
+/// Receptive field of an output voxel along all axes (z, y, x as the input has them).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceptiveField {
-    /// One entry a spatial axis of the first input.
+    /// One entry per spatial axis of the first input.
     pub axes: Vec<AxisReach>,
 }
 
 impl ReceptiveField {
-    /// Whether every axis has a finite reach, so that cropped tiles equal the untiled result.
+    /// Whether every axis is bounded, so that cropped tiles equal the untiled result.
     pub fn is_bounded(&self) -> bool {
         self.axes.iter().all(|a| a.before.is_some() && a.after.is_some())
     }
 
-    /// Voxels to add on both sides of a tile on each axis so that its interior is right: the larger reach, rounded up
-    /// to a multiple of the strides. `None` when an axis is unbounded.
+    /// Returns the voxels to add on both sides of a tile on each axis so that its interior is exact: the larger reach,
+    /// rounded up to a multiple of the strides. `None` if an axis is unbounded.
     pub fn halo(&self) -> Option<Vec<usize>> {
         self.axes.iter().map(|a| Some(a.before?.max(a.after?).next_multiple_of(a.multiple_of.max(1)))).collect()
     }
 }
 
-/// What one output looks like beside the first input.
+/// Geometry of one output relative to the first input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputGeometry {
     /// Name of the output.
     pub name: String,
-    /// Length of its channel axis, if it has one and it is fixed.
+    /// Length of its channel axis, if that is fixed.
     pub channels: Option<usize>,
-    /// Output length over input length of each spatial axis, as a reduced fraction; `None` where it has no such axis.
+    /// Output length divided by input length of each spatial axis, as a reduced fraction; `None` if the output has no
+    /// such axis.
     pub scale: Vec<Option<(usize, usize)>>,
 }
 
-/// What a value knows of one input axis.
+/// How a value depends on one input axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Seen {
-    /// Does not depend on it.
+    /// It does not depend on the axis.
     Nothing,
     /// Position by position, along this axis of the value.
     Along(Track),
-    /// On all positions.
+    /// On all positions of the axis.
     Everything,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Track {
     axis: usize,
-    /// Input voxels a step, as a reduced fraction.
+    /// Input voxels per step, as a reduced fraction.
     scale: (usize, usize),
     lo: f64,
     hi: f64,
@@ -90,7 +92,7 @@ impl Track {
         Self { lo: f64::NEG_INFINITY, hi: f64::INFINITY, ..self }
     }
 
-    /// Position `o` now reads what positions `o·num/den + lo ..= o·num/den + hi` read.
+    /// Composes with an operator: position `o` now reads what positions `o·num/den + lo ..= o·num/den + hi` read.
     fn through(mut self, (num, den): (usize, usize), lo: f64, hi: f64) -> Self {
         let step = self.step();
         self.lo += step * lo;
@@ -102,12 +104,12 @@ impl Track {
     }
 }
 
-/// Walks over the graph; see the module's documentation.
+/// Analyses the receptive field of a graph; see the module documentation.
 ///
-/// Free axes are tried with a length divisible by all usual strides; fixed ones keep theirs.
+/// Free axes are tried with a length divisible by all common strides; fixed ones keep theirs.
 ///
 /// # Errors
-/// When there is no input, or shapes do not work out at the tried lengths.
+/// If there is no input, or the shapes are invalid for the trial lengths.
 pub fn analyse(graph: &Graph) -> Result<Analysis> {
     const LENGTH: usize = 960;
     let limits = GraphLimits { tensor_elements: usize::MAX, ..GraphLimits::default() };
@@ -138,7 +140,7 @@ pub fn analyse(graph: &Graph) -> Result<Analysis> {
                 Seen::Nothing => {}
                 Seen::Everything => (before, after) = (None, None),
                 Seen::Along(t) => {
-                    // A hair of slack for thirds and the like; whole numbers stay whole.
+                    // A small tolerance for fractions such as thirds; integers are unaffected.
                     let up = |v: f64| v.is_finite().then(|| (v - 1e-6).ceil().max(0.0) as usize);
                     before = before.zip(up(-t.lo)).map(|(b, v)| b.max(v));
                     after = after.zip(up(t.hi)).map(|(a, v)| a.max(v));
@@ -171,7 +173,7 @@ struct Walk<'g> {
     normalises: bool,
 }
 
-/// The geometry of a window along one of a tensor's axes: step, first and last position read.
+/// Returns the window geometry along one axis: step, first and last position read.
 fn window(axis: usize, input: &[usize], a: &ConvAttrs) -> Option<(usize, f64, f64)> {
     let s = axis.checked_sub(2)?;
     let (before, _) = a.padding.resolve(input.get(2..)?, &a.kernel, &a.strides, &a.dilations);
@@ -219,7 +221,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// All inputs, aligned at their last axes as broadcasting does.
+    /// Merges all inputs, aligned at their last axes as in broadcasting.
     fn merged(&self, node: &Node, axis: usize, inputs: impl IntoIterator<Item = usize>) -> Seen {
         let rank = self.shape(node.output(0)).len();
         let mut total = Seen::Nothing;
@@ -241,7 +243,7 @@ impl Walk<'_> {
         let Seen::Along(t) = x else {
             return Ok(match &node.op {
                 Op::Shape { .. } | Op::Size | Op::ConstantOfShape { .. } => Seen::Nothing,
-                // The first input knows nothing of the axis; another one may, through operators that align them.
+                // The first input does not have the axis; another input may, if the operator aligns them.
                 Op::Binary(_) | Op::Where | Op::PRelu | Op::Concat { .. } | Op::FusedConv { .. } => any,
                 Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul if x == Seen::Nothing => {
                     self.matmul_right(node, axis)
@@ -394,7 +396,7 @@ impl Walk<'_> {
         Seen::Everything
     }
 
-    /// The axis stays, but every position sees all of it.
+    /// The axis stays, but every position depends on all of it.
     fn normalised(&mut self, t: Track) -> Seen {
         self.normalises = true;
         Seen::Along(t.unbounded())
@@ -408,7 +410,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The second operand of a matrix product: its inner axis is summed, its last one stays last.
+    /// The second operand of a matrix product: its inner axis is summed, its last axis stays last.
     fn matmul_right(&self, node: &Node, axis: usize) -> Seen {
         let index = if node.op == Op::QLinearMatMul { 3 } else { 1 };
         let Some(id) = node.input(index) else { return Seen::Nothing };
@@ -429,7 +431,7 @@ impl Walk<'_> {
         let plan = slice_plan(shape.len(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
         Ok(match plan.get(t.axis).copied().flatten() {
             None => Seen::Along(t),
-            // A start counted from the end moves with the tile's length.
+            // A start counted from the end depends on the tile's length.
             Some((start, _, step)) if start >= 0 && step > 0 => {
                 Seen::Along(t.through((step as usize, 1), start as f64, start as f64))
             }
@@ -458,7 +460,7 @@ impl Walk<'_> {
         if exact {
             return Ok(Seen::Along(t.through((1, den), -((den - 1) as f64) / den as f64, 0.0)));
         }
-        // Output o lies at o·ratio + shift; the kernel reaches so far around it.
+        // Output o lies at o·ratio + shift; the kernel extends this far around it.
         let shift = match a.coordinates {
             CoordinateMode::Asymmetric => 0.0,
             CoordinateMode::TfHalfPixelForNn => 0.5 * ratio,

@@ -1,29 +1,30 @@
-//! A classical filter as a graph, so that it runs on every engine and needs no training.
+//! A classical filter as a graph: it runs on every engine and needs no training.
 
-use super::weights::{Maker, Weights};
+use super::weights::{NetworkBuilder, Weights};
 use crate::error::{GraphError, Result};
 use crate::geometry::{ConvAttrs, Padding};
 use crate::graph::{Graph, ValueId};
 use crate::op::{Activation, BinaryOp, Op, PadMode};
 use crate::tensor::Tensor;
 
-/// Description of a blob detector: σ(gain·(G_small − share·G_large) ∗ x + offset), and, if asked, a second channel that tells
-/// bright from dim on a scale from 0 to 1.
+/// Description of a blob detector: σ(gain·(G_small − share·G_large) ∗ x + offset), and optionally a second channel with
+/// the brightness on a scale from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DifferenceOfGaussians {
-    /// Standard deviation of the narrow Gaussian in voxels, z, y, x; 0 leaves an axis unsmoothed.
+    /// Standard deviation of the narrow Gaussian in voxels, z, y, x; 0 means no smoothing along an axis.
     pub sigma_small: [f64; 3],
     /// Standard deviation of the wide Gaussian in voxels, z, y, x.
     pub sigma_large: [f64; 3],
-    /// How much of the wide Gaussian is taken off.
+    /// Weight of the wide Gaussian that is subtracted.
     pub large_share: f32,
-    /// The second channel: r / (r + half) with r = relu(G ∗ x), the Gaussian's standard deviation in voxels and `half`.
+    /// The second channel, r / (r + half) with r = relu(G ∗ x): standard deviation of the Gaussian in voxels, and
+    /// `half`.
     pub brightness: Option<([f64; 3], f32)>,
     /// Factor before the sigmoid.
     pub gain: f32,
     /// Added before the sigmoid.
     pub offset: f32,
-    /// Kernels are cut off after so many standard deviations.
+    /// Kernels are truncated at this many standard deviations.
     pub truncate: f64,
 }
 
@@ -41,14 +42,14 @@ impl Default for DifferenceOfGaussians {
     }
 }
 
-/// Builds a [`DifferenceOfGaussians`]: input `x` `[n, 1, d, h, w]`, output `y` of the same lengths and one or two channels, in
-/// 0..1.
+/// Builds a [`DifferenceOfGaussians`]: input `x` `[n, 1, d, h, w]`, output `y` of the same lengths with one or two
+/// channels, in 0..1.
 ///
-/// Each Gaussian is three convolutions, one an axis, whose kernels sum to one: a constant stack gives σ(offset)
-/// everywhere. At the border the outermost voxels are repeated.
+/// Each Gaussian is three convolutions, one per axis, whose kernels sum to one: a constant stack gives σ(offset)
+/// everywhere. Borders are padded by repeating the outermost voxels.
 ///
 /// # Errors
-/// When a parameter is negative or not finite, or a kernel would be longer than 2001 voxels.
+/// If a parameter is negative or not finite, or a kernel would be longer than 2001 voxels.
 pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> {
     let bright = config.brightness.map_or([0.0; 3], |(sigma, _)| sigma);
     let numbers = config.sigma_small.iter().chain(&config.sigma_large).chain(&bright).chain([&config.truncate]);
@@ -61,14 +62,14 @@ pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> 
         return Err(GraphError::misused(
             "difference of Gaussians",
             format!("{config:?}"),
-            "finite, non-negative, small",
+            "finite, non-negative, small values",
         ));
     }
     let weights = Weights::Random { seed: 0 };
-    let (mut maker, x) = Maker::new("difference_of_gaussians", &weights, 1, 3, 0.0);
-    let small = smooth(&mut maker.graph, "small", x, &config.sigma_small, config.truncate)?;
-    let large = smooth(&mut maker.graph, "large", x, &config.sigma_large, config.truncate)?;
-    let graph = &mut maker.graph;
+    let (mut builder, x) = NetworkBuilder::new("difference_of_gaussians", &weights, 1, 3, 0.0);
+    let small = smooth(&mut builder.graph, "small", x, &config.sigma_small, config.truncate)?;
+    let large = smooth(&mut builder.graph, "large", x, &config.sigma_large, config.truncate)?;
+    let graph = &mut builder.graph;
     let share = graph.add_initializer("large_share", Tensor::scalar(config.large_share));
     let large = graph.push("background", Op::Binary(BinaryOp::Mul), &[Some(large), Some(share)]);
     let difference = graph.push("difference", Op::Binary(BinaryOp::Sub), &[Some(small), Some(large)]);
@@ -77,14 +78,14 @@ pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> 
     let scaled = graph.push("scaled", Op::Binary(BinaryOp::Mul), &[Some(difference), Some(gain)]);
     let shifted = graph.push("shifted", Op::Binary(BinaryOp::Add), &[Some(scaled), Some(offset)]);
     let y = graph.push("probability", Op::Activation(Activation::Sigmoid), &[Some(shifted)]);
-    let Some((sigma, half)) = config.brightness else { return maker.finish(y) };
+    let Some((sigma, half)) = config.brightness else { return builder.finish(y) };
     let bright = smooth(graph, "bright", x, &sigma, config.truncate)?;
     let bright = graph.push("bright.positive", Op::Activation(Activation::Relu), &[Some(bright)]);
     let half = graph.add_initializer("half", Tensor::scalar(half));
     let sum = graph.push("bright.sum", Op::Binary(BinaryOp::Add), &[Some(bright), Some(half)]);
     let ratio = graph.push("brightness", Op::Binary(BinaryOp::Div), &[Some(bright), Some(sum)]);
     let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(y), Some(ratio)]);
-    maker.finish(both)
+    builder.finish(both)
 }
 
 fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate: f64) -> Result<ValueId> {

@@ -1,30 +1,31 @@
 //! The dynamic U-Net with instance normalization that CytoDL's segmentation and label-free defaults use.
 
-use super::weights::{Maker, Weights};
+use super::weights::{NetworkBuilder, Weights};
 use crate::error::{GraphError, Result};
 use crate::geometry::{ConvAttrs, Padding};
 use crate::graph::{Graph, ValueId};
 use crate::op::{BinaryOp, Op};
 
-/// Description of a dynamic U-Net. The default is CytoDL's: 1 in, 1 out, filters 16-32-64, strides 1-2-2, kernels 3,
-/// residual encoder, plain decoder, instance norm, LeakyReLU 0.01; tile lengths must be multiples of 4.
+/// Description of a dynamic U-Net. The default is CytoDL's: 1 input and 1 output channel, filters 16-32-64, strides
+/// 1-2-2, kernels 3, residual encoder, plain decoder, instance norm, LeakyReLU 0.01; tile lengths must be multiples of
+/// 4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DynUNet {
-    /// Channels of the input.
+    /// Number of input channels.
     pub in_channels: usize,
-    /// Channels of the output.
+    /// Number of output channels.
     pub out_channels: usize,
-    /// Spatial axes, 2 or 3.
+    /// Number of spatial axes, 2 or 3.
     pub spatial_axes: usize,
     /// Channels of each level.
     pub filters: Vec<usize>,
-    /// Stride into each level, the same on all axes; the first one is 1.
+    /// Stride into each level, equal on all axes; the first one is 1.
     pub strides: Vec<usize>,
     /// Odd kernel length, on all axes.
     pub kernel: usize,
-    /// Residual blocks in the encoder.
+    /// Whether the encoder uses residual blocks.
     pub residual: bool,
-    /// Slope of LeakyReLU.
+    /// Negative slope of LeakyReLU.
     pub slope: f32,
     /// ε of the instance norms.
     pub epsilon: f32,
@@ -46,14 +47,15 @@ impl Default for DynUNet {
     }
 }
 
-/// Builds a [`DynUNet`]: input `x` `[n, in, d, h, w]`, output `y` of the same lengths, without final activation.
+/// Builds a [`DynUNet`]: input `x` `[n, in, d, h, w]`, output `y` of the same lengths, without a final activation.
 ///
 /// Parameter names follow the PyTorch module: `input_block`, `downsamples.I`, `bottleneck`, `upsamples.I`,
-/// `output_block`; in a block `conv1.conv.weight`, `norm1.weight`, `norm1.bias`, … (`conv3`, `norm3` on the residual
-/// path where channels or stride change), in an upsampling block `transp_conv.conv.weight` and `conv_block.…`.
+/// `output_block`; within a block `conv1.conv.weight`, `norm1.weight`, `norm1.bias`, … (`conv3`, `norm3` on the
+/// residual path if channels or stride change), within an upsampling block `transp_conv.conv.weight` and
+/// `conv_block.…`.
 ///
 /// # Errors
-/// When the description is not consistent, or a named weight is missing or of another shape.
+/// If the description is inconsistent, or a named weight is missing or has a different shape.
 pub fn dynunet(config: &DynUNet, weights: &Weights<'_>) -> Result<Graph> {
     let levels = config.filters.len();
     let sound = levels >= 2
@@ -65,11 +67,11 @@ pub fn dynunet(config: &DynUNet, weights: &Weights<'_>) -> Result<Graph> {
         return Err(GraphError::misused(
             "U-Net",
             format!("{config:?}"),
-            "two levels or more, a stride each, an odd kernel",
+            "two levels or more, one stride per level, an odd kernel",
         ));
     }
-    let (maker, x) = Maker::new("dynunet", weights, config.in_channels, config.spatial_axes, config.slope);
-    let mut net = Net { maker, config };
+    let (builder, x) = NetworkBuilder::new("dynunet", weights, config.in_channels, config.spatial_axes, config.slope);
+    let mut net = Net { builder, config };
     let mut skips: Vec<(ValueId, usize)> = Vec::new();
     let mut now = (x, config.in_channels);
     for (level, (&filters, &stride)) in config.filters.iter().zip(&config.strides).enumerate() {
@@ -87,18 +89,18 @@ pub fn dynunet(config: &DynUNet, weights: &Weights<'_>) -> Result<Graph> {
         let stride = config.strides.iter().rev().nth(index).copied().unwrap_or(1);
         let name = format!("upsamples.{index}");
         let factors = vec![stride; config.spatial_axes];
-        let up = net.maker.upsample(&format!("{name}.transp_conv.conv"), now.0, (now.1, filters), &factors)?;
-        let both = net.maker.graph.push(format!("{name}.concat"), Op::Concat { axis: 1 }, &[Some(up), Some(skip)]);
+        let up = net.builder.upsample(&format!("{name}.transp_conv.conv"), now.0, (now.1, filters), &factors)?;
+        let both = net.builder.graph.push(format!("{name}.concat"), Op::Concat { axis: 1 }, &[Some(up), Some(skip)]);
         let y = net.block(&format!("{name}.conv_block"), both, (2 * filters, filters), 1, false)?;
         now = (y, filters);
     }
     let head = ConvAttrs::same(&vec![1; config.spatial_axes]);
-    let y = net.maker.conv("output_block.conv.conv", now.0, (now.1, config.out_channels), head, true)?;
-    net.maker.finish(y)
+    let y = net.builder.conv("output_block.conv.conv", now.0, (now.1, config.out_channels), head, true)?;
+    net.builder.finish(y)
 }
 
 struct Net<'a> {
-    maker: Maker<'a>,
+    builder: NetworkBuilder<'a>,
     config: &'a DynUNet,
 }
 
@@ -115,14 +117,14 @@ impl Net<'_> {
         let attrs = ConvAttrs::same(&vec![kernel; axes])
             .with_strides(&vec![stride; axes])
             .with_padding(Padding::symmetric(vec![kernel / 2; axes]));
-        self.maker.conv(&format!("{name}.conv"), x, channels, attrs, false)
+        self.builder.conv(&format!("{name}.conv"), x, channels, attrs, false)
     }
 
     fn norm(&mut self, name: &str, x: ValueId, channels: usize) -> Result<ValueId> {
-        let scale = self.maker.constant(&format!("{name}.weight"), &[channels], 1.0)?;
-        let bias = self.maker.constant(&format!("{name}.bias"), &[channels], 0.0)?;
+        let scale = self.builder.constant(&format!("{name}.weight"), &[channels], 1.0)?;
+        let bias = self.builder.constant(&format!("{name}.bias"), &[channels], 0.0)?;
         let op = Op::InstanceNormalization { epsilon: self.config.epsilon };
-        Ok(self.maker.graph.push(format!("{name}.out"), op, &[Some(x), Some(scale), Some(bias)]))
+        Ok(self.builder.graph.push(format!("{name}.out"), op, &[Some(x), Some(scale), Some(bias)]))
     }
 
     fn block(
@@ -136,7 +138,7 @@ impl Net<'_> {
         let kernel = self.config.kernel;
         let a = self.conv(&format!("{name}.conv1"), x, (inputs, outputs), kernel, stride)?;
         let a = self.norm(&format!("{name}.norm1"), a, outputs)?;
-        let a = self.maker.leaky(&format!("{name}.lrelu1"), a);
+        let a = self.builder.leaky(&format!("{name}.lrelu1"), a);
         let b = self.conv(&format!("{name}.conv2"), a, (outputs, outputs), kernel, 1)?;
         let mut b = self.norm(&format!("{name}.norm2"), b, outputs)?;
         if residual {
@@ -145,8 +147,8 @@ impl Net<'_> {
                 way = self.conv(&format!("{name}.conv3"), x, (inputs, outputs), 1, stride)?;
                 way = self.norm(&format!("{name}.norm3"), way, outputs)?;
             }
-            b = self.maker.graph.push(format!("{name}.add"), Op::Binary(BinaryOp::Add), &[Some(b), Some(way)]);
+            b = self.builder.graph.push(format!("{name}.add"), Op::Binary(BinaryOp::Add), &[Some(b), Some(way)]);
         }
-        Ok(self.maker.leaky(&format!("{name}.lrelu2"), b))
+        Ok(self.builder.leaky(&format!("{name}.lrelu2"), b))
     }
 }

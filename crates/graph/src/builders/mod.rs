@@ -1,4 +1,4 @@
-//! Graphs made from a description: the networks the application trains and ships.
+//! Graphs built from a description: the networks that the application trains and ships.
 
 mod classical;
 mod dynunet;

@@ -1,4 +1,4 @@
-//! Where a builder's parameters come from.
+//! Parameter initialisation of the builders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::tensor::{ElementType, Tensor};
 /// The parameters of a network to be built.
 #[derive(Debug, Clone)]
 pub enum Weights<'a> {
-    /// By name, as the builder documents them; a missing name or a wrong shape is an error.
+    /// By name, as documented by the builder; a missing name or a wrong shape is an error.
     Named(&'a BTreeMap<String, Arc<Tensor>>),
-    /// Drawn: convolutions normal with variance 2 / ((1 + slope²)·fan-in) (He et al. 2015), scales 1, biases 0.
+    /// Random: convolutions normal with variance 2 / ((1 + slope²)·fan-in) (He et al. 2015), scales 1, biases 0.
     Random {
         /// The same seed gives the same network, on every machine.
         seed: u64,
@@ -22,22 +22,23 @@ pub enum Weights<'a> {
 }
 
 impl Graph {
-    /// The constants of the graph by name: what [`Weights::Named`] takes.
+    /// Returns the graph's constants by name, as [`Weights::Named`] takes them.
     pub fn named_initializers(&self) -> BTreeMap<String, Arc<Tensor>> {
         self.initializers.iter().map(|(&id, t)| (self.value(id).name.clone(), Arc::clone(t))).collect()
     }
 }
 
 /// A graph under construction.
-pub(super) struct Maker<'a> {
+pub(super) struct NetworkBuilder<'a> {
     pub graph: Graph,
     weights: &'a Weights<'a>,
     state: u64,
     slope: f32,
 }
 
-impl<'a> Maker<'a> {
-    /// With one input `x` `[n, channels, d, h, w]` (as many spatial axes as asked for), all but the channels free.
+impl<'a> NetworkBuilder<'a> {
+    /// Starts a graph with one input `x` `[n, channels, d, h, w]` (with the given number of spatial axes), all lengths
+    /// but the channels free.
     pub(super) fn new(
         name: &str,
         weights: &'a Weights<'a>,
@@ -64,7 +65,7 @@ impl<'a> Maker<'a> {
         z ^ (z >> 31)
     }
 
-    /// Standard normal numbers (Box & Muller 1958).
+    /// Draws normal numbers with mean 0 (Box & Muller 1958).
     fn normal(&mut self, n: usize, deviation: f64) -> Vec<f32> {
         let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         (0..n)
@@ -75,7 +76,7 @@ impl<'a> Maker<'a> {
             .collect()
     }
 
-    /// The parameter `name` of `shape`; `fill` makes it when it is drawn.
+    /// Adds the parameter `name` of `shape`; `fill` initialises it unless weights are given by name.
     fn parameter(
         &mut self,
         name: &str,
@@ -109,7 +110,7 @@ impl<'a> Maker<'a> {
         self.parameter(name, shape, |m, n| m.normal(n, (gain / fan_in.max(1) as f64).sqrt()))
     }
 
-    /// A convolution whose weight is `prefix.weight`, and bias `prefix.bias` if it has one.
+    /// Adds a convolution with weight `prefix.weight` and, if it has one, bias `prefix.bias`.
     pub(super) fn conv(
         &mut self,
         prefix: &str,
@@ -128,7 +129,7 @@ impl<'a> Maker<'a> {
         Ok(self.graph.push(format!("{prefix}.out"), Op::Conv(attrs), &arguments))
     }
 
-    /// A transposed convolution that multiplies lengths by `factors`, without bias.
+    /// Adds a transposed convolution that multiplies lengths by `factors`, without bias.
     pub(super) fn upsample(
         &mut self,
         prefix: &str,
@@ -147,7 +148,7 @@ impl<'a> Maker<'a> {
         self.graph.push(name, op, &[Some(x)])
     }
 
-    /// Names the output and hands the graph out with shapes worked out.
+    /// Names the output and returns the graph with inferred shapes.
     pub(super) fn finish(mut self, y: ValueId) -> Result<Graph> {
         if let Some(value) = self.graph.values.get_mut(y.index()) {
             value.name = "y".into();

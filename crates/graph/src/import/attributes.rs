@@ -1,4 +1,5 @@
-//! Typed access to a node's attributes. What nobody asked for is refused, so that no meaning is lost silently.
+//! Typed access to a node's attributes. Attributes that the conversion does not read are refused, so that none is
+//! ignored silently.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,12 +8,12 @@ use super::Pending;
 use crate::error::{GraphError, Result};
 use crate::proto::{Attribute, AttributeValue};
 
-/// Attributes without influence on the result, of any operator.
+/// Attributes of any operator that do not affect the result.
 const IGNORED: [&str; 5] = ["consumed_inputs", "stash_type", "saturate", "momentum", "doc_string"];
 
 pub(crate) struct Attributes<'a> {
     values: BTreeMap<&'a str, &'a AttributeValue<'a>>,
-    asked: RefCell<BTreeSet<String>>,
+    read: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Attributes<'a> {
@@ -23,11 +24,11 @@ impl<'a> Attributes<'a> {
                 return Err(GraphError::malformed(format!("attribute \"{}\" is given twice", a.name)));
             }
         }
-        Ok(Self { values, asked: RefCell::default() })
+        Ok(Self { values, read: RefCell::default() })
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&'a AttributeValue<'a>> {
-        self.asked.borrow_mut().insert(name.to_owned());
+        self.read.borrow_mut().insert(name.to_owned());
         self.values.get(name).copied()
     }
 
@@ -68,7 +69,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// A list of integers none of which may be negative.
+    /// Returns a list of non-negative integers.
     pub(crate) fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
         let Some(values) = self.ints(name)? else { return Ok(None) };
         let sizes: Option<Vec<usize>> =
@@ -92,11 +93,11 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Refuses attributes that nobody asked for.
-    pub(crate) fn all_known(&self, node: &Pending<'_>) -> Result<()> {
-        let asked = self.asked.borrow();
-        match self.values.keys().find(|k| !asked.contains(**k) && !IGNORED.contains(*k)) {
-            Some(name) => Err(node.unsupported(format!("attribute \"{name}\" is not known"))),
+    /// Refuses attributes that the conversion did not read.
+    pub(crate) fn refuse_unread(&self, node: &Pending<'_>) -> Result<()> {
+        let read = self.read.borrow();
+        match self.values.keys().find(|k| !read.contains(**k) && !IGNORED.contains(*k)) {
+            Some(name) => Err(node.unsupported(format!("attribute \"{name}\" is not supported"))),
             None => Ok(()),
         }
     }

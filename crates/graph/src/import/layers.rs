@@ -1,4 +1,4 @@
-//! Layers with a geometry or parameters: convolutions, pools, normalizations, activations, resizing, quantization.
+//! Import of layers: convolutions, pools, normalizations, activations, resizing, quantization.
 
 use super::{Importer, Pending};
 use crate::error::{GraphError, Result};
@@ -6,7 +6,7 @@ use crate::geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs};
 use crate::op::{Activation, AspectPolicy, CoordinateMode, NearestMode, Op, ResizeAttrs, ResizeMode};
 use crate::tensor::{ElementType, Tensor};
 
-/// The operator of `node`, if it is one of this file's.
+/// Returns the operator of `node`, or `None` if it is not handled here.
 pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&str]) -> Result<Option<Op>> {
     let v = node.opset;
     let f = |name: &str, default: f32| node.attributes.float(name, default);
@@ -119,7 +119,7 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&
     }))
 }
 
-/// Number of spatial axes, from whatever tells it.
+/// Returns the number of spatial axes, from the first source that determines it.
 fn spatial_axes(im: &Importer<'_>, node: &Pending<'_>, weight: Option<usize>) -> Result<usize> {
     let a = &node.attributes;
     let from_rank = |r: Option<usize>| r.and_then(|r| r.checked_sub(2));
@@ -127,7 +127,7 @@ fn spatial_axes(im: &Importer<'_>, node: &Pending<'_>, weight: Option<usize>) ->
         .or(from_rank(weight.and_then(|w| im.rank(node.input(w)))))
         .or(a.sizes("kernel_shape")?.map(|k| k.len()))
         .or(a.sizes("strides")?.map(|k| k.len()))
-        .ok_or_else(|| node.unsupported("the number of spatial axes cannot be told"))
+        .ok_or_else(|| node.unsupported("an undetermined number of spatial axes"))
 }
 
 fn padding(node: &Pending<'_>, axes: usize) -> Result<Padding> {
@@ -161,7 +161,7 @@ fn conv(im: &Importer<'_>, node: &Pending<'_>, weight: usize) -> Result<ConvAttr
     let weight_kernel: Option<Vec<usize>> =
         im.info(node.input(weight)).and_then(|i| i.shape.as_ref()?.iter().skip(2).map(|d| d.fixed()).collect());
     let declared = node.attributes.sizes("kernel_shape")?;
-    let kernel = weight_kernel.or(declared).ok_or_else(|| node.unsupported("the kernel's size cannot be told"))?;
+    let kernel = weight_kernel.or(declared).ok_or_else(|| node.unsupported("an undetermined kernel size"))?;
     let ones = || vec![1; axes];
     Ok(ConvAttrs {
         kernel,
@@ -175,7 +175,7 @@ fn conv(im: &Importer<'_>, node: &Pending<'_>, weight: usize) -> Result<ConvAttr
 fn conv_transpose(im: &Importer<'_>, node: &Pending<'_>) -> Result<ConvTransposeAttrs> {
     let c = conv(im, node, 1)?;
     let axes = c.kernel.len();
-    // Some writers give the batch and channel lengths too.
+    // Some exporters include the batch and channel lengths.
     let output_shape = node
         .attributes
         .sizes("output_shape")?
@@ -206,7 +206,7 @@ fn pool(im: &Importer<'_>, node: &Pending<'_>) -> Result<PoolAttrs> {
     })
 }
 
-/// Opset 18 has scale and bias per group; from 21 on they are per channel.
+/// In opset 18, scale and bias are per group; from opset 21 on they are per channel.
 fn group_norm(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let groups = node.attributes.size("num_groups", 1)?;
     let epsilon = node.attributes.float("epsilon", 1e-5)?;
@@ -235,7 +235,7 @@ fn group_norm(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     Ok(Op::GroupNormalization { groups, epsilon })
 }
 
-/// Before opset 7 a slope vector ran along the channels.
+/// Before opset 7, a one-dimensional slope ran along the channels.
 fn prelu_slope(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<()> {
     if node.opset >= 7 || im.rank(node.input(1)) != Some(1) {
         return Ok(());
@@ -249,7 +249,7 @@ fn prelu_slope(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Before opset 13 softmax ran over all axes from `axis` on, together.
+/// Before opset 13, softmax ran jointly over all axes from `axis` on.
 fn softmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let log = node.op_type == "LogSoftmax";
     let make = |axis| if log { Op::LogSoftmax { axis } } else { Op::Softmax { axis } };
@@ -277,7 +277,7 @@ fn resize(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
         other => return Err(node.unsupported(format!("mode \"{other}\""))),
     };
     if node.op_type == "Upsample" || node.opset < 11 {
-        // The first forms: scales only, positions divided by the scale, rounded down.
+        // The first versions: scales only, positions divided by the scale and rounded down.
         if node.op_type == "Upsample" && node.opset < 9 {
             let scales = match node.attributes.get("scales") {
                 Some(crate::proto::AttributeValue::Floats(v)) => v.clone(),
@@ -319,7 +319,7 @@ fn resize(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
     if coordinates != CoordinateMode::TfCropAndResize && node.inputs.len() > 1 {
         node.set_input(1, None);
     }
-    // An empty list of scales is how older writers leave it out.
+    // Older exporters omit the scales by passing an empty list.
     let empty = |id| im.info(id).and_then(|i| i.fixed_shape()).is_some_and(|s| s.contains(&0));
     if node.input(2).is_some() && empty(node.input(2)) {
         node.set_input(2, None);

@@ -1,4 +1,5 @@
-//! From an ONNX file to a [`Graph`]: names resolved, nodes put in order, operators brought into one form.
+//! Import of ONNX files into a [`Graph`]: names are resolved, nodes sorted topologically and operators normalised to
+//! one form.
 
 mod attributes;
 mod layers;
@@ -21,42 +22,42 @@ use cytoscope_storage::read::open_regular;
 
 use attributes::Attributes;
 
-/// Newest opset of the default domain whose operators were checked against this importer.
+/// Newest default-domain opset that this importer was checked against.
 pub const NEWEST_OPSET: i64 = 25;
 
 impl Graph {
-    /// Reads an ONNX file. External data is looked for beside it.
+    /// Reads an ONNX file. External data is read from the same folder.
     ///
     /// # Errors
-    /// When the file cannot be read, is malformed, over a limit, or uses what is not supported.
+    /// If the file cannot be read, is malformed, exceeds a limit, or uses an unsupported feature.
     pub fn load(path: &Path, limits: &GraphLimits) -> Result<Self> {
         let io = |source| GraphError::Io { path: path.to_owned(), source };
         let file = open_regular(path).map_err(io)?;
         let size = file.metadata().map_err(io)?.len();
         check("model_bytes", format!("\"{}\"", path.display()), size.into(), limits.model_bytes.into())?;
         let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-        // A file that grows meanwhile is found too large below.
+        // A file that grows during reading is rejected as too large below.
         file.take(limits.model_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Self::from_bytes(&bytes, Some(folder), limits)
     }
 
-    /// Reads the bytes of an ONNX file. `folder` is where its external data may lie; without one, external data is
-    /// refused.
+    /// Reads an ONNX model from bytes. `folder` is the folder of its external data; without it, models with external
+    /// data are refused.
     ///
     /// # Errors
-    /// When the bytes are malformed, over a limit, or use what is not supported.
+    /// If the bytes are malformed, exceed a limit, or use an unsupported feature.
     pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> Result<Self> {
         check("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
         let model = ModelProto::decode(bytes, limits)?;
         if model.has_functions {
-            return Err(GraphError::unsupported("the model defines functions of its own"));
+            return Err(GraphError::unsupported("the model defines model-local functions"));
         }
-        let proto = model.graph.ok_or_else(|| GraphError::malformed("the file holds no graph"))?;
+        let proto = model.graph.ok_or_else(|| GraphError::malformed("the file contains no graph"))?;
         check("nodes", "the graph", proto.nodes.len() as u128, limits.nodes as u128)?;
         let opset = model.opsets.iter().find(|(d, _)| is_default(d)).map_or(1, |(_, v)| *v);
         if !(1..=NEWEST_OPSET).contains(&opset) {
-            return Err(GraphError::unsupported(format!("opset {opset}; the newest known one is {NEWEST_OPSET}")));
+            return Err(GraphError::unsupported(format!("opset {opset}; opsets 1 to {NEWEST_OPSET} are supported")));
         }
         let mut importer = Importer {
             graph: Graph { name: proto.name.to_owned(), opset, ..Graph::default() },
@@ -78,7 +79,7 @@ fn is_default(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
 }
 
-/// A node on its way in: its inputs may still be changed by its conversion.
+/// A node during import. Its conversion may still change its inputs.
 pub(crate) struct Pending<'a> {
     pub name: String,
     pub op_type: &'a str,
@@ -93,7 +94,7 @@ impl Pending<'_> {
         self.inputs.get(index).copied().flatten()
     }
 
-    /// Puts `id` at `index`, filling up with absent inputs.
+    /// Sets input `index`, adding absent inputs before it as needed.
     pub(crate) fn set_input(&mut self, index: usize, id: Option<ValueId>) {
         if self.inputs.len() <= index {
             self.inputs.resize(index + 1, None);
@@ -113,7 +114,7 @@ impl Pending<'_> {
     }
 }
 
-/// The graph being built, and what is known of its values so far.
+/// The graph being built, and what is known about its values so far.
 pub(crate) struct Importer<'l> {
     graph: Graph,
     names: HashMap<String, ValueId>,
@@ -121,7 +122,7 @@ pub(crate) struct Importer<'l> {
     declared: HashMap<String, (Option<ElementType>, Option<Vec<Dim>>)>,
     domains: BTreeMap<String, i64>,
     limits: &'l GraphLimits,
-    /// For values that shapes depend on.
+    /// Budget for computing values that shapes depend on.
     budget: Budget,
 }
 
@@ -141,7 +142,7 @@ impl Importer<'_> {
             self.constant(&name, tensor);
         }
         for info in &proto.inputs {
-            // Old files list the initializers among the inputs.
+            // Old files also list the initializers as inputs.
             if self.names.get(info.name).is_some_and(|id| self.graph.initializers.contains_key(id)) {
                 continue;
             }
@@ -150,11 +151,11 @@ impl Importer<'_> {
                 check("rank", format!("input \"{}\"", info.name), shape.len() as u128, self.limits.rank as u128)?;
             }
             let given = Info::new(dtype, info.shape.clone());
-            self.addressable(&given, info.name)?;
+            self.check_size(&given, info.name)?;
             let id = self.define(info.name, given)?;
             self.graph.inputs.push(id);
         }
-        for index in order(&proto.nodes, &self.names)? {
+        for index in topological_order(&proto.nodes, &self.names)? {
             if let Some(node) = proto.nodes.get(index) {
                 self.node(node)?;
                 check("nodes", "the graph", self.graph.nodes.len() as u128, self.limits.nodes as u128)?;
@@ -162,7 +163,7 @@ impl Importer<'_> {
         }
         for info in &proto.outputs {
             let id = self.names.get(info.name).copied();
-            let id = id.ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never made", info.name)))?;
+            let id = id.ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never produced", info.name)))?;
             self.graph.outputs.push(id);
         }
         for (&id, info) in &self.infos {
@@ -174,7 +175,7 @@ impl Importer<'_> {
         Ok(())
     }
 
-    /// A new value of this name.
+    /// Adds a value with this name.
     fn define(&mut self, name: &str, info: Info) -> Result<ValueId> {
         if name.is_empty() {
             return Err(GraphError::malformed("a value has no name"));
@@ -182,7 +183,7 @@ impl Importer<'_> {
         let value = Value { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone() };
         let id = self.graph.push_value(value);
         if self.names.insert(name.to_owned(), id).is_some() {
-            return Err(GraphError::malformed(format!("two values are called \"{name}\"")));
+            return Err(GraphError::malformed(format!("two values are named \"{name}\"")));
         }
         self.infos.insert(id, info);
         Ok(id)
@@ -194,8 +195,8 @@ impl Importer<'_> {
         }
     }
 
-    /// A name no value has yet.
-    fn fresh(&self, base: &str) -> String {
+    /// Returns a name that no value has yet.
+    fn unique_name(&self, base: &str) -> String {
         let mut name = base.to_owned();
         let mut number = self.graph.values.len();
         while self.names.contains_key(&name) || self.declared.contains_key(&name) {
@@ -205,29 +206,29 @@ impl Importer<'_> {
         name
     }
 
-    /// A new constant.
+    /// Adds a constant.
     pub(crate) fn add_constant(&mut self, base: &str, tensor: Tensor) -> Result<ValueId> {
-        let name = self.fresh(base);
+        let name = self.unique_name(base);
         let tensor = Arc::new(tensor);
         let id = self.define(&name, Info::of(&tensor))?;
         self.constant(&name, tensor);
         Ok(id)
     }
 
-    /// A new constant vector of integers.
+    /// Adds a constant vector of integers.
     pub(crate) fn add_ints(&mut self, base: &str, values: &[i64]) -> Result<ValueId> {
         self.add_constant(base, Tensor::vector(values.to_vec()))
     }
 
-    /// A node that the file does not have, with one output.
+    /// Adds a node that the file does not have, with one output.
     pub(crate) fn emit(&mut self, base: &str, op: Op, inputs: &[Option<ValueId>]) -> Result<ValueId> {
-        let name = self.fresh(base);
+        let name = self.unique_name(base);
         let id = self.define(&name, Info::default())?;
         self.finish(Node { name, op, inputs: inputs.to_vec(), outputs: vec![Some(id)] })?;
         Ok(id)
     }
 
-    /// What is known of a value.
+    /// Returns what is known about a value.
     pub(crate) fn info(&self, id: Option<ValueId>) -> Option<&Info> {
         self.infos.get(&id?)
     }
@@ -236,13 +237,13 @@ impl Importer<'_> {
         self.info(id)?.rank()
     }
 
-    /// Checks the size of a value of which the file tells the shape.
-    fn addressable(&self, info: &Info, name: &str) -> Result<()> {
+    /// Checks the size of a value whose shape the file declares.
+    fn check_size(&self, info: &Info, name: &str) -> Result<()> {
         let Some(shape) = info.fixed_shape() else { return Ok(()) };
         checked_elements(&shape, "tensor_elements", &format!("\"{name}\""), self.limits.tensor_elements).map(|_| ())
     }
 
-    /// Adds a node whose outputs are defined, and works out what they are.
+    /// Adds a node whose outputs are defined, and infers their types and shapes.
     fn finish(&mut self, node: Node) -> Result<()> {
         let found = step(&node, &self.infos, self.limits, &self.budget).map_err(|e| match e.kind() {
             GraphErrorKind::Misused => GraphError::malformed(e.to_string()),
@@ -253,7 +254,7 @@ impl Importer<'_> {
             if let Some((dtype, shape)) = self.declared.get(&self.graph.value(*id).name) {
                 info.dtype = info.dtype.or(*dtype);
                 info.shape = merged(info.shape, shape.as_deref());
-                self.addressable(&info, &node.name)?;
+                self.check_size(&info, &node.name)?;
             }
             self.infos.insert(*id, info);
         }
@@ -269,7 +270,7 @@ impl Importer<'_> {
                 op: format!("{}.{}", proto.domain, proto.op_type),
                 node: name.to_owned(),
                 opset: self.domains.get(proto.domain).copied().unwrap_or(1),
-                why: format!("the operators of domain \"{}\" are not implemented", proto.domain),
+                why: format!("operators of domain \"{}\" are not supported", proto.domain),
             });
         }
         let mut inputs = Vec::with_capacity(proto.inputs.len());
@@ -277,7 +278,7 @@ impl Importer<'_> {
             inputs.push(match *input {
                 "" => None,
                 read => Some(*self.names.get(read).ok_or_else(|| {
-                    GraphError::malformed(format!("node \"{name}\" reads \"{read}\", which nothing makes"))
+                    GraphError::malformed(format!("node \"{name}\" reads \"{read}\", which no node produces"))
                 })?),
             });
         }
@@ -297,16 +298,16 @@ impl Importer<'_> {
             let tensor = Arc::new(tensor);
             self.define(first_output, Info::of(&tensor))?;
             self.constant(first_output, tensor);
-            return pending.attributes.all_known(&pending);
+            return pending.attributes.refuse_unread(&pending);
         }
-        // Outputs are defined after what the conversion emits before them, so as not to be read too early.
+        // Outputs are defined after the nodes that the conversion emits, so that those cannot read them.
         let wanted: Vec<&str> = proto.outputs.clone();
         pending.outputs = vec![None; wanted.len()];
         let op = match layers::convert(self, &mut pending, &wanted)? {
             Some(op) => op,
             None => operators::convert(self, &mut pending, &wanted)?,
         };
-        pending.attributes.all_known(&pending)?;
+        pending.attributes.refuse_unread(&pending)?;
         for (slot, wanted) in pending.outputs.iter_mut().zip(&wanted) {
             if !wanted.is_empty() {
                 *slot = Some(self.define(wanted, Info::default())?);
@@ -332,13 +333,13 @@ fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {
     Ok(dtype)
 }
 
-/// Indices of the nodes so that each comes after those it reads from; the file's order is kept where it can be.
-fn order(nodes: &[NodeProto<'_>], given: &HashMap<String, ValueId>) -> Result<Vec<usize>> {
+/// Returns the node indices in topological order, keeping the file's order where possible.
+fn topological_order(nodes: &[NodeProto<'_>], given: &HashMap<String, ValueId>) -> Result<Vec<usize>> {
     let mut makers: HashMap<&str, usize> = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
         for &output in node.outputs.iter().filter(|o| !o.is_empty()) {
             if given.contains_key(output) || makers.insert(output, index).is_some() {
-                return Err(GraphError::malformed(format!("\"{output}\" is made twice")));
+                return Err(GraphError::malformed(format!("\"{output}\" is produced twice")));
             }
         }
     }

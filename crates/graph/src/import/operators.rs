@@ -1,4 +1,4 @@
-//! Everything else: arithmetic, products, reductions, and operators that move elements.
+//! Import of all other operators: arithmetic, products, reductions, and operators that move elements.
 
 use super::{Importer, Pending};
 use crate::error::{GraphError, Result};
@@ -7,7 +7,7 @@ use crate::op::{BinaryOp, DepthOrder, Op, PadMode, ReduceOp, UnaryOp};
 use crate::proto::{AttributeValue, ExternalData, TensorProto, tensor_from_proto};
 use crate::tensor::{ElementType, Tensor};
 
-/// The tensor of a `Constant` node.
+/// Returns the tensor of a `Constant` node.
 pub(super) fn constant(node: &mut Pending<'_>, limits: &GraphLimits) -> Result<Tensor> {
     for name in ["value", "value_float", "value_int", "value_floats", "value_ints"] {
         return Ok(match node.attributes.get(name) {
@@ -17,10 +17,10 @@ pub(super) fn constant(node: &mut Pending<'_>, limits: &GraphLimits) -> Result<T
             Some(AttributeValue::Int(v)) => Tensor::scalar(*v),
             Some(AttributeValue::Floats(v)) => Tensor::vector(v.clone()),
             Some(AttributeValue::Ints(v)) => Tensor::vector(v.clone()),
-            Some(_) => return Err(node.unsupported(format!("attribute \"{name}\" of this kind"))),
+            Some(_) => return Err(node.unsupported(format!("attribute \"{name}\" with a value of this type"))),
         });
     }
-    Err(node.unsupported("a constant that is not made of numbers"))
+    Err(node.unsupported("a constant that is not numeric"))
 }
 
 fn stored(proto: &TensorProto<'_>, limits: &GraphLimits) -> Result<Tensor> {
@@ -40,7 +40,7 @@ fn stored(proto: &TensorProto<'_>, limits: &GraphLimits) -> Result<Tensor> {
     tensor_from_proto(copy, &ExternalData { base: None }, limits)
 }
 
-/// ONNX names of the elementwise functions of one element.
+/// ONNX names of the element-wise functions of one element.
 const UNARY: [(&str, UnaryOp); 21] = [
     ("Abs", UnaryOp::Abs),
     ("Neg", UnaryOp::Neg),
@@ -65,7 +65,7 @@ const UNARY: [(&str, UnaryOp); 21] = [
     ("IsNaN", UnaryOp::IsNaN),
 ];
 
-/// ONNX names of the elementwise functions of two elements.
+/// ONNX names of the element-wise functions of two elements.
 const BINARY: [(&str, BinaryOp); 13] = [
     ("Add", BinaryOp::Add),
     ("Sub", BinaryOp::Sub),
@@ -231,7 +231,7 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&
     })
 }
 
-/// Moves an attribute that later became an input to where it is now.
+/// Turns an attribute that became an input in a later opset into that input.
 fn list_input(im: &mut Importer<'_>, node: &mut Pending<'_>, name: &str, index: usize) -> Result<()> {
     if let Some(values) = node.attributes.ints(name)? {
         let id = im.add_ints(&format!("{}_{name}", node.name), &values)?;
@@ -240,7 +240,7 @@ fn list_input(im: &mut Importer<'_>, node: &mut Pending<'_>, name: &str, index: 
     Ok(())
 }
 
-/// Before opset 7 the second operand was stretched along an axis said by an attribute.
+/// Before opset 7, the second operand was broadcast along the axis given by an attribute.
 fn old_broadcast(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<()> {
     if node.opset >= 7 {
         return Ok(());
@@ -264,7 +264,7 @@ fn old_broadcast(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<()> {
     Ok(())
 }
 
-/// N-ary minimum, maximum, sum and mean as operators of two.
+/// Converts n-ary minimum, maximum, sum and mean to a chain of binary operators.
 fn chain(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let kind = match node.op_type {
         "Min" => BinaryOp::Min,
@@ -340,7 +340,7 @@ fn cast_type(node: &Pending<'_>) -> Result<ElementType> {
     }
 }
 
-/// In inference, dropout is a copy.
+/// Converts Dropout to a copy: in inference it has no effect.
 fn dropout(node: &mut Pending<'_>, wanted: &[&str]) -> Result<()> {
     node.attributes.float("ratio", 0.5)?;
     node.attributes.int("seed", 0)?;
@@ -362,9 +362,9 @@ mod tests {
     use crate::graph::Graph;
     use crate::limits::GraphLimits;
 
-    /// The table names exactly what the converters know: no row is "not implemented", and what is not in it is.
+    /// The table lists exactly the operators that the converters accept.
     #[test]
-    fn the_table_is_what_is_converted() {
+    fn the_table_lists_exactly_the_converted_operators() {
         let limits = GraphLimits::default();
         let known = |op_type: &str| {
             let mut importer = Importer {

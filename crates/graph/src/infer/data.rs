@@ -1,6 +1,6 @@
-//! Products, reductions, indexing, casts and quantization.
+//! Shape inference of products, reductions, indexing, casts and quantization.
 
-use super::{FLOATS, Given, Info, fixed, resolve_axis};
+use super::{FLOATS, Info, OpInputs, fixed, resolve_axis};
 use crate::error::{GraphError, Result};
 use crate::graph::Dim;
 use crate::op::Op;
@@ -9,29 +9,29 @@ use crate::tensor::ElementType;
 const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];
 const INDICES: [ElementType; 2] = [ElementType::I32, ElementType::I64];
 
-pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
     Ok(Some(match op {
         Op::MatMul => {
-            let dtype = given.same_type([0, 1])?;
-            vec![Info::new(dtype, matmul(given.need(0)?, given.need(1)?)?)]
+            let dtype = args.same_type([0, 1])?;
+            vec![Info::new(dtype, matmul(args.need(0)?, args.need(1)?)?)]
         }
         Op::MatMulInteger => {
-            given.types(0, &BYTES)?;
-            given.types(1, &BYTES)?;
-            vec![Info::new(Some(ElementType::I32), matmul(given.need(0)?, given.need(1)?)?)]
+            args.types(0, &BYTES)?;
+            args.types(1, &BYTES)?;
+            vec![Info::new(Some(ElementType::I32), matmul(args.need(0)?, args.need(1)?)?)]
         }
         Op::QLinearMatMul => {
             for index in 0..8 {
-                given.need(index)?;
+                args.need(index)?;
             }
-            given.types(0, &BYTES)?;
-            given.types(3, &BYTES)?;
-            vec![Info::new(given.need(7)?.dtype, matmul(given.need(0)?, given.need(3)?)?)]
+            args.types(0, &BYTES)?;
+            args.types(3, &BYTES)?;
+            vec![Info::new(args.need(7)?.dtype, matmul(args.need(0)?, args.need(3)?)?)]
         }
-        Op::Gemm { trans_a, trans_b, .. } => vec![gemm(*trans_a, *trans_b, given)?],
-        Op::Reduce { keep_dims, noop_with_empty_axes, .. } => vec![reduce(*keep_dims, *noop_with_empty_axes, given)?],
+        Op::Gemm { trans_a, trans_b, .. } => vec![gemm(*trans_a, *trans_b, args)?],
+        Op::Reduce { keep_dims, noop_with_empty_axes, .. } => vec![reduce(*keep_dims, *noop_with_empty_axes, args)?],
         Op::ArgReduce { axis, keep_dims, .. } => {
-            let x = given.need(0)?;
+            let x = args.need(0)?;
             let shape = x.shape.as_ref().map(|s| {
                 let axis = resolve_axis(*axis, s.len())?;
                 if s.get(axis) == Some(&Dim::Fixed(0)) {
@@ -41,10 +41,10 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             });
             vec![Info::new(Some(ElementType::I64), shape.transpose()?)]
         }
-        Op::TopK { axis, .. } => top_k(*axis, given)?,
+        Op::TopK { axis, .. } => top_k(*axis, args)?,
         Op::Gather { axis } => {
-            given.types(1, &INDICES)?;
-            let (x, indices) = (given.need(0)?, given.need(1)?);
+            args.types(1, &INDICES)?;
+            let (x, indices) = (args.need(0)?, args.need(1)?);
             let shape = match (&x.shape, &indices.shape) {
                 (Some(s), Some(i)) => {
                     let axis = resolve_axis(*axis, s.len())?;
@@ -56,8 +56,8 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             vec![Info::new(x.dtype, shape)]
         }
         Op::GatherElements { axis } => {
-            given.types(1, &INDICES)?;
-            let (x, indices) = (given.need(0)?, given.need(1)?);
+            args.types(1, &INDICES)?;
+            let (x, indices) = (args.need(0)?, args.need(1)?);
             if let (Some(a), Some(b)) = (&x.shape, &indices.shape) {
                 let axis = resolve_axis(*axis, a.len())?;
                 let fits = a.len() == b.len()
@@ -71,29 +71,29 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             }
             vec![Info::new(x.dtype, indices.shape.clone())]
         }
-        Op::GatherNd { batch_dims } => vec![gather_nd(*batch_dims, given)?],
-        Op::ScatterNd => vec![scatter_nd(given)?],
-        Op::Cast { to } => vec![Info::new(Some(*to), given.need(0)?.shape.clone())],
+        Op::GatherNd { batch_dims } => vec![gather_nd(*batch_dims, args)?],
+        Op::ScatterNd => vec![scatter_nd(args)?],
+        Op::Cast { to } => vec![Info::new(Some(*to), args.need(0)?.shape.clone())],
         Op::QuantizeLinear { axis, block_size, to } => {
-            given.types(
+            args.types(
                 0,
                 &[ElementType::F32, ElementType::F64, ElementType::F16, ElementType::BF16, ElementType::I32],
             )?;
-            let x = given.need(0)?;
-            scale_fits(x, given.need(1)?, given.get(2), *axis, *block_size)?;
-            let zero = given.get(2).and_then(|z| z.dtype);
+            let x = args.need(0)?;
+            scale_fits(x, args.need(1)?, args.get(2), *axis, *block_size)?;
+            let zero = args.get(2).and_then(|z| z.dtype);
             vec![Info::new(zero.or(Some(*to)), x.shape.clone())]
         }
         Op::DequantizeLinear { axis, block_size } => {
-            let x = given.need(0)?;
-            let scale = given.need(1)?;
-            given.types(1, &FLOATS)?;
-            scale_fits(x, scale, given.get(2), *axis, *block_size)?;
+            let x = args.need(0)?;
+            let scale = args.need(1)?;
+            args.types(1, &FLOATS)?;
+            scale_fits(x, scale, args.get(2), *axis, *block_size)?;
             vec![Info::new(scale.dtype, x.shape.clone())]
         }
         Op::DynamicQuantizeLinear => {
-            given.types(0, &[ElementType::F32])?;
-            let x = given.need(0)?;
+            args.types(0, &[ElementType::F32])?;
+            let x = args.need(0)?;
             vec![
                 Info::new(Some(ElementType::U8), x.shape.clone()),
                 Info::new(Some(ElementType::F32), Some(Vec::new())),
@@ -101,9 +101,9 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             ]
         }
         Op::Einsum { equation } => {
-            let dtype = given.same_type(0..given.inputs.len())?;
+            let dtype = args.same_type(0..args.inputs.len())?;
             let shapes: Option<Vec<Vec<usize>>> =
-                (0..given.inputs.len()).map(|i| given.get(i).and_then(Info::fixed_shape)).collect();
+                (0..args.inputs.len()).map(|i| args.get(i).and_then(Info::fixed_shape)).collect();
             let shape = match shapes {
                 Some(shapes) => Some(fixed(&crate::reference::einsum_plan(equation, &shapes)?.output_lengths())),
                 None => None,
@@ -114,10 +114,10 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
     }))
 }
 
-/// Shape of numpy's `matmul`.
+/// Returns the shape of numpy's `matmul`.
 fn matmul(a: &Info, b: &Info) -> Result<Option<Vec<Dim>>> {
     let (Some(a), Some(b)) = (&a.shape, &b.shape) else { return Ok(None) };
-    let bad = || GraphError::misused("matmul", format!("{a:?} and {b:?}"), "inner lengths that agree");
+    let bad = || GraphError::misused("matmul", format!("{a:?} and {b:?}"), "equal inner lengths");
     let (a_lead, m, k1) = match a.as_slice() {
         [] => return Err(bad()),
         [k] => (&[][..], None, k),
@@ -138,9 +138,9 @@ fn matmul(a: &Info, b: &Info) -> Result<Option<Vec<Dim>>> {
     Ok(Some(shape))
 }
 
-fn gemm(trans_a: bool, trans_b: bool, given: &Given<'_>) -> Result<Info> {
-    let dtype = given.same_type([0, 1, 2])?;
-    let (Some(a), Some(b)) = (&given.need(0)?.shape, &given.need(1)?.shape) else { return Ok(Info::new(dtype, None)) };
+fn gemm(trans_a: bool, trans_b: bool, args: &OpInputs<'_>) -> Result<Info> {
+    let dtype = args.same_type([0, 1, 2])?;
+    let (Some(a), Some(b)) = (&args.need(0)?.shape, &args.need(1)?.shape) else { return Ok(Info::new(dtype, None)) };
     let ([a0, a1], [b0, b1]) = (a.as_slice(), b.as_slice()) else {
         return Err(GraphError::misused("gemm", format!("{a:?} and {b:?}"), "two axes each"));
     };
@@ -149,9 +149,9 @@ fn gemm(trans_a: bool, trans_b: bool, given: &Given<'_>) -> Result<Info> {
     if let (Dim::Fixed(x), Dim::Fixed(y)) = (k1, k2)
         && x != y
     {
-        return Err(GraphError::misused("gemm", format!("inner lengths {x} and {y}"), "equal ones"));
+        return Err(GraphError::misused("gemm", format!("inner lengths {x} and {y}"), "equal lengths"));
     }
-    if let Some(c) = given.get(2).and_then(Info::fixed_shape) {
+    if let Some(c) = args.get(2).and_then(Info::fixed_shape) {
         super::elementwise::broadcast_onto(&c, &[m.fixed(), n.fixed()])?;
     }
     Ok(Info::new(dtype, Some(vec![m.clone(), n.clone()])))
@@ -169,7 +169,7 @@ fn without(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
     out
 }
 
-/// The axes a reduction goes over.
+/// Returns the axes that a reduction covers.
 pub(crate) fn reduced_axes(rank: usize, axes: Option<&[i64]>, noop: bool) -> Result<Vec<usize>> {
     match axes {
         Some(axes) if !axes.is_empty() => axes.iter().map(|&a| resolve_axis(a, rank)).collect(),
@@ -178,10 +178,10 @@ pub(crate) fn reduced_axes(rank: usize, axes: Option<&[i64]>, noop: bool) -> Res
     }
 }
 
-fn reduce(keep: bool, noop: bool, given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
+fn reduce(keep: bool, noop: bool, args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
-    let axes = match given.get(1) {
+    let axes = match args.get(1) {
         None => reduced_axes(shape.len(), None, noop)?,
         Some(info) => match info.ints() {
             Some(axes) => reduced_axes(shape.len(), Some(&axes), noop)?,
@@ -195,9 +195,9 @@ fn reduce(keep: bool, noop: bool, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(without(shape, &axes, keep))))
 }
 
-fn top_k(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
-    let x = given.need(0)?;
-    let k = given.need(1)?.ints().and_then(|v| v.first().copied());
+fn top_k(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    let x = args.need(0)?;
+    let k = args.need(1)?.ints().and_then(|v| v.first().copied());
     let shape = x.shape.as_ref().map(|s| {
         let axis = resolve_axis(axis, s.len())?;
         let mut s = s.clone();
@@ -214,13 +214,13 @@ fn top_k(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
     Ok(vec![Info::new(x.dtype, shape.clone()), Info::new(Some(ElementType::I64), shape)])
 }
 
-fn gather_nd(batch: usize, given: &Given<'_>) -> Result<Info> {
-    given.types(1, &[ElementType::I64])?;
-    let (x, indices) = (given.need(0)?, given.need(1)?);
+fn gather_nd(batch: usize, args: &OpInputs<'_>) -> Result<Info> {
+    args.types(1, &[ElementType::I64])?;
+    let (x, indices) = (args.need(0)?, args.need(1)?);
     let (Some(s), Some(i)) = (&x.shape, &indices.shape) else { return Ok(Info::new(x.dtype, None)) };
     let Some(Some(depth)) = i.last().map(Dim::fixed) else { return Ok(Info::new(x.dtype, None)) };
     if batch >= i.len() || batch + depth > s.len() || depth == 0 {
-        return Err(GraphError::misused("indices", format!("{i:?}"), format!("ones that fit {s:?}")));
+        return Err(GraphError::misused("indices", format!("{i:?}"), format!("indices that fit {s:?}")));
     }
     for (a, b) in s.iter().zip(i).take(batch) {
         if let (Some(a), Some(b)) = (a.fixed(), b.fixed())
@@ -234,11 +234,11 @@ fn gather_nd(batch: usize, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(shape)))
 }
 
-fn scatter_nd(given: &Given<'_>) -> Result<Info> {
-    given.types(1, &[ElementType::I64])?;
-    let dtype = given.same_type([0, 2])?;
-    let x = given.need(0)?;
-    let (indices, updates) = (given.need(1)?, given.need(2)?);
+fn scatter_nd(args: &OpInputs<'_>) -> Result<Info> {
+    args.types(1, &[ElementType::I64])?;
+    let dtype = args.same_type([0, 2])?;
+    let x = args.need(0)?;
+    let (indices, updates) = (args.need(1)?, args.need(2)?);
     if let (Some(s), Some(i), Some(u)) = (x.fixed_shape(), indices.fixed_shape(), updates.fixed_shape()) {
         let depth = i.last().copied().unwrap_or(0);
         let lead = i.split_last().map(|(_, lead)| lead).unwrap_or_default();
@@ -250,7 +250,7 @@ fn scatter_nd(given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(dtype, x.shape.clone()))
 }
 
-/// Checks the scale and zero point of a (de)quantization against the tensor.
+/// Checks scale and zero point of a quantize or dequantize operator against the tensor.
 fn scale_fits(x: &Info, scale: &Info, zero: Option<&Info>, axis: i64, block: usize) -> Result<()> {
     let (Some(shape), Some(s)) = (&x.shape, scale.fixed_shape()) else { return Ok(()) };
     if let Some(z) = zero.and_then(Info::fixed_shape)

@@ -1,12 +1,12 @@
-//! Elementwise operators and broadcasting.
+//! Shape inference of element-wise operators, and broadcasting.
 
-use super::{FLOATS, Given, Info};
+use super::{FLOATS, Info, OpInputs};
 use crate::error::{GraphError, Result};
 use crate::graph::Dim;
 use crate::op::{BinaryOp, Op, UnaryOp};
 use crate::tensor::ElementType;
 
-/// The shape two shapes broadcast to (numpy's rule: aligned at the end, length 1 stretches).
+/// Returns the broadcast shape of two shapes (numpy's rule: aligned at the end, length 1 is repeated).
 pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
     let rank = a.len().max(b.len());
     let at = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).and_then(|i| s.get(i)).copied().unwrap_or(1);
@@ -15,12 +15,12 @@ pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
             (x, y) if x == y => Ok(x),
             (1, y) => Ok(y),
             (x, 1) => Ok(x),
-            _ => Err(GraphError::misused("shapes", format!("{a:?} and {b:?}"), "ones that broadcast")),
+            _ => Err(GraphError::misused("shapes", format!("{a:?} and {b:?}"), "shapes that broadcast")),
         })
         .collect()
 }
 
-/// Checks that `small` stretches to `large` (unknown lengths fit) without making it larger.
+/// Checks that `small` broadcasts to `large` (unknown lengths fit) without enlarging it.
 pub(crate) fn broadcast_onto(small: &[usize], large: &[Option<usize>]) -> Result<()> {
     let fits = small.len() <= large.len()
         && small.iter().rev().zip(large.iter().rev()).all(|(&s, l)| s == 1 || l.is_none_or(|l| l == s));
@@ -43,7 +43,7 @@ pub(super) fn broadcast_dims(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>> {
             (Dim::Fixed(1), y) => Ok(y),
             (x, Dim::Fixed(1)) => Ok(x),
             (Dim::Fixed(_), Dim::Fixed(_)) => {
-                Err(GraphError::misused("shapes", format!("{a:?} and {b:?}"), "ones that broadcast"))
+                Err(GraphError::misused("shapes", format!("{a:?} and {b:?}"), "shapes that broadcast"))
             }
             (x @ Dim::Fixed(_), _) => Ok(x),
             (_, y) => Ok(y),
@@ -51,10 +51,10 @@ pub(super) fn broadcast_dims(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>> {
         .collect()
 }
 
-fn all_broadcast(given: &Given<'_>, count: usize) -> Result<Option<Vec<Dim>>> {
+fn all_broadcast(args: &OpInputs<'_>, count: usize) -> Result<Option<Vec<Dim>>> {
     let mut shape = Some(Vec::new());
     for index in 0..count {
-        let info = given.need(index)?;
+        let info = args.need(index)?;
         shape = match (shape, &info.shape) {
             (Some(a), Some(b)) => Some(broadcast_dims(&a, b)?),
             _ => None,
@@ -63,19 +63,19 @@ fn all_broadcast(given: &Given<'_>, count: usize) -> Result<Option<Vec<Dim>>> {
     Ok(shape)
 }
 
-pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Vec<Info>> {
-    let x = given.need(0)?;
+pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    let x = args.need(0)?;
     let keep = |dtype| Info::new(dtype, x.shape.clone());
     Ok(vec![match op {
         Op::Activation(_) | Op::Identity | Op::Trilu { .. } | Op::CumSum { .. } | Op::LpNormalization { .. } => {
             if let Op::Activation(a) = op {
                 let relu = matches!(a, crate::op::Activation::Relu);
                 if !relu || x.dtype == Some(ElementType::Bool) {
-                    given.types(0, &FLOATS)?;
+                    args.types(0, &FLOATS)?;
                 }
             }
             if let (Op::LpNormalization { axis, .. }, Some(rank)) = (op, x.rank()) {
-                given.types(0, &FLOATS)?;
+                args.types(0, &FLOATS)?;
                 super::resolve_axis(*axis, rank)?;
             }
             if let (Op::Trilu { .. }, Some(0 | 1)) = (op, x.rank()) {
@@ -84,16 +84,16 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Vec<Info>> {
             keep(x.dtype)
         }
         Op::Softmax { axis } | Op::LogSoftmax { axis } => {
-            given.types(0, &FLOATS)?;
+            args.types(0, &FLOATS)?;
             if let Some(rank) = x.rank() {
                 super::resolve_axis(*axis, rank)?;
             }
             keep(x.dtype)
         }
         Op::Clip => {
-            given.same_type([0, 1, 2])?;
+            args.same_type([0, 1, 2])?;
             for index in [1, 2] {
-                if let Some(s) = given.get(index).and_then(Info::fixed_shape)
+                if let Some(s) = args.get(index).and_then(Info::fixed_shape)
                     && super::elements(&s) != 1
                 {
                     return Err(GraphError::misused("bound", format!("{s:?}"), "one element"));
@@ -102,26 +102,26 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Vec<Info>> {
             keep(x.dtype)
         }
         Op::PRelu => {
-            given.types(0, &FLOATS)?;
-            let dtype = given.same_type([0, 1])?;
-            if let (Some(slope), Some(shape)) = (given.need(1)?.fixed_shape(), &x.shape) {
+            args.types(0, &FLOATS)?;
+            let dtype = args.same_type([0, 1])?;
+            if let (Some(slope), Some(shape)) = (args.need(1)?.fixed_shape(), &x.shape) {
                 broadcast_onto(&slope, &shape.iter().map(Dim::fixed).collect::<Vec<_>>())?;
             }
             keep(dtype)
         }
         Op::Unary(UnaryOp::IsNaN) => {
-            given.types(0, &FLOATS)?;
+            args.types(0, &FLOATS)?;
             keep(Some(ElementType::Bool))
         }
         Op::Unary(kind) => {
             match kind {
-                UnaryOp::Not => given.types(0, &[ElementType::Bool])?,
+                UnaryOp::Not => args.types(0, &[ElementType::Bool])?,
                 UnaryOp::Abs | UnaryOp::Neg | UnaryOp::Sign => {
                     if x.dtype == Some(ElementType::Bool) {
                         return Err(GraphError::misused("element type", "bool", "a number"));
                     }
                 }
-                _ => given.types(0, &FLOATS)?,
+                _ => args.types(0, &FLOATS)?,
             }
             keep(x.dtype)
         }
@@ -129,11 +129,11 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Vec<Info>> {
             match kind {
                 BinaryOp::Pow => {}
                 BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
-                    given.types(0, &[ElementType::Bool])?;
-                    given.types(1, &[ElementType::Bool])?;
+                    args.types(0, &[ElementType::Bool])?;
+                    args.types(1, &[ElementType::Bool])?;
                 }
                 _ => {
-                    given.same_type([0, 1])?;
+                    args.same_type([0, 1])?;
                 }
             }
             let arithmetic = !kind.is_comparison();
@@ -143,14 +143,14 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Vec<Info>> {
             let dtype = match kind {
                 BinaryOp::Pow => x.dtype,
                 k if k.is_comparison() => Some(ElementType::Bool),
-                _ => given.same_type([0, 1])?,
+                _ => args.same_type([0, 1])?,
             };
-            Info::new(dtype, all_broadcast(given, 2)?)
+            Info::new(dtype, all_broadcast(args, 2)?)
         }
         Op::Where => {
-            given.types(0, &[ElementType::Bool])?;
-            let dtype = given.same_type([1, 2])?;
-            Info::new(dtype, all_broadcast(given, 3)?)
+            args.types(0, &[ElementType::Bool])?;
+            let dtype = args.same_type([1, 2])?;
+            Info::new(dtype, all_broadcast(args, 3)?)
         }
         other => return Err(GraphError::unsupported(format!("no shape rule for {}", crate::opname::op_name(other)))),
     }])

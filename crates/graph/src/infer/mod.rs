@@ -1,7 +1,7 @@
-//! Types and shapes of what each operator makes, known before it runs.
+//! Type and shape inference.
 //!
-//! One rule an operator: it checks what the operator is given, and says what comes out. The reference executor runs
-//! the same rules on concrete shapes before it computes, so its kernels may rely on what is checked here.
+//! Each operator has one rule, which checks the inputs and determines type and shape of the outputs. The reference
+//! executor applies the same rules to concrete shapes before it computes, so its kernels may rely on these checks.
 
 mod data;
 mod elementwise;
@@ -9,7 +9,7 @@ mod shape_ops;
 mod training;
 mod window;
 
-/// Rules that the reference executor and the analyses apply too.
+/// Rules that the reference executor and the analyses also apply.
 pub(crate) mod rules {
     pub(crate) use super::data::reduced_axes;
     pub(crate) use super::elementwise::broadcast;
@@ -27,12 +27,12 @@ use crate::limits::{GraphLimits, checked_elements};
 use crate::op::Op;
 use crate::tensor::{ElementType, Tensor};
 
-/// What is known of a value.
+/// What is known about a value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Info {
     pub dtype: Option<ElementType>,
     pub shape: Option<Vec<Dim>>,
-    /// The value itself, where it follows from shapes and constants.
+    /// The value itself, if it follows from shapes and constants.
     pub value: Option<Arc<Tensor>>,
 }
 
@@ -53,41 +53,41 @@ impl Info {
         self.shape.as_ref()?.iter().map(Dim::fixed).collect()
     }
 
-    /// The value as integers, if it is known.
+    /// Returns the value as integers, if it is known.
     pub(crate) fn ints(&self) -> Option<Vec<i64>> {
         self.value.as_ref()?.to_i64_vec()
     }
 }
 
-/// Product of lengths, at most `usize::MAX`.
+/// Returns the product of the lengths, saturating at `usize::MAX`.
 pub(crate) fn elements(shape: &[usize]) -> usize {
     shape.iter().fold(1usize, |total, n| total.saturating_mul(*n))
 }
 
-/// Fixed dimensions.
+/// Converts lengths to fixed dimensions.
 pub(crate) fn fixed(shape: &[usize]) -> Vec<Dim> {
     shape.iter().map(|&n| Dim::Fixed(n)).collect()
 }
 
-/// The inputs of one operator, with the checks all rules share.
-pub(crate) struct Given<'a> {
+/// The inputs of one operator, with checks that all rules share.
+pub(crate) struct OpInputs<'a> {
     pub inputs: &'a [Option<&'a Info>],
     pub outputs: usize,
     pub limits: &'a GraphLimits,
 }
 
-impl<'a> Given<'a> {
-    /// Input `index`, which must be there.
+impl<'a> OpInputs<'a> {
+    /// Returns input `index`, which must be present.
     pub(crate) fn need(&self, index: usize) -> Result<&'a Info> {
         self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
     }
 
-    /// Input `index`, if it is there.
+    /// Returns input `index`, if present.
     pub(crate) fn get(&self, index: usize) -> Option<&'a Info> {
         self.inputs.get(index).copied().flatten()
     }
 
-    /// Checks that input `index`, if its type is known, has one of these types.
+    /// Checks that input `index` has one of these types, if its type is known.
     pub(crate) fn types(&self, index: usize, allowed: &[ElementType]) -> Result<()> {
         match self.get(index).and_then(|i| i.dtype) {
             Some(t) if !allowed.contains(&t) => {
@@ -98,7 +98,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Checks that these inputs, where known, have one type, and gives it.
+    /// Checks that these inputs have the same type, as far as known, and returns it.
     pub(crate) fn same_type(&self, indices: impl IntoIterator<Item = usize>) -> Result<Option<ElementType>> {
         let mut found: Option<ElementType> = None;
         for index in indices {
@@ -113,16 +113,16 @@ impl<'a> Given<'a> {
         Ok(found)
     }
 
-    /// Checks that a size made out of nothing stays under the limit for it.
-    pub(crate) fn made(&self, shape: &[usize], what: &str) -> Result<()> {
+    /// Checks the size of an output that does not follow from the size of the inputs.
+    pub(crate) fn check_output_size(&self, shape: &[usize], what: &str) -> Result<()> {
         checked_elements(shape, "tensor_elements", what, self.limits.tensor_elements).map(|_| ())
     }
 }
 
-/// The floating types.
+/// The floating-point types.
 pub(crate) const FLOATS: [ElementType; 4] = [ElementType::F32, ElementType::F64, ElementType::F16, ElementType::BF16];
 
-/// `axis` counted from the front; negative ones count from the end of `rank` axes.
+/// Resolves an axis that may be negative, counting from the end of `rank` axes.
 pub(crate) fn resolve_axis(axis: i64, rank: usize) -> Result<usize> {
     let positive = if axis < 0 { axis.checked_add(rank as i64).unwrap_or(-1) } else { axis };
     usize::try_from(positive)
@@ -131,13 +131,13 @@ pub(crate) fn resolve_axis(axis: i64, rank: usize) -> Result<usize> {
         .ok_or_else(|| GraphError::misused("axis", axis.to_string(), format!("one of {rank} axes")))
 }
 
-/// Longest name of a free dimension that is worked out: names that tell how a length came about double with each
+/// Maximum length of a derived name of a free dimension: names that record how a length was computed double with each
 /// concatenation of a value with itself.
-const LONGEST_NAME: usize = 96;
+const MAX_NAME: usize = 96;
 
-/// A free dimension under this name, or where that is too long under a short one that is the same for the same name.
+/// Returns a free dimension with this name, or with a hash of the name if it is too long.
 pub(crate) fn free(name: String) -> Dim {
-    if name.len() <= LONGEST_NAME {
+    if name.len() <= MAX_NAME {
         return Dim::Free(name);
     }
     // FNV-1a (Fowler, Noll & Vo).
@@ -145,8 +145,8 @@ pub(crate) fn free(name: String) -> Dim {
     Dim::Free(format!("length_{hash:016x}"))
 }
 
-/// Applies a length rule to a dimension. A free one keeps its name where the rule keeps the length, and gets a name
-/// telling the factor (`d/2`, `d*2`) where it scales.
+/// Applies a length rule to a dimension. A free dimension keeps its name if the rule keeps the length, and gets a name
+/// with the factor (`d/2`, `d*2`) if it scales.
 pub(crate) fn map_dim(dim: &Dim, rule: impl Fn(usize) -> Result<usize>) -> Result<Dim> {
     let name = match dim {
         Dim::Fixed(n) => return rule(*n).map(Dim::Fixed),
@@ -171,7 +171,7 @@ pub(crate) fn map_dim(dim: &Dim, rule: impl Fn(usize) -> Result<usize>) -> Resul
     }))
 }
 
-/// `name` scaled by a factor; undoes an opposite scaling that is its last part.
+/// Appends a scale factor to `name`, or cancels it against an opposite factor at its end.
 fn rescaled(name: &str, factor: usize, symbol: char, inverse: char) -> String {
     if let Some((base, number)) = name.rsplit_once(['*', '/']) {
         let sign = name.as_bytes().get(base.len()).copied().map(char::from);
@@ -190,21 +190,21 @@ fn rescaled(name: &str, factor: usize, symbol: char, inverse: char) -> String {
     format!("{name}{symbol}{factor}")
 }
 
-/// Types and shapes of an operator's outputs, one entry an output asked for.
+/// Returns types and shapes of an operator's outputs, one entry per requested output.
 ///
 /// # Errors
-/// When the inputs do not fit the operator.
+/// If the inputs do not fit the operator.
 pub(crate) fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &GraphLimits) -> Result<Vec<Info>> {
-    let given = Given { inputs, outputs, limits };
-    let mut infos = match window::infer(op, &given)? {
+    let args = OpInputs { inputs, outputs, limits };
+    let mut infos = match window::infer(op, &args)? {
         Some(infos) => infos,
-        None => match shape_ops::infer(op, &given)? {
+        None => match shape_ops::infer(op, &args)? {
             Some(infos) => infos,
-            None => match data::infer(op, &given)? {
+            None => match data::infer(op, &args)? {
                 Some(infos) => infos,
-                None => match training::infer(op, &given)? {
+                None => match training::infer(op, &args)? {
                     Some(infos) => infos,
-                    None => elementwise::infer(op, &given)?,
+                    None => elementwise::infer(op, &args)?,
                 },
             },
         },
@@ -218,10 +218,10 @@ pub(crate) fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limi
     Ok(infos)
 }
 
-/// Elements up to which values are computed during inference: enough for any arithmetic on shapes.
-const SMALL: usize = 4096;
+/// Maximum number of elements of values computed during inference: enough for any shape arithmetic.
+const MAX_VALUE_ELEMENTS: usize = 4096;
 
-/// The value of an operator's output, where it follows from what is known: shapes, and small integers.
+/// Returns the values of an operator's outputs if they follow from shapes and small integers.
 fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info], budget: &Budget) -> Option<Vec<Tensor>> {
     match op {
         Op::Shape { .. } | Op::Size => {
@@ -230,21 +230,21 @@ fn known_values(op: &Op, inputs: &[Option<&Info>], infos: &[Info], budget: &Budg
         }
         _ => {}
     }
-    let small = |i: &Info| i.fixed_shape().is_some_and(|s| elements(&s) <= SMALL);
+    let small = |i: &Info| i.fixed_shape().is_some_and(|s| elements(&s) <= MAX_VALUE_ELEMENTS);
     if !infos.iter().all(small) || !inputs.iter().flatten().all(|i| i.value.is_some() && small(i)) {
         return None;
     }
-    if matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::FusedConv { .. }) || op.is_of_training() {
+    if matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::FusedConv { .. }) || op.is_training_only() {
         return None;
     }
-    if !budget.takes(op, inputs, infos) {
+    if !budget.try_spend(op, inputs, infos) {
         return None;
     }
     let values: Vec<Option<&Tensor>> = inputs.iter().map(|i| i.and_then(|i| i.value.as_deref())).collect();
     crate::reference::eval(op, &values, infos.len()).ok()
 }
 
-/// Runs one node's rule, and computes its values where they are known.
+/// Applies one node's rule, and computes its values where possible.
 pub(crate) fn step(
     node: &Node,
     infos: &BTreeMap<ValueId, Info>,
@@ -264,7 +264,7 @@ pub(crate) fn step(
     Ok(outputs)
 }
 
-/// Everything known about every value of `graph`, given what its [`crate::Value`]s say of the inputs.
+/// Returns everything known about every value of `graph`, given the types and shapes of its inputs.
 pub(crate) fn all_infos(graph: &Graph, limits: &GraphLimits, budget: &Budget) -> Result<BTreeMap<ValueId, Info>> {
     let mut infos = BTreeMap::new();
     for &id in &graph.inputs {
@@ -289,7 +289,7 @@ pub(crate) fn all_infos(graph: &Graph, limits: &GraphLimits, budget: &Budget) ->
     Ok(infos)
 }
 
-/// What inference found, completed by what the file declared where inference could not tell.
+/// Returns the inferred shape, completed by the declared one where inference is incomplete.
 pub(crate) fn merged(found: Option<Vec<Dim>>, declared: Option<&[Dim]>) -> Option<Vec<Dim>> {
     match (found, declared) {
         (Some(found), Some(declared)) if found.len() == declared.len() => Some(
@@ -304,7 +304,7 @@ pub(crate) fn merged(found: Option<Vec<Dim>>, declared: Option<&[Dim]>) -> Optio
     }
 }
 
-/// Which graph input is meant.
+/// Identifies a graph input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputKey {
     /// By value.
@@ -325,19 +325,19 @@ impl From<&str> for InputKey {
     }
 }
 
-/// Gives inputs their lengths and works out the type and shape of every value of the graph, running what follows from
-/// shapes alone. With concrete lengths on every input, every value gets a concrete shape, unless a shape depends on the
-/// data itself. What was worked out before for other lengths is replaced.
+/// Sets the shapes of inputs and infers type and shape of every value of the graph, computing values that follow from
+/// shapes. If all inputs have concrete lengths, every value gets a concrete shape, unless a shape depends on the data
+/// itself. Shapes inferred earlier are replaced.
 ///
 /// # Errors
-/// [`GraphError::Misused`] when a name is no input, the lengths contradict fixed ones, or an operator cannot take what
-/// it would get; over a limit when a tensor would be too large.
+/// [`GraphError::Misused`] if a name is not an input, lengths contradict fixed ones, or an operator does not accept its
+/// inputs; over a limit if a tensor would be too large.
 pub fn infer_shapes<K: Clone + Into<InputKey>>(graph: &mut Graph, input_shapes: &[(K, Vec<usize>)]) -> Result<()> {
     let budget = Budget::new(graph, Interrupt::default());
     infer_shapes_within(graph, input_shapes, &budget)
 }
 
-/// [`infer_shapes`], computing values only within a budget: where it does not suffice, what depends on them stays open.
+/// [`infer_shapes`] within a budget for computing values: beyond it, dependent shapes stay unknown.
 ///
 /// # Errors
 /// As [`infer_shapes`], and [`GraphError::Interrupted`].
@@ -378,7 +378,7 @@ pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
     Ok(())
 }
 
-/// Checks that `shape` can be given to the input `id`.
+/// Checks that `shape` fits the input `id`.
 pub(crate) fn fits(graph: &Graph, id: ValueId, shape: &[usize]) -> Result<()> {
     let value = graph.value(id);
     let Some(declared) = &value.shape else { return Ok(()) };

@@ -1,27 +1,27 @@
-//! Operators that move elements about without computing on them.
+//! Shape inference of operators that move elements without computing on them.
 
-use super::{Given, Info, fixed, map_dim, resolve_axis};
+use super::{Info, OpInputs, fixed, map_dim, resolve_axis};
 use crate::error::{GraphError, Result};
 use crate::graph::Dim;
 use crate::limits::checked_elements;
 use crate::op::Op;
 use crate::tensor::ElementType;
 
-pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
     Ok(Some(match op {
-        Op::Concat { axis } => vec![concat(*axis, given)?],
-        Op::Split { axis } => split(*axis, given)?,
-        Op::Slice => vec![slice(given)?],
-        Op::Pad { .. } => vec![pad(given)?],
-        Op::Reshape { allow_zero } => vec![reshape(*allow_zero, given)?],
-        Op::Transpose { perm } => vec![transpose(perm, given)?],
-        Op::Squeeze => vec![squeeze(given)?],
-        Op::Unsqueeze => vec![unsqueeze(given)?],
-        Op::Flatten { axis } => vec![flatten(*axis, given)?],
-        Op::Expand => vec![expand(given)?],
-        Op::Tile => vec![tile(given)?],
+        Op::Concat { axis } => vec![concat(*axis, args)?],
+        Op::Split { axis } => split(*axis, args)?,
+        Op::Slice => vec![slice(args)?],
+        Op::Pad { .. } => vec![pad(args)?],
+        Op::Reshape { allow_zero } => vec![reshape(*allow_zero, args)?],
+        Op::Transpose { perm } => vec![transpose(perm, args)?],
+        Op::Squeeze => vec![squeeze(args)?],
+        Op::Unsqueeze => vec![unsqueeze(args)?],
+        Op::Flatten { axis } => vec![flatten(*axis, args)?],
+        Op::Expand => vec![expand(args)?],
+        Op::Tile => vec![tile(args)?],
         Op::Shape { start, end } => {
-            let length = given.need(0)?.rank().map(|rank| {
+            let length = args.need(0)?.rank().map(|rank| {
                 let (a, b) = shape_range(rank, *start, *end);
                 vec![Dim::Fixed(b.saturating_sub(a))]
             });
@@ -29,22 +29,22 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
         }
         Op::Size => vec![Info::new(Some(ElementType::I64), Some(Vec::new()))],
         Op::ConstantOfShape { value } => {
-            given.types(0, &[ElementType::I64])?;
+            args.types(0, &[ElementType::I64])?;
             if value.len() != 1 {
                 return Err(GraphError::misused("value", value.len().to_string(), "one element"));
             }
-            let shape = given.need(0)?.ints().map(|s| lengths(&s)).transpose()?;
-            made_of_nothing(shape.as_deref(), "ConstantOfShape", given)?;
+            let shape = args.need(0)?.ints().map(|s| lengths(&s)).transpose()?;
+            check_expanded(shape.as_deref(), "ConstantOfShape", args)?;
             vec![Info::new(Some(value.dtype()), shape.map(|s| fixed(&s)))]
         }
-        Op::Range => vec![range(given)?],
-        Op::DepthToSpace { block, .. } => vec![depth_space(*block, given, true)?],
-        Op::SpaceToDepth { block } => vec![depth_space(*block, given, false)?],
+        Op::Range => vec![range(args)?],
+        Op::DepthToSpace { block, .. } => vec![depth_space(*block, args, true)?],
+        Op::SpaceToDepth { block } => vec![depth_space(*block, args, false)?],
         _ => return Ok(None),
     }))
 }
 
-/// First and last-plus-one axis a `Shape` speaks of.
+/// Returns the first axis of a `Shape` operator and the one after its last.
 pub(crate) fn shape_range(rank: usize, start: i64, end: Option<i64>) -> (usize, usize) {
     let clamp = |v: i64| (if v < 0 { v.saturating_add(rank as i64) } else { v }).clamp(0, rank as i64) as usize;
     let a = clamp(start);
@@ -58,23 +58,23 @@ fn lengths(values: &[i64]) -> Result<Vec<usize>> {
         .collect()
 }
 
-/// The limit on tensors made out of next to nothing.
-fn made_of_nothing(shape: Option<&[usize]>, what: &str, given: &Given<'_>) -> Result<()> {
+/// Checks the size limit of tensors expanded from few elements.
+fn check_expanded(shape: Option<&[usize]>, what: &str, args: &OpInputs<'_>) -> Result<()> {
     let Some(shape) = shape else { return Ok(()) };
-    checked_elements(shape, "tensor_elements", what, given.limits.tensor_elements)?;
+    checked_elements(shape, "tensor_elements", what, args.limits.tensor_elements)?;
     Ok(())
 }
 
-fn concat(axis: i64, given: &Given<'_>) -> Result<Info> {
-    let dtype = given.same_type(0..given.inputs.len())?;
-    let first = given.need(0)?;
-    let Some(rank) = (0..given.inputs.len()).find_map(|i| given.get(i).and_then(Info::rank)) else {
+fn concat(axis: i64, args: &OpInputs<'_>) -> Result<Info> {
+    let dtype = args.same_type(0..args.inputs.len())?;
+    let first = args.need(0)?;
+    let Some(rank) = (0..args.inputs.len()).find_map(|i| args.get(i).and_then(Info::rank)) else {
         return Ok(Info::new(dtype, None));
     };
     let axis = resolve_axis(axis, rank)?;
     let mut shape = first.shape.clone();
-    for index in 1..given.inputs.len() {
-        let other = given.need(index)?;
+    for index in 1..args.inputs.len() {
+        let other = args.need(index)?;
         shape = match (shape, &other.shape) {
             (Some(a), Some(b)) if a.len() == b.len() => {
                 let joined = a.iter().zip(b).enumerate().map(|(i, pair)| match pair {
@@ -97,32 +97,32 @@ fn concat(axis: i64, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(dtype, shape))
 }
 
-/// Lengths of the parts when an axis of `length` is cut into `parts` (the last one may be shorter).
+/// Returns the lengths of the parts when an axis of `length` is split into `parts` (the last one may be shorter).
 fn equal_parts(length: usize, parts: usize) -> Vec<usize> {
     let chunk = length.div_ceil(parts.max(1));
     (0..parts).map(|i| length.saturating_sub(i * chunk).min(chunk)).collect()
 }
 
-fn split(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
-    let x = given.need(0)?;
-    let Some(shape) = &x.shape else { return Ok(vec![Info::new(x.dtype, None); given.outputs]) };
+fn split(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    let x = args.need(0)?;
+    let Some(shape) = &x.shape else { return Ok(vec![Info::new(x.dtype, None); args.outputs]) };
     let axis = resolve_axis(axis, shape.len())?;
     let length = shape.get(axis).and_then(Dim::fixed);
-    let parts = match (given.get(1), length) {
+    let parts = match (args.get(1), length) {
         (Some(s), _) => s.ints().map(|s| lengths(&s)).transpose()?,
-        (None, Some(n)) => Some(equal_parts(n, given.outputs)),
+        (None, Some(n)) => Some(equal_parts(n, args.outputs)),
         (None, None) => None,
     };
     if let (Some(parts), Some(n)) = (&parts, length)
-        && (parts.iter().fold(0usize, |a, &b| a.saturating_add(b)) != n || parts.len() != given.outputs)
+        && (parts.iter().fold(0usize, |a, &b| a.saturating_add(b)) != n || parts.len() != args.outputs)
     {
         return Err(GraphError::misused(
             "split",
             format!("{parts:?}"),
-            format!("{} lengths with sum {n}", given.outputs),
+            format!("{} lengths with sum {n}", args.outputs),
         ));
     }
-    Ok((0..given.outputs)
+    Ok((0..args.outputs)
         .map(|i| {
             let mut shape = shape.clone();
             if let Some(d) = shape.get_mut(axis) {
@@ -136,18 +136,18 @@ fn split(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
         .collect())
 }
 
-/// What a slice takes of one axis.
+/// The part of one axis that a slice takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct AxisSlice {
     pub start: isize,
     pub step: isize,
     pub length: usize,
 }
 
-/// Start, step and length of a slice of an axis of length `n` (ONNX `Slice`: numpy's rules).
-pub(crate) fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<Cut> {
+/// Returns start, step and length of a slice of an axis of length `n` (ONNX `Slice`: numpy's rules).
+pub(crate) fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice> {
     if step == 0 {
-        return Err(GraphError::misused("step of a slice", "0", "another number"));
+        return Err(GraphError::misused("step of a slice", "0", "a step other than 0"));
     }
     let n = n as i64;
     let norm = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
@@ -158,10 +158,11 @@ pub(crate) fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<Cut> {
     };
     let span = if step > 0 { end - start } else { start - end };
     let length = if span > 0 { (span as u64).div_ceil(step.unsigned_abs()) as usize } else { 0 };
-    Ok(Cut { start: start.max(0) as isize, step: step as isize, length })
+    Ok(AxisSlice { start: start.max(0) as isize, step: step as isize, length })
 }
 
-/// For each axis of a tensor of `rank` axes, what the slice takes: `None` leaves the axis whole.
+/// Returns, for each axis of a tensor of `rank` axes, the part that the slice takes; `None` for axes that it does not
+/// slice.
 pub(crate) fn slice_plan(
     rank: usize,
     starts: &[i64],
@@ -184,10 +185,10 @@ pub(crate) fn slice_plan(
     Ok(plan)
 }
 
-fn slice(given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
-    let (starts, ends) = (given.need(1)?.ints(), given.need(2)?.ints());
-    let optional = |i: usize| match given.get(i) {
+fn slice(args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let (starts, ends) = (args.need(1)?.ints(), args.need(2)?.ints());
+    let optional = |i: usize| match args.get(i) {
         None => Some(None),
         Some(info) => info.ints().map(Some),
     };
@@ -204,7 +205,7 @@ fn slice(given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(dims.collect::<Result<_>>()?)))
 }
 
-/// Elements added before and after each of `rank` axes.
+/// Returns the numbers of elements added before and after each of `rank` axes.
 pub(crate) fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Result<Vec<(i64, i64)>> {
     let all: Vec<i64> = (0..rank as i64).collect();
     let axes = axes.unwrap_or(&all);
@@ -221,16 +222,16 @@ pub(crate) fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Resul
     Ok(plan)
 }
 
-fn pad(given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
-    given.same_type([0, 2])?;
-    if let Some(s) = given.get(2).and_then(Info::fixed_shape)
+fn pad(args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    args.same_type([0, 2])?;
+    if let Some(s) = args.get(2).and_then(Info::fixed_shape)
         && super::elements(&s) != 1
     {
         return Err(GraphError::misused("pad value", format!("{s:?}"), "one element"));
     }
-    let pads = given.need(1)?;
-    let axes = given.get(3).map(Info::ints);
+    let pads = args.need(1)?;
+    let axes = args.get(3).map(Info::ints);
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
     let (Some(pads), None | Some(Some(_))) = (pads.ints(), &axes) else {
         let unknown = shape.iter().map(|d| super::free(format!("{d}_padded"))).collect();
@@ -245,12 +246,12 @@ fn pad(given: &Given<'_>) -> Result<Info> {
     });
     let dims: Vec<Dim> = dims.collect::<Result<_>>()?;
     if let Some(shape) = dims.iter().map(Dim::fixed).collect::<Option<Vec<_>>>() {
-        made_of_nothing(Some(&shape), "Pad", given)?;
+        check_expanded(Some(&shape), "Pad", args)?;
     }
     Ok(Info::new(x.dtype, Some(dims)))
 }
 
-/// The concrete shape a `Reshape` means.
+/// Returns the concrete target shape of a `Reshape`.
 pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) -> Result<Vec<usize>> {
     let total = super::elements(input);
     let mut shape = Vec::with_capacity(target.len());
@@ -265,7 +266,7 @@ pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) 
                 GraphError::misused("reshape", format!("{target:?}"), format!("axes of {input:?} to copy"))
             })?,
             n => usize::try_from(n)
-                .map_err(|_| GraphError::misused("reshape", format!("{target:?}"), "one −1 at most"))?,
+                .map_err(|_| GraphError::misused("reshape", format!("{target:?}"), "at most one −1"))?,
         });
     }
     let rest = shape.iter().try_fold(1usize, |t, &n| t.checked_mul(n)).unwrap_or(usize::MAX);
@@ -282,12 +283,12 @@ pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) 
     if fits { Ok(shape) } else { Err(GraphError::misused("reshape", format!("{input:?}"), format!("{target:?}"))) }
 }
 
-fn reshape(allow_zero: bool, given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
-    let target = given.need(1)?;
+fn reshape(allow_zero: bool, args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let target = args.need(1)?;
     let Some(wanted) = target.ints() else {
         let rank =
-            target.shape.as_ref().and_then(|s| s.first()).and_then(Dim::fixed).filter(|&r| r <= given.limits.rank);
+            target.shape.as_ref().and_then(|s| s.first()).and_then(Dim::fixed).filter(|&r| r <= args.limits.rank);
         let shape = rank.map(|r| (0..r).map(|i| super::free(format!("reshaped_{i}"))).collect());
         return Ok(Info::new(x.dtype, shape));
     };
@@ -302,7 +303,7 @@ fn reshape(allow_zero: bool, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(dims.collect())))
 }
 
-/// The permutation, with "empty means reversed" resolved, and checked.
+/// Validates a permutation; an empty one means reversed axes.
 pub(crate) fn permutation(perm: &[usize], rank: usize) -> Result<Vec<usize>> {
     let full: Vec<usize> = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
     let mut sorted = full.clone();
@@ -314,17 +315,17 @@ pub(crate) fn permutation(perm: &[usize], rank: usize) -> Result<Vec<usize>> {
     }
 }
 
-fn transpose(perm: &[usize], given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
+fn transpose(perm: &[usize], args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
     let perm = permutation(perm, shape.len())?;
     Ok(Info::new(x.dtype, Some(perm.iter().filter_map(|&p| shape.get(p).cloned()).collect())))
 }
 
-fn squeeze(given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
+fn squeeze(args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
-    let gone: Vec<usize> = match given.get(1) {
+    let gone: Vec<usize> = match args.get(1) {
         None => (0..shape.len()).filter(|&i| shape.get(i) == Some(&Dim::Fixed(1))).collect(),
         Some(axes) => match axes.ints() {
             Some(axes) => axes.iter().map(|&a| resolve_axis(a, shape.len())).collect::<Result<_>>()?,
@@ -342,11 +343,11 @@ fn squeeze(given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(kept.collect())))
 }
 
-fn unsqueeze(given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
-    let (Some(shape), Some(axes)) = (&x.shape, given.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
+fn unsqueeze(args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let (Some(shape), Some(axes)) = (&x.shape, args.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
     let rank = shape.len() + axes.len();
-    crate::limits::check("rank", "Unsqueeze", rank as u128, given.limits.rank as u128)?;
+    crate::limits::check("rank", "Unsqueeze", rank as u128, args.limits.rank as u128)?;
     let axes: Vec<usize> = axes.iter().map(|&a| resolve_axis(a, rank)).collect::<Result<_>>()?;
     let mut old = shape.iter();
     let mut dims = Vec::with_capacity(rank);
@@ -354,13 +355,13 @@ fn unsqueeze(given: &Given<'_>) -> Result<Info> {
         dims.push(if axes.contains(&i) { Dim::Fixed(1) } else { old.next().cloned().unwrap_or(Dim::Fixed(1)) });
     }
     if old.next().is_some() {
-        return Err(GraphError::misused("axes", format!("{axes:?}"), "each once"));
+        return Err(GraphError::misused("axes", format!("{axes:?}"), "each axis once"));
     }
     Ok(Info::new(x.dtype, Some(dims)))
 }
 
-fn flatten(axis: i64, given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
+fn flatten(axis: i64, args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
     let at = if axis == shape.len() as i64 { shape.len() } else { resolve_axis(axis, shape.len().max(1))? };
     let product = |dims: &[Dim], name: &str| {
@@ -371,19 +372,19 @@ fn flatten(axis: i64, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(vec![product(a, "0"), product(b, "1")])))
 }
 
-fn expand(given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
-    let (Some(shape), Some(target)) = (&x.shape, given.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
+fn expand(args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let (Some(shape), Some(target)) = (&x.shape, args.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
     let dims = super::elementwise::broadcast_dims(shape, &fixed(&lengths(&target)?))?;
     if let Some(shape) = dims.iter().map(Dim::fixed).collect::<Option<Vec<_>>>() {
-        made_of_nothing(Some(&shape), "Expand", given)?;
+        check_expanded(Some(&shape), "Expand", args)?;
     }
     Ok(Info::new(x.dtype, Some(dims)))
 }
 
-fn tile(given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
-    let (Some(shape), Some(repeats)) = (&x.shape, given.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
+fn tile(args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let (Some(shape), Some(repeats)) = (&x.shape, args.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
     if repeats.len() != shape.len() {
         return Err(GraphError::misused("repeats", repeats.len().to_string(), shape.len().to_string()));
     }
@@ -391,12 +392,12 @@ fn tile(given: &Given<'_>) -> Result<Info> {
     let dims: Vec<Dim> =
         shape.iter().zip(&repeats).map(|(d, &r)| map_dim(d, |n| Ok(n.saturating_mul(r)))).collect::<Result<_>>()?;
     if let Some(shape) = dims.iter().map(Dim::fixed).collect::<Option<Vec<_>>>() {
-        made_of_nothing(Some(&shape), "Tile", given)?;
+        check_expanded(Some(&shape), "Tile", args)?;
     }
     Ok(Info::new(x.dtype, Some(dims)))
 }
 
-/// Number of elements of a range: max(0, ⌈(limit − start) / delta⌉).
+/// Returns the number of elements of a range: max(0, ⌈(limit − start) / delta⌉).
 pub(crate) fn range_length(start: f64, limit: f64, delta: f64) -> Result<usize> {
     let n = ((limit - start) / delta).ceil().max(0.0);
     if n.is_finite() && n < 1e15 {
@@ -406,11 +407,11 @@ pub(crate) fn range_length(start: f64, limit: f64, delta: f64) -> Result<usize> 
     }
 }
 
-fn range(given: &Given<'_>) -> Result<Info> {
-    let dtype = given.same_type([0, 1, 2])?;
+fn range(args: &OpInputs<'_>) -> Result<Info> {
+    let dtype = args.same_type([0, 1, 2])?;
     let mut ends = Vec::new();
     for index in 0..3 {
-        let info = given.need(index)?;
+        let info = args.need(index)?;
         if info.fixed_shape().is_some_and(|s| super::elements(&s) != 1) {
             return Err(GraphError::misused("range", format!("{:?}", info.shape), "scalars"));
         }
@@ -420,12 +421,12 @@ fn range(given: &Given<'_>) -> Result<Info> {
         return Ok(Info::new(dtype, Some(vec![Dim::Free("range".into())])));
     };
     let n = range_length(*start, *limit, *delta)?;
-    made_of_nothing(Some(&[n]), "Range", given)?;
+    check_expanded(Some(&[n]), "Range", args)?;
     Ok(Info::new(dtype, Some(fixed(&[n]))))
 }
 
-fn depth_space(block: usize, given: &Given<'_>, to_space: bool) -> Result<Info> {
-    let x = given.need(0)?;
+fn depth_space(block: usize, args: &OpInputs<'_>, to_space: bool) -> Result<Info> {
+    let x = args.need(0)?;
     let Some(shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
     let [n, c, h, w] = shape.as_slice() else {
         return Err(GraphError::misused("axes", shape.len().to_string(), "4"));

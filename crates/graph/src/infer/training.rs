@@ -1,16 +1,16 @@
-//! Operators that exist only in training.
+//! Shape inference of training operators.
 
-use super::{FLOATS, Given, Info, node_infos};
+use super::{FLOATS, Info, OpInputs, node_infos};
 use crate::error::{GraphError, Result};
 use crate::op::Op;
 
-pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
     Ok(Some(match op {
         Op::Vjp(of) => {
-            let Some((dy, arguments)) = given.inputs.split_last() else {
-                return Err(GraphError::misused("inputs", "none", "an operator's and a gradient"));
+            let Some((dy, arguments)) = args.inputs.split_last() else {
+                return Err(GraphError::misused("inputs", "none", "the operator's inputs and a gradient"));
             };
-            let made = node_infos(of, arguments, 1, given.limits)?;
+            let made = node_infos(of, arguments, 1, args.limits)?;
             let (dy, y) = (dy.and_then(Info::fixed_shape), made.first().and_then(Info::fixed_shape));
             if let (Some(dy), Some(y)) = (dy, y)
                 && dy != y
@@ -21,11 +21,11 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             arguments.iter().map(like).collect()
         }
         Op::BatchNormalizationTraining { .. } => {
-            given.types(0, &FLOATS)?;
-            let x = given.need(0)?;
+            args.types(0, &FLOATS)?;
+            let x = args.need(0)?;
             let channels = x.shape.as_ref().and_then(|s| s.get(1)).cloned();
             for index in [1, 2] {
-                let parameter = given.need(index)?;
+                let parameter = args.need(index)?;
                 let fits = match (parameter.shape.as_deref(), &channels) {
                     (Some([one]), Some(c)) => one.fixed().is_none() || c.fixed().is_none() || one == c,
                     (Some(_), _) => false,
@@ -40,8 +40,8 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             vec![Info::new(x.dtype, x.shape.clone()), by_channel.clone(), by_channel]
         }
         Op::FakeQuantize { scales, axis, .. } => {
-            given.types(0, &FLOATS)?;
-            let x = given.need(0)?;
+            args.types(0, &FLOATS)?;
+            let x = args.need(0)?;
             let along = x.fixed_shape().map(|s| s.get(*axis).copied().unwrap_or(0));
             if scales.len() != 1 && along.is_some_and(|n| n != scales.len()) {
                 return Err(GraphError::misused("scales", scales.len().to_string(), format!("1 or {along:?}")));
@@ -49,9 +49,9 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             vec![Info::new(x.dtype, x.shape.clone())]
         }
         Op::Loss(loss) => {
-            given.types(0, &FLOATS)?;
-            let dtype = given.same_type([0, 1, 2])?;
-            let (x, t) = (given.need(0)?.fixed_shape(), given.need(1)?.fixed_shape());
+            args.types(0, &FLOATS)?;
+            let dtype = args.same_type([0, 1, 2])?;
+            let (x, t) = (args.need(0)?.fixed_shape(), args.need(1)?.fixed_shape());
             if let (Some(x), Some(t)) = (&x, &t)
                 && x != t
             {
@@ -59,7 +59,7 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             }
             if let Some(x) = &x {
                 loss.check(x.get(1).copied().unwrap_or(0))?;
-                if let Some(w) = given.get(2).and_then(Info::fixed_shape) {
+                if let Some(w) = args.get(2).and_then(Info::fixed_shape) {
                     let mut want = x.clone();
                     if let Some(c) = want.get_mut(1) {
                         *c = 1;
@@ -72,17 +72,17 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             vec![Info::new(dtype, Some(Vec::new()))]
         }
         Op::GlobalNorm => {
-            given.types(0, &FLOATS)?;
-            vec![Info::new(given.same_type(0..given.inputs.len())?, Some(Vec::new()))]
+            args.types(0, &FLOATS)?;
+            vec![Info::new(args.same_type(0..args.inputs.len())?, Some(Vec::new()))]
         }
         Op::Update(optimizer) => {
             let count = if optimizer.has_second() { 6 } else { 5 };
-            if given.need(0)?.fixed_shape().is_some_and(|s| s != [4]) {
-                return Err(GraphError::misused("hyper-parameters", "another number of them", "4"));
+            if args.need(0)?.fixed_shape().is_some_and(|s| s != [4]) {
+                return Err(GraphError::misused("hyper-parameters", "a different number", "4"));
             }
-            let p = given.need(2)?;
+            let p = args.need(2)?;
             for index in 3..count {
-                if let (Some(a), Some(b)) = (given.need(index)?.fixed_shape(), p.fixed_shape())
+                if let (Some(a), Some(b)) = (args.need(index)?.fixed_shape(), p.fixed_shape())
                     && a != b
                 {
                     return Err(GraphError::misused(

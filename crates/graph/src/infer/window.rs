@@ -1,6 +1,6 @@
-//! Convolutions, pools, normalizations and resizing.
+//! Shape inference of convolutions, pools, normalizations and resizing.
 
-use super::{FLOATS, Given, Info, map_dim, resolve_axis};
+use super::{FLOATS, Info, OpInputs, map_dim, resolve_axis};
 use crate::error::{GraphError, Result};
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs};
 use crate::graph::Dim;
@@ -9,13 +9,13 @@ use crate::tensor::ElementType;
 
 const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];
 
-pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
+pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
     Ok(Some(match op {
-        Op::Conv(a) => vec![conv(a, given, 0, 1, 2)?],
+        Op::Conv(a) => vec![conv(a, args, 0, 1, 2)?],
         Op::FusedConv { conv: a, residual, .. } => {
-            let info = conv(a, given, 0, 1, 2)?;
+            let info = conv(a, args, 0, 1, 2)?;
             if *residual {
-                let extra = given.need(3)?;
+                let extra = args.need(3)?;
                 if let (Some(got), Some(expected)) = (extra.fixed_shape(), info.fixed_shape())
                     && got != expected
                 {
@@ -24,49 +24,49 @@ pub(super) fn infer(op: &Op, given: &Given<'_>) -> Result<Option<Vec<Info>>> {
             }
             vec![info]
         }
-        Op::ConvTranspose(a) => vec![conv_transpose(a, given)?],
+        Op::ConvTranspose(a) => vec![conv_transpose(a, args)?],
         Op::ConvInteger(a) => {
-            given.types(0, &BYTES)?;
-            given.types(1, &BYTES)?;
-            vec![Info { dtype: Some(ElementType::I32), ..conv_shape(a, given, 0, 1, None)? }]
+            args.types(0, &BYTES)?;
+            args.types(1, &BYTES)?;
+            vec![Info { dtype: Some(ElementType::I32), ..conv_shape(a, args, 0, 1, None)? }]
         }
         Op::QLinearConv(a) => {
-            given.types(0, &BYTES)?;
-            given.types(3, &BYTES)?;
+            args.types(0, &BYTES)?;
+            args.types(3, &BYTES)?;
             for index in [1, 2, 4, 5, 6, 7] {
-                given.need(index)?;
+                args.need(index)?;
             }
-            vec![Info { dtype: given.need(7)?.dtype, ..conv_shape(a, given, 0, 3, Some(8))? }]
+            vec![Info { dtype: args.need(7)?.dtype, ..conv_shape(a, args, 0, 3, Some(8))? }]
         }
         Op::MaxPool(a) => {
-            let info = pool(a, given)?;
+            let info = pool(a, args)?;
             vec![info.clone(), Info::new(Some(ElementType::I64), info.shape)]
         }
         Op::AveragePool(a) => {
-            given.types(0, &FLOATS)?;
-            vec![pool(a, given)?]
+            args.types(0, &FLOATS)?;
+            vec![pool(a, args)?]
         }
         Op::GlobalAveragePool | Op::GlobalMaxPool => {
-            given.types(0, &FLOATS)?;
-            let x = given.need(0)?;
+            args.types(0, &FLOATS)?;
+            let x = args.need(0)?;
             let shape = x
                 .shape
                 .as_ref()
                 .map(|s| s.iter().enumerate().map(|(i, d)| if i < 2 { d.clone() } else { Dim::Fixed(1) }).collect());
             vec![Info::new(x.dtype, shape)]
         }
-        Op::BatchNormalization { .. } => vec![per_channel(given, 4)?],
-        Op::InstanceNormalization { .. } => vec![per_channel(given, 2)?],
+        Op::BatchNormalization { .. } => vec![per_channel(args, 4)?],
+        Op::InstanceNormalization { .. } => vec![per_channel(args, 2)?],
         Op::GroupNormalization { groups, .. } => {
-            if let Some(Some(c)) = given.need(0)?.shape.as_ref().map(|s| s.get(1).and_then(Dim::fixed))
+            if let Some(Some(c)) = args.need(0)?.shape.as_ref().map(|s| s.get(1).and_then(Dim::fixed))
                 && (*groups == 0 || c % groups != 0)
             {
                 return Err(GraphError::misused("groups", groups.to_string(), format!("a divisor of {c} channels")));
             }
-            vec![per_channel(given, 2)?]
+            vec![per_channel(args, 2)?]
         }
-        Op::LayerNormalization { axis, .. } => layer_norm(*axis, given)?,
-        Op::Resize(a) => vec![resize(a, given)?],
+        Op::LayerNormalization { axis, .. } => layer_norm(*axis, args)?,
+        Op::Resize(a) => vec![resize(a, args)?],
         _ => return Ok(None),
     }))
 }
@@ -100,18 +100,18 @@ fn attrs_fit(a: &ConvAttrs, axes: usize) -> Result<()> {
     if padding && lengths && positive {
         Ok(())
     } else {
-        Err(GraphError::misused("attributes", format!("{a:?}"), format!("positive ones for {axes} spatial axes")))
+        Err(GraphError::misused("attributes", format!("{a:?}"), format!("positive values for {axes} spatial axes")))
     }
 }
 
-fn conv(a: &ConvAttrs, given: &Given<'_>, x: usize, w: usize, b: usize) -> Result<Info> {
-    given.types(x, &FLOATS)?;
-    let dtype = given.same_type([x, w, b])?;
-    Ok(Info { dtype, ..conv_shape(a, given, x, w, Some(b))? })
+fn conv(a: &ConvAttrs, args: &OpInputs<'_>, x: usize, w: usize, b: usize) -> Result<Info> {
+    args.types(x, &FLOATS)?;
+    let dtype = args.same_type([x, w, b])?;
+    Ok(Info { dtype, ..conv_shape(a, args, x, w, Some(b))? })
 }
 
-fn conv_shape(a: &ConvAttrs, given: &Given<'_>, x: usize, w: usize, b: Option<usize>) -> Result<Info> {
-    let (x, w) = (given.need(x)?, given.need(w)?);
+fn conv_shape(a: &ConvAttrs, args: &OpInputs<'_>, x: usize, w: usize, b: Option<usize>) -> Result<Info> {
+    let (x, w) = (args.need(x)?, args.need(w)?);
     let Some(axes) = spatial(x, "the convolution's input")? else { return Ok(Info::new(None, None)) };
     attrs_fit(a, axes)?;
     expect("axes of the weight", w.rank(), Some(axes + 2))?;
@@ -130,7 +130,7 @@ fn conv_shape(a: &ConvAttrs, given: &Given<'_>, x: usize, w: usize, b: Option<us
     for (axis, &k) in a.kernel.iter().enumerate() {
         expect("kernel", dim(w, axis + 2), Some(k))?;
     }
-    if let Some(bias) = b.and_then(|b| given.get(b)) {
+    if let Some(bias) = b.and_then(|b| args.get(b)) {
         expect("axes of the bias", bias.rank(), Some(1))?;
         expect("bias", dim(bias, 0), out)?;
     }
@@ -144,7 +144,7 @@ fn conv_shape(a: &ConvAttrs, given: &Given<'_>, x: usize, w: usize, b: Option<us
     Ok(Info::new(None, Some(shape)))
 }
 
-/// The geometry of one spatial axis.
+/// Returns the geometry of one spatial axis.
 fn one_axis(a: &ConvAttrs, axis: usize) -> ConvAttrs {
     let at = |v: &[usize]| vec![v.get(axis).copied().unwrap_or(1)];
     ConvAttrs {
@@ -159,10 +159,10 @@ fn one_axis(a: &ConvAttrs, axis: usize) -> ConvAttrs {
     }
 }
 
-fn conv_transpose(a: &ConvTransposeAttrs, given: &Given<'_>) -> Result<Info> {
-    given.types(0, &FLOATS)?;
-    let dtype = given.same_type([0, 1, 2])?;
-    let (x, w) = (given.need(0)?, given.need(1)?);
+fn conv_transpose(a: &ConvTransposeAttrs, args: &OpInputs<'_>) -> Result<Info> {
+    args.types(0, &FLOATS)?;
+    let dtype = args.same_type([0, 1, 2])?;
+    let (x, w) = (args.need(0)?, args.need(1)?);
     let Some(axes) = spatial(x, "the transposed convolution's input")? else { return Ok(Info::new(dtype, None)) };
     let as_conv = ConvAttrs {
         kernel: a.kernel.clone(),
@@ -185,7 +185,7 @@ fn conv_transpose(a: &ConvTransposeAttrs, given: &Given<'_>) -> Result<Info> {
         expect("kernel", dim(w, axis + 2), Some(k))?;
     }
     let out = dim(w, 1).and_then(|n| n.checked_mul(a.group));
-    if let Some(bias) = given.get(2) {
+    if let Some(bias) = args.get(2) {
         expect("axes of the bias", bias.rank(), Some(1))?;
         expect("bias", dim(bias, 0), out)?;
     }
@@ -208,8 +208,8 @@ fn conv_transpose(a: &ConvTransposeAttrs, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(dtype, Some(shape)))
 }
 
-fn pool(a: &PoolAttrs, given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
+fn pool(a: &PoolAttrs, args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
     let Some(axes) = spatial(x, "the pool's input")? else { return Ok(Info::new(x.dtype, None)) };
     let as_conv = ConvAttrs {
         kernel: a.kernel.clone(),
@@ -219,7 +219,7 @@ fn pool(a: &PoolAttrs, given: &Given<'_>) -> Result<Info> {
         group: 1,
     };
     attrs_fit(&as_conv, axes)?;
-    crate::limits::checked_elements(&a.kernel, "folded_elements", "a pool's window", given.limits.folded_elements)?;
+    crate::limits::checked_elements(&a.kernel, "folded_elements", "a pooling window", args.limits.folded_elements)?;
     let mut shape = Vec::new();
     for (index, d) in x.shape.iter().flatten().enumerate() {
         if index < 2 {
@@ -241,30 +241,30 @@ fn pool(a: &PoolAttrs, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(shape)))
 }
 
-/// Keeps the input's shape; inputs 1..=`last` are vectors of one entry a channel.
-fn per_channel(given: &Given<'_>, last: usize) -> Result<Info> {
-    given.types(0, &FLOATS)?;
-    let x = given.need(0)?;
+/// Keeps the input's shape; inputs 1..=`last` must be vectors with one entry per channel.
+fn per_channel(args: &OpInputs<'_>, last: usize) -> Result<Info> {
+    args.types(0, &FLOATS)?;
+    let x = args.need(0)?;
     if x.rank().is_some_and(|r| r < 2) {
         return Err(GraphError::misused("axes of the input", format!("{:?}", x.rank()), "at least 2"));
     }
     for index in 1..=last {
-        given.types(index, &FLOATS)?;
-        let p = given.need(index)?;
+        args.types(index, &FLOATS)?;
+        let p = args.need(index)?;
         expect("axes of a parameter", p.rank(), Some(1))?;
         expect("parameter", dim(p, 0), dim(x, 1))?;
     }
     Ok(Info::new(x.dtype, x.shape.clone()))
 }
 
-fn layer_norm(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
-    given.types(0, &FLOATS)?;
-    let x = given.need(0)?;
-    given.need(1)?;
+fn layer_norm(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    args.types(0, &FLOATS)?;
+    let x = args.need(0)?;
+    args.need(1)?;
     let Some(shape) = &x.shape else { return Ok(vec![Info::new(x.dtype, None), Info::default(), Info::default()]) };
     let first = resolve_axis(axis, shape.len())?;
     for index in [1, 2] {
-        if let Some(p) = given.get(index).and_then(Info::fixed_shape) {
+        if let Some(p) = args.get(index).and_then(Info::fixed_shape) {
             super::elementwise::broadcast_onto(&p, &shape.iter().map(Dim::fixed).collect::<Vec<_>>())?;
         }
     }
@@ -278,7 +278,7 @@ fn layer_norm(axis: i64, given: &Given<'_>) -> Result<Vec<Info>> {
     Ok(vec![Info::new(x.dtype, Some(shape.clone())), extra.clone(), extra])
 }
 
-/// Scale of every axis and its output length, for a fixed input shape. Errors tell what does not fit.
+/// Returns the scale of every axis and its output length for a fixed input shape.
 pub(crate) fn resize_geometry(
     a: &ResizeAttrs,
     input: &[usize],
@@ -316,7 +316,7 @@ pub(crate) fn resize_geometry(
             };
             for ((&axis, &size), &ratio) in axes.iter().zip(sizes).zip(&ratios) {
                 match common {
-                    // ONNX: round half up of the common factor times the length.
+                    // ONNX: the common factor times the length, rounded half up.
                     Some(f) => put(axis, (f * at(axis) + 0.5).floor(), f)?,
                     None => put(axis, size as f64, ratio)?,
                 }
@@ -325,7 +325,7 @@ pub(crate) fn resize_geometry(
         (Some(scales), None) => {
             count(scales.len(), "scales")?;
             for (&axis, &s) in axes.iter().zip(scales) {
-                // Scales are f32 in the file: a third times three must stay one.
+                // Scales are f32 in the file: a third times three must give one.
                 put(axis, (at(axis) as f32 * s as f32).floor().into(), s)?;
             }
         }
@@ -334,9 +334,9 @@ pub(crate) fn resize_geometry(
     Ok((output, factors))
 }
 
-fn resize(a: &ResizeAttrs, given: &Given<'_>) -> Result<Info> {
-    let x = given.need(0)?;
-    let present = |i: usize| given.get(i).filter(|t| t.fixed_shape().is_none_or(|s| !s.contains(&0)));
+fn resize(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let present = |i: usize| args.get(i).filter(|t| t.fixed_shape().is_none_or(|s| !s.contains(&0)));
     let (scales, sizes) = (present(2), present(3));
     if scales.is_none() && sizes.is_none() {
         return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them"));
@@ -345,7 +345,7 @@ fn resize(a: &ResizeAttrs, given: &Given<'_>) -> Result<Info> {
     let values = scales.and_then(|s| s.value.as_ref()).map(|t| t.to_f64_vec());
     let lengths = sizes.and_then(Info::ints);
     if let Some(input) = x.fixed_shape() {
-        let roi = if a.coordinates == crate::op::CoordinateMode::TfCropAndResize { given.get(1) } else { None };
+        let roi = if a.coordinates == crate::op::CoordinateMode::TfCropAndResize { args.get(1) } else { None };
         if roi.is_some_and(|r| r.value.is_none()) || (values.is_none() && lengths.is_none()) {
             let unknown = (0..input.len()).map(|i| super::free(format!("resized_{i}"))).collect();
             return Ok(Info::new(x.dtype, Some(unknown)));
@@ -355,7 +355,7 @@ fn resize(a: &ResizeAttrs, given: &Given<'_>) -> Result<Info> {
         if let (Some(roi), None) = (roi, &lengths) {
             crop_lengths(a, &input, &factors, &roi, &mut output)?;
         }
-        given.made(&output, "Resize")?;
+        args.check_output_size(&output, "Resize")?;
         return Ok(Info::new(x.dtype, Some(super::fixed(&output))));
     }
     let mut shape = x_shape.clone();
@@ -374,7 +374,7 @@ fn resize(a: &ResizeAttrs, given: &Given<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(shape)))
 }
 
-/// With `tf_crop_and_resize`, the output of a scale covers only the region of interest.
+/// With `tf_crop_and_resize`, the output length of a scale covers only the region of interest.
 fn crop_lengths(a: &ResizeAttrs, input: &[usize], factors: &[f64], roi: &[f64], output: &mut [usize]) -> Result<()> {
     let axes: Vec<usize> = match &a.axes {
         Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,

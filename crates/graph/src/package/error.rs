@@ -1,34 +1,34 @@
-//! What is wrong with a package.
+//! Errors of reading and writing packages.
 
 use crate::GraphError;
 use cytoscope_storage::StorageError;
 use cytoscope_volume::printable;
 use std::path::{Path, PathBuf};
 
-/// A path as messages show it.
+/// Formats a path for messages.
 fn shown(path: &Path) -> String {
     printable(&path.display().to_string()).into_owned()
 }
 
-/// A package that cannot be used.
+/// Error of reading or writing a package.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackageError {
-    /// Neither a folder nor a zip nor an ONNX file.
-    #[error("{} is no model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file", shown(.path))]
+    /// Not a folder with a description, a zip or an ONNX file.
+    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file", shown(.path))]
     NotAPackage {
         /// The path.
         path: PathBuf,
     },
-    /// A file the description names but the package lacks.
-    #[error("{} lacks its file \"{}\": fetch the whole package again", shown(.path), printable(.name))]
+    /// A file that the description names is missing.
+    #[error("{} lacks the file \"{}\": download the package again", shown(.path), printable(.name))]
     Missing {
         /// The package.
         path: PathBuf,
         /// The file.
         name: String,
     },
-    /// A part that breaks the specification.
+    /// A part of the package violates the specification.
     #[error("{}: \"{}\" {}", shown(.path), printable(.part), printable(.problem))]
     Bad {
         /// The package.
@@ -38,19 +38,19 @@ pub enum PackageError {
         /// What is wrong with it.
         problem: String,
     },
-    /// No weights that can run.
+    /// The package has no ONNX weights.
     #[error(
-        "{} has {} weights only; Cytoscope runs ONNX weights: export the model to ONNX (torch.onnx.export) and add them to the package",
+        "{} has only {} weights, but Cytoscope needs ONNX weights: export the model with torch.onnx.export and add the file to the package",
         shown(.path), printable(.has)
     )]
     NoOnnxWeights {
         /// The package.
         path: PathBuf,
-        /// Weights it has.
+        /// Weight formats that the package has.
         has: String,
     },
-    /// A file that is not the one described.
-    #[error("{}: \"{}\" has checksum {got}, its description says {}: fetch the package again", shown(.path), printable(.name), printable(.expected))]
+    /// The content of a file differs from its checksum.
+    #[error("{}: \"{}\" has checksum {got}, expected {}: download the package again", shown(.path), printable(.name), printable(.expected))]
     Checksum {
         /// The package.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum PackageError {
         /// SHA-256 of the file.
         got: String,
     },
-    /// A file over a limit.
+    /// A file exceeds a size limit.
     #[error("{}: \"{}\" has {bytes} bytes, more than the limit of {limit}", shown(.path), printable(.name))]
     TooLarge {
         /// The package.
@@ -73,7 +73,7 @@ pub enum PackageError {
         /// The limit.
         limit: u64,
     },
-    /// A network or tensor at fault.
+    /// A network or tensor is invalid.
     #[error("{}: {}", shown(.path), printable(&error.to_string()))]
     Graph {
         /// The package or file.
@@ -81,15 +81,15 @@ pub enum PackageError {
         /// What is wrong.
         error: GraphError,
     },
-    /// A package that may not be written where it was asked for, or could not be.
+    /// The destination may not be overwritten, or writing failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// A file that could not be read or written.
+    /// A file could not be read or written.
     #[error("{}: {}", shown(.path), printable(&error.to_string()))]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
 }

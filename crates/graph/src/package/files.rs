@@ -1,4 +1,4 @@
-//! The files of a package: a folder, a zip, or one file.
+//! The files of a package: in a folder, in a zip, or a single file.
 
 use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
@@ -9,31 +9,31 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most bytes that are read to list a zip: 4096 entries with long names take two million.
+/// Maximum number of bytes read to list a zip: 4096 entries with long names take two million.
 const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
-/// Most bytes that a byte of a compressed file may become where the file is larger than [`FREE_EXPANSION_BYTES`].
-/// Weights shrink to a half at most; Deflate alone could make a thousand.
+/// Maximum compression ratio of a file larger than [`FREE_EXPANSION_BYTES`] when decompressed. Weights compress to half
+/// at best; Deflate can reach a ratio of a thousand.
 const MAX_EXPANSION: u64 = 100;
-/// Bytes that a compressed file may become however small it is: test tensors of zeros and masks compress well.
+/// Decompressed size up to which any ratio is allowed: test tensors of zeros and masks compress well.
 const FREE_EXPANSION_BYTES: u64 = 256 << 20;
 
-/// Where a package's files are.
+/// Location of a package's files.
 #[derive(Debug, Clone)]
 pub enum Files {
-    /// In a folder.
+    /// A folder.
     Folder(PathBuf),
-    /// In a zip, below a prefix (many zips hold one folder).
+    /// A zip whose entries may share a path prefix (many zips contain one folder).
     Zip {
-        /// The zip.
+        /// Path of the zip.
         path: PathBuf,
-        /// What stands before each name.
+        /// Common prefix of the entries, empty or ending in `/`.
         prefix: String,
     },
-    /// A bare file that stands for itself.
+    /// A single file.
     Single(PathBuf),
 }
 
-/// Names a description may have.
+/// File names that a description may have.
 const DESCRIPTIONS: [&str; 4] = ["rdf.yaml", "bioimageio.yaml", "rdf.yml", "model.yaml"];
 
 impl Files {
@@ -43,15 +43,15 @@ impl Files {
 
     /// Opens a folder, a zip, or the folder of a description file.
     pub(crate) fn open(path: &Path) -> Result<Self, PackageError> {
-        let not = || PackageError::NotAPackage { path: path.to_owned() };
+        let not_a_package = || PackageError::NotAPackage { path: path.to_owned() };
         let meta = std::fs::metadata(path).map_err(|e| PackageError::io(path, e))?;
         if meta.is_dir() {
             return Ok(Self::Folder(path.to_owned()));
         }
         if path.extension().is_some_and(|e| e == "yaml" || e == "yml") {
-            return path.parent().map(|p| Self::Folder(p.to_owned())).ok_or_else(not);
+            return path.parent().map(|p| Self::Folder(p.to_owned())).ok_or_else(not_a_package);
         }
-        let archive = open_archive(path)?.ok_or_else(not)?;
+        let archive = open_archive(path)?.ok_or_else(not_a_package)?;
         let prefix = archive
             .file_names()
             .filter_map(|name| name.ok().map(|n| n.into_owned()))
@@ -62,23 +62,23 @@ impl Files {
                 (shallow && (DESCRIPTIONS.contains(&file) || file.ends_with(".bioimageio.yaml")))
                     .then(|| if folder.is_empty() { String::new() } else { format!("{folder}/") })
             })
-            .ok_or_else(not)?;
+            .ok_or_else(not_a_package)?;
         Ok(Self::Zip { path: path.to_owned(), prefix })
     }
 
-    /// The path shown in messages.
+    /// Returns the path that messages show.
     pub fn path(&self) -> &Path {
         match self {
             Self::Folder(path) | Self::Single(path) | Self::Zip { path, .. } => path,
         }
     }
 
-    /// The folder, where files lie in one.
+    /// Returns the folder, if the files are in one.
     pub(crate) fn folder(&self) -> Option<&Path> {
         if let Self::Folder(path) = self { Some(path) } else { None }
     }
 
-    /// The description's name and bytes.
+    /// Returns the file name and bytes of the description.
     pub(crate) fn description(&self) -> Result<(String, Vec<u8>), PackageError> {
         for name in DESCRIPTIONS {
             match self.read_up_to(name, MAX_RDF_BYTES) {
@@ -93,8 +93,8 @@ impl Files {
         }
     }
 
-    /// Every file's name, in order. Of a folder, what [`Files::read`] refuses is left out: pipes, devices, folders and
-    /// links that lead out of the package.
+    /// Returns the names of all files, sorted. In a folder, entries that [`Files::read`] refuses are left out: pipes,
+    /// devices, folders and links that lead out of the package.
     ///
     /// # Errors
     /// [`PackageError`] if the folder or zip cannot be listed or has more than [`MAX_FILES`] files.
@@ -110,7 +110,7 @@ impl Files {
                         continue;
                     }
                     if names.len() >= MAX_FILES {
-                        let problem = format!("has more than the limit of {MAX_FILES} files");
+                        let problem = format!("has more files than the limit of {MAX_FILES}");
                         return Err(PackageError::bad(folder, "folder", problem));
                     }
                     names.push(name.to_string_lossy().into_owned());
@@ -131,15 +131,15 @@ impl Files {
         open_archive(path)?.ok_or_else(|| PackageError::bad(path, "zip", "is no longer a zip"))
     }
 
-    /// The bytes of a file. A URL stands for the file of its last part.
+    /// Returns the bytes of a file. For a URL, the file named by its last part is read.
     ///
     /// # Errors
-    /// [`PackageError`] if it is missing, leaves the package, is no regular file, or is too large.
+    /// [`PackageError`] if the file is missing, is outside the package, is not a regular file, or is too large.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, PackageError> {
         self.read_up_to(name, MAX_FILE_BYTES)
     }
 
-    /// The bytes of a file of at most `limit` bytes; see [`Files::read`].
+    /// Like [`Files::read`], with a maximum size of `limit` bytes.
     ///
     /// # Errors
     /// As [`Files::read`].
@@ -161,7 +161,7 @@ impl Files {
             }
             Self::Folder(folder) => {
                 let not_read = |error: std::io::Error| match (refusal(&error), error.kind()) {
-                    (Some(refusal), _) => PackageError::bad(self.path(), local, format!("is not read: {refusal}")),
+                    (Some(refusal), _) => PackageError::bad(self.path(), local, format!("cannot be read: {refusal}")),
                     (None, ErrorKind::NotFound | ErrorKind::NotADirectory) => missing(),
                     (None, _) => PackageError::io(&folder.join(local), error),
                 };
@@ -184,7 +184,7 @@ impl Files {
                 if entry.size() > limit {
                     return Err(too_large(entry.size()));
                 }
-                // A zip may lie about sizes: what is read is bounded all the same.
+                // The sizes in a zip may be wrong, so reading is bounded as well.
                 entry.take(limit + 1).read_to_end(&mut bytes).map_err(|e| PackageError::io(path, e))?;
                 if bytes.len() as u64 > limit {
                     return Err(too_large(bytes.len() as u64));
@@ -194,14 +194,14 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Where a file of a package that is a folder lies, if [`Files::read`] would read it.
+    /// Returns the path of a file if the package is a folder and [`Files::read`] would accept the file.
     pub fn path_of(&self, name: &str) -> Option<PathBuf> {
         let Self::Folder(folder) = self else { return None };
         let local = local_name(name);
         open_inside(folder, Path::new(local)).is_ok().then(|| folder.join(local))
     }
 
-    /// Checks a file against its described SHA-256, where there is one.
+    /// Checks a file against the SHA-256 in its description, if there is one.
     pub(crate) fn verify(&self, file: &FileRef, bytes: &[u8]) -> Result<(), PackageError> {
         let Some(expected) = &file.sha256 else { return Ok(()) };
         let got = sha256(bytes);
@@ -217,7 +217,7 @@ impl Files {
     }
 }
 
-/// The name inside the package: of a URL its last part.
+/// Returns the file name inside the package: the last part of a URL, or the name itself.
 fn local_name(name: &str) -> &str {
     if name.contains("://") { name.rsplit('/').next().unwrap_or(name) } else { name }
 }
@@ -225,7 +225,7 @@ fn local_name(name: &str) -> &str {
 /// A zip on disk.
 type Archive = zip::ZipArchive<Metered>;
 
-/// Opens a zip; `None` where the file is none.
+/// Opens a zip; `None` if the file is not a zip.
 fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
     let file = open_regular(path).map_err(|e| PackageError::io(path, e))?;
     let left = Arc::new(AtomicU64::new(MAX_DIRECTORY_BYTES));
@@ -245,7 +245,7 @@ fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
     Ok(Some(archive))
 }
 
-/// A file of which only so many bytes may be read.
+/// A file of which at most `left` bytes may be read.
 #[derive(Debug)]
 struct Metered {
     file: File,
@@ -257,7 +257,7 @@ impl Read for Metered {
         let read = self.file.read(into)?;
         let left = self.left.load(Ordering::Relaxed).checked_sub(read as u64);
         self.left.store(left.unwrap_or(0), Ordering::Relaxed);
-        left.map(|_| read).ok_or_else(|| std::io::Error::other("the directory of the zip is over its limit"))
+        left.map(|_| read).ok_or_else(|| std::io::Error::other("the zip directory exceeds its size limit"))
     }
 }
 
@@ -267,20 +267,20 @@ impl Seek for Metered {
     }
 }
 
-/// Reads a file of at most `limit` bytes; gives the size of a larger one instead.
+/// Reads a file of at most `limit` bytes; returns the size if it is larger.
 fn read_bounded(file: std::io::Result<File>, limit: u64, into: &mut Vec<u8>) -> std::io::Result<Option<u64>> {
     let file = file?;
     let size = file.metadata()?.len();
     if size > limit {
         return Ok(Some(size));
     }
-    // The file may grow while it is read.
+    // The file may grow during reading.
     file.take(limit + 1).read_to_end(into)?;
     let read = into.len() as u64;
     Ok((read > limit).then_some(read))
 }
 
-/// SHA-256 in hexadecimal.
+/// Returns the SHA-256 in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -1,7 +1,8 @@
 //! bioimage.io model packages: a folder, a zip, or a bare `.onnx` file.
 //!
-//! Specification 0.4 and 0.5 (`rdf.yaml` or `bioimageio.yaml`). Only ONNX weights run; a package with others is refused by
-//! name. Files are found by their names inside the package: nothing is fetched. Sizes are checked before anything is read.
+//! Specifications 0.4 and 0.5 (`rdf.yaml` or `bioimageio.yaml`) are supported. Only ONNX weights run; packages without
+//! them are refused with the names of the weights they have. Files are looked up by name inside the package; nothing is
+//! downloaded. Sizes are checked before anything is read.
 
 mod error;
 mod files;
@@ -17,7 +18,7 @@ pub use error::PackageError;
 pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
 pub use test_run::{Tolerance, compare};
-pub use write::{Carried, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved};
+pub use write::{InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved};
 
 use crate::analysis::receptive_field;
 use crate::passes::quantize::is_quantized;
@@ -25,37 +26,37 @@ use crate::{Graph, GraphLimits, Tensor, npy};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a package's description.
+/// Maximum size of a package's description in bytes.
 pub const MAX_RDF_BYTES: u64 = 4 << 20;
-/// Most bytes of one file in a package.
+/// Maximum size of one file in a package in bytes.
 pub const MAX_FILE_BYTES: u64 = 4 << 30;
-/// Most files in a zip.
+/// Maximum number of files in a zip.
 pub const MAX_FILES: usize = 4096;
 
-/// The file of a package's quantized network, beside the one in floats.
+/// File name of a package's int8 network, beside the float network.
 pub const QUANTIZED_WEIGHTS: &str = "model_int8.onnx";
-/// Entry of `config.cytoscope` that names the quantized network's file.
+/// Entry of `config.cytoscope` that names the file of the int8 network.
 const QUANTIZED_KEY: &str = "quantized_weights";
-/// Entry of `config.cytoscope` that named the float network's file, in packages whose declared weights are the quantized ones.
+/// Entry of `config.cytoscope` that named the file of the float network, in older packages that declare int8 weights.
 const OLD_FLOAT_KEY: &str = "float_weights";
-/// Entry of `config.cytoscope` that tells how a package was written.
+/// Entry of `config.cytoscope` with the layout version.
 const LAYOUT_KEY: &str = "layout";
-/// How packages are written now: the declared weights are floats, and test outputs were made with pre- and postprocessing.
+/// Current layout version: the declared weights are floats, and test outputs were made with pre- and postprocessing.
 const LAYOUT: u64 = 2;
 
-/// A network beside the declared weights, as an entry of `config.cytoscope` names it.
-struct Beside {
+/// A second network beside the declared weights, referenced by an entry of `config.cytoscope`.
+struct SecondNetwork {
     graph: Graph,
     bytes: Vec<u8>,
 }
 
-fn graph_of(files: &Files, source: &str, bytes: &[u8]) -> Result<Graph, PackageError> {
+fn read_graph(files: &Files, source: &str, bytes: &[u8]) -> Result<Graph, PackageError> {
     let folder = files.folder().map(|f| f.join(source)).and_then(|p| p.parent().map(Path::to_owned));
     Graph::from_bytes(bytes, folder.as_deref(), &GraphLimits::default())
         .map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })
 }
 
-fn beside(files: &Files, rdf: &Value, key: &str) -> Result<Option<Beside>, PackageError> {
+fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<SecondNetwork>, PackageError> {
     let entry = rdf.pointer("/config/cytoscope").and_then(|c| c.get(key)).filter(|v| !v.is_null());
     let Some(entry) = entry else { return Ok(None) };
     let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -64,33 +65,33 @@ fn beside(files: &Files, rdf: &Value, key: &str) -> Result<Option<Beside>, Packa
     let file = FileRef { source, sha256: text("sha256") };
     let bytes = files.read(&file.source)?;
     files.verify(&file, &bytes)?;
-    Ok(Some(Beside { graph: graph_of(files, &file.source, &bytes)?, bytes }))
+    Ok(Some(SecondNetwork { graph: read_graph(files, &file.source, &bytes)?, bytes }))
 }
 
-/// A model with what is needed to run it on images.
+/// A model: a network with the metadata needed to run it on images.
 #[derive(Debug)]
 pub struct Package {
-    /// Where it came from.
+    /// Path of the folder, zip or `.onnx` file.
     pub path: PathBuf,
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// What it is for.
+    /// One-sentence description.
     pub description: String,
-    /// Version of the specification, or `onnx` for a bare file.
+    /// Version of the specification, or `onnx` for a bare ONNX file.
     pub format_version: String,
     /// Inputs.
     pub inputs: Vec<TensorSpec>,
     /// Outputs.
     pub outputs: Vec<TensorSpec>,
-    /// The network; of a quantized package the one with quantize and dequantize nodes.
+    /// The network; in an int8 package, the one with quantize and dequantize nodes.
     pub graph: Graph,
-    /// The same network in floats, where a quantized package keeps it.
+    /// The float version of an int8 network, if the package has one.
     pub float_graph: Option<Graph>,
-    /// Whether the declared weights, which other programs run, are the float network of a package that has both.
+    /// Whether the declared weights, which other programs run, are the float network of a package with both networks.
     declares_float: bool,
     /// Bytes of the file of [`Package::graph`].
     pub model_bytes: Vec<u8>,
-    /// The whole description as read.
+    /// The whole description (`rdf.yaml`) as read.
     pub rdf: Value,
     files: Files,
 }
@@ -99,12 +100,12 @@ impl Package {
     /// Opens a package.
     ///
     /// # Errors
-    /// [`PackageError`]: not a package, a description that breaks the specification, no ONNX weights, a wrong checksum, a
-    /// file over a limit, or a graph at fault.
+    /// [`PackageError`]: not a package, a description that violates the specification, no ONNX weights, a wrong
+    /// checksum, a file over a limit, or an invalid graph.
     pub fn open(path: &Path) -> Result<Self, PackageError> {
         let is_onnx = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
         if is_onnx && path.is_file() {
-            return Self::bare(path);
+            return Self::open_onnx(path);
         }
         let files = Files::open(path)?;
         let (rdf_name, bytes) = files.description()?;
@@ -113,9 +114,9 @@ impl Package {
         let parsed = parse::parse(path, &rdf)?;
         let model_bytes = files.read(&parsed.weights.source)?;
         files.verify(&parsed.weights, &model_bytes)?;
-        let declared = graph_of(&files, &parsed.weights.source, &model_bytes)?;
-        let quantized = beside(&files, &rdf, QUANTIZED_KEY)?;
-        let float = beside(&files, &rdf, OLD_FLOAT_KEY)?;
+        let declared = read_graph(&files, &parsed.weights.source, &model_bytes)?;
+        let quantized = read_second_network(&files, &rdf, QUANTIZED_KEY)?;
+        let float = read_second_network(&files, &rdf, OLD_FLOAT_KEY)?;
         let declares_float = quantized.is_some();
         let (graph, model_bytes, float_graph) = match (quantized, float) {
             (Some(_), Some(_)) => {
@@ -147,9 +148,9 @@ impl Package {
         Ok(package)
     }
 
-    /// A bare ONNX file: axes by rank (batch, channel, then space) in lengths that the network can take, z-score over the stack as
-    /// CytoDL trains with.
-    fn bare(path: &Path) -> Result<Self, PackageError> {
+    /// Opens a bare ONNX file: axes are assigned by rank (batch, channel, then space) with the lengths that the network
+    /// accepts, and the input is normalised to zero mean and unit variance over the stack, as in CytoDL's training.
+    fn open_onnx(path: &Path) -> Result<Self, PackageError> {
         let files = Files::single(path);
         let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;
         let graph = Graph::from_bytes(&model_bytes, path.parent(), &GraphLimits::default())
@@ -207,12 +208,13 @@ impl Package {
         Ok(())
     }
 
-    /// Whether the network computes on quantized values.
+    /// Whether the network computes with quantized values.
     pub fn is_int8(&self) -> bool {
         is_quantized(&self.graph)
     }
 
-    /// The network of the declared weights, which other programs run and which the package's test is about.
+    /// Returns the network of the declared weights, which other programs run and which the package's test tensors
+    /// belong to.
     pub fn declared_graph(&self) -> &Graph {
         match &self.float_graph {
             Some(float) if self.declares_float => float,
@@ -220,35 +222,35 @@ impl Package {
         }
     }
 
-    /// Whether the package has both networks and declares the quantized one, as earlier versions wrote it.
+    /// Whether the package has both networks and declares the int8 one, as earlier versions wrote it.
     pub fn declares_quantized(&self) -> bool {
         self.float_graph.is_some() && !self.declares_float
     }
 
-    /// Whether it was written with test outputs that were made with pre- and postprocessing.
+    /// Whether the test outputs were made with pre- and postprocessing.
     pub fn has_processed_tests(&self) -> bool {
         self.config().get(LAYOUT_KEY).and_then(Value::as_u64).is_some_and(|layout| layout >= LAYOUT)
     }
 
-    /// How far a reproduced output may be off, as the description declares it.
+    /// Returns the declared tolerance for reproducing an output.
     pub fn tolerance_of(&self, output_id: &str) -> Tolerance {
         Tolerance::declared(&self.rdf, output_id)
     }
 
-    /// The package's own `config.cytoscope` section, or null.
+    /// Returns the package's `config.cytoscope` section, or null.
     pub fn config(&self) -> &Value {
         self.rdf.pointer("/config/cytoscope").unwrap_or(&Value::Null)
     }
 
-    /// The files beside the description.
+    /// Returns the files of the package.
     pub fn files(&self) -> &Files {
         &self.files
     }
 
-    /// The test tensors of inputs and outputs; `None` where the package has none.
+    /// Returns the test tensors of inputs and outputs; `None` if the package has none.
     ///
     /// # Errors
-    /// [`PackageError`] if a file is missing, fails its checksum or is no array.
+    /// [`PackageError`] if a file is missing, fails its checksum or is not a valid array.
     #[allow(clippy::type_complexity)]
     pub fn test_tensors(&self) -> Result<Option<(Vec<Tensor>, Vec<Tensor>)>, PackageError> {
         let load = |specs: &[TensorSpec]| -> Result<Option<Vec<Tensor>>, PackageError> {

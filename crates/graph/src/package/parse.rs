@@ -1,4 +1,4 @@
-//! The description of a package, specification 0.4 and 0.5.
+//! Parsing of package descriptions, specifications 0.4 and 0.5.
 
 use super::parse_steps::StepsOf;
 use super::{AxisKind, AxisSize, AxisSpec, FileRef, PackageError, Processing, TensorSpec};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// What a description says.
+/// Content of a description.
 pub(crate) struct Parsed {
     pub name: String,
     pub description: String,
@@ -18,48 +18,48 @@ pub(crate) struct Parsed {
     pub weights: FileRef,
 }
 
-/// Most axes of a tensor, tensors of a model and steps of a processing chain.
+/// Maximum number of axes of a tensor, tensors of a model and steps of a processing chain.
 pub(super) const MAX_ITEMS: usize = 64;
-/// Lengths an axis may state, in voxels. Far beyond a network's patch; sums and multiples of two stay small numbers.
+/// Accepted axis lengths in voxels. Far beyond a network's patch; sums and multiples of two lengths stay small.
 const LENGTHS: RangeInclusive<usize> = 1..=1 << 20;
-/// Steps between lengths, and voxels cut from each end of an output: less than a patch.
+/// Accepted steps between lengths, and voxels cropped from each end of an output: less than a patch.
 const STEPS: RangeInclusive<usize> = 0..=1 << 16;
-/// Most elements of a tensor at the least lengths of its axes, 1 GiB of floats: test inputs are made of that size.
+/// Maximum number of elements of a tensor at its smallest size, 1 GiB of floats: test inputs are created at that size.
 const MAX_ELEMENTS: usize = 1 << 28;
-/// Factors between axes of two tensors; 0 stands for an axis of a length of its own, as in `scale: [1, 0]`.
+/// Accepted factors between axes of two tensors; 0 marks an axis with a length of its own, as in `scale: [1, 0]`.
 const SCALES: RangeInclusive<f64> = 0.0..=1024.0;
-/// Voxels added to a scaled axis.
+/// Accepted offsets added to a scaled axis, in voxels.
 const OFFSETS: RangeInclusive<f64> = -65_536.0..=65_536.0;
-/// Divisors: what 32-bit floats do not round to zero.
+/// Accepted divisors: values that 32-bit floats do not round to zero.
 pub(super) const DIVISORS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=f32::MAX as f64;
 
 pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     let reader = Reader { path };
     let format_version = reader.text(rdf, "format_version")?;
-    let old = format_version.starts_with("0.4") || format_version.starts_with("0.3");
-    if !old && !format_version.starts_with("0.5") {
-        return Err(PackageError::bad(path, "format_version", format!("is {format_version}: 0.4 and 0.5 are read")));
+    let is_04 = format_version.starts_with("0.4") || format_version.starts_with("0.3");
+    if !is_04 && !format_version.starts_with("0.5") {
+        return Err(PackageError::bad(path, "format_version", format!("is {format_version}: expected 0.4 or 0.5")));
     }
     if rdf.get("type").and_then(Value::as_str).is_some_and(|t| t != "model") {
-        return Err(PackageError::bad(path, "type", "is not model"));
+        return Err(PackageError::bad(path, "type", "is not \"model\""));
     }
     let weights = reader.weights(rdf)?;
     let tensors = |key: &str, tests: &str| -> Result<Vec<ParsedTensor>, PackageError> {
         let list = reader.list(rdf, key)?;
         let tests = rdf.get(tests).and_then(Value::as_array);
-        // The specification's own names for tensors that have none.
-        let otherwise = key.trim_end_matches('s');
+        // Tensors without a name get the specification's default.
+        let default_id = key.trim_end_matches('s');
         list.iter()
             .enumerate()
             .map(|(i, t)| {
-                if !old {
-                    return reader.tensor_05(t, otherwise);
+                if !is_04 {
+                    return reader.tensor_05(t, default_id);
                 }
-                let mut tensor = reader.tensor_04(t, otherwise)?;
+                let mut tensor = reader.tensor_04(t, default_id)?;
                 let source = tests.and_then(|t| t.get(i)).and_then(Value::as_str);
                 tensor.spec.test_tensor = source.map(|s| FileRef { source: s.to_owned(), sha256: None });
                 if key == "inputs" && tensor.spec.dtype != "float32" {
-                    // Networks of 0.4 take 32-bit floats whatever their input is described as.
+                    // Networks of 0.4 take 32-bit floats whatever type their input is described with.
                     tensor.spec.processing.push(Processing::EnsureDtype { dtype: "float32".to_owned() });
                 }
                 Ok(tensor)
@@ -68,7 +68,7 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     };
     let mut inputs = tensors("inputs", "test_inputs")?;
     let mut outputs = tensors("outputs", "test_outputs")?;
-    if !old {
+    if !is_04 {
         resolve_references(&mut inputs, &mut outputs);
     }
     let input_ids: Vec<String> = inputs.iter().map(|t| t.spec.id.clone()).collect();
@@ -85,7 +85,8 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     })
 }
 
-/// Gives lengths that refer to another axis the ratio of the two scales, and the referred axis the id of its kind.
+/// Sets the scale of each referenced length to the ratio of the two axis scales, and the referenced axis id to that of
+/// its kind.
 fn resolve_references(inputs: &mut [ParsedTensor], outputs: &mut [ParsedTensor]) {
     let mut known: BTreeMap<(String, String), (AxisKind, f64)> = BTreeMap::new();
     for tensor in inputs.iter().chain(outputs.iter()) {
@@ -109,7 +110,7 @@ pub(super) struct Reader<'a> {
     path: &'a Path,
 }
 
-/// A tensor's description with what only reading needs: ids and scales of its axes, in their order.
+/// A tensor description with the ids and scales of its axes, which are needed only while parsing.
 struct ParsedTensor {
     spec: TensorSpec,
     axis_ids: Vec<String>,
@@ -136,11 +137,11 @@ impl Reader<'_> {
                 Err(self.bad(key, format!("has {} entries, more than {MAX_ITEMS}", list.len())))
             }
             Some(list) => Ok(list),
-            None => Err(self.bad(key, "is missing or no list")),
+            None => Err(self.bad(key, "is missing or not a list")),
         }
     }
 
-    /// A number that may be left out, but not be outside its range or anything else than a number.
+    /// Returns an optional number; any other type or a number outside the range is an error.
     pub(super) fn number(
         &self,
         part: &str,
@@ -164,7 +165,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A count that may be left out, but not be outside its range or anything else than a whole number.
+    /// Returns an optional integer; any other type or an integer outside the range is an error.
     fn count(
         &self,
         part: &str,
@@ -191,7 +192,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Refuses steps that refer to another tensor than an input; where no tensor is named the first input is meant.
+    /// Refuses steps that refer to a tensor other than an input. If no tensor is named, the first input is used.
     fn check_reference_tensors(&self, spec: &mut TensorSpec, inputs: &[String]) -> Result<(), PackageError> {
         for step in &mut spec.processing {
             if let (Processing::ScaleMeanVariance { reference_tensor, .. }, Some(first)) = (&mut *step, inputs.first())
@@ -210,15 +211,15 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Refuses tensors that take too much memory even at their least size.
+    /// Refuses tensors that need too much memory even at their smallest size.
     fn check_elements(&self, id: &str, axes: &[AxisSpec]) -> Result<(), PackageError> {
-        let least = axes.iter().map(|axis| match axis.size {
+        let min_lengths = axes.iter().map(|axis| match axis.size {
             AxisSize::Fixed(n) | AxisSize::Step { min: n, .. } => n,
             AxisSize::Reference { .. } | AxisSize::Free => 1,
         });
-        match least.into_iter().try_fold(1usize, usize::checked_mul) {
+        match min_lengths.into_iter().try_fold(1usize, usize::checked_mul) {
             Some(n) if n <= MAX_ELEMENTS => Ok(()),
-            _ => Err(self.bad(id, format!("has more than the limit of {MAX_ELEMENTS} elements at its least size"))),
+            _ => Err(self.bad(id, format!("has more than the limit of {MAX_ELEMENTS} elements at its smallest size"))),
         }
     }
 
@@ -243,8 +244,8 @@ impl Reader<'_> {
         }
     }
 
-    fn tensor_05(&self, tensor: &Value, otherwise: &str) -> Result<ParsedTensor, PackageError> {
-        let id = tensor.get("id").and_then(Value::as_str).unwrap_or(otherwise).to_owned();
+    fn tensor_05(&self, tensor: &Value, default_id: &str) -> Result<ParsedTensor, PackageError> {
+        let id = tensor.get("id").and_then(Value::as_str).unwrap_or(default_id).to_owned();
         let (mut axes, mut axis_ids, mut axis_scales) = (Vec::new(), Vec::new(), Vec::new());
         for entry in self.list(tensor, "axes")? {
             let (axis, axis_id, scale) = self.axis_05(&id, entry)?;
@@ -255,9 +256,9 @@ impl Reader<'_> {
         self.check_elements(&id, &axes)?;
         let data = tensor.get("data");
         let data = data.and_then(Value::as_array).and_then(|d| d.first()).or(data);
-        // Data described by its values are of type uint8 where no type is given.
-        let usual = if data.is_some_and(|d| d.get("values").is_some()) { "uint8" } else { "float32" };
-        let dtype = data.and_then(|d| d.get("type")).and_then(Value::as_str).unwrap_or(usual).to_owned();
+        // Data described by its values is uint8 unless a type is given.
+        let default = if data.is_some_and(|d| d.get("values").is_some()) { "uint8" } else { "float32" };
+        let dtype = data.and_then(|d| d.get("type")).and_then(Value::as_str).unwrap_or(default).to_owned();
         let steps = tensor.get("preprocessing").or_else(|| tensor.get("postprocessing"));
         let test_tensor = match tensor.get("test_tensor") {
             Some(v) if !v.is_null() => Some(self.file(v, "test_tensor")?),
@@ -274,11 +275,11 @@ impl Reader<'_> {
         Ok(ParsedTensor { spec, axis_ids, axis_scales })
     }
 
-    /// An axis, its id and its scale.
+    /// Returns the axis, its id and its scale.
     fn axis_05(&self, tensor: &str, axis: &Value) -> Result<(AxisSpec, String, f64), PackageError> {
         let kind_name = self.text(axis, "type")?;
-        let usual = if kind_name == "space" { AxisKind::X.id() } else { &kind_name };
-        let id = canonical_axis_id(axis.get("id").and_then(Value::as_str).unwrap_or(usual));
+        let default = if kind_name == "space" { AxisKind::X.id() } else { &kind_name };
+        let id = canonical_axis_id(axis.get("id").and_then(Value::as_str).unwrap_or(default));
         let part = format!("{tensor}.{id}");
         let kind = match (kind_name.as_str(), id) {
             ("batch", _) => AxisKind::Batch,
@@ -337,15 +338,15 @@ impl Reader<'_> {
         if size.get("max").is_some() {
             return Ok(AxisSize::Free);
         }
-        let expected = "expected a number, min and step, or a reference";
+        let expected = "expected a number, min and step, or tensor_id and axis_id";
         Err(self.bad(part, format!("has a size of {}: {expected}", shown(size))))
     }
 
-    fn tensor_04(&self, tensor: &Value, otherwise: &str) -> Result<ParsedTensor, PackageError> {
-        let id = tensor.get("name").and_then(Value::as_str).unwrap_or(otherwise).to_owned();
+    fn tensor_04(&self, tensor: &Value, default_id: &str) -> Result<ParsedTensor, PackageError> {
+        let id = tensor.get("name").and_then(Value::as_str).unwrap_or(default_id).to_owned();
         let letters = self.text(tensor, "axes")?;
         if letters.len() > 8 {
-            return Err(self.bad(&id, format!("has axes {letters}")));
+            return Err(self.bad(&id, format!("has axes {letters}: expected at most 8 letters")));
         }
         let kinds: Vec<AxisKind> = letters
             .chars()
@@ -363,7 +364,7 @@ impl Reader<'_> {
             })
             .collect::<Result<_, _>>()?;
         let shape = tensor.get("shape").unwrap_or(&Value::Null);
-        // Entry `i` of the list under a key; null and what lies past its end are left out.
+        // Returns entry `i` of the list at a key; `None` if it is null or past the end.
         let entry =
             |from: &Value, key: &str, i: usize| from.get(key).and_then(|l| l.get(i)).filter(|v| !v.is_null()).cloned();
         let count = |from: &Value, key: &str, i: usize, range: &RangeInclusive<usize>| {
@@ -378,13 +379,13 @@ impl Reader<'_> {
             } else if let Some(min) = count(shape, "min", i, &LENGTHS)? {
                 AxisSize::Step { min, step: count(shape, "step", i, &STEPS)?.unwrap_or(0) }
             } else if let Some(reference) = shape.get("reference_tensor").and_then(Value::as_str) {
-                // Either a tensor, whose axis of the same letter is meant, or `tensor.axis`.
+                // Either a tensor, meaning its axis with the same letter, or `tensor.axis`.
                 let (of, axis) = reference.split_once('.').unwrap_or((reference, kind.id()));
                 AxisSize::Reference {
                     tensor: of.to_owned(),
                     axis: canonical_axis_id(axis).to_owned(),
                     scale: number(shape, "scale", i, &SCALES)?.unwrap_or(1.0),
-                    // 0.4 gives half the offset.
+                    // 0.4 states half the offset.
                     offset: 2.0 * number(shape, "offset", i, &OFFSETS)?.unwrap_or(0.0),
                 }
             } else {
@@ -410,7 +411,7 @@ impl Reader<'_> {
     }
 }
 
-/// An axis id as the specification writes it: 0.4 had letters for what is written out now.
+/// Returns the axis id of specification 0.5: 0.4 used single letters.
 pub(super) fn canonical_axis_id(id: &str) -> &str {
     match id {
         "b" => "batch",
@@ -421,19 +422,19 @@ pub(super) fn canonical_axis_id(id: &str) -> &str {
     }
 }
 
-/// A value as a message quotes it: its first characters.
+/// Formats a value for a message, truncated.
 pub(super) fn shown(value: &Value) -> String {
-    const MOST: usize = 60;
+    const MAX_CHARS: usize = 60;
     let text = match value {
         Value::Array(list) => format!("a list of {}", list.len()),
         Value::Object(map) => format!("a mapping of {}", map.len()),
-        Value::String(text) => format!("{:?}", text.chars().take(MOST + 1).collect::<String>()),
+        Value::String(text) => format!("{:?}", text.chars().take(MAX_CHARS + 1).collect::<String>()),
         other => other.to_string(),
     };
-    if text.chars().count() > MOST + 2 { text.chars().take(MOST).chain(['…']).collect() } else { text }
+    if text.chars().count() > MAX_CHARS + 2 { text.chars().take(MAX_CHARS).chain(['…']).collect() } else { text }
 }
 
-/// A length unit in µm.
+/// Returns a length unit in µm.
 fn micrometres(unit: &str) -> Option<f64> {
     Some(match unit {
         "micrometer" | "micron" | "um" | "µm" => 1.0,

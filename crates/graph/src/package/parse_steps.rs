@@ -1,29 +1,30 @@
-//! Pre- and postprocessing steps of a description.
+//! Parsing of pre- and postprocessing steps.
 
 use super::parse::{DIVISORS, MAX_ITEMS, Reader, canonical_axis_id, shown};
 use super::{AxisKind, AxisSize, AxisSpec, PackageError, Processing, StatisticsAxes};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 
-/// Values images and thresholds can have: engines compute in 32-bit floats.
+/// Accepted values of images and thresholds: engines compute in 32-bit floats.
 const VALUES: RangeInclusive<f64> = -(f32::MAX as f64)..=f32::MAX as f64;
-/// What is added to a divisor against zero; the specification recommends 1e-6, and an image's units may be large.
+/// Accepted values added to a divisor to avoid division by zero; the specification recommends 1e-6, and image units may
+/// be large.
 const EPSILONS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=1e6;
-/// Percentiles.
+/// Accepted percentiles.
 const PERCENTILES: RangeInclusive<f64> = 0.0..=100.0;
-/// Types a tensor can be cast to.
+/// Types that a tensor can be cast to.
 const DTYPES: [&str; 11] =
     ["float32", "float64", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "bool"];
 
-/// The tensor that steps belong to.
+/// The tensor that a list of steps belongs to.
 pub(super) struct StepsOf<'a> {
     /// Its id.
     pub tensor: &'a str,
     /// Its axes.
     pub axes: &'a [AxisSpec],
-    /// Ids of its axes.
+    /// Ids of its axes, in order.
     pub ids: &'a [String],
-    /// The key that names a step: `id`, or `name` in 0.4.
+    /// Key of a step's name: `id`, or `name` in 0.4.
     pub key: &'a str,
 }
 
@@ -33,7 +34,7 @@ impl StepsOf<'_> {
         self.axes.get(at).map(|axis| axis.kind)
     }
 
-    /// Channels of the tensor, where the description says them.
+    /// Returns the number of channels, if the description states it.
     fn channels(&self) -> Option<usize> {
         match self.axes.iter().find(|a| a.kind == AxisKind::Channel)?.size {
             AxisSize::Fixed(n) => Some(n),
@@ -47,7 +48,7 @@ struct Parameters<'a> {
     reader: &'a Reader<'a>,
     of: &'a StepsOf<'a>,
     kwargs: &'a Value,
-    /// What messages call the step.
+    /// Name of the step in messages.
     part: String,
 }
 
@@ -68,7 +69,7 @@ impl Parameters<'_> {
         self.kwargs.get(name).and_then(Value::as_str)
     }
 
-    /// One number, or one a channel.
+    /// Returns a parameter that is a single number or one number per channel.
     fn per_channel(
         &self,
         name: &str,
@@ -81,23 +82,25 @@ impl Parameters<'_> {
         if list.is_empty() {
             return Err(self.bad(format!("has no numbers in {name}")));
         }
-        let along = self.text("axis").map(canonical_axis_id);
-        if let Some(axis) = along.filter(|axis| self.of.kind(axis) != Some(AxisKind::Channel)) {
-            return Err(self.bad(format!("has values along axis {axis}: only values along the channels are supported")));
+        let axis = self.text("axis").map(canonical_axis_id);
+        if let Some(axis) = axis.filter(|axis| self.of.kind(axis) != Some(AxisKind::Channel)) {
+            return Err(self.bad(format!("has values along axis {axis}: only one value per channel is supported")));
         }
         let values: Vec<f64> =
             list.iter().map(|v| self.reader.in_range(&self.part, name, v, range)).collect::<Result<_, _>>()?;
         if let Some(channels) = self.of.channels().filter(|n| values.len() != 1 && values.len() != *n) {
-            return Err(self.bad(format!("has {} values in {name}, the tensor has {channels} channels", values.len())));
+            return Err(
+                self.bad(format!("has {} values in {name}, but the tensor has {channels} channels", values.len()))
+            );
         }
         Ok(values)
     }
 
-    /// The axes of a step's statistics: all of them where none are given.
+    /// Returns the axes of a step's statistics; all axes if none are listed.
     fn statistics_axes(&self) -> Result<StatisticsAxes, PackageError> {
         let listed: Vec<String> = match self.kwargs.get("axes") {
             None | Some(Value::Null) => return Ok(StatisticsAxes { batch: true, channel: true }),
-            // 0.4 writes letters.
+            // 0.4 writes a string of letters.
             Some(Value::String(letters)) => letters.chars().map(|c| c.to_string()).collect(),
             Some(Value::Array(ids)) => ids.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
             Some(other) => return Err(self.bad(format!("has axes {}: expected a list of axis ids", shown(other)))),
@@ -107,14 +110,14 @@ impl Parameters<'_> {
             let kind = self.of.kind(canonical_axis_id(id));
             kinds.push(kind.ok_or_else(|| {
                 let own = self.of.ids.join(", ");
-                self.bad(format!("takes statistics over axis {}, the tensor has {own}", shown(&id.as_str().into())))
+                self.bad(format!("uses statistics over axis {}, but the tensor has {own}", shown(&id.as_str().into())))
             })?);
         }
         let own = |a: &&AxisSpec| !matches!(a.kind, AxisKind::Batch | AxisKind::Channel);
         if let Some(left_out) = self.of.axes.iter().filter(own).find(|a| !kinds.contains(&a.kind)) {
             return Err(self.bad(format!(
-                "takes statistics for each position along axis {} by itself: only statistics over all axes of space and time \
-                 are supported",
+                "uses separate statistics for each position along axis {}: \
+                 only statistics over all space and time axes are supported",
                 left_out.kind.id()
             )));
         }
@@ -125,12 +128,12 @@ impl Parameters<'_> {
         let low = self.number("min_percentile", Some(0.0), &PERCENTILES)?;
         let high = self.number("max_percentile", Some(100.0), &PERCENTILES)?;
         if low >= high {
-            return Err(self.bad(format!("has percentiles {low} and {high}")));
+            return Err(self.bad(format!("has percentiles {low} and {high}: expected the first to be smaller")));
         }
         Ok((low, high))
     }
 
-    /// Limits given as values, as percentiles, or one as each.
+    /// Clipping at fixed limits, at percentiles, or with one of each.
     fn clip(&self) -> Result<Vec<Processing>, PackageError> {
         let (min, max) = (self.optional("min", &VALUES)?, self.optional("max", &VALUES)?);
         if let (Some(low), Some(high)) = (min, max)
@@ -144,7 +147,7 @@ impl Parameters<'_> {
             return Ok(vec![Processing::Clip { min, max }]);
         }
         if (min.is_some() && min_percentile.is_some()) || (max.is_some() && max_percentile.is_some()) {
-            return Err(self.bad("gives a limit as a value and as a percentile: expected one of them"));
+            return Err(self.bad("gives the same limit as a value and as a percentile: expected one of them"));
         }
         self.percentiles()?;
         let mut steps = Vec::new();
@@ -172,7 +175,7 @@ impl Parameters<'_> {
 }
 
 impl Reader<'_> {
-    /// The steps of a tensor.
+    /// Returns the processing steps of a tensor.
     pub(super) fn processing(&self, of: &StepsOf<'_>, steps: Option<&Value>) -> Result<Vec<Processing>, PackageError> {
         let Some(list) = steps.and_then(Value::as_array) else { return Ok(Vec::new()) };
         if list.len() > MAX_ITEMS {
@@ -188,7 +191,7 @@ impl Reader<'_> {
         let p = Parameters { reader: self, of, kwargs, part: format!("{}.{id}", of.tensor) };
         let mode = p.text("mode");
         if mode == Some("per_dataset") {
-            return Err(p.bad("asks for statistics over a data set: only those of one stack are supported"));
+            return Err(p.bad("uses statistics over a data set: only statistics of one stack are supported"));
         }
         let eps = || p.number("eps", Some(1e-6), &EPSILONS);
         Ok(vec![match id.as_str() {
@@ -217,13 +220,15 @@ impl Reader<'_> {
             "softmax" => {
                 match p.text("axis").map(canonical_axis_id).filter(|a| of.kind(a) != Some(AxisKind::Channel)) {
                     None => Processing::Softmax,
-                    Some(axis) => return Err(p.bad(format!("runs along axis {axis}: only the channels are supported"))),
+                    Some(axis) => {
+                        return Err(p.bad(format!("runs along axis {axis}: only the channel axis is supported")));
+                    }
                 }
             }
             _ => {
                 return Err(p.bad(
-                    "is an unknown processing step: known are binarize, clip, ensure_dtype, scale_linear, scale_range, \
-                     zero_mean_unit_variance, fixed_zero_mean_unit_variance, scale_mean_variance, sigmoid, softmax",
+                    "is an unknown processing step: expected one of binarize, clip, ensure_dtype, scale_linear, \
+                     scale_range, zero_mean_unit_variance, fixed_zero_mean_unit_variance, scale_mean_variance, sigmoid, softmax",
                 ));
             }
         }])

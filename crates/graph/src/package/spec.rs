@@ -1,4 +1,4 @@
-//! Tensors of a package: axes, sizes, processing.
+//! Tensor descriptions: axes, sizes, pre- and postprocessing.
 
 use crate::Value;
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 /// A file of the package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRef {
-    /// Its name inside the package.
+    /// File name inside the package.
     pub source: String,
-    /// Its SHA-256 in hexadecimal, where the description has one.
+    /// SHA-256 in hexadecimal, if the description has one.
     pub sha256: Option<String>,
 }
 
-/// What an axis is.
+/// Kind of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AxisKind {
-    /// Samples run together.
+    /// Samples of a batch.
     Batch,
     /// Channels.
     Channel,
@@ -32,7 +32,7 @@ pub enum AxisKind {
 }
 
 impl AxisKind {
-    /// The id that an axis of this kind has where a description gives none, and in descriptions written here.
+    /// Returns the default axis id of this kind, also used in descriptions written by this crate.
     pub fn id(self) -> &'static str {
         match self {
             Self::Batch => "batch",
@@ -45,105 +45,106 @@ impl AxisKind {
         }
     }
 
-    /// Whether it is an axis of space.
+    /// Whether it is a spatial axis.
     pub fn is_space(self) -> bool {
         matches!(self, Self::Z | Self::Y | Self::X)
     }
 }
 
-/// How long an axis may be.
+/// Permitted lengths of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AxisSize {
-    /// So long.
+    /// A fixed length.
     Fixed(usize),
     /// `min + n · step`.
     Step {
-        /// Least length.
+        /// Smallest length.
         min: usize,
-        /// Step; 0 for the least length only.
+        /// Step; 0 if only the smallest length is allowed.
         step: usize,
     },
-    /// As long as another tensor's axis, scaled, plus an offset.
+    /// The length of another tensor's axis, scaled, plus an offset.
     Reference {
-        /// The tensor.
+        /// Id of the other tensor.
         tensor: String,
-        /// Its axis, by [`AxisKind::id`].
+        /// Id of its axis, see [`AxisKind::id`].
         axis: String,
-        /// Factor.
+        /// Scale factor.
         scale: f64,
-        /// Summand.
+        /// Offset added after scaling.
         offset: f64,
     },
-    /// Known only after running.
+    /// Known only after inference.
     Free,
 }
 
 /// One axis of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AxisSpec {
-    /// What it is.
+    /// Kind of the axis.
     pub kind: AxisKind,
-    /// Its length.
+    /// Permitted lengths.
     pub size: AxisSize,
-    /// Size of a voxel along it in µm, where it is a space axis with a metric unit.
+    /// Voxel size along the axis in µm, for spatial axes with a metric unit.
     pub voxel_um: Option<f64>,
-    /// Voxels at each end that are cut from an output.
+    /// Voxels cropped from each end of an output.
     pub halo: usize,
-    /// Names of its channels, where it is one.
+    /// Channel names, for a channel axis.
     pub channel_names: Vec<String>,
 }
 
-/// Axes over which a step takes its statistics jointly, besides those of space and time, which always belong to them.
+/// Axes over which a processing step pools its statistics, in addition to space and time, which are always included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatisticsAxes {
-    /// Over all samples of a batch; else each sample has statistics of its own.
+    /// Pool over the batch; otherwise each sample has its own statistics.
     pub batch: bool,
-    /// Over all channels; else each channel has statistics of its own.
+    /// Pool over the channels; otherwise each channel has its own statistics.
     pub channel: bool,
 }
 
 impl Default for StatisticsAxes {
-    /// Each sample by itself, its channels jointly.
+    /// Statistics per sample, pooled over its channels.
     fn default() -> Self {
         Self { batch: false, channel: true }
     }
 }
 
-/// A step before or after the network. Per-channel parameters have one entry a channel or a single one.
+/// A pre- or postprocessing step. Per-channel parameters have one entry per channel or a single entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "id", content = "kwargs", rename_all = "snake_case")]
 pub enum Processing {
     /// 1 above the threshold, else 0.
     Binarize {
-        /// Threshold, a channel or one.
+        /// Threshold, single or per channel.
         threshold: Vec<f64>,
     },
-    /// Limits.
+    /// Clips to fixed limits.
     Clip {
-        /// Least value.
+        /// Lower limit.
         min: Option<f64>,
-        /// Greatest value.
+        /// Upper limit.
         max: Option<f64>,
     },
-    /// Limits at percentiles (0 to 100).
+    /// Clips at percentiles (0 to 100).
     ClipPercentiles {
-        /// Percentile of the least value.
+        /// Percentile of the lower limit.
         min_percentile: Option<f64>,
-        /// Percentile of the greatest value.
+        /// Percentile of the upper limit.
         max_percentile: Option<f64>,
         /// Axes of the statistics.
         axes: StatisticsAxes,
     },
-    /// Another type. Engines keep 32-bit floats: for an integer type fractions are cut off and values kept inside its range.
+    /// Casts to another type. Engines keep 32-bit floats: for integer types, values are truncated and clamped to the
+    /// type's range.
     EnsureDtype {
-        /// NumPy's name of the type.
+        /// NumPy name of the type.
         dtype: String,
     },
     /// `x · gain + offset`.
     ScaleLinear {
         /// Factor.
         gain: Vec<f64>,
-        /// Summand.
+        /// Offset added after scaling.
         offset: Vec<f64>,
     },
     /// `(x − low) / (high − low + eps)` of two percentiles (0 to 100).
@@ -152,40 +153,40 @@ pub enum Processing {
         min_percentile: f64,
         /// Percentile that becomes 1.
         max_percentile: f64,
-        /// Against division by zero.
+        /// Avoids division by zero.
         eps: f64,
         /// Axes of the statistics.
         axes: StatisticsAxes,
-        /// Input tensor whose percentiles are taken, before its preprocessing; the tensor itself if `None`.
+        /// Input tensor whose percentiles are used, before its preprocessing; the tensor itself if `None`.
         reference_tensor: Option<String>,
     },
-    /// `(x − mean) / (std + eps)` of the tensor's own.
+    /// `(x − mean) / (std + eps)` with the tensor's own mean and standard deviation.
     ZeroMeanUnitVariance {
-        /// Against division by zero.
+        /// Avoids division by zero.
         eps: f64,
         /// Axes of the statistics.
         axes: StatisticsAxes,
     },
-    /// `(x − mean) / std` of given ones.
+    /// `(x − mean) / std` with given values.
     FixedZeroMeanUnitVariance {
-        /// Mean, a channel or one.
+        /// Mean, single or per channel.
         mean: Vec<f64>,
-        /// Standard deviation, a channel or one.
+        /// Standard deviation, single or per channel.
         std: Vec<f64>,
     },
-    /// To the mean and variance of an input tensor before its preprocessing:
+    /// Matches mean and variance to those of an input tensor before its preprocessing:
     /// `(x − mean) / (std + eps) · (reference std + eps) + reference mean`.
     ScaleMeanVariance {
-        /// Against division by zero.
+        /// Avoids division by zero.
         eps: f64,
         /// Axes of the statistics.
         axes: StatisticsAxes,
-        /// The input tensor.
+        /// Id of the input tensor.
         reference_tensor: String,
     },
     /// `1 / (1 + e^-x)`.
     Sigmoid,
-    /// Over the channels.
+    /// Softmax over the channels.
     Softmax,
 }
 
@@ -195,7 +196,7 @@ impl Processing {
         self.statistics_axes().is_some()
     }
 
-    /// Axes of the statistics the step depends on; `None` where it depends on none.
+    /// Returns the axes over which the step pools its statistics; `None` if it needs none.
     pub fn statistics_axes(&self) -> Option<StatisticsAxes> {
         match self {
             Self::ClipPercentiles { axes, .. }
@@ -206,7 +207,7 @@ impl Processing {
         }
     }
 
-    /// The input tensor that the step refers to by its id.
+    /// Returns the id of the input tensor that the step refers to.
     pub fn reference_tensor(&self) -> Option<&str> {
         match self {
             Self::ScaleMeanVariance { reference_tensor, .. } => Some(reference_tensor),
@@ -216,26 +217,26 @@ impl Processing {
     }
 }
 
-/// One input or output.
+/// Description of one input or output tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorSpec {
-    /// Its name.
+    /// Name of the tensor.
     pub id: String,
-    /// What it is.
+    /// One-sentence description.
     pub description: String,
-    /// NumPy's name of its type.
+    /// NumPy name of its type.
     pub dtype: String,
     /// Its axes.
     pub axes: Vec<AxisSpec>,
-    /// Pre- or postprocessing.
+    /// Preprocessing of an input, postprocessing of an output.
     pub processing: Vec<Processing>,
-    /// Its test tensor.
+    /// File of its test tensor.
     pub test_tensor: Option<FileRef>,
 }
 
 impl TensorSpec {
-    /// The postprocessing with the cast that ends it: a tensor described with an integer type is cast to it, unless its steps
-    /// end in a cast or in a threshold.
+    /// Returns the postprocessing with its implied final cast: a tensor described with an integer type is cast to it
+    /// unless the last step is a cast or a threshold.
     pub fn postprocessing(&self) -> Vec<Processing> {
         let mut steps = self.processing.clone();
         let ends = matches!(steps.last(), Some(Processing::EnsureDtype { .. } | Processing::Binarize { .. }));
@@ -245,18 +246,18 @@ impl TensorSpec {
         steps
     }
 
-    /// The axis of a kind.
+    /// Returns the axis of the given kind.
     pub fn axis(&self, kind: AxisKind) -> Option<&AxisSpec> {
         self.axes.iter().find(|a| a.kind == kind)
     }
 
-    /// Voxel size Z, Y, X in µm where all space axes say theirs; an absent Z counts as 1.
+    /// Returns the voxel size Z, Y, X in µm if all spatial axes have one; an absent Z counts as 1.
     pub fn voxel_um(&self) -> Option<[f64; 3]> {
         let of = |kind| self.axis(kind).map(|a| a.voxel_um);
         Some([of(AxisKind::Z).unwrap_or(Some(1.0))?, of(AxisKind::Y)??, of(AxisKind::X)??])
     }
 
-    /// Axes batch, channel and two or three of space, for a value that comes without a description.
+    /// Describes a value without metadata as batch, channel and two or three spatial axes; `None` for other ranks.
     pub(crate) fn of_value(value: &Value, processing: &[Processing]) -> Option<Self> {
         let shape = value.shape.as_ref()?;
         let kinds: &[AxisKind] = match shape.len() {

@@ -1,32 +1,32 @@
-//! A package's own test: its test inputs must give its test outputs.
+//! A package's own test: its test inputs must reproduce its test outputs.
 
 use crate::Tensor;
 use serde_json::{Value, json};
 
-/// How far a reproduced output may be off.
+/// Tolerance for reproducing an output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// Share of the expected value.
+    /// Allowed deviation relative to the expected value.
     pub relative: f64,
-    /// Added to it.
+    /// Allowed absolute deviation, added to the relative one.
     pub absolute: f64,
-    /// Values in a million that may lie outside.
+    /// Number of values per million that may deviate by more.
     pub outside_ppm: f64,
 }
 
 impl Default for Tolerance {
-    /// bioimage.io's: rtol 1e-3, atol 1e-3, 100 ppm.
+    /// bioimage.io's default: rtol 1e-3, atol 1e-3, 100 ppm.
     fn default() -> Self {
         Self { relative: 1e-3, absolute: 1e-3, outside_ppm: 100.0 }
     }
 }
 
 impl Tolerance {
-    /// Greatest relative tolerance and greatest share of outliers that bioimage.io allows to be declared.
-    const GREATEST: (f64, f64) = (1e-2, 1000.0);
+    /// Largest relative tolerance and largest share of outliers (ppm) that bioimage.io accepts.
+    const MAX_DECLARED: (f64, f64) = (1e-2, 1000.0);
 
-    /// What the description declares for an output of ONNX weights (`config.bioimageio.reproducibility_tolerance`), the first
-    /// fitting entry; bioimage.io's default where there is none.
+    /// Returns the tolerance that the description declares for an output of ONNX weights
+    /// (`config.bioimageio.reproducibility_tolerance`, the first matching entry), or bioimage.io's default.
     pub(crate) fn declared(rdf: &Value, output_id: &str) -> Self {
         let entries = rdf.pointer("/config/bioimageio/reproducibility_tolerance").and_then(Value::as_array);
         let is_for = |entry: &Value, key: &str, name: &str| {
@@ -36,47 +36,47 @@ impl Tolerance {
         let fits = |entry: &&Value| is_for(entry, "weights_formats", "onnx") && is_for(entry, "output_ids", output_id);
         let usual = Self::default();
         entries.into_iter().flatten().find(fits).map_or(usual, |entry| {
-            let number = |key: &str, none: f64, most: f64| {
-                entry.get(key).and_then(Value::as_f64).filter(|v| *v >= 0.0).map_or(none, |v| v.min(most))
+            let number = |key: &str, default: f64, max: f64| {
+                entry.get(key).and_then(Value::as_f64).filter(|v| *v >= 0.0).map_or(default, |v| v.min(max))
             };
             Self {
-                relative: number("relative_tolerance", usual.relative, Self::GREATEST.0),
+                relative: number("relative_tolerance", usual.relative, Self::MAX_DECLARED.0),
                 absolute: number("absolute_tolerance", usual.absolute, f64::INFINITY),
-                outside_ppm: number("mismatched_elements_per_million", usual.outside_ppm, Self::GREATEST.1),
+                outside_ppm: number("mismatched_elements_per_million", usual.outside_ppm, Self::MAX_DECLARED.1),
             }
         })
     }
 
-    /// The declaration of it, for ONNX weights.
+    /// Returns the tolerance as a description entry for ONNX weights.
     pub(crate) fn declaration(&self) -> Value {
         json!([{
-            "relative_tolerance": self.relative.clamp(0.0, Self::GREATEST.0),
+            "relative_tolerance": self.relative.clamp(0.0, Self::MAX_DECLARED.0),
             "absolute_tolerance": self.absolute.max(0.0),
-            "mismatched_elements_per_million": self.outside_ppm.clamp(0.0, Self::GREATEST.1).round() as u64,
+            "mismatched_elements_per_million": self.outside_ppm.clamp(0.0, Self::MAX_DECLARED.1).round() as u64,
             "weights_formats": ["onnx"],
         }])
     }
 }
 
-/// Greatest absolute tolerance that is granted: a quarter of the range of the expected values. A wider one, which a
-/// description may declare, would take any output.
-fn greatest_absolute(expected: &[f64]) -> f64 {
+/// Returns the largest absolute tolerance that is honoured: a quarter of the range of the expected values. A
+/// description may declare a larger one, which would accept any output.
+fn max_absolute(expected: &[f64]) -> f64 {
     let finite = || expected.iter().copied().filter(|v| v.is_finite());
     let range = finite().fold(f64::NEG_INFINITY, f64::max) - finite().fold(f64::INFINITY, f64::min);
     (0.25 * range).max(Tolerance::default().absolute)
 }
 
-/// Compares a reproduced tensor with the expected one; the message says how far it is off. An absolute tolerance counts
-/// up to a quarter of the range of the expected values.
+/// Compares a reproduced tensor with the expected one. The absolute tolerance is capped at a quarter of the range of
+/// the expected values.
 ///
 /// # Errors
-/// The sentence to show if shapes differ or too many values lie outside the tolerance.
+/// A message for the user if the shapes differ or too many values exceed the tolerance.
 pub fn compare(name: &str, expected: &Tensor, got: &Tensor, tolerance: Tolerance) -> Result<(), String> {
     if expected.shape() != got.shape() {
         return Err(format!("output \"{name}\" has shape {:?}, expected {:?}", got.shape(), expected.shape()));
     }
     let (a, b) = (expected.to_f64_vec(), got.to_f64_vec());
-    let absolute = tolerance.absolute.min(greatest_absolute(&a));
+    let absolute = tolerance.absolute.min(max_absolute(&a));
     let mut outside = 0usize;
     let mut worst = 0.0f64;
     for (e, g) in a.iter().zip(&b) {
@@ -90,7 +90,7 @@ pub fn compare(name: &str, expected: &Tensor, got: &Tensor, tolerance: Tolerance
     let ppm = outside as f64 * 1e6 / a.len().max(1) as f64;
     if ppm > tolerance.outside_ppm {
         return Err(format!(
-            "output \"{name}\": {outside} of {} values lie outside the tolerance, the worst by {worst}",
+            "output \"{name}\": {outside} of {} values exceed the tolerance, the largest difference is {worst}",
             a.len()
         ));
     }

@@ -15,55 +15,55 @@ use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// The kind of a package's folder, as its marker says it.
+/// The kind of a package folder in its marker file.
 pub const PACKAGE_KIND: &str = "package";
 
-/// Most characters of a package's description, by the specification.
+/// Maximum length of a package's description in characters, by the specification.
 const MAX_DESCRIPTION: usize = 1024;
-/// The file of the network that other programs run.
+/// File name of the network that other programs run.
 const WEIGHTS: &str = "model.onnx";
-/// The file of the description.
+/// File name of the description.
 const DESCRIPTION: &str = "rdf.yaml";
-/// The file of the documentation.
+/// File name of the documentation.
 const DOCUMENTATION: &str = "README.md";
 
-/// Whether a name is one of the files that every package has, or could have.
+/// Whether a file name is reserved for a file that every package has or may have.
 pub fn is_reserved(name: &str) -> bool {
     [WEIGHTS, QUANTIZED_WEIGHTS, DESCRIPTION, DOCUMENTATION, MARKER].contains(&name)
         || name.starts_with("test_input_")
         || name.starts_with("test_output_")
 }
 
-/// Name and contents of a file.
+/// Name and content of a file.
 pub type NamedBytes = (String, Vec<u8>);
 
-/// What a package takes over from the one it was made of, beside what [`PackageBuilder`] knows.
+/// Content that a package takes over from its source package, in addition to what [`PackageBuilder`] holds.
 #[derive(Debug, Clone, Default)]
-pub struct Carried {
-    /// Fields of the description, which take the place of those of the same name.
+pub struct InheritedContent {
+    /// Fields of the description, which replace those of the same name.
     pub fields: Map<String, Value>,
-    /// Sections of `config` beside `cytoscope`.
+    /// Sections of `config` other than `cytoscope`.
     pub config: Map<String, Value>,
-    /// Names and bytes of attached files.
+    /// Names and contents of attached files.
     pub attachments: Vec<NamedBytes>,
-    /// Names and bytes of the sample tensors of inputs and outputs, in their order.
+    /// Names and contents of the sample tensors of inputs and outputs, in order.
     pub samples: [Vec<Option<NamedBytes>>; 2],
 }
 
-/// Everything a package is made of.
+/// The content of a package to be written.
 #[derive(Debug, Clone)]
 pub struct PackageBuilder {
-    /// 5 to 128 characters of letters, digits, `_+- ()`.
+    /// 5 to 128 letters, digits or `_+- ()`.
     pub name: String,
-    /// A sentence.
+    /// One-sentence description.
     pub description: String,
-    /// The card (Markdown).
+    /// The model card (Markdown).
     pub documentation: String,
-    /// Names of the authors.
+    /// Author names.
     pub authors: Vec<String>,
-    /// Texts with an optional DOI to cite.
+    /// Citations: text and optional DOI.
     pub cite: Vec<(String, Option<String>)>,
-    /// SPDX id.
+    /// SPDX license id.
     pub license: String,
     /// Tags.
     pub tags: Vec<String>,
@@ -79,32 +79,37 @@ pub struct PackageBuilder {
     pub test_outputs: Vec<Tensor>,
     /// The `config.cytoscope` section.
     pub config: Value,
-    /// Pictures of what it does, names and bytes; the first one stands for the model. The card may show them by their names.
+    /// Cover images, names and contents; the first one represents the model. The card may refer to them by name.
     pub covers: Vec<(String, Vec<u8>)>,
-    /// The network in floats, where [`PackageBuilder::graph`] is its quantized form and both are kept. It becomes the weights that
-    /// other programs run, and the quantized one an attachment.
+    /// The float network, if [`PackageBuilder::graph`] is its int8 version and both are stored. It becomes the declared
+    /// weights that other programs run, and the int8 network an attachment.
     pub float_graph: Option<Graph>,
-    /// How far reproduced outputs may be off, where that is not bioimage.io's default.
+    /// Tolerance for reproducing the outputs, if it differs from bioimage.io's default.
     pub tolerance: Option<Tolerance>,
 }
 
 impl PackageBuilder {
-    /// Writes a folder, or a zip where the path ends in `.zip`: whole or not at all. The marker in it lists its files, so that it is
-    /// known later whether it may be replaced. What lies there already is replaced if it is a package that this program wrote and
-    /// nobody changed; else as `overwrite` says.
+    /// Writes a folder, or a zip if the path ends in `.zip`. The package is written completely or not at all. A marker
+    /// file in it lists its files, so that a later write can tell whether it may be replaced. An existing package is
+    /// replaced if this program wrote it and it is unchanged; otherwise `overwrite` decides.
     ///
     /// # Errors
-    /// [`PackageError`] if the graph has no ONNX form, a name breaks the specification, a file cannot be written, or the path holds
-    /// something else ([`PackageError::Storage`]).
+    /// [`PackageError`] if the graph has no ONNX form, a name violates the specification, a file cannot be written, or
+    /// the path holds something else ([`PackageError::Storage`]).
     pub fn save(&self, path: &Path, overwrite: Overwrite) -> Result<Replaced, PackageError> {
-        self.save_with(&Carried::default(), path, overwrite)
+        self.save_with(&InheritedContent::default(), path, overwrite)
     }
 
-    /// As [`PackageBuilder::save`], with what is taken over from the package that this one was made of.
+    /// Like [`PackageBuilder::save`], with content taken over from the source package.
     ///
     /// # Errors
     /// As [`PackageBuilder::save`].
-    pub fn save_with(&self, carried: &Carried, path: &Path, overwrite: Overwrite) -> Result<Replaced, PackageError> {
+    pub fn save_with(
+        &self,
+        carried: &InheritedContent,
+        path: &Path,
+        overwrite: Overwrite,
+    ) -> Result<Replaced, PackageError> {
         check_destination(path, &[], overwrite)?;
         let files = self.files(carried, path)?;
         if !is_zip(path) {
@@ -116,12 +121,16 @@ impl PackageBuilder {
         Ok(if existed { Replaced::Ours } else { Replaced::Nothing })
     }
 
-    /// Names and bytes of all files, in a fixed order.
-    fn files(&self, carried: &Carried, path: &Path) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
+    /// Returns names and contents of all files, in a fixed order.
+    fn files(&self, carried: &InheritedContent, path: &Path) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
         let fits = (5..=128).contains(&self.name.chars().count())
             && self.name.chars().all(|c| c.is_ascii_alphanumeric() || "_+- ()".contains(c));
         if !fits {
-            return Err(PackageError::bad(path, &self.name, "is no package name: 5 to 128 letters, digits or _+- ()"));
+            return Err(PackageError::bad(
+                path,
+                &self.name,
+                "is not a valid package name: expected 5 to 128 letters, digits or _+- ()",
+            ));
         }
         let Networks { mut files, mut attachments, weights, config } = self.networks(path)?;
         let tensors = Tensors::new(&self.graph, (&self.inputs, &self.test_inputs), (&self.outputs, &self.test_outputs));
@@ -148,7 +157,7 @@ impl PackageBuilder {
             "name": self.name,
             "description": description,
             "authors": self.authors.iter().map(|n| json!({"name": n})).collect::<Vec<_>>(),
-            // The specification refuses citations without a DOI or an address.
+            // The specification requires a DOI or a URL for each citation.
             "cite": self.cite.iter().filter_map(|(text, doi)| Some(json!({"text": text, "doi": doi.as_ref()?})))
                 .collect::<Vec<_>>(),
             "license": self.license,
@@ -166,7 +175,7 @@ impl PackageBuilder {
             map.insert("config".to_owned(), self.sections(config, carried));
         }
         for (name, bytes) in &carried.attachments {
-            put(&mut files, path, name, bytes)?;
+            add_file(&mut files, path, name, bytes)?;
             attachments.push(json!({"source": name, "sha256": sha256(bytes)}));
         }
         if let (false, Some(map)) = (attachments.is_empty(), rdf.as_object_mut()) {
@@ -174,7 +183,7 @@ impl PackageBuilder {
         }
         if let (false, Some(map)) = (self.covers.is_empty(), rdf.as_object_mut()) {
             for (name, bytes) in &self.covers {
-                put(&mut files, path, name, bytes)?;
+                add_file(&mut files, path, name, bytes)?;
             }
             let names: Vec<&str> = self.covers.iter().map(|(name, _)| name.as_str()).collect();
             map.insert("covers".to_owned(), json!(names));
@@ -184,17 +193,17 @@ impl PackageBuilder {
         Ok(files)
     }
 
-    /// The networks' files and what the description says of them.
+    /// Returns the network files and their entries in the description.
     fn networks(&self, path: &Path) -> Result<Networks, PackageError> {
         let bytes =
             |graph: &Graph| graph.to_bytes().map_err(|error| PackageError::Graph { path: path.to_owned(), error });
-        // Other programs run the network in floats, which reproduces outputs closely.
+        // Other programs run the float network, which reproduces outputs closely.
         let declared = bytes(self.float_graph.as_ref().unwrap_or(&self.graph))?;
         let weights = json!({"source": WEIGHTS, "sha256": sha256(&declared), "opset_version": EXPORT_OPSET});
         let mut files = vec![(WEIGHTS.to_owned(), declared)];
         let mut attachments = Vec::new();
         let mut config = self.config.as_object().cloned().unwrap_or_default();
-        // Entries of an earlier package would point at files that are not written.
+        // Entries of an earlier package would refer to files that are not written.
         for key in [QUANTIZED_KEY, OLD_FLOAT_KEY] {
             config.remove(key);
         }
@@ -209,8 +218,8 @@ impl PackageBuilder {
         Ok(Networks { files, attachments, weights, config })
     }
 
-    /// The sections of `config`.
-    fn sections(&self, cytoscope: Map<String, Value>, carried: &Carried) -> Value {
+    /// Returns the sections of `config`.
+    fn sections(&self, cytoscope: Map<String, Value>, carried: &InheritedContent) -> Value {
         let mut config = carried.config.clone();
         config.insert("cytoscope".to_owned(), Value::Object(cytoscope));
         if let Some(tolerance) = &self.tolerance {
@@ -223,7 +232,7 @@ impl PackageBuilder {
     }
 }
 
-/// The networks of a package that is written.
+/// The networks of a package being written.
 struct Networks {
     files: Vec<(String, Vec<u8>)>,
     /// Entries of `attachments`.
@@ -234,7 +243,7 @@ struct Networks {
     config: Map<String, Value>,
 }
 
-/// Adds the files of sample tensors, and their entries to those of the tensors.
+/// Adds the files of sample tensors, and references to them to the tensor entries.
 fn add_samples(
     files: &mut Vec<(String, Vec<u8>)>,
     path: &Path,
@@ -243,24 +252,20 @@ fn add_samples(
 ) -> Result<(), PackageError> {
     for (tensor, sample) in tensors.iter_mut().zip(samples) {
         let (Some((name, bytes)), Some(tensor)) = (sample, tensor.as_object_mut()) else { continue };
-        put(files, path, name, bytes)?;
+        add_file(files, path, name, bytes)?;
         tensor.insert("sample_tensor".to_owned(), json!({"source": name, "sha256": sha256(bytes)}));
     }
     Ok(())
 }
 
-/// Adds a file; one that is there already under its name must have the same content.
-fn put(files: &mut Vec<(String, Vec<u8>)>, path: &Path, name: &str, bytes: &[u8]) -> Result<(), PackageError> {
+/// Adds a file. An existing file of the same name must have the same content.
+fn add_file(files: &mut Vec<(String, Vec<u8>)>, path: &Path, name: &str, bytes: &[u8]) -> Result<(), PackageError> {
     let taken = files.iter().find(|(taken, _)| taken == name);
     if taken.is_some_and(|(_, there)| there == bytes) {
         return Ok(());
     }
     if taken.is_some() || name.contains(['/', '\\']) || name == DESCRIPTION || name == MARKER {
-        return Err(PackageError::bad(
-            path,
-            name,
-            "is no name for a file: expected a plain name that no other file has",
-        ));
+        return Err(PackageError::bad(path, name, "is not a valid file name: expected a unique name without a folder"));
     }
     files.push((name.to_owned(), bytes.to_vec()));
     Ok(())
@@ -273,8 +278,8 @@ fn is_zip(path: &Path) -> bool {
 /// Checks, before any work is done, that a package may be written to a path.
 ///
 /// # Errors
-/// [`StorageError`] if the path is an input, or holds something that this program did not write and `overwrite` does not allow
-/// to replace.
+/// [`StorageError`] if the path is one of the inputs, or holds something that this program did not write and that
+/// `overwrite` does not allow to be replaced.
 pub fn check_destination(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     if !is_zip(path) {
         return folder::check_finished(path, PACKAGE_KIND, inputs, overwrite);
@@ -285,7 +290,7 @@ pub fn check_destination(path: &Path, inputs: &[&Path], overwrite: Overwrite) ->
     }
 }
 
-/// Whether a zip is a package that this program wrote and that holds nothing else.
+/// Whether a zip is a package that this program wrote, without additional files.
 fn is_own_zip(path: &Path) -> bool {
     let Some(mut archive) = open_regular(path).ok().and_then(|file| zip::ZipArchive::new(file).ok()) else {
         return false;
@@ -301,7 +306,7 @@ fn is_own_zip(path: &Path) -> bool {
     names == listed && files.iter().all(|file| is_unchanged(&mut archive, file))
 }
 
-/// Whether an entry is of the recorded length and content; no more than the recorded length is read.
+/// Whether an entry has the recorded length and content. At most one byte more than the recorded length is read.
 fn is_unchanged(archive: &mut zip::ZipArchive<std::fs::File>, file: &ManifestFile) -> bool {
     let mut bytes = Vec::new();
     let Ok(entry) = archive.by_name(&file.name) else { return false };
@@ -309,9 +314,9 @@ fn is_unchanged(archive: &mut zip::ZipArchive<std::fs::File>, file: &ManifestFil
     read.is_ok() && bytes.len() as u64 == file.bytes && sha256_of_bytes(&bytes) == file.sha256
 }
 
-/// The bytes of a zip, which depend on the files alone. The marker goes last.
+/// Returns the bytes of a zip, which depend only on the files. The marker is the last entry.
 fn zip_bytes(files: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8>> {
-    // Made in memory, where the files are already: a full disk then shows in one place.
+    // Built in memory, where the files already are, so that a full disk fails in one place only.
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Deflated)

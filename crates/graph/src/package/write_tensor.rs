@@ -1,44 +1,44 @@
-//! Inputs and outputs as a description of 0.5 has them.
+//! Writing of input and output descriptions, specification 0.5.
 
 use super::{AxisKind, AxisSize, AxisSpec, Processing, StatisticsAxes, TensorSpec};
 use crate::{Dim, Graph, Tensor, ValueId};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Most characters of a tensor's id, by the specification.
+/// Maximum length of a tensor id in characters, by the specification.
 const MAX_ID: usize = 32;
-/// Most characters of a tensor's description, by the specification.
+/// Maximum length of a tensor description in characters, by the specification.
 const MAX_DESCRIPTION: usize = 128;
-/// Words that are no ids, by the specification: Python's keywords, in lower case.
+/// Words that the specification does not allow as ids: Python's keywords in lower case.
 const KEYWORDS: [&str; 32] = [
     "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif", "else", "except",
     "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise",
     "return", "try", "while", "with", "yield",
 ];
 
-/// One tensor as it is written.
+/// A tensor to be described.
 pub(super) struct Entry<'a> {
     pub spec: &'a TensorSpec,
     /// Its id in the description.
     pub id: String,
-    /// The network's value.
+    /// The network's input or output.
     pub value: Option<ValueId>,
     pub test: Option<&'a Tensor>,
 }
 
 impl Entry<'_> {
-    /// Length of the axis at a position in the test tensor.
-    fn tested(&self, at: usize) -> Option<usize> {
+    /// Returns the length of axis `at` in the test tensor.
+    fn test_length(&self, at: usize) -> Option<usize> {
         self.test?.shape().get(at).copied()
     }
 
-    /// Position of the axis of a kind.
+    /// Returns the position of the axis of the given kind.
     fn position(&self, kind: AxisKind) -> Option<usize> {
         self.spec.axes.iter().position(|a| a.kind == kind)
     }
 }
 
-/// Everything the entries of a description depend on.
+/// All tensors of a package; their descriptions depend on each other.
 pub(super) struct Tensors<'a> {
     pub graph: &'a Graph,
     pub inputs: Vec<Entry<'a>>,
@@ -66,17 +66,17 @@ impl<'a> Tensors<'a> {
         Self { graph, inputs, outputs }
     }
 
-    /// The entry that a tensor's own id names.
+    /// Finds a tensor by the id in its [`TensorSpec`].
     fn named(&self, id: &str) -> Option<&Entry<'a>> {
         self.inputs.iter().chain(&self.outputs).find(|e| e.spec.id == id)
     }
 
-    /// The length that the network fixes for an axis.
+    /// Returns the length of an axis if the network fixes it.
     fn fixed_by_network(&self, entry: &Entry<'_>, at: usize) -> Option<usize> {
         self.graph.value(entry.value?).shape.as_ref()?.get(at).and_then(Dim::fixed)
     }
 
-    /// The description of a tensor; `test` is that of its test tensor's file.
+    /// Returns the description of a tensor; `test` describes the file of its test tensor.
     pub(super) fn describe(&self, entry: &Entry<'_>, is_input: bool, test: Option<Value>) -> Value {
         let spec = entry.spec;
         let mut out = Map::new();
@@ -109,7 +109,7 @@ impl<'a> Tensors<'a> {
         out.insert("type".to_owned(), json!(kind));
         match axis.kind {
             AxisKind::Batch => {
-                // Left out, the size of a batch is free.
+                // Without a size, any batch size is allowed.
                 if self.fixed_by_network(entry, at) == Some(1) || axis.size == AxisSize::Fixed(1) {
                     out.insert("size".to_owned(), json!(1));
                 }
@@ -136,7 +136,7 @@ impl<'a> Tensors<'a> {
         } else if ratio != 1.0 && axis.kind != AxisKind::Index {
             out.insert("scale".to_owned(), json!(1.0 / ratio));
         }
-        // Only an axis whose length follows from another may have a halo.
+        // The specification allows a halo only on axes whose size refers to another axis.
         if axis.halo > 0 && is_reference && !is_input {
             out.insert("halo".to_owned(), json!(axis.halo));
         }
@@ -145,10 +145,10 @@ impl<'a> Tensors<'a> {
 
     fn channels(&self, entry: &Entry<'_>, at: usize, axis: &AxisSpec) -> usize {
         let described = if let AxisSize::Fixed(n) = axis.size { Some(n) } else { None };
-        entry.tested(at).or_else(|| self.fixed_by_network(entry, at)).or(described).unwrap_or(1)
+        entry.test_length(at).or_else(|| self.fixed_by_network(entry, at)).or(described).unwrap_or(1)
     }
 
-    /// The size of an input's axis, and the ratio of its length to that of an axis it refers to.
+    /// Returns the size of an input axis, and the ratio of its length to the axis it refers to.
     fn input_size(&self, entry: &Entry<'_>, at: usize, axis: &AxisSpec) -> (Value, f64) {
         match &axis.size {
             AxisSize::Fixed(n) | AxisSize::Step { min: n, step: 0 } => (json!(n), 1.0),
@@ -157,11 +157,11 @@ impl<'a> Tensors<'a> {
                 None => (json!({"min": min, "step": step}), 1.0),
             },
             AxisSize::Reference { tensor, axis, scale, offset } => self.reference(tensor, axis, *scale, *offset),
-            AxisSize::Free => (json!({"min": entry.tested(at).unwrap_or(1), "step": 1}), 1.0),
+            AxisSize::Free => (json!({"min": entry.test_length(at).unwrap_or(1), "step": 1}), 1.0),
         }
     }
 
-    /// The size of an output's axis, and the ratio of its length to that of the axis it refers to.
+    /// Returns the size of an output axis, and the ratio of its length to the axis it refers to.
     fn output_size(&self, entry: &Entry<'_>, at: usize, axis: &AxisSpec) -> (Value, f64) {
         let like_input = || {
             let input = self.inputs.first()?;
@@ -172,7 +172,7 @@ impl<'a> Tensors<'a> {
             AxisSize::Reference { tensor, axis, scale, offset } if *scale > 0.0 => {
                 self.reference(tensor, axis, *scale, *offset)
             }
-            // A new axis, as 0.4 writes it.
+            // A new axis, as 0.4 describes it.
             AxisSize::Reference { offset, .. } => (json!((*offset).max(1.0) as usize), 1.0),
             AxisSize::Fixed(n) => {
                 let input = like_input().filter(|_| axis.halo > 0);
@@ -186,11 +186,11 @@ impl<'a> Tensors<'a> {
                 (json!({"min": 1, "max": null}), 1.0)
             }
             AxisSize::Step { .. } | AxisSize::Free => {
-                let Some((input, same)) = like_input() else { return (json!(entry.tested(at).unwrap_or(1)), 1.0) };
+                let Some((input, same)) = like_input() else { return (json!(entry.test_length(at).unwrap_or(1)), 1.0) };
                 if let Some(n) = self.fixed_by_network(entry, at) {
                     return (json!(n), 1.0);
                 }
-                let (ratio, offset) = relation(input.tested(same), entry.tested(at));
+                let (ratio, offset) = length_relation(input.test_length(same), entry.test_length(at));
                 (json!({"tensor_id": input.id, "axis_id": axis.kind.id(), "offset": offset}), ratio)
             }
         }
@@ -201,7 +201,7 @@ impl<'a> Tensors<'a> {
         (json!({"tensor_id": id, "axis_id": axis, "offset": offset as i64}), scale)
     }
 
-    /// A step, with the tensor's own axes; `None` for one that does nothing and that the specification therefore refuses.
+    /// Returns the description of a step; `None` for a step without effect, which the specification does not allow.
     fn step(&self, spec: &TensorSpec, step: &Processing) -> Option<Value> {
         let mut kwargs = Map::new();
         let mut set = |key: &str, value: Value| _ = kwargs.insert(key.to_owned(), value);
@@ -255,7 +255,7 @@ impl<'a> Tensors<'a> {
             Processing::FixedZeroMeanUnitVariance { mean, std } => {
                 let channels = mean.len().max(std.len());
                 if channels > 1 {
-                    // The specification wants as many means as deviations.
+                    // The specification requires as many means as standard deviations.
                     let each = |values: &[f64]| -> Vec<f64> {
                         (0..channels).filter_map(|c| values.get(c).or(values.first()).copied()).collect()
                     };
@@ -285,12 +285,12 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// A single value as a number, several as a list.
+/// Writes a single value as a number, several as a list.
 fn one_or_all(values: &[f64]) -> Value {
     if let [v] = values { json!(v) } else { json!(values) }
 }
 
-/// The ids of the axes that statistics are taken over.
+/// Returns the ids of the axes that statistics are pooled over.
 fn statistics_axes(spec: &TensorSpec, axes: StatisticsAxes) -> Value {
     let over = |kind: AxisKind| match kind {
         AxisKind::Batch => axes.batch,
@@ -300,8 +300,9 @@ fn statistics_axes(spec: &TensorSpec, axes: StatisticsAxes) -> Value {
     json!(spec.axes.iter().map(|a| a.kind).filter(|k| over(*k)).map(AxisKind::id).collect::<Vec<_>>())
 }
 
-/// How an output's length follows from an input's: as a multiple or a fraction, else by what is added to it.
-fn relation(input: Option<usize>, output: Option<usize>) -> (f64, i64) {
+/// Returns how an output length follows from an input length: a ratio if one is a multiple of the other, otherwise an
+/// offset.
+fn length_relation(input: Option<usize>, output: Option<usize>) -> (f64, i64) {
     match (input, output) {
         (Some(i), Some(o)) if i > 0 && o > 0 && (o % i == 0 || i % o == 0) => (o as f64 / i as f64, 0),
         (Some(i), Some(o)) => (1.0, o as i64 - i as i64),
@@ -309,7 +310,7 @@ fn relation(input: Option<usize>, output: Option<usize>) -> (f64, i64) {
     }
 }
 
-/// A lower-case identifier that no other tensor has.
+/// Returns a lower-case id that is unique among the tensors.
 fn tensor_id(name: &str, taken: &mut BTreeSet<String>) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     let mut base: String = name.chars().map(plain).collect();
@@ -323,8 +324,8 @@ fn tensor_id(name: &str, taken: &mut BTreeSet<String>) -> String {
     let mut id = base.clone();
     let mut n = 2;
     while !taken.insert(id.clone()) {
-        let ending = format!("_{n}");
-        id = base.chars().take(MAX_ID - ending.len()).chain(ending.chars()).collect();
+        let suffix = format!("_{n}");
+        id = base.chars().take(MAX_ID - suffix.len()).chain(suffix.chars()).collect();
         n += 1;
     }
     id

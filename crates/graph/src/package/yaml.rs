@@ -1,43 +1,45 @@
-//! YAML read within budgets of bytes, nodes and depth.
+//! YAML parsing with limits on bytes, nodes and depth.
 //!
-//! Aliases let a small text stand for a tree of any size, and the YAML scanner takes time that grows with the square
-//! of some counts. So the text is looked through before it is scanned, and the tree is counted while it is built.
+//! With aliases, a small text can represent a tree of any size, and the YAML scanner's time grows with the square of
+//! some counts. The text is therefore checked before it is scanned, and the tree is counted while it is built.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::cell::Cell;
 use std::fmt;
 
-/// Most `[` and `{` of a text. The scanner looks at every open bracket for every token, and which brackets are open is
-/// known only to the scanner; at this many it takes a tenth of a second, and descriptions have hundreds.
+/// Maximum number of `[` and `{` in a text. The scanner checks every open bracket for every token, and only the scanner
+/// knows which brackets are open; this many take a tenth of a second, and descriptions have hundreds.
 const MAX_BRACKETS: usize = 10_000;
-/// Most characters that begin or separate nodes (`[ { , : ?`, and `-` before a blank). Each becomes a few events of
-/// some hundred bytes in all; descriptions with a long record of their training have 4,000.
+/// Maximum number of characters that begin or separate nodes (`[ { , : ?`, and `-` before a blank). Each becomes a few
+/// events of some hundred bytes in total; descriptions with a long training record have 4,000.
 const MAX_INDICATORS: usize = 200_000;
-/// Most lines that begin with `%`. Each directive is compared with all others; descriptions have one at most.
+/// Maximum number of lines that begin with `%`. Each directive is compared with all others; descriptions have at most
+/// one.
 const MAX_DIRECTIVES: usize = 16;
-/// Most values and keys of the tree, aliases followed.
+/// Maximum number of values and keys of the tree, with aliases expanded.
 const MAX_NODES: usize = 200_000;
-/// Most bytes of text in the tree, aliases followed: four times the largest description.
+/// Maximum bytes of text in the tree, with aliases expanded: four times the largest description.
 const MAX_TEXT_BYTES: usize = 4 * super::MAX_RDF_BYTES as usize;
-/// Deepest nesting of the tree. Descriptions nest about ten levels deep; the same limit as `serde_json`'s.
+/// Maximum nesting depth of the tree, the same as `serde_json`'s. Descriptions nest about ten levels deep.
 const MAX_DEPTH: usize = 128;
 
-/// Reads one YAML document as a JSON value.
+/// Parses one YAML document into a JSON value.
 ///
-/// Numbers JSON cannot hold (`.nan`, `.inf`, more than 64 bits) become text, so that no number is made up for them.
+/// Numbers that JSON cannot represent (`.nan`, `.inf`, more than 64 bits) become strings, so that their value is not
+/// altered.
 ///
 /// # Errors
-/// A sentence part ("has ..., more than the limit of ...") for a text over a budget, a mapping with the same key twice or
-/// a key that is not text, or anything that is not YAML.
+/// The end of a sentence ("has ..., more than the limit of ...") if the text exceeds a limit, is not YAML, or has a
+/// mapping with a duplicate key or a key that is not a string.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     check_text(text)?;
     let budget = Budget { nodes: Cell::new(MAX_NODES), text_bytes: Cell::new(MAX_TEXT_BYTES) };
     let tree = Tree { budget: &budget, depth: 0 };
-    tree.deserialize(serde_yaml_ng::Deserializer::from_str(text)).map_err(|e| format!("cannot be read as YAML: {e}"))
+    tree.deserialize(serde_yaml_ng::Deserializer::from_str(text)).map_err(|e| format!("is not valid YAML: {e}"))
 }
 
-/// The counts that bound what the scanner does, taken over the bytes without telling text from structure.
+/// Checks the counts that bound the scanner's work, over all bytes, whether quoted or not.
 fn check_text(text: &str) -> Result<(), String> {
     let bytes = text.as_bytes();
     let over = |count: usize, what: &str, limit: usize| {
@@ -57,7 +59,7 @@ fn check_text(text: &str) -> Result<(), String> {
     )
 }
 
-/// What may still be built.
+/// Nodes and text that may still be created.
 struct Budget {
     nodes: Cell<usize>,
     text_bytes: Cell<usize>,
@@ -66,19 +68,20 @@ struct Budget {
 impl Budget {
     fn node<E: Error>(&self) -> Result<(), E> {
         let left = self.nodes.get().checked_sub(1);
-        self.nodes.set(left.ok_or_else(|| E::custom(format_args!("more than {MAX_NODES} values, aliases followed")))?);
+        self.nodes
+            .set(left.ok_or_else(|| E::custom(format_args!("more than {MAX_NODES} values, with aliases expanded")))?);
         Ok(())
     }
 
     fn text<E: Error>(&self, text: &str) -> Result<String, E> {
         let left = self.text_bytes.get().checked_sub(text.len());
-        let over = || E::custom(format_args!("more than {MAX_TEXT_BYTES} bytes of text, aliases followed"));
+        let over = || E::custom(format_args!("more than {MAX_TEXT_BYTES} bytes of text, with aliases expanded"));
         self.text_bytes.set(left.ok_or_else(over)?);
         Ok(text.to_owned())
     }
 }
 
-/// Builds a [`Value`] inside a [`Budget`].
+/// Builds a [`Value`] within a [`Budget`].
 #[derive(Clone, Copy)]
 struct Tree<'a> {
     budget: &'a Budget,
@@ -220,7 +223,7 @@ mod tests {
         }
         refused(&laughs, "limit exceeded");
         let wide = format!("a: &a [{}]\nb: [{}]", "x, ".repeat(1000), "*a, ".repeat(1000));
-        refused(&wide, "values, aliases followed");
+        refused(&wide, "values, with aliases expanded");
         refused("a: &a [*a]", "recursion limit");
         refused("a: &a {<<: *a}", "recursion limit");
     }

@@ -1,4 +1,4 @@
-//! Folding: what does not depend on the inputs is computed once.
+//! Constant folding: values that do not depend on the inputs are computed once.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::opname::op_name;
 use crate::reference;
 use crate::tensor::Tensor;
 
-/// Computes nodes whose inputs are all constant, and `Shape` and `Size` of values whose shape is known. Quantize and
-/// dequantize nodes stay, so that engines can use the integers. Gives the number of nodes folded.
+/// Computes nodes whose inputs are all constant, and `Shape` and `Size` of values with a known shape. Quantize and
+/// dequantize nodes stay, so that engines can use the integers. Returns the number of folded nodes.
 ///
 /// # Errors
-/// When an operator refuses its constants, or would make more than [`GraphLimits::folded_elements`] out of less.
+/// If an operator refuses its constants, or would expand them to more than [`GraphLimits::folded_elements`].
 pub fn fold_constants(graph: &mut Graph) -> Result<usize> {
     let budget = Budget::new(graph, Interrupt::default());
     fold_constants_within(graph, &budget)
 }
 
-/// [`fold_constants`] within a budget: nodes that would exceed it stay.
+/// [`fold_constants`] within a budget: nodes that would exceed it are not folded.
 ///
 /// # Errors
 /// As [`fold_constants`], and [`crate::GraphError::Interrupted`].
@@ -33,7 +33,7 @@ pub fn fold_constants_within(graph: &mut Graph, budget: &Budget) -> Result<usize
     })
 }
 
-/// Like [`fold_constants`], but also turns stored integers into floats where they are only dequantized: for engines
+/// Like [`fold_constants`], but also converts stored integers to floats where they are only dequantized, for engines
 /// that compute in floats.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ pub fn fold_dequantized(graph: &mut Graph) -> Result<usize> {
     fold_dequantized_within(graph, &budget)
 }
 
-/// [`fold_dequantized`] within a budget: nodes that would exceed it stay.
+/// [`fold_dequantized`] within a budget: nodes that would exceed it are not folded.
 ///
 /// # Errors
 /// As [`fold_constants`], and [`crate::GraphError::Interrupted`].
@@ -54,7 +54,7 @@ pub fn fold_dequantized_within(graph: &mut Graph, budget: &Budget) -> Result<usi
 fn fold(graph: &mut Graph, limits: &GraphLimits, budget: &Budget, wanted: impl Fn(&Op) -> bool) -> Result<usize> {
     let mut nodes: std::collections::VecDeque<Node> = std::mem::take(&mut graph.nodes).into();
     let before = nodes.len();
-    let mut kept = Vec::with_capacity(before);
+    let mut remaining = Vec::with_capacity(before);
     while let Some(node) = nodes.pop_front() {
         let values = if wanted(&node.op) {
             values_of(graph, &node, limits, budget).map_err(|e| e.at(&node.name, op_name(&node.op)))
@@ -64,15 +64,15 @@ fn fold(graph: &mut Graph, limits: &GraphLimits, budget: &Budget, wanted: impl F
         let values = match values {
             Ok(values) => values,
             Err(e) => {
-                // The graph stays whole.
-                kept.push(node);
-                kept.extend(nodes);
-                graph.nodes = kept;
+                // On an error, the remaining nodes are put back, so that the graph stays complete.
+                remaining.push(node);
+                remaining.extend(nodes);
+                graph.nodes = remaining;
                 return Err(e);
             }
         };
         let Some(values) = values else {
-            kept.push(node);
+            remaining.push(node);
             continue;
         };
         for (id, value) in node.outputs.iter().zip(values) {
@@ -84,7 +84,7 @@ fn fold(graph: &mut Graph, limits: &GraphLimits, budget: &Budget, wanted: impl F
             graph.initializers.insert(*id, Arc::new(value));
         }
     }
-    graph.nodes = kept;
+    graph.nodes = remaining;
     Ok(before - graph.nodes.len())
 }
 
@@ -99,23 +99,23 @@ fn values_of(graph: &Graph, node: &Node, limits: &GraphLimits, budget: &Budget) 
     let Some(constants) = constants else { return Ok(None) };
     let infos: Vec<Option<Info>> = constants.iter().map(|t| t.map(Info::of)).collect();
     let refs: Vec<Option<&Info>> = infos.iter().map(Option::as_ref).collect();
-    let made = node_infos(&node.op, &refs, node.outputs.len(), limits)?;
+    let outputs = node_infos(&node.op, &refs, node.outputs.len(), limits)?;
     let given: usize = constants.iter().flatten().map(|t| t.len()).sum();
-    for info in &made {
+    for info in &outputs {
         let Some(shape) = info.fixed_shape() else { return Ok(None) };
         let elements = shape.iter().fold(1u128, |t, &n| t.saturating_mul(n as u128));
         check("folded_elements", "a constant", elements, limits.folded_elements.max(given) as u128)?;
     }
-    if !budget.takes(&node.op, &refs, &made) {
+    if !budget.try_spend(&node.op, &refs, &outputs) {
         return Ok(None);
     }
     let tensors: Vec<Option<&Tensor>> = constants.iter().map(|t| t.map(AsRef::as_ref)).collect();
     reference::eval(&node.op, &tensors, node.outputs.len()).map(Some)
 }
 
-/// Multiplies inference-form batch norms into the convolution (plain or transposed) before them, where that feeds
-/// nothing else and all parameters are constant f32: w′ = w·s/√(v + ε), b′ = (b − m)·s/√(v + ε) + bias. Gives the
-/// number folded.
+/// Folds inference-form batch norms into the preceding convolution (plain or transposed) if that has no other reader
+/// and all parameters are f32 constants: w′ = w·s/√(v + ε), b′ = (b − m)·s/√(v + ε) + bias. Returns the number of
+/// folded nodes.
 ///
 /// # Errors
 /// None in a valid graph.
@@ -131,17 +131,17 @@ pub fn fold_batch_norm(graph: &mut Graph) -> Result<usize> {
     Ok(super::remove_marked(graph, &gone))
 }
 
-/// Folds node `index` into the convolution before it; the node itself is left to be removed.
+/// Folds node `index` into the preceding convolution; the caller removes the node.
 fn fold_one(graph: &mut Graph, readers: &mut Readers, names: &mut Names, index: usize) -> Result<Option<()>> {
     let Some(norm) = graph.nodes.get(index) else { return Ok(None) };
     let (Op::BatchNormalization { epsilon }, Some(x), Some(y)) = (&norm.op, norm.input(0), norm.output(0)) else {
         return Ok(None);
     };
-    if readers.only(x) != Some(index) {
+    if readers.sole_reader(x) != Some(index) {
         return Ok(None);
     }
-    let Some(maker) = readers.maker(x) else { return Ok(None) };
-    let Some(conv) = graph.nodes.get(maker) else { return Ok(None) };
+    let Some(producer) = readers.producer(x) else { return Ok(None) };
+    let Some(conv) = graph.nodes.get(producer) else { return Ok(None) };
     let constant =
         |id: Option<ValueId>| id.and_then(|id| graph.constant(id)).and_then(|t| t.as_f32()).map(<[f32]>::to_vec);
     let (Some(scale), Some(bias), Some(mean), Some(variance)) =
@@ -149,7 +149,7 @@ fn fold_one(graph: &mut Graph, readers: &mut Readers, names: &mut Names, index: 
     else {
         return Ok(None);
     };
-    // Which output channel an element of the weight belongs to.
+    // The output channel that an element of the weight belongs to.
     let Some(weight) = conv.input(1).and_then(|id| graph.constant(id)) else { return Ok(None) };
     let shape = weight.shape().to_vec();
     let [first, second, taps @ ..] = shape.as_slice() else { return Ok(None) };
@@ -194,15 +194,15 @@ fn fold_one(graph: &mut Graph, readers: &mut Readers, names: &mut Names, index: 
     let base = conv.name.clone();
     let w = names.add_initializer(graph, &format!("{base}_folded_weight"), Tensor::new(shape, new_weight)?);
     let b = names.add_initializer(graph, &format!("{base}_folded_bias"), Tensor::vector(new_bias));
-    if let Some(conv) = graph.nodes.get_mut(maker) {
+    if let Some(conv) = graph.nodes.get_mut(producer) {
         conv.inputs = vec![conv.input(0), Some(w), Some(b)];
         conv.outputs = vec![Some(y)];
     }
-    readers.made_by(y, maker);
+    readers.set_producer(y, producer);
     Ok(Some(()))
 }
 
-/// Whether two values are known to have one shape.
+/// Whether two values have the same known shape.
 pub(super) fn same_shape(graph: &Graph, a: ValueId, b: ValueId) -> bool {
     let shape = |id: ValueId| graph.value(id).shape.clone().filter(|s: &Vec<Dim>| !s.is_empty());
     shape(a).is_some_and(|s| Some(s) == shape(b))

@@ -1,4 +1,4 @@
-//! Fusion: a convolution takes the residual and the activation that follow it into its own node.
+//! Fusion: a residual sum and an activation that follow a convolution are merged into its node.
 
 use super::Readers;
 use super::fold::same_shape;
@@ -6,10 +6,10 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::op::{Activation, BinaryOp, Op};
 
 /// Recognises activations written as several nodes or with constant parameters: x·σ(x) becomes SiLU, `PRelu` with one
-/// constant slope becomes `LeakyRelu`, `Clip` with constant f32 bounds becomes an activation. Gives the number found.
+/// constant slope becomes `LeakyRelu`, `Clip` with constant f32 bounds becomes an activation. Returns the number found.
 pub fn simplify_activations(graph: &mut Graph) -> usize {
     let mut found = 0;
-    // Nodes keep their places here.
+    // Nodes are neither added nor removed here.
     let producers = graph.producers();
     for index in 0..graph.nodes.len() {
         let Some(node) = graph.nodes.get(index) else { break };
@@ -48,8 +48,8 @@ pub fn simplify_activations(graph: &mut Graph) -> usize {
     found
 }
 
-/// Joins `Conv` [+ `Add` of a value of the same known shape] [+ activation] into [`Op::FusedConv`], where nothing else
-/// reads what is between. Gives the number of fused convolutions.
+/// Merges `Conv` [+ `Add` of a value of the same known shape] [+ activation] into [`Op::FusedConv`], if the
+/// intermediate values have no other reader. Returns the number of fused convolutions.
 pub fn fuse_activations(graph: &mut Graph) -> usize {
     let mut readers = Readers::of(graph);
     let mut gone = vec![false; graph.nodes.len()];
@@ -63,7 +63,8 @@ pub fn fuse_activations(graph: &mut Graph) -> usize {
     fused
 }
 
-/// Fuses what follows the convolution `index` into the last node of its parts. Gives the parts that are left to be removed.
+/// Merges convolution `index` and the nodes after it into the last of these nodes. Returns the nodes for the caller to
+/// remove.
 fn fuse_one(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<Vec<usize>> {
     let node = graph.nodes.get(index)?;
     let Op::Conv(conv) = &node.op else { return None };
@@ -72,7 +73,7 @@ fn fuse_one(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<Ve
     let mut parts = vec![index];
     let mut residual = None;
     let mut activation = None;
-    let mut next = readers.only(output);
+    let mut next = readers.sole_reader(output);
     if let Some(at) = next
         && let Some(add) = graph.nodes.get(at)
         && add.op == Op::Binary(BinaryOp::Add)
@@ -83,7 +84,7 @@ fn fuse_one(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<Ve
             residual = Some(other);
             output = sum;
             parts.push(at);
-            next = readers.only(output);
+            next = readers.sole_reader(output);
         }
     }
     if let Some(at) = next
@@ -105,7 +106,7 @@ fn fuse_one(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<Ve
     let name = node.name.clone();
     let last = parts.pop()?;
     for id in inputs.iter().flatten() {
-        parts.iter().for_each(|part| readers.moved(*id, *part, last));
+        parts.iter().for_each(|part| readers.replace_reader(*id, *part, last));
     }
     let op = Op::FusedConv { conv, activation, residual: residual.is_some() };
     *graph.nodes.get_mut(last)? = Node { name, op, inputs, outputs: vec![Some(output)] };

@@ -1,11 +1,11 @@
-//! Rewrites that keep what a graph computes.
+//! Graph rewrites that preserve the result.
 //!
-//! Values keep their ids; those that nothing makes any more stay in [`Graph::values`] and are simply unused.
+//! Values keep their ids; values that no node produces any more stay in [`Graph::values`] unused.
 
 pub(crate) mod differentiate;
 mod fold;
 mod fuse;
-mod halve;
+mod mixed_precision;
 mod norms;
 pub mod quantize;
 mod recompute;
@@ -19,16 +19,16 @@ use crate::op::Op;
 pub use differentiate::differentiate;
 pub use fold::{fold_batch_norm, fold_constants, fold_constants_within, fold_dequantized, fold_dequantized_within};
 pub use fuse::{fuse_activations, simplify_activations};
-pub use halve::{Halved, halve};
+pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
 pub use norms::recognise_group_norms;
-pub use recompute::{Recomputed, recompute};
+pub use recompute::{RecomputeStats, recompute};
 
-/// Everything an engine wants done before it plans: identities out, constants and batch norms folded, activations and
-/// residuals fused, dead code out. Quantized weights stay quantized. Shapes must have been inferred for residuals to be
-/// fused.
+/// Prepares a graph for execution: removes identities, folds constants and batch norms, fuses activations and
+/// residuals, and removes dead code. Quantized weights stay quantized. Residuals are fused only if shapes have been
+/// inferred.
 ///
 /// # Errors
-/// When folding a constant fails or would exceed [`crate::GraphLimits::folded_elements`].
+/// If folding a constant fails or would exceed [`crate::GraphLimits::folded_elements`].
 pub fn optimize(graph: &mut Graph) -> Result<()> {
     eliminate_identity(graph);
     fold_constants(graph)?;
@@ -39,11 +39,11 @@ pub fn optimize(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-/// Takes out copies: `Identity`, and casts to the type a value has. Gives the number of nodes taken out.
+/// Removes copies: `Identity`, and casts to a value's own type. Returns the number of removed nodes.
 pub fn eliminate_identity(graph: &mut Graph) -> usize {
     let outputs: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
     let given: BTreeSet<ValueId> = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
-    // What each copy stands for; what stands for a value that takes the name of an output.
+    // `same`: each removed copy and its source. `renamed`: each value that takes the name of a graph output.
     let mut same: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     let mut renamed: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     let mut gone = vec![false; graph.nodes.len()];
@@ -54,13 +54,13 @@ pub fn eliminate_identity(graph: &mut Graph) -> usize {
             _ => false,
         };
         let (true, Some(from), Some(to)) = (copies, node.input(0), node.output(0)) else { continue };
-        // Nodes come after what they read, so what `from` stands for is known.
+        // Nodes are in topological order, so the source of `from` is already known.
         let from = same.get(&from).copied().unwrap_or(from);
         if !outputs.contains(&to) {
             same.insert(to, from);
             *gone = true;
         } else if !outputs.contains(&from) && !given.contains(&from) && !renamed.contains_key(&from) {
-            // The name of an output must stay: whoever makes the original makes the output instead.
+            // Names of graph outputs must stay: the node that produces the source now produces the output.
             renamed.insert(from, to);
             *gone = true;
         }
@@ -76,63 +76,63 @@ pub fn eliminate_identity(graph: &mut Graph) -> usize {
     remove_marked(graph, &gone)
 }
 
-/// Takes out nodes whose results nothing reads, and constants nothing reads. Gives the number of nodes taken out.
+/// Removes nodes whose results are not read, and constants that are not read. Returns the number of removed nodes.
 pub fn eliminate_dead(graph: &mut Graph) -> usize {
     let before = graph.nodes.len();
     let mut needed: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
-    let mut kept = Vec::with_capacity(before);
+    let mut remaining = Vec::with_capacity(before);
     for node in std::mem::take(&mut graph.nodes).into_iter().rev() {
         if node.outputs.iter().flatten().any(|id| needed.contains(id)) {
             needed.extend(node.inputs.iter().flatten());
-            kept.push(node);
+            remaining.push(node);
         }
     }
-    kept.reverse();
-    graph.nodes = kept;
+    remaining.reverse();
+    graph.nodes = remaining;
     graph.initializers.retain(|id, _| needed.contains(id));
     before - graph.nodes.len()
 }
 
-/// Who reads and makes each value, kept up while a pass rewrites nodes in place.
+/// Readers and producers of each value, kept up to date while a pass rewrites nodes in place.
 struct Readers {
     readers: BTreeMap<ValueId, Vec<usize>>,
-    makers: BTreeMap<ValueId, usize>,
+    producers: BTreeMap<ValueId, usize>,
     outputs: BTreeSet<ValueId>,
 }
 
 impl Readers {
     fn of(graph: &Graph) -> Self {
         let outputs = graph.outputs.iter().copied().collect();
-        Self { readers: graph.consumers(), makers: graph.producers(), outputs }
+        Self { readers: graph.consumers(), producers: graph.producers(), outputs }
     }
 
-    /// The value's one reader, if there is exactly one and it is no output of the graph.
-    fn only(&self, id: ValueId) -> Option<usize> {
+    /// Returns the value's only reader, if it has exactly one and is not a graph output.
+    fn sole_reader(&self, id: ValueId) -> Option<usize> {
         match self.readers.get(&id)?.as_slice() {
             [one] if !self.outputs.contains(&id) => Some(*one),
             _ => None,
         }
     }
 
-    /// The node that makes a value.
-    fn maker(&self, id: ValueId) -> Option<usize> {
-        self.makers.get(&id).copied()
+    /// Returns the node that produces a value.
+    fn producer(&self, id: ValueId) -> Option<usize> {
+        self.producers.get(&id).copied()
     }
 
-    /// Notes that a node makes a value now.
-    fn made_by(&mut self, id: ValueId, node: usize) {
-        self.makers.insert(id, node);
+    /// Records that a node now produces a value.
+    fn set_producer(&mut self, id: ValueId, node: usize) {
+        self.producers.insert(id, node);
     }
 
-    /// Notes that node `to` reads what node `from` read.
-    fn moved(&mut self, id: ValueId, from: usize, to: usize) {
+    /// Records that node `to` reads what node `from` read.
+    fn replace_reader(&mut self, id: ValueId, from: usize, to: usize) {
         for reader in self.readers.get_mut(&id).into_iter().flatten().filter(|r| **r == from) {
             *reader = to;
         }
     }
 }
 
-/// Takes out the nodes that are marked. Gives their number.
+/// Removes the marked nodes. Returns their number.
 fn remove_marked(graph: &mut Graph, gone: &[bool]) -> usize {
     let before = graph.nodes.len();
     let mut marks = gone.iter();

@@ -1,4 +1,4 @@
-//! Norms that exporters spell out.
+//! Recognition of norms that exporters decompose into several nodes.
 
 use crate::graph::{Graph, Names, Node, ValueId};
 use crate::op::{BinaryOp, Op};
@@ -6,8 +6,8 @@ use crate::tensor::Tensor;
 
 use super::Readers;
 
-/// Recognises a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance normalised, reshaped
-/// back, and scaled and shifted by channel. Shapes must have been inferred. Gives the number found.
+/// Recognises a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance-normalised,
+/// reshaped back, and scaled and shifted per channel. Shapes must have been inferred. Returns the number found.
 pub fn recognise_group_norms(graph: &mut Graph) -> usize {
     let readers = Readers::of(graph);
     let mut names = Names::of(graph);
@@ -22,14 +22,14 @@ pub fn recognise_group_norms(graph: &mut Graph) -> usize {
     found
 }
 
-/// Replaces the group norm whose instance norm is node `index`. Gives the nodes that are left to be removed.
+/// Replaces the group norm whose instance norm is node `index`. Returns the nodes for the caller to remove.
 fn recognise(graph: &mut Graph, readers: &Readers, names: &mut Names, index: usize) -> Option<Vec<usize>> {
     let node = graph.nodes.get(index)?;
     let Op::InstanceNormalization { epsilon } = node.op else { return None };
     let (folded, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
-    let before = readers.maker(folded)?;
+    let before = readers.producer(folded)?;
     let first = graph.nodes.get(before)?;
-    let after = readers.only(node.output(0)?)?;
+    let after = readers.sole_reader(node.output(0)?)?;
     let last = graph.nodes.get(after)?;
     let reshapes = matches!(first.op, Op::Reshape { .. }) && matches!(last.op, Op::Reshape { .. });
     let x = first.input(0)?;
@@ -38,7 +38,7 @@ fn recognise(graph: &mut Graph, readers: &Readers, names: &mut Names, index: usi
     let groups = *inner.get(1)?;
     let back = last.output(0)?;
     let fits = reshapes
-        && readers.only(folded) == Some(index)
+        && readers.sole_reader(folded) == Some(index)
         && inner.first() == Some(&batch)
         && groups > 0
         && channels.is_multiple_of(groups)
@@ -54,7 +54,7 @@ fn recognise(graph: &mut Graph, readers: &Readers, names: &mut Names, index: usi
     let (mut output, mut gone) = (back, vec![before, index]);
     let mut place = after;
     for op in [BinaryOp::Mul, BinaryOp::Add] {
-        let Some(next) = readers.only(output) else { break };
+        let Some(next) = readers.sole_reader(output) else { break };
         let Some(step) = graph.nodes.get(next).filter(|n| n.op == Op::Binary(op)) else { continue };
         let other = step.inputs.iter().flatten().find(|v| **v != output).copied();
         let Some(values) = other.and_then(|v| by_channel(graph, v, shape.len(), channels)) else { break };
@@ -81,7 +81,7 @@ fn recognise(graph: &mut Graph, readers: &Readers, names: &mut Names, index: usi
     Some(gone)
 }
 
-/// A constant as one number a channel, where it is a scalar or a shape of ones but for the channel axis.
+/// Returns a constant as one number per channel, if it is a scalar or has length 1 along all axes but the channels.
 fn by_channel(graph: &Graph, id: ValueId, rank: usize, channels: usize) -> Option<Vec<f32>> {
     let tensor = graph.constant(id)?;
     let values = tensor.as_f32()?;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::{Dim, ElementType, infer_shapes, reference};
 
-    /// As `torch.nn.GroupNorm(2, 6)` is exported.
+    /// The export of `torch.nn.GroupNorm(2, 6)`.
     fn exported(affine: bool) -> Graph {
         let mut graph = Graph::new("norm");
         let shape = [2, 6, 3, 4, 5].map(Dim::Fixed).to_vec();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exported_group_norm_becomes_one_node_that_computes_the_same() {
+    fn an_exported_group_norm_becomes_one_equivalent_node() {
         let values: Vec<f32> = (0..720).map(|i| ((i * 37 % 101) as f32).sin() * 3.0 + 1.0).collect();
         let x = [("x".to_owned(), Tensor::new([2, 6, 3, 4, 5], values).unwrap())];
         for affine in [false, true] {

@@ -1,7 +1,9 @@
-//! Recomputation: tensors of the forward pass are let go and made again where the backward pass reads them.
+//! Recomputation (gradient checkpointing): tensors of the forward pass are freed and computed again where the backward
+//! pass reads them.
 //!
-//! What a step holds at once is mostly activations that wait for their gradients. Where memory is short, the pass lets go of those
-//! that cost least work for the bytes they hold when most is held, again and again, until the rest fits.
+//! Most memory of a training step holds activations until their gradients are computed. If memory is short, the pass
+//! frees the tensors that are cheapest to recompute per byte held at the peak, one after the other, until the rest
+//! fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,34 +12,34 @@ use crate::error::Result;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
 
-/// What recomputing brings, and what it costs.
+/// Savings and cost of recomputation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Recomputed {
-    /// Most bytes of tensors held at once before, the graph's inputs and constants left out.
+pub struct RecomputeStats {
+    /// Peak bytes of tensors before, without the graph's inputs and constants.
     pub bytes_before: u64,
-    /// The same after.
+    /// Peak bytes of tensors after.
     pub bytes_after: u64,
-    /// Nodes that are run again.
+    /// Number of nodes that are computed again.
     pub nodes: usize,
-    /// Multiply-accumulates that are done again.
-    pub macs_again: u64,
+    /// Multiply-accumulates of the recomputed nodes.
+    pub recomputed_macs: u64,
     /// Multiply-accumulates of the whole step before.
     pub macs: u64,
 }
 
-/// Nodes that may be run again for one tensor.
-const LONGEST_CHAIN: usize = 6;
+/// Maximum number of nodes recomputed for one tensor.
+const MAX_CHAIN: usize = 6;
 
-/// When each tensor is made and read.
-struct Lives {
-    made: BTreeMap<ValueId, usize>,
+/// Producer, readers and size of each tensor.
+struct Lifetimes {
+    producers: BTreeMap<ValueId, usize>,
     reads: BTreeMap<ValueId, Vec<usize>>,
     bytes: BTreeMap<ValueId, u64>,
 }
 
-impl Lives {
+impl Lifetimes {
     fn of(graph: &Graph) -> Self {
-        let made = graph.producers();
+        let producers = graph.producers();
         let mut reads: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {
             for id in node.inputs.iter().flatten() {
@@ -47,35 +49,35 @@ impl Lives {
         for id in &graph.outputs {
             reads.entry(*id).or_default().push(graph.nodes.len());
         }
-        let bytes = made.keys().map(|id| (*id, bytes_of(graph, *id))).collect();
-        Self { made, reads, bytes }
+        let bytes = producers.keys().map(|id| (*id, bytes_of(graph, *id))).collect();
+        Self { producers, reads, bytes }
     }
 
-    /// The last node that reads a tensor.
+    /// Returns the last node that reads a tensor.
     fn last(&self, id: ValueId) -> usize {
-        let made = self.made.get(&id).copied().unwrap_or(0);
-        self.reads.get(&id).and_then(|r| r.iter().copied().max()).unwrap_or(made)
+        let produced = self.producers.get(&id).copied().unwrap_or(0);
+        self.reads.get(&id).and_then(|r| r.iter().copied().max()).unwrap_or(produced)
     }
 
-    /// Most bytes held at once, and the node at which.
+    /// Returns the peak of bytes held at once, and the node at which it occurs.
     fn peak(&self, nodes: usize) -> (u64, usize) {
         let mut changes = vec![0i128; nodes + 2];
-        for (id, made) in &self.made {
+        for (id, produced) in &self.producers {
             let bytes = i128::from(self.bytes.get(id).copied().unwrap_or(0));
-            for (at, change) in [(*made, bytes), (self.last(*id) + 1, -bytes)] {
+            for (at, change) in [(*produced, bytes), (self.last(*id) + 1, -bytes)] {
                 if let Some(slot) = changes.get_mut(at) {
                     *slot += change;
                 }
             }
         }
-        let (mut held, mut most, mut when) = (0, 0, 0);
+        let (mut held, mut max, mut when) = (0, 0, 0);
         for (at, change) in changes.into_iter().enumerate() {
             held += change;
-            if held > most {
-                (most, when) = (held, at);
+            if held > max {
+                (max, when) = (held, at);
             }
         }
-        (u64::try_from(most).unwrap_or(0), when)
+        (u64::try_from(max).unwrap_or(0), when)
     }
 }
 
@@ -85,26 +87,26 @@ fn bytes_of(graph: &Graph, id: ValueId) -> u64 {
     elements * value.dtype.map_or(4, |t| t.size_bytes() as u64)
 }
 
-/// A tensor that can be let go of.
+/// A tensor that can be freed and recomputed.
 struct Candidate {
     value: ValueId,
-    /// Nodes to run again, in order.
+    /// Nodes to recompute, in order.
     chain: Vec<usize>,
-    /// The node that reads it next.
+    /// The next node that reads the tensor.
     reader: usize,
-    /// Bytes freed for a unit of work.
+    /// Bytes freed per unit of work.
     worth: f64,
 }
 
-/// Lets go of tensors of the forward pass until at most `budget_bytes` are held at once, or as near to that as gets. The graph
-/// computes the same values from the same numbers. Shapes must have been inferred, all of them fixed; a graph without a
-/// [`Op::Loss`] is left as it is.
+/// Frees tensors of the forward pass until at most `budget_bytes` are held at once, or as few as possible. The graph
+/// computes identical values. All shapes must have been inferred and fixed; a graph without [`Op::Loss`] is not
+/// changed.
 ///
 /// # Errors
-/// When a shape on the way is not known.
-pub fn recompute(graph: &mut Graph, budget_bytes: u64) -> Result<Recomputed> {
-    let (bytes, _) = Lives::of(graph).peak(graph.nodes.len());
-    let mut report = Recomputed { bytes_before: bytes, bytes_after: bytes, ..Recomputed::default() };
+/// If a shape is unknown.
+pub fn recompute(graph: &mut Graph, budget_bytes: u64) -> Result<RecomputeStats> {
+    let (bytes, _) = Lifetimes::of(graph).peak(graph.nodes.len());
+    let mut report = RecomputeStats { bytes_before: bytes, bytes_after: bytes, ..RecomputeStats::default() };
     for node in &graph.nodes {
         report.macs += node_macs(graph, node)?;
     }
@@ -112,18 +114,18 @@ pub fn recompute(graph: &mut Graph, budget_bytes: u64) -> Result<Recomputed> {
     let mut tried: BTreeSet<ValueId> = BTreeSet::new();
     while best.0 > budget_bytes {
         let Some(loss) = graph.nodes.iter().position(|n| matches!(n.op, Op::Loss(_))) else { break };
-        let lives = Lives::of(graph);
-        let (_, when) = lives.peak(graph.nodes.len());
-        let Some(found) = candidate(graph, &lives, loss, when, &tried)? else { break };
+        let lifetimes = Lifetimes::of(graph);
+        let (_, when) = lifetimes.peak(graph.nodes.len());
+        let Some(found) = candidate(graph, &lifetimes, loss, when, &tried)? else { break };
         tried.insert(found.value);
         report.nodes += found.chain.len();
         for index in &found.chain {
             if let Some(node) = graph.nodes.get(*index) {
-                report.macs_again += node_macs(graph, node)?;
+                report.recomputed_macs += node_macs(graph, node)?;
             }
         }
-        run_again(graph, &found);
-        let (bytes, _) = Lives::of(graph).peak(graph.nodes.len());
+        insert_recomputation(graph, &found);
+        let (bytes, _) = Lifetimes::of(graph).peak(graph.nodes.len());
         report.bytes_after = bytes;
         if bytes < best.0 {
             best = (bytes, graph.clone(), report);
@@ -134,27 +136,27 @@ pub fn recompute(graph: &mut Graph, budget_bytes: u64) -> Result<Recomputed> {
     Ok(best.2)
 }
 
-/// The tensor that frees most at a moment for the least work.
+/// Returns the tensor that frees the most bytes at node `when` for the least work.
 fn candidate(
     graph: &Graph,
-    lives: &Lives,
+    lifetimes: &Lifetimes,
     loss: usize,
     when: usize,
     tried: &BTreeSet<ValueId>,
 ) -> Result<Option<Candidate>> {
     let mut best: Option<Candidate> = None;
-    for (&value, &made) in &lives.made {
-        if made >= loss || tried.contains(&value) || graph.outputs.contains(&value) {
+    for (&value, &produced) in &lifetimes.producers {
+        if produced >= loss || tried.contains(&value) || graph.outputs.contains(&value) {
             continue;
         }
-        let reads = lives.reads.get(&value).map(Vec::as_slice).unwrap_or_default();
-        let before = reads.iter().copied().filter(|r| *r <= loss).max().unwrap_or(made);
+        let reads = lifetimes.reads.get(&value).map(Vec::as_slice).unwrap_or_default();
+        let before = reads.iter().copied().filter(|r| *r <= loss).max().unwrap_or(produced);
         let Some(reader) = reads.iter().copied().filter(|r| *r > loss).min() else { continue };
         if !(before < when && when < reader) {
             continue;
         }
         let mut chain = Vec::new();
-        if !collect(graph, lives, value, reader, &mut chain) {
+        if !collect(graph, lifetimes, value, reader, &mut chain) {
             continue;
         }
         let mut work = 0.0;
@@ -163,7 +165,7 @@ fn candidate(
             let elements = node.output(0).map_or(0, |id| bytes_of(graph, id)) as f64 / 4.0;
             work += node_macs(graph, node)? as f64 + 4.0 * elements;
         }
-        let worth = lives.bytes.get(&value).copied().unwrap_or(0) as f64 / work.max(1.0);
+        let worth = lifetimes.bytes.get(&value).copied().unwrap_or(0) as f64 / work.max(1.0);
         if best.as_ref().is_none_or(|b| worth > b.worth) {
             best = Some(Candidate { value, chain, reader, worth });
         }
@@ -171,38 +173,39 @@ fn candidate(
     Ok(best)
 }
 
-/// The nodes that make a tensor again out of what is still held when `reader` runs; false if they are too many.
-fn collect(graph: &Graph, lives: &Lives, value: ValueId, reader: usize, chain: &mut Vec<usize>) -> bool {
-    let Some(&index) = lives.made.get(&value) else { return false };
+/// Collects the nodes that recompute a tensor from tensors still held when `reader` runs; returns false if there are
+/// too many.
+fn collect(graph: &Graph, lifetimes: &Lifetimes, value: ValueId, reader: usize, chain: &mut Vec<usize>) -> bool {
+    let Some(&index) = lifetimes.producers.get(&value) else { return false };
     if chain.contains(&index) {
         return true;
     }
     let Some(node) = graph.nodes.get(index) else { return false };
-    if chain.len() >= LONGEST_CHAIN || node.output(0) != Some(value) || matches!(node.op, Op::Vjp(_)) {
+    if chain.len() >= MAX_CHAIN || node.output(0) != Some(value) || matches!(node.op, Op::Vjp(_)) {
         return false;
     }
     for input in node.inputs.iter().flatten() {
-        let given = !lives.made.contains_key(input);
-        if !given && lives.last(*input) < reader && !collect(graph, lives, *input, reader, chain) {
+        let given = !lifetimes.producers.contains_key(input);
+        if !given && lifetimes.last(*input) < reader && !collect(graph, lifetimes, *input, reader, chain) {
             return false;
         }
     }
     chain.push(index);
-    chain.len() <= LONGEST_CHAIN
+    chain.len() <= MAX_CHAIN
 }
 
-/// Runs nodes again before the reader, which reads their results from then on.
-fn run_again(graph: &mut Graph, found: &Candidate) {
+/// Inserts copies of nodes before the reader; from there on, readers use the copies' results.
+fn insert_recomputation(graph: &mut Graph, found: &Candidate) {
     let mut again: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     let mut nodes = Vec::with_capacity(found.chain.len());
     for index in &found.chain {
         let Some(node) = graph.nodes.get(*index).cloned() else { continue };
         let Some(output) = node.output(0) else { continue };
         let value = graph.value(output).clone();
-        let made = graph.add_value(format!("{}.again", value.name), value.dtype, value.shape);
+        let produced = graph.add_value(format!("{}.again", value.name), value.dtype, value.shape);
         let inputs = node.inputs.iter().map(|id| id.map(|id| again.get(&id).copied().unwrap_or(id))).collect();
-        again.insert(output, made);
-        nodes.push(Node { name: format!("{}.again", node.name), op: node.op, inputs, outputs: vec![Some(made)] });
+        again.insert(output, produced);
+        nodes.push(Node { name: format!("{}.again", node.name), op: node.op, inputs, outputs: vec![Some(produced)] });
     }
     for node in graph.nodes.iter_mut().skip(found.reader) {
         for id in node.inputs.iter_mut().flatten() {

@@ -5,13 +5,13 @@ use crate::error::{GraphError, Result};
 use crate::graph::Dim;
 use crate::limits::{GraphLimits, check};
 
-/// Values (initializers, inputs, outputs, declared shapes) that a file may tell of for each node that is allowed: a convolution
-/// has a weight, a bias and a declared output, a quantized one has six more.
+/// Maximum number of values (initializers, inputs, outputs, declared shapes) per permitted node: a convolution has a
+/// weight, a bias and a declared output, a quantized one has six more.
 const VALUES_PER_NODE: usize = 16;
-/// Attributes of one node; no operator of ONNX has more than 20.
-const ATTRIBUTES: usize = 64;
-/// Axes of one value in a file; [`GraphLimits::rank`] allows fewer.
-const AXES: usize = 1024;
+/// Maximum number of attributes of one node; no ONNX operator has more than 20.
+const MAX_ATTRIBUTES: usize = 64;
+/// Maximum number of axes of one value in a file; [`GraphLimits::rank`] allows fewer.
+const MAX_AXES: usize = 1024;
 
 /// `ModelProto`
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub(crate) struct Attribute<'a> {
     pub value: AttributeValue<'a>,
 }
 
-/// The one value an attribute has.
+/// The value of an attribute.
 #[derive(Debug)]
 pub(crate) enum AttributeValue<'a> {
     Float(f32),
@@ -61,7 +61,7 @@ pub(crate) enum AttributeValue<'a> {
     Tensor(Box<TensorProto<'a>>),
     Floats(Vec<f32>),
     Ints(Vec<i64>),
-    /// A subgraph, a type, or anything else no supported operator has.
+    /// A subgraph, a type, or anything else that no supported operator uses.
     Other,
 }
 
@@ -85,14 +85,14 @@ pub(crate) struct TensorProto<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct ValueInfo<'a> {
     pub name: &'a str,
-    /// `TensorProto.DataType`, 0 when it is not given.
+    /// `TensorProto.DataType`, 0 if absent.
     pub element: i32,
     pub shape: Option<Vec<Dim>>,
     /// A sequence, map, optional or sparse tensor.
     pub not_tensor: bool,
 }
 
-/// `key`, `value` of a `StringStringEntryProto` (fields 1 and 2).
+/// Returns `key` and `value` of a `StringStringEntryProto` (fields 1 and 2).
 fn pair(bytes: &[u8]) -> Result<(&str, &str)> {
     let mut reader = Reader::new(bytes, "StringStringEntryProto");
     let (mut key, mut value) = ("", "");
@@ -107,7 +107,7 @@ fn pair(bytes: &[u8]) -> Result<(&str, &str)> {
 }
 
 impl<'a> ModelProto<'a> {
-    /// Counts of messages are checked as they are read: one of two bytes becomes a hundred in memory.
+    /// Counts of messages are checked during reading: a message of two bytes takes a hundred bytes in memory.
     pub(crate) fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
         let mut reader = Reader::new(bytes, "ModelProto");
         let mut model = Self::default();
@@ -169,8 +169,8 @@ impl<'a> NodeProto<'a> {
                 2 => node.outputs.push(reader.text(field, raw)?),
                 3 => node.name = reader.text(field, raw)?,
                 4 => node.op_type = reader.text(field, raw)?,
-                5 if node.attributes.len() >= ATTRIBUTES => {
-                    return Err(GraphError::malformed(format!("a node has more than {ATTRIBUTES} attributes")));
+                5 if node.attributes.len() >= MAX_ATTRIBUTES => {
+                    return Err(GraphError::malformed(format!("a node has more than {MAX_ATTRIBUTES} attributes")));
                 }
                 5 => node.attributes.push(Attribute::decode(reader.bytes(field, raw)?)?),
                 7 => node.domain = reader.text(field, raw)?,
@@ -202,7 +202,7 @@ impl<'a> Attribute<'a> {
                 _ => {}
             }
         }
-        // Writers leave out zeros and empty lists; then only the declared kind says which value was meant.
+        // Writers omit zeros and empty lists; then only the declared type tells which value was meant.
         let value = match kind {
             1 => AttributeValue::Float(float.unwrap_or(0.0)),
             2 => AttributeValue::Int(int.unwrap_or(0)),
@@ -286,8 +286,8 @@ impl<'a> ValueInfo<'a> {
                     let mut shape = Vec::new();
                     let mut inner = Reader::new(reader.bytes(field, raw)?, "TensorShapeProto");
                     while let Some((field, raw)) = inner.next()? {
-                        if field == 1 && shape.len() >= AXES {
-                            return Err(GraphError::malformed(format!("a value has more than {AXES} axes")));
+                        if field == 1 && shape.len() >= MAX_AXES {
+                            return Err(GraphError::malformed(format!("a value has more than {MAX_AXES} axes")));
                         }
                         if field == 1 {
                             shape.push(dim(inner.bytes(field, raw)?)?);
@@ -302,7 +302,7 @@ impl<'a> ValueInfo<'a> {
     }
 }
 
-/// A dimension: a length, a name, or (with an empty name) nothing known. Negative lengths count as nothing known.
+/// Returns a dimension: a length, a name, or (with an empty name) an unknown length. Negative lengths count as unknown.
 fn dim(bytes: &[u8]) -> Result<Dim> {
     let mut reader = Reader::new(bytes, "Dimension");
     let mut result = Dim::Free(String::new());

@@ -1,4 +1,4 @@
-//! Stored tensors: from the file's bytes or an external file, and back.
+//! Stored tensors: reading from the model file or an external file, and writing.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
@@ -12,7 +12,7 @@ use crate::limits::{GraphLimits, check, checked_elements};
 use crate::tensor::{ElementType, Scalar, Tensor, TensorData};
 use cytoscope_storage::read::{Refusal, open_inside, refusal};
 
-/// Where a tensor's bytes lie outside the model file.
+/// Location of tensor data outside the model file.
 pub(crate) struct ExternalData<'a> {
     pub base: Option<&'a Path>,
 }
@@ -30,7 +30,7 @@ impl ExternalData<'_> {
             .ok_or_else(|| GraphError::malformed(format!("external data of tensor \"{name}\" has no location")))?;
         let outside = || {
             GraphError::malformed(format!(
-                "external data of tensor \"{name}\" lies outside the model's folder: \"{location}\""
+                "external data of tensor \"{name}\" is outside the model's folder: \"{location}\""
             ))
         };
         let relative = Path::new(location);
@@ -39,7 +39,7 @@ impl ExternalData<'_> {
             return Err(outside());
         }
         let base = self.base.ok_or_else(|| {
-            GraphError::misused(format!("tensor \"{name}\""), "external data, and no folder", "the model's folder")
+            GraphError::misused(format!("tensor \"{name}\""), "external data without a folder", "the model's folder")
         })?;
         let path = base.join(relative);
         let io = |source| GraphError::Io { path: path.clone(), source };
@@ -47,7 +47,7 @@ impl ExternalData<'_> {
         if number("length")?.is_some_and(|n| n != bytes as u64) {
             return Err(GraphError::malformed(format!("external data of tensor \"{name}\" is not {bytes} bytes long")));
         }
-        // Links may still lead out.
+        // Links may still lead out of the folder.
         let mut file = open_inside(base, relative).map_err(|e| match refusal(&e) {
             Some(Refusal::Outside(_) | Refusal::NotRelative(_)) => outside(),
             _ => io(e),
@@ -56,7 +56,7 @@ impl ExternalData<'_> {
         check("model_bytes", format!("external file \"{location}\""), size.into(), limits.model_bytes.into())?;
         if offset.checked_add(bytes as u64).is_none_or(|end| end > size) {
             return Err(GraphError::malformed(format!(
-                "external data of tensor \"{name}\" ends before its {bytes} bytes"
+                "external data of tensor \"{name}\" is shorter than {bytes} bytes"
             )));
         }
         file.seek(SeekFrom::Start(offset)).map_err(io)?;
@@ -88,7 +88,7 @@ fn raw_data(dtype: ElementType, bytes: &[u8]) -> TensorData {
     }
 }
 
-/// The values of a typed field; `ints` holds both 32- and 64-bit fields.
+/// Returns the values of a typed field; `ints` holds both 32- and 64-bit fields.
 fn typed_data(dtype: ElementType, proto: TensorProto<'_>) -> TensorData {
     let TensorProto { floats, ints, doubles, uints, .. } = proto;
     fn map<T: Scalar>(v: &[i64], f: impl Fn(i64) -> T) -> TensorData {
@@ -111,7 +111,7 @@ fn typed_data(dtype: ElementType, proto: TensorProto<'_>) -> TensorData {
     }
 }
 
-/// A stored tensor; nothing is allocated before its declared size has been compared with what is there.
+/// Reads a stored tensor; nothing is allocated before its declared size has been compared with the available data.
 pub(crate) fn tensor_from_proto(
     proto: TensorProto<'_>,
     external: &ExternalData<'_>,
@@ -119,7 +119,7 @@ pub(crate) fn tensor_from_proto(
 ) -> Result<Tensor> {
     let name = proto.name.to_owned();
     let dtype = ElementType::from_onnx_code(proto.data_type).filter(|_| !proto.has_strings).ok_or_else(|| {
-        GraphError::unsupported(format!("tensor \"{name}\" has elements of ONNX type {}", proto.data_type))
+        GraphError::unsupported(format!("tensor \"{name}\" has the unsupported ONNX element type {}", proto.data_type))
     })?;
     check("rank", format!("tensor \"{name}\""), proto.dims.len() as u128, limits.rank as u128)?;
     let shape: Vec<usize> = proto
@@ -132,7 +132,9 @@ pub(crate) fn tensor_from_proto(
     let elements = checked_elements(&shape, "tensor_elements", &what, limits.tensor_elements)?;
     let bytes = elements.saturating_mul(dtype.size_bytes());
     let wrong = |got: usize, unit: &str| {
-        GraphError::malformed(format!("tensor \"{name}\" of shape {shape:?} holds {got} {unit}, not what that needs"))
+        GraphError::malformed(format!(
+            "tensor \"{name}\" of shape {shape:?} has {got} {unit}, which does not match the shape"
+        ))
     };
     let data = if proto.is_external {
         raw_data(dtype, &external.read(&proto, bytes, limits)?)
@@ -150,7 +152,7 @@ pub(crate) fn tensor_from_proto(
     Tensor::from_data(shape, data)
 }
 
-/// A tensor from the bytes of a `TensorProto`, and its name: how ONNX's own test data is stored.
+/// Reads a tensor and its name from the bytes of a `TensorProto`, the format of ONNX's test data.
 ///
 /// # Errors
 /// Malformed, unsupported (strings, 4-bit and 8-bit floats), or over a limit; external data is refused.
@@ -172,7 +174,7 @@ pub(crate) fn write_tensor(writer: &mut Writer, name: &str, tensor: &Tensor) {
     writer.bytes(9, &little_endian(tensor.data()));
 }
 
-/// The elements as little-endian bytes, bools as 0 and 1.
+/// Returns the elements as little-endian bytes, bools as 0 and 1.
 pub(crate) fn little_endian(data: &TensorData) -> Vec<u8> {
     macro_rules! flat {
         ($v:expr) => {

@@ -1,8 +1,8 @@
-//! Protobuf's wire format: tags, varints and length-delimited fields, bounds checked.
+//! Protobuf's wire format: tags, varints and length-delimited fields, with bounds checks.
 
 use crate::error::{GraphError, Result};
 
-/// One field's raw value.
+/// The raw value of one field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Raw<'a> {
     Varint(u64),
@@ -11,7 +11,7 @@ pub(crate) enum Raw<'a> {
     Fixed32(u32),
 }
 
-/// Walks over the fields of one message.
+/// Iterates over the fields of one message.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     what: &'static str,
@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
         Self { bytes, what }
     }
 
-    fn broken(&self, how: &str) -> GraphError {
+    fn error(&self, how: &str) -> GraphError {
         GraphError::malformed(format!("protobuf message {}: {how}", self.what))
     }
 
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err(self.broken("a number does not end"))
+        Err(self.error("an unterminated number"))
     }
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
@@ -44,35 +44,35 @@ impl<'a> Reader<'a> {
                 self.bytes = rest;
                 Ok(head)
             }
-            None => Err(self.broken("a field is longer than its message")),
+            None => Err(self.error("a field exceeds its message")),
         }
     }
 
-    /// The next field's number and value, or `None` at the end.
+    /// Returns the next field's number and value, or `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Raw<'a>)>> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
         let tag = self.varint()?;
-        let field = u32::try_from(tag >> 3).map_err(|_| self.broken("a field number is too large"))?;
+        let field = u32::try_from(tag >> 3).map_err(|_| self.error("a field number that is too large"))?;
         if field == 0 {
-            return Err(self.broken("field number 0"));
+            return Err(self.error("field number 0"));
         }
         let raw = match tag & 7 {
             0 => Raw::Varint(self.varint()?),
             1 => Raw::Fixed64(u64::from_le_bytes(self.take(8)?.try_into().unwrap_or_default())),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| self.broken("a length is too large"))?;
+                let length = usize::try_from(self.varint()?).map_err(|_| self.error("a length that is too large"))?;
                 Raw::Bytes(self.take(length)?)
             }
             5 => Raw::Fixed32(u32::from_le_bytes(self.take(4)?.try_into().unwrap_or_default())),
-            other => return Err(self.broken(&format!("wire type {other}"))),
+            other => return Err(self.error(&format!("wire type {other}"))),
         };
         Ok(Some((field, raw)))
     }
 
     fn wrong<T>(&self, field: u32) -> Result<T> {
-        Err(self.broken(&format!("field {field} has the wrong wire type")))
+        Err(self.error(&format!("field {field} has the wrong wire type")))
     }
 
     pub(crate) fn int(&self, field: u32, raw: Raw<'a>) -> Result<i64> {
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn text(&self, field: u32, raw: Raw<'a>) -> Result<&'a str> {
-        std::str::from_utf8(self.bytes(field, raw)?).map_err(|_| self.broken(&format!("field {field} is not UTF-8")))
+        std::str::from_utf8(self.bytes(field, raw)?).map_err(|_| self.error(&format!("field {field} is not UTF-8")))
     }
 
     /// Appends a repeated integer, packed or not.

@@ -1,4 +1,4 @@
-//! Convolutions in all their forms.
+//! Convolution, transposed convolution and integer convolution.
 
 use rayon::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::geometry::{ConvAttrs, ConvTransposeAttrs};
 use crate::op::Op;
 use crate::tensor::{ElementType, Scalar, Tensor};
 
-/// What a convolution multiplies and adds.
+/// Element types in which convolutions and matrix products accumulate.
 pub(super) trait Accumulate: Scalar {
     fn add_product(self, a: Self, b: Self) -> Self;
 }
@@ -82,7 +82,7 @@ fn float_conv(a: &ConvAttrs, call: &Call<'_>) -> Result<Tensor> {
     }
 }
 
-/// A convolution with three spatial axes; missing ones have length 1 in front.
+/// Geometry of a convolution with three spatial axes; missing leading axes have length 1.
 pub(super) struct Geometry {
     batch: usize,
     in_channels: usize,
@@ -96,7 +96,7 @@ pub(super) struct Geometry {
     before: [isize; 3],
 }
 
-/// The last three entries, with `fill` in front of shorter lists.
+/// Returns the last three entries, with `fill` in front of shorter lists.
 fn three<T: Copy>(values: &[T], fill: T) -> [T; 3] {
     let mut result = [fill; 3];
     for (slot, &value) in result.iter_mut().rev().zip(values.iter().rev()) {
@@ -124,7 +124,7 @@ impl Geometry {
         }
     }
 
-    /// Calls `visit` with the flat positions in input, weight and output of every product the convolution adds up.
+    /// Calls `visit` with the flat positions in input, weight and output of every product that the convolution sums.
     pub(super) fn visit(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let (in_group, out_group) = (self.in_channels / self.group, (self.out_channels / self.group).max(1));
         let axis = |a: usize| {
@@ -150,7 +150,7 @@ impl Geometry {
         }
     }
 
-    /// Input position of output position `o` through tap `k`, if it is inside.
+    /// Returns the input position of output position `o` and tap `k`, if it is inside the input.
     fn source(&self, axis: usize, o: usize, k: usize) -> Option<usize> {
         let at = (o * self.stride[axis] + k * self.dilation[axis]) as isize - self.before[axis];
         usize::try_from(at).ok().filter(|&i| i < self.input[axis])
@@ -192,14 +192,14 @@ fn convolve<T: Accumulate>(g: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>) -
     y
 }
 
-/// Adds one row of taps over one row of input to one row of output.
+/// Adds one row of taps applied to one row of input to one row of output.
 fn convolve_row<T: Accumulate>(g: &Geometry, source: &[T], weights: &[T], out: &mut [T]) {
     let n = source.len();
     if let ([a, b, c], 1, 1, 1) = (weights, g.stride[2], g.dilation[2], g.before[2])
         && out.len() == n
         && n >= 2
     {
-        // The common "same" kernel of three: one pass instead of three.
+        // The common kernel of length 3 with "same" padding: one pass instead of three.
         out[0] = out[0].add_product(*b, source[0]).add_product(*c, source[1]);
         for (o, s) in out[1..n - 1].iter_mut().zip(source.windows(3)) {
             *o = o.add_product(*a, s[0]).add_product(*b, s[1]).add_product(*c, s[2]);
@@ -210,7 +210,7 @@ fn convolve_row<T: Accumulate>(g: &Geometry, source: &[T], weights: &[T], out: &
     for (k, &weight) in weights.iter().enumerate() {
         let shift = (k * g.dilation[2]) as isize - g.before[2];
         let stride = g.stride[2];
-        // Outputs whose source o·stride + shift lies inside 0..n.
+        // Outputs whose source o·stride + shift lies within 0..n.
         let from = if shift < 0 { shift.unsigned_abs().div_ceil(stride) } else { 0 };
         let end = (n as isize - shift).max(0) as usize;
         let to = end.div_ceil(stride).min(out.len());

@@ -1,4 +1,4 @@
-//! Functions of one, two or three elements, with broadcasting.
+//! Element-wise functions of one, two or three inputs, with broadcasting.
 
 use rayon::prelude::*;
 
@@ -47,7 +47,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
     }
 }
 
-/// Elements one task works on.
+/// Elements per task.
 const CHUNK: usize = 1 << 14;
 
 fn map_float(x: &Tensor, f: impl Fn(f64) -> f64 + Sync) -> Result<Tensor> {
@@ -81,7 +81,7 @@ fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// The value of an activation, in f64 (formulas: the ONNX operators of the same names).
+/// Returns the value of an activation in f64 (formulas: the ONNX operators with the same names).
 pub fn activate(activation: &Activation, x: f64) -> f64 {
     let f = f64::from;
     match *activation {
@@ -127,7 +127,7 @@ pub fn activate(activation: &Activation, x: f64) -> f64 {
                 0.0
             }
         }
-        // As max, then min, so that the upper bound wins when they cross.
+        // Max first, then min, so that the upper bound wins if the bounds cross.
         Activation::Clip { min, max } => {
             let low = if x < f(min) { f(min) } else { x };
             if low > f(max) { f(max) } else { low }
@@ -210,7 +210,7 @@ fn clip(x: &Tensor, min: Option<&Tensor>, max: Option<&Tensor>) -> Result<Tensor
     Tensor::from_data(x.shape(), data)
 }
 
-/// Arithmetic of one element type: integers wrap and divide towards zero (by zero: zero).
+/// Arithmetic of one element type: integers wrap, division truncates towards zero and returns zero for a zero divisor.
 trait Arithmetic: Scalar {
     fn apply(kind: BinaryOp, a: Self, b: Self) -> Self;
 }
@@ -262,7 +262,7 @@ macro_rules! int_arithmetic {
 }
 int_arithmetic!(i8, u8, i16, u16, i32, u32, i64, u64);
 
-/// Combines two broadcast arrays, row by row.
+/// Combines two broadcast arrays row by row.
 fn combine<A: Scalar, B: Scalar, O: Scalar>(
     (a, a_shape): (&[A], &[usize]),
     (b, b_shape): (&[B], &[usize]),
@@ -305,7 +305,7 @@ fn binary(kind: BinaryOp, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Ten
     fn arithmetic<T: Arithmetic>(kind: BinaryOp, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
         let (x, y) = ((typed::<T>(a)?, a.shape()), (typed::<T>(b)?, b.shape()));
         let values = match kind {
-            // Known here, the operation is picked once and the loops stay simple.
+            // Matching on the kind outside the loop keeps the loops simple.
             BinaryOp::Add => combine(x, y, shape, |a, b| T::apply(BinaryOp::Add, a, b)),
             BinaryOp::Mul => combine(x, y, shape, |a, b| T::apply(BinaryOp::Mul, a, b)),
             BinaryOp::Sub => combine(x, y, shape, |a, b| T::apply(BinaryOp::Sub, a, b)),

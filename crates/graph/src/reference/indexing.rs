@@ -1,4 +1,4 @@
-//! Gathering and scattering by index tensors. Every index is checked.
+//! Gather and scatter operators. Every index is checked.
 
 use super::shape_ops::{gather, strides};
 use super::{Call, typed};
@@ -8,13 +8,13 @@ use crate::op::Op;
 use crate::tensor::{Scalar, Tensor, TensorData};
 use crate::with_tensor_data;
 
-/// An index into an axis of length `n`; negative ones count from the end.
+/// Resolves an index into an axis of length `n`; negative ones count from the end.
 fn position(index: i64, n: usize) -> Result<usize> {
     let at = if index < 0 { index.saturating_add(n as i64) } else { index };
     usize::try_from(at)
         .ok()
         .filter(|&i| i < n)
-        .ok_or_else(|| GraphError::misused("index", index.to_string(), format!("one into {n} elements")))
+        .ok_or_else(|| GraphError::misused("index", index.to_string(), format!("an index into {n} elements")))
 }
 
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {

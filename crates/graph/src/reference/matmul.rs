@@ -51,7 +51,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
     }
 }
 
-/// numpy's `matmul`; shapes were checked before.
+/// numpy's `matmul`; the shapes have been checked.
 fn product<T: Accumulate>(a: &[T], a_shape: &[usize], b: &[T], b_shape: &[usize]) -> Vec<T> {
     let (a_lead, m, k) = match a_shape {
         [lead @ .., m, k] => (lead, *m, *k),
@@ -112,7 +112,7 @@ fn gemm(alpha: f32, beta: f32, trans_a: bool, trans_b: bool, call: &Call<'_>) ->
     }
 }
 
-/// An Einstein sum: for each operand, the stride each label has in it.
+/// An Einstein sum: label lengths, and for each operand the stride of each label.
 #[derive(Debug)]
 pub(crate) struct EinsumPlan {
     /// Lengths of the labels, output labels first.
@@ -121,14 +121,13 @@ pub(crate) struct EinsumPlan {
     strides: Vec<Vec<usize>>,
 }
 
-/// Reads an equation such as `bhid,bhjd->bhij` (letters only; no ellipsis).
-/// Products that an Einsum sums; as many as can be counted where it does not fit its inputs.
+/// Returns the number of products that an Einsum sums; the maximum if the equation does not fit its inputs.
 pub(crate) fn einsum_products(equation: &str, shapes: &[Vec<usize>]) -> u128 {
     let plan = einsum_plan(equation, shapes);
     plan.map_or(u128::MAX, |p| p.lengths.iter().fold(1u128, |t, n| t.saturating_mul(*n as u128)))
 }
 
-/// Labels, lengths and strides of an Einsum.
+/// Parses an equation such as `bhid,bhjd->bhij` (letters only, no ellipsis) into labels, lengths and strides.
 pub(crate) fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> {
     let bad = |why: &str| GraphError::misused("einsum", format!("\"{equation}\" on {shapes:?}"), why);
     let (left, right) = match equation.split_once("->") {
@@ -137,7 +136,7 @@ pub(crate) fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<Einsu
     };
     let operands: Vec<Vec<char>> = left.split(',').map(|o| o.chars().collect()).collect();
     if operands.len() != shapes.len() || !left.chars().all(|c| c.is_ascii_alphabetic() || c == ',') {
-        return Err(bad("letters, one group an input"));
+        return Err(bad("letters, one group per input"));
     }
     let mut output: Vec<char> = match right {
         Some(r) => r.chars().collect(),
@@ -158,7 +157,7 @@ pub(crate) fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<Einsu
     let mut strides = Vec::new();
     for (labels, shape) in operands.iter().zip(shapes) {
         if labels.len() != shape.len() {
-            return Err(bad("one letter an axis"));
+            return Err(bad("one letter per axis"));
         }
         let own = super::shape_ops::strides(shape);
         let mut step = vec![0; output.len()];
@@ -166,7 +165,7 @@ pub(crate) fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<Einsu
             let at = output.iter().position(|c| c == label).unwrap_or(0);
             match lengths.get_mut(at) {
                 Some(l) if *l == 0 || *l == n => *l = n,
-                _ => return Err(bad("equal lengths under one letter")),
+                _ => return Err(bad("equal lengths for each letter")),
             }
             if let Some(slot) = step.get_mut(at) {
                 *slot += s;
@@ -175,15 +174,15 @@ pub(crate) fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<Einsu
         strides.push(step);
     }
     if output.iter().take(count).any(|c| !left.contains(*c)) {
-        return Err(bad("output letters that the inputs have"));
+        return Err(bad("output letters that occur in the inputs"));
     }
     let allowed = crate::GraphLimits::default().tensor_elements;
-    crate::limits::checked_elements(&lengths, "tensor_elements", "the products of Einsum", allowed)?;
+    crate::limits::checked_elements(&lengths, "tensor_elements", "the products of an Einsum", allowed)?;
     Ok(EinsumPlan { lengths, output: count, strides })
 }
 
 impl EinsumPlan {
-    /// Shape of the result.
+    /// Returns the shape of the result.
     pub(crate) fn output_lengths(&self) -> Vec<usize> {
         self.lengths.iter().take(self.output).copied().collect()
     }

@@ -1,8 +1,8 @@
-//! The naive executor: every operator, in plain loops, as the judge of the engines.
+//! The reference executor: every operator in plain loops, to test the engines against.
 //!
-//! Arithmetic: convolutions and products accumulate in the tensor's type; elementwise functions, normalizations and
+//! Arithmetic: convolutions and products accumulate in the tensor's type; element-wise functions, normalizations and
 //! reductions compute in f64 and round once; f16 and bf16 compute as f32; integers wrap; quantization rounds half to
-//! even and saturates. Everything is checked against the operator's shape rule before anything is allocated.
+//! even and saturates. Inputs are checked against the operator's shape rule before anything is allocated.
 
 mod conv;
 mod elementwise;
@@ -33,7 +33,7 @@ pub(crate) use matmul::{einsum_plan, einsum_products};
 pub use resize::{resize_coordinate, resize_factors};
 pub(crate) use shape_ops::shape_values;
 
-/// One operator's inputs, and the shapes its outputs have.
+/// The inputs of one operator, and the shapes of its outputs.
 pub(crate) struct Call<'a> {
     inputs: &'a [Option<&'a Tensor>],
     shapes: Vec<Vec<usize>>,
@@ -41,7 +41,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Input `index`, which must be there.
+    /// Returns input `index`, which must be present.
     pub(crate) fn need(&self, index: usize) -> Result<&'a Tensor> {
         self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
     }
@@ -50,63 +50,63 @@ impl<'a> Call<'a> {
         self.inputs.get(index).copied().flatten()
     }
 
-    /// Shape of output `index`.
+    /// Returns the shape of output `index`.
     pub(crate) fn shape(&self, index: usize) -> Result<&[usize]> {
         self.shapes.get(index).map(Vec::as_slice).ok_or_else(|| GraphError::misused("outputs", "too few", "more"))
     }
 
-    /// Input `index` as integers, if it is there.
+    /// Returns input `index` as integers, if present.
     pub(crate) fn ints(&self, index: usize) -> Result<Option<Vec<i64>>> {
         self.get(index).map(|t| t.to_i64_vec().ok_or_else(|| wrong_type(t.dtype()))).transpose()
     }
 
-    /// The elements of input `index` as `T`, if it is there.
+    /// Returns the elements of input `index` as `T`, if present.
     pub(crate) fn slice<T: Scalar>(&self, index: usize) -> Result<Option<&'a [T]>> {
         self.get(index).map(typed).transpose()
     }
 }
 
-/// The elements of `tensor` as `T`.
+/// Returns the elements of `tensor` as `T`.
 pub(crate) fn typed<T: Scalar>(tensor: &Tensor) -> Result<&[T]> {
     tensor.as_slice().ok_or_else(|| wrong_type(tensor.dtype()))
 }
 
 pub(crate) fn wrong_type(got: ElementType) -> GraphError {
-    GraphError::unsupported(format!("this operator on {got} elements"))
+    GraphError::unsupported(format!("this operator for {got} elements"))
 }
 
-/// Elements up to which an input's values are shown to the shape rules: arguments such as axes and sizes are small.
-const ARGUMENT: usize = 4096;
+/// Maximum number of elements of an input whose values the shape rules see: arguments such as axes and sizes are small.
+const MAX_ARGUMENT_ELEMENTS: usize = 4096;
 
-/// Name of the limit on what the executor allocates.
+/// Name of the limit on the executor's memory.
 pub const MEMORY: &str = "memory_bytes";
 
-/// Most bytes that [`eval`] and [`run`] hold at once besides inputs and constants: the executor judges engines on small tensors,
-/// and is refused rather than ended by the system where a model asks for more.
+/// Maximum bytes that [`eval`] and [`run`] hold at once in addition to inputs and constants. The executor is meant for
+/// small tensors; a larger model is refused instead of exhausting the system's memory.
 pub const MEMORY_BYTES: u64 = 8 << 30;
 
-/// Runs one operator. Engines fall back to this for what they do not implement themselves.
+/// Runs one operator. Engines fall back to this for operators that they do not implement.
 ///
-/// `inputs` are in the operator's order, absent ones `None`; `outputs` is how many outputs are asked for. Outputs come
-/// in the operator's order.
+/// `inputs` are in the operator's order, absent ones `None`; `outputs` is the number of requested outputs. Outputs are
+/// returned in the operator's order.
 ///
 /// # Errors
-/// When the inputs do not fit the operator, their types are not implemented, or a result would be larger than
+/// If the inputs do not fit the operator, their types are not supported, or a result would exceed
 /// [`GraphLimits::tensor_elements`].
 pub fn eval(op: &Op, inputs: &[Option<&Tensor>], outputs: usize) -> Result<Vec<Tensor>> {
     eval_within(op, inputs, outputs, MEMORY_BYTES)
 }
 
-/// [`eval`] that allocates at most about `memory_bytes` at once.
+/// Like [`eval`], allocating at most about `memory_bytes` at once.
 ///
 /// # Errors
-/// As [`eval`]; [`GraphError::OverLimit`] of [`MEMORY`] before anything is allocated.
+/// As [`eval`]; [`GraphError::OverLimit`] for [`MEMORY`], before anything is allocated.
 pub fn eval_within(op: &Op, inputs: &[Option<&Tensor>], outputs: usize, memory_bytes: u64) -> Result<Vec<Tensor>> {
     let infos: Vec<Option<Info>> = inputs
         .iter()
         .map(|t| {
             t.map(|t| {
-                let value = (t.len() <= ARGUMENT).then(|| Arc::new((*t).clone()));
+                let value = (t.len() <= MAX_ARGUMENT_ELEMENTS).then(|| Arc::new((*t).clone()));
                 Info { dtype: Some(t.dtype()), shape: Some(fixed(t.shape())), value }
             })
         })
@@ -134,7 +134,7 @@ pub fn eval_within(op: &Op, inputs: &[Option<&Tensor>], outputs: usize, memory_b
         .collect())
 }
 
-/// Whether an operator only moves elements, so that any type can stay as it is.
+/// Whether an operator only moves elements, so that it works for any element type.
 pub(crate) fn moves_only(op: &Op) -> bool {
     matches!(
         op,
@@ -173,7 +173,7 @@ fn eval_typed(
     let shapes: Option<Vec<Vec<usize>>> = made.iter().map(Info::fixed_shape).collect();
     let shapes = shapes.ok_or_else(|| {
         GraphError::unsupported(format!(
-            "{}: a shape argument of more than {ARGUMENT} elements",
+            "{}: a shape argument with more than {MAX_ARGUMENT_ELEMENTS} elements",
             crate::opname::op_name(op)
         ))
     })?;
@@ -212,11 +212,11 @@ fn eval_typed(
     }
 }
 
-/// Runs the graph on named inputs, which come in any order, and gives its outputs in the graph's order.
+/// Runs the graph on named inputs, in any order, and returns its outputs in the graph's order.
 ///
 /// # Errors
-/// When an input is missing, unknown, or of another type or shape than the graph says; and whatever [`eval`] refuses,
-/// with the node's name.
+/// If an input is missing, unknown, or does not have the declared type or shape; errors of [`eval`], with the node's
+/// name.
 pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let mut given: BTreeMap<ValueId, &Tensor> = BTreeMap::new();
     for (name, tensor) in inputs {
@@ -237,7 +237,7 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
         given.insert(id, tensor);
     }
     if let Some(&id) = graph.inputs.iter().find(|id| !given.contains_key(id)) {
-        return Err(GraphError::misused("inputs", "not all", format!("also \"{}\"", graph.value(id).name)));
+        return Err(GraphError::misused("inputs", "incomplete", format!("\"{}\" as well", graph.value(id).name)));
     }
     let mut last_use: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -255,7 +255,7 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
             arguments.push(match id {
                 None => None,
                 Some(id) => Some(find(id).ok_or_else(|| {
-                    GraphError::malformed(format!("\"{}\" is read before it is made", graph.value(*id).name))
+                    GraphError::malformed(format!("\"{}\" is read before it is produced", graph.value(*id).name))
                 })?),
             });
         }
@@ -280,7 +280,7 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
             let made =
                 values.get(id).or_else(|| given.get(id).copied()).or_else(|| graph.constant(*id).map(AsRef::as_ref));
             made.cloned()
-                .ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never made", graph.value(*id).name)))
+                .ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never produced", graph.value(*id).name)))
         })
         .collect()
 }

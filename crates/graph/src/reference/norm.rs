@@ -81,7 +81,7 @@ fn per_block<T: Scalar>(values: &[T], block: usize, f: impl Fn(usize, &[T], &mut
     out
 }
 
-/// Mean and 1 / √(variance + ε).
+/// Returns the mean and 1 / √(variance + ε).
 fn statistics<T: Scalar>(block: &[T], epsilon: f64) -> (f64, f64) {
     let n = block.len().max(1) as f64;
     let mean = block.iter().map(|v| v.to_f64()).sum::<f64>() / n;
@@ -115,7 +115,7 @@ fn layer_norm<T: Scalar>(axis: i64, epsilon: f32, values: &[T], call: &Call<'_>)
     let axis = resolve_axis(axis, x.rank())?;
     let block: usize = x.shape()[axis..].iter().product();
     let stretched = |i: usize| -> Result<Option<Vec<f64>>> {
-        // Scale and bias broadcast to x; one block repeats unless they also vary over the leading axes.
+        // Scale and bias broadcast to x; they repeat for each block unless they also vary over the leading axes.
         call.get(i)
             .map(|t| {
                 let full = if t.rank() + axis > x.rank() { x.shape() } else { &x.shape()[axis..] };

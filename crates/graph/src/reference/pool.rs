@@ -1,4 +1,4 @@
-//! Pools.
+//! Max and average pooling.
 
 use rayon::prelude::*;
 
@@ -34,7 +34,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     }
 }
 
-/// Visits the input positions (flat, inside one channel) of each window.
+/// Visits the input positions (flat, within one channel) of each window.
 pub(super) struct Windows<'a> {
     a: &'a PoolAttrs,
     input: &'a [usize],
@@ -49,7 +49,7 @@ impl<'a> Windows<'a> {
         Self { a, input, output, before, after }
     }
 
-    /// Calls `visit` with each position inside the input, and gives the number of taps inside the padded input.
+    /// Calls `visit` with each position inside the input, and returns the number of taps inside the padded input.
     pub(super) fn visit(&self, window: usize, mut visit: impl FnMut(&[usize])) -> usize {
         let rank = self.input.len();
         let mut origin = vec![0; rank];
@@ -126,7 +126,7 @@ fn average(a: &PoolAttrs, x: &Tensor, output: &[usize]) -> Result<Tensor> {
                 sum += x[channel + flat(position, spatial_in)].to_f64();
                 count += 1;
             });
-            // A window with taps beside the input alone (dilated ones can be) makes 0.
+            // A window with all taps outside the input (possible with dilation) gives 0.
             T::from_f64(sum / (if a.count_include_pad { padded } else { count }).max(1) as f64)
         });
         T::wrap(values.collect())

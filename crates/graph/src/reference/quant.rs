@@ -6,7 +6,7 @@ use crate::infer::resolve_axis;
 use crate::op::Op;
 use crate::tensor::{ElementType, Tensor, TensorData};
 
-/// Smallest and largest value of a quantized type.
+/// Returns the smallest and largest value of a quantized type.
 fn bounds(t: ElementType) -> Result<(f64, f64)> {
     Ok(match t {
         ElementType::U8 => (0.0, 255.0),
@@ -18,7 +18,7 @@ fn bounds(t: ElementType) -> Result<(f64, f64)> {
     })
 }
 
-/// Which entry of a scale belongs to each element of a tensor.
+/// Maps each element of a tensor to its entry of the scale.
 struct ScaleMap {
     shape: Vec<usize>,
     axis: usize,
@@ -67,7 +67,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
                 .enumerate()
                 .map(|(i, v)| {
                     let e = map.entry(i);
-                    // The division is one of the input's type: f32 unless the tensor is f64.
+                    // The division is done in the input's precision: f32 unless the tensor is f64.
                     let q = if single { f64::from(v as f32 / scales[e] as f32) } else { v / scales[e] };
                     (q.round_ties_even() + zeros[e]).clamp(low, high)
                 })
@@ -77,7 +77,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         Op::DequantizeLinear { axis, block_size } => {
             let scale = call.need(1)?;
             if let (Some(values), Some(&[s])) = (x.as_u8(), scale.as_f32()) {
-                // 256 values at most: each is worked out once.
+                // At most 256 values: each is computed once.
                 let zero = zeros(call.get(2), 1).first().copied().unwrap_or(0.0);
                 let table: [f32; 256] = std::array::from_fn(|q| ((q as f64 - zero) * f64::from(s)) as f32);
                 let made = values.iter().map(|q| table[usize::from(*q)]);
@@ -104,7 +104,7 @@ fn zeros(zero: Option<&Tensor>, entries: usize) -> Vec<f64> {
     zero.map_or_else(|| vec![0.0; entries], Tensor::to_f64_vec)
 }
 
-/// ONNX `DynamicQuantizeLinear`: the range is widened to hold zero and cut into 255 steps.
+/// ONNX `DynamicQuantizeLinear`: the range is widened to include zero and divided into 255 steps.
 fn dynamic(x: &Tensor, call: &Call<'_>) -> Result<Vec<Tensor>> {
     let values = super::typed::<f32>(x)?;
     let max = values.iter().copied().fold(0.0f32, f32::max);
@@ -118,7 +118,7 @@ fn dynamic(x: &Tensor, call: &Call<'_>) -> Result<Vec<Tensor>> {
     Ok(results)
 }
 
-/// 8-bit values as i32 with the zero point taken off; a zero point with several entries runs along `axis`.
+/// Returns 8-bit values as i32 minus the zero point; a zero point with several entries runs along `axis`.
 pub(super) fn without_zero(x: &Tensor, zero: Option<&Tensor>, axis: usize) -> Result<Vec<i32>> {
     let mut values: Vec<i32> = match x.data() {
         TensorData::U8(v) => v.iter().map(|&v| i32::from(v)).collect(),
@@ -141,8 +141,8 @@ pub(super) fn without_zero(x: &Tensor, zero: Option<&Tensor>, axis: usize) -> Re
     Ok(values)
 }
 
-/// i32 sums scaled by a·b/y, rounded, shifted and saturated to the type of the zero point. Scales of `b` with several
-/// entries run along `axis` of the sums.
+/// Scales i32 sums by a·b/y, rounds, shifts and saturates them to the type of the zero point. Scales of `b` with
+/// several entries run along `axis` of the sums.
 pub(super) fn requantize(
     sums: &Tensor,
     a_scale: &Tensor,

@@ -1,4 +1,4 @@
-//! Reductions, searches and running sums.
+//! Reductions, arg-reductions, top-k and cumulative sums.
 
 use rayon::prelude::*;
 
@@ -73,7 +73,7 @@ impl Lines {
         })
     }
 
-    /// First element of each line, in C order of the remaining axes.
+    /// Returns the first element of each line, in C order of the other axes.
     fn starts(&self) -> impl Iterator<Item = usize> + '_ {
         let empty = self.length == 0;
         (0..if empty { 0 } else { self.outer })
@@ -103,7 +103,7 @@ fn top_k(axis: i64, largest: bool, x: &Tensor, call: &Call<'_>) -> Result<Vec<Te
 
 fn reduce(kind: ReduceOp, x: &Tensor, axes: &[usize], output: &[usize]) -> Result<Tensor> {
     let own = strides(x.shape());
-    // Offsets of the reduced elements from the first one, and of the first ones.
+    // Offsets of the reduced elements from the first one, and positions of the first ones.
     let offsets = |keep: bool| {
         let mut all = vec![0usize];
         for (axis, (&n, &s)) in x.shape().iter().zip(&own).enumerate() {

@@ -1,4 +1,4 @@
-//! Resizing by interpolation, one axis after the other (ONNX `Resize`).
+//! Resizing by interpolation, one axis at a time (ONNX `Resize`).
 
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::infer::rules::resize_geometry;
 use crate::op::{CoordinateMode, NearestMode, ResizeAttrs, ResizeMode};
 use crate::tensor::{ElementType, Tensor};
 
-/// What one output position reads along one axis: input positions and weights; `None` outside the region of interest.
+/// Input positions and weights of one output position along one axis; `None` outside the region of interest.
 type Taps = Option<Vec<(usize, f64)>>;
 
 pub(super) fn eval(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
@@ -70,11 +70,11 @@ pub(super) fn eval(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
     Ok(Tensor::new(shape, values)?.cast(x.dtype()))
 }
 
-/// Factor of every axis of a [`crate::Op::Resize`] of a tensor of shape `input`, from its scales or its sizes (an empty tensor
-/// counts as absent).
+/// Returns the factor of every axis of a [`crate::Op::Resize`] of a tensor of shape `input`, from its scales or its
+/// sizes (an empty tensor counts as absent).
 ///
 /// # Errors
-/// When neither is there or they do not fit the shape.
+/// If both are absent or they do not fit the shape.
 pub fn resize_factors(
     a: &ResizeAttrs,
     input: &[usize],
@@ -86,13 +86,13 @@ pub fn resize_factors(
     Ok(resize_geometry(a, input, scales.as_deref(), sizes.as_deref())?.1)
 }
 
-/// Input coordinate that output position `o` of an axis reads, whose length goes from `n` to `m` by `factor`; `None` for
-/// [`CoordinateMode::TfCropAndResize`], which depends on a region.
+/// Returns the input coordinate of output position `o` along an axis whose length changes from `n` to `m` by `factor`;
+/// `None` for [`CoordinateMode::TfCropAndResize`], which depends on a region.
 pub fn resize_coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Option<f64> {
     (a.coordinates != CoordinateMode::TfCropAndResize).then(|| coordinate(a, o, n, m, factor, (0.0, 1.0)))
 }
 
-/// Input coordinate of output position `o`; computed in f32, as files and other executors do.
+/// Returns the input coordinate of output position `o`, computed in f32 like in other executors.
 fn coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, (start, end): (f64, f64)) -> f64 {
     let (x, scale, length) = (o as f32, factor as f32, n as f32);
     let half = || (x + 0.5) / scale - 0.5;
@@ -138,7 +138,7 @@ fn taps(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, region: (f64
     }
     // The kernel is widened by 1/factor when shrinking with antialiasing.
     let reach = if a.mode == ResizeMode::Linear { 1.0 } else { 2.0 };
-    // Beyond the whole axis a wider kernel only repeats the border; hostile factors must not make it endless.
+    // A kernel wider than the whole axis only repeats the border; this bounds the work for extreme factors.
     let width = if a.antialias { factor.clamp(reach / (4.0 * n as f64 + 8.0), 1.0) } else { 1.0 };
     let base = x.floor();
     let first = (-reach / width).floor() as i64 + 1;

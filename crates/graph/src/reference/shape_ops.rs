@@ -1,4 +1,4 @@
-//! Operators that move elements about.
+//! Operators that move elements.
 
 use super::{Call, typed};
 use crate::error::{GraphError, Result};
@@ -8,7 +8,7 @@ use crate::op::{DepthOrder, Op, PadMode};
 use crate::tensor::{Scalar, Tensor, TensorData};
 use crate::with_tensor_data;
 
-/// Distance, in elements, between neighbours along each axis.
+/// Returns the distance in elements between neighbours along each axis.
 pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     let mut result = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -17,7 +17,7 @@ pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     result
 }
 
-/// Strides with which an array of shape `from` is read as if it had shape `to`.
+/// Returns the strides that read an array of shape `from` as if it had shape `to`.
 pub(super) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
     let own = strides(from);
     let missing = to.len() - from.len();
@@ -29,7 +29,7 @@ pub(super) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// The element at each output position, found by `source` from its coordinates; `None` takes `fill`.
+/// Collects the element at `source(coordinates)` for each output position; `None` gives `fill`.
 fn pick<T: Scalar>(v: &[T], shape: &[usize], fill: T, source: impl Fn(&[usize]) -> Option<usize>) -> TensorData {
     let total: usize = shape.iter().product();
     let mut position = vec![0; shape.len()];
@@ -53,7 +53,7 @@ pub(super) fn gather(x: &Tensor, shape: &[usize], source: impl Fn(&[usize]) -> u
     Tensor::from_data(shape, data)
 }
 
-/// `x` broadcast to `shape`.
+/// Broadcasts `x` to `shape`.
 pub(super) fn stretched(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
     if x.shape() == shape {
         return Ok(x.clone());
@@ -62,7 +62,7 @@ pub(super) fn stretched(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
     gather(x, shape, |p| p.iter().zip(&steps).map(|(p, s)| p * s).sum())
 }
 
-/// What `Shape` and `Size` say of an input of this shape.
+/// Returns the result of `Shape` or `Size` for an input of this shape.
 pub(crate) fn shape_values(op: &Op, shape: &[usize]) -> Option<Tensor> {
     match op {
         Op::Shape { start, end } => {
@@ -196,7 +196,7 @@ fn slice(call: &Call<'_>) -> Result<Tensor> {
             Some((start, end, step)) => {
                 let c = cut(n, start, end, step)?;
                 offset += c.start * stride;
-                // A step longer than the axis is never taken; its product may leave the range.
+                // A step longer than the axis is never taken; its product could overflow.
                 jumps.push(c.step.wrapping_mul(stride));
             }
         }
@@ -207,7 +207,7 @@ fn slice(call: &Call<'_>) -> Result<Tensor> {
     })
 }
 
-/// The position inside 0..n that padding reads for position `i`, or `None` for the constant.
+/// Returns the position in 0..n that padding reads for position `i`, or `None` for the constant.
 fn padded_source(i: i64, n: i64, mode: PadMode) -> Option<usize> {
     let inside = match mode {
         _ if (0..n).contains(&i) => i,

@@ -1,4 +1,4 @@
-//! Operators that exist only in training.
+//! Operators that exist only during training.
 
 use super::{Call, wrong_type};
 use crate::error::{GraphError, Result};
@@ -21,8 +21,8 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             Ok(vec![Tensor::new(x.shape(), made.collect::<Vec<f64>>())?.cast(x.dtype())])
         }
         Op::Loss(loss) => {
-            let given = Given::new(call)?;
-            let value = training::evaluate_loss(loss, &given.compared());
+            let inputs = LossInputs::new(call)?;
+            let value = training::evaluate_loss(loss, &inputs.loss_data());
             Ok(vec![Tensor::new(Vec::new(), vec![value])?.cast(call.need(0)?.dtype())])
         }
         Op::GlobalNorm => {
@@ -32,7 +32,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         }
         Op::Update(optimizer) => {
             let hyper = Hyper::from_slice(&call.need(0)?.to_f64_vec())
-                .ok_or_else(|| GraphError::misused("hyper-parameters", "another number of them", "4"))?;
+                .ok_or_else(|| GraphError::misused("hyper-parameters", "a different number", "4"))?;
             let norm = call.need(1)?.to_f64_vec().first().copied().unwrap_or(0.0) as f32;
             let (p, dtype) = (call.need(2)?, call.need(2)?.dtype());
             let mut values = p.to_f64_vec();
@@ -50,7 +50,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     }
 }
 
-/// The scale of each element of a tensor that is quantized.
+/// The scale of each element of a quantized tensor.
 pub(super) struct Steps<'a> {
     scales: &'a [f32],
     inner: usize,
@@ -67,15 +67,15 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// What a loss compares, in f64.
-pub(super) struct Given {
+/// Inputs of a loss in f64.
+pub(super) struct LossInputs {
     prediction: Vec<f64>,
     target: Vec<f64>,
     weight: Option<Vec<f64>>,
     shape: Vec<usize>,
 }
 
-impl Given {
+impl LossInputs {
     pub(super) fn new(call: &Call<'_>) -> Result<Self> {
         Self::of(call.need(0)?, call.need(1)?, call.get(2))
     }
@@ -92,8 +92,8 @@ impl Given {
         })
     }
 
-    pub(super) fn compared(&self) -> training::Compared<'_> {
-        training::Compared {
+    pub(super) fn loss_data(&self) -> training::LossData<'_> {
+        training::LossData {
             prediction: &self.prediction,
             target: &self.target,
             weight: self.weight.as_deref(),

@@ -1,4 +1,4 @@
-//! Vector-Jacobian products of operators that need loops of their own, in f64.
+//! Vector-Jacobian products of operators that need their own loops, in f64.
 
 use super::conv::Geometry;
 use super::pool::{Windows, flat};
@@ -8,10 +8,10 @@ use crate::infer::resolve_axis;
 use crate::op::{Activation, Op};
 use crate::tensor::Tensor;
 
-/// Gradients of the inputs of `of`, those of integers and of what the operator has no derivative by being zero.
+/// Returns the gradients of the inputs of `of`; integer inputs and inputs without a derivative have gradient zero.
 pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     let Some((Some(dy), arguments)) = call.inputs.split_last() else {
-        return Err(GraphError::misused("inputs", "no gradient", "one after the operator's inputs"));
+        return Err(GraphError::misused("inputs", "no gradient", "a gradient after the operator's inputs"));
     };
     let need =
         |i: usize| arguments.get(i).copied().flatten().ok_or_else(|| GraphError::misused("inputs", "too few", "more"));
@@ -44,9 +44,9 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         Op::MaxPool(_) | Op::AveragePool(_) => vec![pool(of, x, dy.shape(), &g)],
         Op::Resize(_) => vec![linear(of, x, arguments, &g)?],
         Op::Loss(loss) => {
-            let given = training::Given::of(x, need(1)?, arguments.get(2).copied().flatten())?;
+            let inputs = training::LossInputs::of(x, need(1)?, arguments.get(2).copied().flatten())?;
             let scale = g.first().copied().unwrap_or(0.0);
-            vec![crate::training::loss_gradient(loss, &given.compared(), scale)]
+            vec![crate::training::loss_gradient(loss, &inputs.loss_data(), scale)]
         }
         _ if moves_only(of) => vec![moved(of, x, arguments, &g)?],
         other => {
@@ -65,7 +65,7 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         .collect()
 }
 
-/// Elements by channel, the second axis.
+/// Channels of a tensor: axis 1.
 pub(super) struct Channels {
     pub channels: usize,
     inner: usize,
@@ -91,7 +91,7 @@ impl Channels {
         sums
     }
 
-    /// Mean and variance of each channel over everything else.
+    /// Returns mean and variance of each channel over all other axes.
     pub(super) fn statistics(&self, values: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let count = (values.len() / self.channels).max(1) as f64;
         let mean: Vec<f64> = self.sums(values).iter().map(|s| s / count).collect();
@@ -101,7 +101,7 @@ impl Channels {
     }
 }
 
-/// Derivative of an activation; at a kink the side of smaller x counts.
+/// Returns the derivative of an activation; at a kink, the derivative from below.
 pub(crate) fn slope(activation: &Activation, x: f64) -> f64 {
     let f = f64::from;
     let sigmoid = |x: f64| super::activate(&Activation::Sigmoid, x);
@@ -172,12 +172,12 @@ pub(crate) fn slope(activation: &Activation, x: f64) -> f64 {
     }
 }
 
-/// Gradients of x, scale and bias of a norm: with r = 1/√(variance + ε), x̂ = (x − mean)·r and g the gradient times scale,
-/// dx = r·(g − mean(g) − x̂·mean(g·x̂)), means over what is normalised together.
+/// Returns the gradients of x, scale and bias of a norm: with r = 1/√(variance + ε), x̂ = (x − mean)·r and g the
+/// gradient times scale, dx = r·(g − mean(g) − x̂·mean(g·x̂)), with means over the elements normalised together.
 fn norm(of: &Op, x: &Tensor, scale: &Tensor, dy: &[f64]) -> Result<Vec<Vec<f64>>> {
     let shape = x.shape();
     let layout = Channels::of(shape);
-    // Which set of elements is normalised together, and which entry of scale and bias counts for an element.
+    // The set of elements that an element is normalised with, and its entry of scale and bias.
     let block = match of {
         Op::LayerNormalization { axis, .. } => {
             shape[resolve_axis(*axis, shape.len())?..].iter().product::<usize>().max(1)
@@ -267,14 +267,14 @@ fn pool(of: &Op, x: &Tensor, output: &[usize], dy: &[f64]) -> Vec<f64> {
     dx
 }
 
-/// The transpose of an operator that is linear in x and works channel by channel, found from what it makes of each position.
+/// Returns the transpose of an operator that is linear in x and works per channel, from its response to each position.
 fn linear(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
     let outer: usize = x.shape().iter().take(2).product();
     let (per_in, per_out) = (x.len() / outer.max(1), dy.len() / outer.max(1));
     let mut shape = x.shape().to_vec();
     shape.iter_mut().take(2).for_each(|n| *n = 1);
     let mut dx = vec![0.0; x.len()];
-    // Sizes name every axis: those of batch and channels must be one here too.
+    // Sizes list every axis; those of batch and channels must be one here.
     let mut changed: Vec<Option<Tensor>> = arguments.iter().map(|t| t.cloned()).collect();
     if let Some(Some(sizes)) = changed.get_mut(3)
         && sizes.len() == x.rank()
@@ -301,7 +301,8 @@ fn linear(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Res
     Ok(dx)
 }
 
-/// An operator that only moves elements, run on their positions (from 1 on: 0 is what it fills in).
+/// Returns the gradient of an operator that only moves elements, by running it on their positions (starting at 1,
+/// because 0 marks fill values).
 fn moved(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
     let positions = Tensor::new(x.shape(), (1..=x.len()).map(|i| i as f64).collect::<Vec<_>>())?;
     let zero = Tensor::new(Vec::new(), vec![0.0f64])?;

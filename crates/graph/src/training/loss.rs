@@ -1,4 +1,4 @@
-//! Losses between a prediction and what should have come out, voxel by voxel weighted.
+//! Losses between a prediction and its target, with voxel weights.
 
 use std::ops::Range;
 
@@ -6,31 +6,31 @@ use rayon::prelude::*;
 
 use crate::error::{GraphError, Result};
 
-/// What a term of a loss compares. p is the prediction (after σ, where the term applies it), t the target, w the weight.
+/// Loss function of one term. p is the prediction (after σ, if the term applies it), t the target, w the weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LossKind {
-    /// −Σw(t·ln p + (1 − t)·ln(1 − p)) / Σw; targets may lie anywhere in 0..=1.
+    /// −Σw(t·ln p + (1 − t)·ln(1 − p)) / Σw; targets are in 0..=1.
     BinaryCrossEntropy,
-    /// 1 − (2Σwpt + s)/(Σwp + Σwt + s), the mean over channels; sums run over batch and space.
+    /// 1 − (2Σwpt + s)/(Σwp + Σwt + s), averaged over channels; sums run over batch and space.
     Dice {
         /// s
         smooth: f32,
     },
-    /// The sum of the two above.
+    /// The sum of binary cross entropy and Dice.
     DiceCrossEntropy {
         /// s
         smooth: f32,
     },
-    /// 1 − (Σwpt + s)/(Σwpt + αΣwp(1 − t) + βΣw(1 − p)t + s), the mean over channels (Salehi et al. 2017).
+    /// 1 − (Σwpt + s)/(Σwpt + αΣwp(1 − t) + βΣw(1 − p)t + s), averaged over channels (Salehi et al. 2017).
     Tversky {
-        /// Weight of what is predicted wrongly.
+        /// α, weight of false positives.
         alpha: f32,
-        /// Weight of what is missed.
+        /// β, weight of false negatives.
         beta: f32,
         /// s
         smooth: f32,
     },
-    /// Cross entropy times (1 − q)^γ, q the probability given to the truth (Lin et al. 2017); targets are 0 or 1.
+    /// Cross entropy times (1 − q)^γ, with q the probability of the true class (Lin et al. 2017); targets are 0 or 1.
     Focal {
         /// γ
         gamma: f32,
@@ -47,24 +47,24 @@ pub enum LossKind {
 }
 
 impl LossKind {
-    /// Whether p is a probability, so that the prediction is taken through σ first.
-    pub fn of_probabilities(self) -> bool {
+    /// Whether p is a probability, so that logits must go through σ first.
+    pub fn uses_probabilities(self) -> bool {
         !matches!(self, Self::MeanSquared | Self::MeanAbsolute | Self::Huber { .. })
     }
 }
 
-/// One term: a kind on some channels.
+/// One term of a loss: a loss function on some channels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LossTerm {
-    /// What is compared.
+    /// Loss function.
     pub kind: LossKind,
-    /// On which channels.
+    /// Channels that it compares.
     pub channels: Range<usize>,
-    /// How much it counts.
+    /// Weight of the term in the sum.
     pub factor: f32,
-    /// σ first. Kinds of probabilities need it where the prediction is logits.
+    /// Whether σ is applied to the prediction. Needed for probability losses on logits.
     pub sigmoid: bool,
-    /// Counts only where this channel of the target is above ½.
+    /// If set, only voxels where this target channel is above ½ count.
     pub within: Option<usize>,
 }
 
@@ -76,13 +76,13 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// One term on `channels` channels of logits (of plain values, for regression).
+    /// Returns a loss with one term on `channels` channels of logits (of plain values, for regression).
     pub fn single(kind: LossKind, channels: usize) -> Self {
-        let sigmoid = kind.of_probabilities();
+        let sigmoid = kind.uses_probabilities();
         Self { terms: vec![LossTerm { kind, channels: 0..channels, factor: 1.0, sigmoid, within: None }] }
     }
 
-    /// Checks that every channel a term names is there.
+    /// Checks that every channel that a term refers to exists.
     ///
     /// # Errors
     /// [`GraphError::Misused`] naming the channel.
@@ -93,7 +93,7 @@ impl Loss {
                 return Err(GraphError::misused(
                     "channels of a loss",
                     format!("{:?}", term.channels),
-                    format!("some of {channels}"),
+                    format!("a range within {channels} channels"),
                 ));
             }
         }
@@ -101,8 +101,8 @@ impl Loss {
     }
 }
 
-/// Prediction, target and weight, with lengths known to fit.
-pub(crate) struct Compared<'a> {
+/// Prediction, target and weight, with matching lengths.
+pub(crate) struct LossData<'a> {
     pub prediction: &'a [f64],
     pub target: &'a [f64],
     pub weight: Option<&'a [f64]>,
@@ -111,10 +111,10 @@ pub(crate) struct Compared<'a> {
     pub voxels: usize,
 }
 
-/// Voxels one task works on: sums of tasks are added in their order, whatever the number of threads.
+/// Voxels per task. Sums of tasks are added in order, so that the result does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-impl Compared<'_> {
+impl LossData<'_> {
     fn weight(&self, term: &LossTerm, image: usize, voxel: usize) -> f64 {
         let inside = term.within.is_none_or(|c| self.target[(image * self.channels + c) * self.voxels + voxel] > 0.5);
         if !inside {
@@ -123,7 +123,7 @@ impl Compared<'_> {
         self.weight.map_or(1.0, |w| w[image * self.voxels + voxel])
     }
 
-    /// Sums of four numbers a voxel over one channel of every image.
+    /// Sums four numbers per voxel over one channel of all images.
     fn sums(&self, term: &LossTerm, channel: usize, f: impl Fn(f64, f64, f64) -> [f64; 4] + Sync) -> [f64; 4] {
         let per_image = self.voxels.div_ceil(CHUNK);
         let parts: Vec<[f64; 4]> = (0..self.batch * per_image)
@@ -154,32 +154,33 @@ fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// Keeps logarithms of probabilities that are given as such finite.
-const LEAST: f64 = 1e-12;
+/// Keeps logarithms of probabilities finite.
+const MIN_PROBABILITY: f64 = 1e-12;
 
-/// Cross entropy of one voxel and its derivative by the prediction.
+/// Returns the cross entropy of one voxel and its derivative with respect to the prediction.
 fn cross_entropy(x: f64, t: f64, from_logits: bool) -> (f64, f64) {
     if from_logits {
         return (softplus(x) - x * t, sigmoid(x) - t);
     }
-    let p = x.clamp(LEAST, 1.0 - LEAST);
+    let p = x.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY);
     (-(t * p.ln() + (1.0 - t) * (1.0 - p).ln()), (p - t) / (p * (1.0 - p)))
 }
 
-/// (1 − q)^γ · (−ln q) of one voxel and its derivative by the prediction.
+/// Returns (1 − q)^γ · (−ln q) of one voxel and its derivative with respect to the prediction.
 fn focal(x: f64, t: f64, gamma: f64, from_logits: bool) -> (f64, f64) {
     let p = if from_logits { sigmoid(x) } else { x };
     let (q, sign) = if t > 0.5 { (p, 1.0) } else { (1.0 - p, -1.0) };
-    let q = q.clamp(LEAST, 1.0 - LEAST);
+    let q = q.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY);
     let value = -(1.0 - q).powf(gamma) * q.ln();
     let by_q = gamma * (1.0 - q).powf(gamma - 1.0) * q.ln() - (1.0 - q).powf(gamma) / q;
     let by_x = if from_logits { q * (1.0 - q) } else { 1.0 };
     (value, by_q * sign * by_x)
 }
 
-/// Value and derivative by the prediction of a kind that is a weighted mean over voxels; `None` for the others.
+/// Returns value and derivative with respect to the prediction for losses that are weighted means over voxels; `None`
+/// for others.
 fn pointwise(term: &LossTerm, x: f64, t: f64) -> Option<(f64, f64)> {
-    let squashed = |f: fn(f64, f64) -> (f64, f64)| {
+    let with_sigmoid = |f: fn(f64, f64) -> (f64, f64)| {
         if !term.sigmoid {
             return f(x, t);
         }
@@ -190,8 +191,8 @@ fn pointwise(term: &LossTerm, x: f64, t: f64) -> Option<(f64, f64)> {
     Some(match term.kind {
         LossKind::BinaryCrossEntropy | LossKind::DiceCrossEntropy { .. } => cross_entropy(x, t, term.sigmoid),
         LossKind::Focal { gamma } => focal(x, t, gamma.into(), term.sigmoid),
-        LossKind::MeanSquared => squashed(|p, t| ((p - t).powi(2), 2.0 * (p - t))),
-        LossKind::MeanAbsolute => squashed(|p, t| ((p - t).abs(), if p == t { 0.0 } else { (p - t).signum() })),
+        LossKind::MeanSquared => with_sigmoid(|p, t| ((p - t).powi(2), 2.0 * (p - t))),
+        LossKind::MeanAbsolute => with_sigmoid(|p, t| ((p - t).abs(), if p == t { 0.0 } else { (p - t).signum() })),
         LossKind::Huber { delta } => {
             let delta = f64::from(delta);
             let p = if term.sigmoid { sigmoid(x) } else { x };
@@ -204,7 +205,7 @@ fn pointwise(term: &LossTerm, x: f64, t: f64) -> Option<(f64, f64)> {
     })
 }
 
-/// α, β, s and whether the numerator is doubled, of the overlap part of a kind. Dice is Tversky with α = β = ½.
+/// Returns α, β and s of the overlap part of a loss. Dice is Tversky with α = β = ½ and half of s.
 fn overlap(kind: LossKind) -> Option<(f64, f64, f64)> {
     match kind {
         LossKind::Dice { smooth } | LossKind::DiceCrossEntropy { smooth } => Some((0.5, 0.5, f64::from(smooth) / 2.0)),
@@ -213,23 +214,23 @@ fn overlap(kind: LossKind) -> Option<(f64, f64, f64)> {
     }
 }
 
-/// Σwpt, Σwp, Σwt of one channel.
-fn overlap_sums(c: &Compared<'_>, term: &LossTerm, channel: usize) -> [f64; 4] {
+/// Returns Σwpt, Σwp, Σwt of one channel.
+fn overlap_sums(c: &LossData<'_>, term: &LossTerm, channel: usize) -> [f64; 4] {
     c.sums(term, channel, |x, t, w| {
         let p = if term.sigmoid { sigmoid(x) } else { x };
         [w * p * t, w * p, w * t, 0.0]
     })
 }
 
-/// Numerator and denominator of the overlap: (I + s) and (I + α(P − I) + β(T − I) + s).
+/// Returns numerator and denominator of the overlap: (I + s) and (I + α(P − I) + β(T − I) + s).
 fn overlap_parts(sums: [f64; 4], (alpha, beta, smooth): (f64, f64, f64)) -> (f64, f64) {
     let [both, predicted, true_, _] = sums;
     let below = both + alpha * (predicted - both) + beta * (true_ - both) + smooth;
-    (both + smooth, below.max(LEAST))
+    (both + smooth, below.max(MIN_PROBABILITY))
 }
 
-/// The loss, in f64.
-pub(crate) fn evaluate(loss: &Loss, c: &Compared<'_>) -> f64 {
+/// Returns the loss, computed in f64.
+pub(crate) fn evaluate(loss: &Loss, c: &LossData<'_>) -> f64 {
     let mut total = 0.0;
     for term in &loss.terms {
         let factor = f64::from(term.factor);
@@ -254,8 +255,8 @@ pub(crate) fn evaluate(loss: &Loss, c: &Compared<'_>) -> f64 {
     total
 }
 
-/// The loss's gradient by the prediction, times `scale`.
-pub(crate) fn gradient(loss: &Loss, c: &Compared<'_>, scale: f64) -> Vec<f64> {
+/// Returns the gradient of the loss with respect to the prediction, times `scale`.
+pub(crate) fn gradient(loss: &Loss, c: &LossData<'_>, scale: f64) -> Vec<f64> {
     let mut out = vec![0.0; c.prediction.len()];
     for term in &loss.terms {
         let factor = scale * f64::from(term.factor);
@@ -286,7 +287,7 @@ pub(crate) fn gradient(loss: &Loss, c: &Compared<'_>, scale: f64) -> Vec<f64> {
                             *slot += factor * w * slope / weights;
                         }
                         if let Some(((alpha, beta, _), above, below)) = shared {
-                            // By p: I' = wt, P' = w.
+                            // Derivatives with respect to p: I' = wt, P' = w.
                             let inner = w * t;
                             let outer = inner + alpha * (w - inner) - beta * inner;
                             let by_p = -(inner * below - above * outer) / (below * below);

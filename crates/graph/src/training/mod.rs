@@ -1,8 +1,10 @@
-//! What teaching a network needs beside the network: losses, optimizers, schedules, and the graphs of a training step.
+//! Everything that training needs in addition to the network: losses, optimizers, schedules, and the graphs of a
+//! training step.
 //!
-//! A step is two graphs. The first ([`gradient_graph`]) takes the stack, what should come out, weights and the parameters, and gives
-//! the loss and every parameter's gradient; the second ([`update_graph`]) takes parameters, gradients and the optimizer's state and
-//! gives the next ones. Between them a caller can add up gradients of several batches, or refuse a step whose loss is not a number.
+//! A step consists of two graphs. The gradient graph ([`gradient_graph`]) takes the stack, the target, voxel weights
+//! and the parameters, and returns the loss and the gradient of every parameter. The update graph ([`update_graph`])
+//! takes parameters, gradients and the optimizer's state, and returns the updated ones. Between them, a caller can
+//! accumulate gradients of several batches, or skip a step whose loss is not a number.
 
 mod loss;
 mod optimizer;
@@ -19,5 +21,5 @@ pub use step::{
     update_graph,
 };
 
-pub(crate) use loss::{Compared, evaluate as evaluate_loss, gradient as loss_gradient};
+pub(crate) use loss::{LossData, evaluate as evaluate_loss, gradient as loss_gradient};
 pub(crate) use optimizer::update;

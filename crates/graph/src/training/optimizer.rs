@@ -1,38 +1,38 @@
-//! Optimizers: how a parameter follows its gradient.
+//! Optimizers: update rules of parameters.
 
-/// The rule, with what stays the same from step to step. As an operator: `[hyper, norm, p, g, first, second?]` ->
+/// Update rule with its constant hyper-parameters. As an operator: `[hyper, norm, p, g, first, second?]` ->
 /// `[p′, first′, second′?]`, see [`Hyper`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Optimizer {
     /// Adam with decoupled weight decay (Loshchilov & Hutter 2019).
     AdamW {
-        /// Memory of the mean.
+        /// Decay rate of the first moment.
         beta1: f32,
-        /// Memory of the square.
+        /// Decay rate of the second moment.
         beta2: f32,
-        /// Added to the root.
+        /// Added to the root in the denominator.
         epsilon: f32,
-        /// p shrinks by rate · this, apart from the gradient.
+        /// Weight decay: p shrinks by rate · this, independent of the gradient.
         weight_decay: f32,
     },
-    /// Adam (Kingma & Ba 2015); decay is part of the gradient.
+    /// Adam (Kingma & Ba 2015); weight decay is part of the gradient.
     Adam {
-        /// Memory of the mean.
+        /// Decay rate of the first moment.
         beta1: f32,
-        /// Memory of the square.
+        /// Decay rate of the second moment.
         beta2: f32,
-        /// Added to the root.
+        /// Added to the root in the denominator.
         epsilon: f32,
-        /// Times p, added to the gradient.
+        /// Weight decay: times p, added to the gradient.
         weight_decay: f32,
     },
-    /// Gradient descent with momentum.
+    /// Stochastic gradient descent with momentum.
     Sgd {
-        /// Memory of the direction.
+        /// Momentum factor.
         momentum: f32,
-        /// Look ahead (Nesterov).
+        /// Whether to use Nesterov momentum.
         nesterov: bool,
-        /// Times p, added to the gradient.
+        /// Weight decay: times p, added to the gradient.
         weight_decay: f32,
     },
 }
@@ -44,12 +44,12 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// Whether it keeps a second state beside the first.
+    /// Whether the rule has a second state (second moment) in addition to the first.
     pub fn has_second(self) -> bool {
         !matches!(self, Self::Sgd { .. })
     }
 
-    /// The same without weight decay: for norms and biases.
+    /// Returns the rule without weight decay, for norms and biases.
     pub fn without_decay(mut self) -> Self {
         match &mut self {
             Self::AdamW { weight_decay, .. } | Self::Adam { weight_decay, .. } | Self::Sgd { weight_decay, .. } => {
@@ -60,39 +60,39 @@ impl Optimizer {
     }
 }
 
-/// What changes from step to step, in the order of the operator's first input: rate, step, scale, limit.
+/// Values that change from step to step, in the order of the operator's first input: rate, step, scale, limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hyper {
     /// Learning rate.
     pub rate: f32,
-    /// Number of this step, from 1.
+    /// Number of this step, starting at 1.
     pub step: u32,
-    /// Gradients are multiplied by this first (1 / number of batches added up, 1 / loss scale).
+    /// Factor applied to gradients first (1 / number of accumulated batches, 1 / loss scale).
     pub scale: f32,
-    /// Largest norm of all gradients together, after `scale`; 0 for none.
+    /// Gradient clipping: maximum global norm after `scale`; 0 for none.
     pub limit: f32,
 }
 
 impl Hyper {
-    /// As the operator's input.
+    /// Returns the values as the operator's input.
     pub fn to_vec(self) -> Vec<f32> {
         vec![self.rate, self.step as f32, self.scale, self.limit]
     }
 
-    /// From the operator's input.
+    /// Parses the operator's input.
     pub fn from_slice(values: &[f64]) -> Option<Self> {
         let [rate, step, scale, limit] = values else { return None };
         Some(Self { rate: *rate as f32, step: *step as u32, scale: *scale as f32, limit: *limit as f32 })
     }
 
-    /// What gradients are multiplied by, clipping included, where their norm is `norm`.
+    /// Returns the factor applied to gradients with global norm `norm`, clipping included.
     pub fn factor(self, norm: f32) -> f32 {
         let scaled = norm * self.scale;
         if self.limit > 0.0 && scaled > self.limit { self.scale * self.limit / scaled } else { self.scale }
     }
 }
 
-/// One step on one parameter, in f64.
+/// Performs one step on one parameter, in f64.
 pub(crate) fn update(
     optimizer: Optimizer,
     hyper: Hyper,

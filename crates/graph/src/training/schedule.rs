@@ -1,47 +1,47 @@
-//! Learning rates over the course of a training.
+//! Learning rate schedules.
 
-/// How the rate falls after the warm-up. Progress runs from 0 to 1.
+/// Decay of the learning rate after the warm-up. Progress runs from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decay {
-    /// It stays.
+    /// No decay.
     Constant,
-    /// It ends at this share of itself, falling by the same factor every step.
+    /// Exponential decay: the same factor every step.
     Exponential {
-        /// Share left at the end.
+        /// Final rate relative to the peak.
         end: f64,
     },
-    /// Half a cosine down to this share of itself.
+    /// Cosine decay.
     Cosine {
-        /// Share left at the end.
+        /// Final rate relative to the peak.
         end: f64,
     },
 }
 
-/// A learning rate by progress.
+/// Learning rate as a function of progress.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// The rate after the warm-up.
+    /// Rate after the warm-up.
     pub peak: f64,
-    /// Share of the training over which the rate rises from (almost) 0 in a line.
+    /// Fraction of the training over which the rate rises linearly from almost 0.
     pub warm_up: f64,
-    /// What follows.
+    /// Decay after the warm-up.
     pub decay: Decay,
 }
 
 impl Schedule {
-    /// The rate at `progress` (0 at the first step, 1 at the end; outside it is clamped).
+    /// Returns the rate at `progress` (0 at the first step, 1 at the end; clamped).
     pub fn rate(&self, progress: f64) -> f64 {
         let progress = if progress.is_nan() { 0.0 } else { progress.clamp(0.0, 1.0) };
         if progress < self.warm_up {
             return self.peak * (progress / self.warm_up).max(0.01);
         }
         let rest = (1.0 - self.warm_up).max(f64::MIN_POSITIVE);
-        let along = ((progress - self.warm_up) / rest).clamp(0.0, 1.0);
+        let position = ((progress - self.warm_up) / rest).clamp(0.0, 1.0);
         self.peak
             * match self.decay {
                 Decay::Constant => 1.0,
-                Decay::Exponential { end } => end.max(f64::MIN_POSITIVE).powf(along),
-                Decay::Cosine { end } => end + (1.0 - end) * 0.5 * (1.0 + (std::f64::consts::PI * along).cos()),
+                Decay::Exponential { end } => end.max(f64::MIN_POSITIVE).powf(position),
+                Decay::Cosine { end } => end + (1.0 - end) * 0.5 * (1.0 + (std::f64::consts::PI * position).cos()),
             }
     }
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_rise_in_the_warm_up_and_end_where_they_should() {
+    fn rates_rise_in_the_warm_up_and_decay_to_the_final_rate() {
         for (decay, end) in
             [(Decay::Constant, 1.0), (Decay::Exponential { end: 0.1 }, 0.1), (Decay::Cosine { end: 0.05 }, 0.05)]
         {

@@ -1,4 +1,4 @@
-//! The two graphs of a training step.
+//! The gradient graph and the update graph of a training step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,50 +12,51 @@ use crate::op::{Activation, BinaryOp, Op};
 use crate::passes;
 use crate::tensor::{ElementType, Tensor};
 
-/// A tensor that training changes.
+/// A trainable tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
-    /// Name of the constant in the model, and of the input in the graphs of the step.
+    /// Name of the constant in the model, and of the input in the step's graphs.
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Whether it is a weight that decay makes sense for: norms' scales and biases are not.
+    /// Whether weight decay applies: true for weights, false for norm scales and biases.
     pub decays: bool,
 }
 
-/// A batch norm whose statistics are gathered while training.
+/// A batch norm whose running statistics are updated during training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunningNorm {
-    /// Name of the mean's constant in the model.
+    /// Name of the running mean's constant in the model.
     pub mean: String,
-    /// Name of the variance's constant in the model.
+    /// Name of the running variance's constant in the model.
     pub variance: String,
-    /// Values a channel in one batch: the unbiased variance is the batch's times n / (n − 1).
+    /// Values per channel in one batch: the unbiased variance is the batch variance times n / (n − 1).
     pub count: usize,
 }
 
-/// How the gradient graph is made.
+/// Options of [`gradient_graph`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepOptions {
-    /// What is made small, on every output that counts.
+    /// Training loss, applied to every output with a weight above 0.
     pub loss: Loss,
-    /// How much each output of the model counts; the first one alone if empty. Smaller outputs (deep supervision) are compared
-    /// with means of the target.
+    /// Loss weight of each output of the model; if empty, only the first output counts. Smaller outputs (deep
+    /// supervision) are compared with the mean-pooled target.
     pub outputs: Vec<f32>,
-    /// Batch norms use the batch's statistics; else those they have (frozen).
+    /// Whether batch norms use the batch's statistics; otherwise their stored ones (frozen).
     pub batch_statistics: bool,
-    /// Whether a weight for each voxel is given.
+    /// Whether the graph has an input of voxel weights.
     pub weighted: bool,
-    /// Only parameters whose name holds one of these; all if empty.
+    /// Train only parameters whose name contains one of these; all if empty.
     pub only: Vec<String>,
-    /// Bytes of tensors to be held at once at most: above that, some are computed again ([`passes::recompute`]).
+    /// Maximum bytes of tensors held at once: above it, some are recomputed ([`passes::recompute`]).
     pub memory_budget_bytes: Option<u64>,
-    /// 16-bit floats that products are computed in ([`passes::halve`]): then the graph takes the scale of the loss, too.
+    /// 16-bit float type of mixed precision ([`passes::to_mixed_precision`]). The graph then also has an input for the
+    /// loss scale.
     pub half: Option<ElementType>,
 }
 
 impl StepOptions {
-    /// Every parameter, the first output, weighted voxels, the batch's statistics.
+    /// Returns options for training all parameters on the first output, with voxel weights and batch statistics.
     pub fn new(loss: Loss) -> Self {
         Self {
             loss,
@@ -69,41 +70,44 @@ impl StepOptions {
     }
 }
 
-/// Forward, loss, backward.
+/// The forward pass, the loss and the backward pass.
 ///
-/// Inputs: the model's, the target, the weight (where asked for), in mixed precision the scale of the loss (a scalar), every
-/// parameter. Outputs: the loss, every parameter's gradient (times the scale), then mean and variance of every running norm.
+/// Inputs: the model's, the target, voxel weights (if requested), the loss scale (a scalar, in mixed precision), every
+/// parameter. Outputs: the loss, every parameter's gradient (times the loss scale), then mean and variance of every
+/// running norm.
 #[derive(Debug, Clone)]
 pub struct GradientGraph {
-    /// The graph; its shapes are fixed.
+    /// The graph, with fixed shapes.
     pub graph: Graph,
-    /// What is taught.
+    /// Trainable parameters.
     pub parameters: Vec<Parameter>,
-    /// Batch norms that gather statistics.
+    /// Batch norms with running statistics.
     pub norms: Vec<RunningNorm>,
-    /// What is computed again to keep a memory budget; `None` where there was none, or it was kept without.
-    pub recomputed: Option<passes::Recomputed>,
-    /// What computes in 16 bits, where that was asked for.
-    pub halved: Option<passes::Halved>,
+    /// What is recomputed to stay within a memory budget; `None` without a budget or if it was met without
+    /// recomputation.
+    pub recomputed: Option<passes::RecomputeStats>,
+    /// What computes in 16 bits, if mixed precision was requested.
+    pub halved: Option<passes::MixedPrecisionStats>,
 }
 
-/// The optimizer on every parameter.
+/// The optimizer step for all parameters.
 ///
-/// Inputs: hyper-parameters ([`super::Hyper::to_vec`]), parameters, gradients, first states, second states (where there are any).
-/// Outputs: the norm of the gradients, parameters, first states, second states.
+/// Inputs: hyper-parameters ([`super::Hyper::to_vec`]), parameters, gradients, first states, second states (if any).
+/// Outputs: the global gradient norm, parameters, first states, second states.
 #[derive(Debug, Clone)]
 pub struct UpdateGraph {
     /// The graph.
     pub graph: Graph,
-    /// Whether there are second states.
+    /// Whether the optimizer has second states.
     pub has_second: bool,
 }
 
-/// A copy of a model in the form that is taught and exported: what is folded for speed stays apart, quantized weights become
-/// floats, what exporters spell out is recognised; a `PRelu` of one slope becomes a `LeakyRelu`, whose slope is not taught.
+/// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights
+/// become floats, decomposed activations are recognised. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
+/// slope is not trained.
 ///
 /// # Errors
-/// When constants cannot be folded.
+/// If constants cannot be folded.
 pub fn prepare(model: &Graph) -> Result<Graph> {
     let mut graph = model.clone();
     passes::fold_constants(&mut graph)?;
@@ -115,9 +119,9 @@ pub fn prepare(model: &Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Constants of a prepared model that can be taught, with whether decay makes sense for them.
+/// Returns the trainable constants of a prepared model, with whether weight decay applies.
 fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
-    // Weights that are rounded, and multiplied by their steps, on the way to their layer.
+    // Weights that are rounded and scaled in the forward pass, mapped to their trainable floats.
     let mut rounded: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     for node in &graph.nodes {
         let (Some(from), Some(to)) = (node.input(0), node.output(0)) else { continue };
@@ -154,7 +158,7 @@ fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
         for (place, decays) in places {
             let Some(id) = node.input(*place) else { continue };
             let id = rounded.get(&id).copied().unwrap_or(id);
-            // A number that everything is multiplied by or added to is part of the design, not of what is learnt.
+            // A scalar that everything is multiplied by or added to belongs to the architecture and is not trained.
             let lone = matches!(node.op, Op::Binary(_));
             let fits = graph
                 .constant(id)
@@ -167,10 +171,11 @@ fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
     found
 }
 
-/// The gradient graph of a prepared model ([`prepare`]) for inputs of these shapes.
+/// Returns the gradient graph of a prepared model ([`prepare`]) for inputs of these shapes.
 ///
 /// # Errors
-/// When an operator between a parameter and the loss has no derivative, the loss does not fit the output, or nothing can be taught.
+/// If an operator between a parameter and the loss has no derivative, the loss does not fit the output, or there is
+/// nothing to train.
 pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &StepOptions) -> Result<GradientGraph> {
     let mut graph = model.clone();
     let shapes: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().copied().zip(input_shapes.iter().cloned()).collect();
@@ -193,7 +198,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     let loss = losses(&mut graph, &outputs, options)?;
     infer_shapes(&mut graph, &shapes)?;
     let ids: Vec<ValueId> = chosen.iter().map(|(id, _)| *id).collect();
-    // Small gradients would vanish in 16 bits: they are those of a loss that is so many times larger.
+    // Small gradients would underflow in 16 bits, so the loss is scaled up.
     let scale = options.half.map(|_| graph.add_input("loss_scale", ElementType::F32, Vec::new()));
     let gradients = passes::differentiate(&mut graph, loss, &ids, scale)?;
     graph.outputs.push(loss);
@@ -206,7 +211,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
         parameters.push(Parameter { name: graph.value(id).name.clone(), shape: tensor.shape().to_vec(), decays });
     }
     if parameters.is_empty() {
-        return Err(GraphError::misused("model", "no weight that its output depends on", "weights that can be taught"));
+        return Err(GraphError::misused("model", "no weight that its output depends on", "trainable weights"));
     }
     let mut running = Vec::new();
     for norm in norms {
@@ -215,7 +220,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     }
     passes::eliminate_dead(&mut graph);
     infer_shapes(&mut graph, &shapes)?;
-    let halved = options.half.map(|half| passes::halve(&mut graph, half));
+    let halved = options.half.map(|half| passes::to_mixed_precision(&mut graph, half));
     if halved.is_some() {
         infer_shapes(&mut graph, &shapes)?;
     }
@@ -227,7 +232,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     Ok(GradientGraph { graph, parameters, norms: running, recomputed, halved })
 }
 
-/// Makes batch norms use the batch's statistics; gives the values of their mean and variance.
+/// Switches batch norms to batch statistics; returns the values of their mean and variance.
 fn use_batch_statistics(graph: &mut Graph) -> Vec<(ValueId, ValueId, RunningNorm)> {
     let mut found = Vec::new();
     for index in 0..graph.nodes.len() {
@@ -257,7 +262,7 @@ fn use_batch_statistics(graph: &mut Graph) -> Vec<(ValueId, ValueId, RunningNorm
     found
 }
 
-/// Adds the losses of all outputs that count, with inputs for target and weight; gives their sum.
+/// Adds inputs for target and weight and the losses of all outputs with a weight above 0; returns their sum.
 fn losses(graph: &mut Graph, outputs: &[ValueId], options: &StepOptions) -> Result<ValueId> {
     let factors = if options.outputs.is_empty() { vec![1.0] } else { options.outputs.clone() };
     let first = outputs.first().copied().ok_or_else(|| GraphError::misused("outputs", "none", "one"))?;
@@ -295,15 +300,15 @@ fn losses(graph: &mut Graph, outputs: &[ValueId], options: &StepOptions) -> Resu
             Some(sum) => graph.push("loss.sum", Op::Binary(BinaryOp::Add), &[Some(sum), Some(part)]),
         });
     }
-    let total = total.ok_or_else(|| GraphError::misused("outputs", "none that counts", "one"))?;
+    let total = total.ok_or_else(|| GraphError::misused("outputs", "none with a weight above 0", "one"))?;
     Ok(total)
 }
 
-/// What a final σ is taken of, where the loss takes it itself.
+/// Returns the input of a final σ if the loss applies σ itself, otherwise the output.
 fn logits(graph: &Graph, output: ValueId, loss: &Loss) -> ValueId {
     let sigmoid = loss.terms.iter().all(|t| t.sigmoid);
-    let maker = graph.nodes.iter().find(|n| n.output(0) == Some(output));
-    match maker {
+    let producer = graph.nodes.iter().find(|n| n.output(0) == Some(output));
+    match producer {
         Some(Node { op: Op::Activation(Activation::Sigmoid), inputs, .. }) if sigmoid => {
             inputs.first().copied().flatten().unwrap_or(output)
         }
@@ -311,13 +316,13 @@ fn logits(graph: &Graph, output: ValueId, loss: &Loss) -> ValueId {
     }
 }
 
-/// Means of a target over the blocks that one voxel of a smaller output stands for.
+/// Mean-pools a target to the size of a smaller output.
 fn shrink(graph: &mut Graph, value: ValueId, from: &[usize], to: &[usize]) -> Result<ValueId> {
     let (from, to) = (from.get(2..).unwrap_or_default(), to.get(2..).unwrap_or_default());
     let factors: Vec<usize> = from.iter().zip(to).map(|(f, t)| f / (*t).max(1)).collect();
     if from.len() != to.len() || from.iter().zip(to).zip(&factors).any(|((f, t), k)| t * k != *f) {
-        let expected = format!("a whole fraction of {from:?}");
-        return Err(GraphError::misused("lengths of an output that counts", format!("{to:?}"), expected));
+        let expected = format!("an integer fraction of {from:?}");
+        return Err(GraphError::misused("lengths of an output with a loss", format!("{to:?}"), expected));
     }
     let pool = PoolAttrs {
         kernel: factors.clone(),
@@ -328,11 +333,11 @@ fn shrink(graph: &mut Graph, value: ValueId, from: &[usize], to: &[usize]) -> Re
         count_include_pad: false,
         column_major_indices: false,
     };
-    let made = graph.push("target.smaller", Op::AveragePool(pool), &[Some(value)]);
-    Ok(made)
+    let pooled = graph.push("target.smaller", Op::AveragePool(pool), &[Some(value)]);
+    Ok(pooled)
 }
 
-/// The optimizer on every parameter; those that do not decay get the rule without decay.
+/// Returns the optimizer step for all parameters; parameters without weight decay use the rule without it.
 pub fn update_graph(parameters: &[Parameter], optimizer: Optimizer) -> UpdateGraph {
     let mut graph = Graph::new("update");
     let hyper = graph.add_input("hyper", ElementType::F32, vec![Dim::Fixed(4)]);
@@ -347,7 +352,7 @@ pub fn update_graph(parameters: &[Parameter], optimizer: Optimizer) -> UpdateGra
     let second = if has_second { inputs(&mut graph, ".second") } else { Vec::new() };
     let list: Vec<Option<ValueId>> = gradients.iter().map(|g| Some(*g)).collect();
     let norm = graph.push("norm", Op::GlobalNorm, &list);
-    let mut made: [Vec<ValueId>; 3] = Default::default();
+    let mut updated: [Vec<ValueId>; 3] = Default::default();
     for (i, p) in parameters.iter().enumerate() {
         let rule = if p.decays { optimizer } else { optimizer.without_decay() };
         let mut inputs = vec![Some(hyper), Some(norm)];
@@ -359,31 +364,31 @@ pub fn update_graph(parameters: &[Parameter], optimizer: Optimizer) -> UpdateGra
             .take(wanted)
             .map(|s| graph.add_value(format!("{}{s}.next", p.name), Some(ElementType::F32), Some(dims(p))))
             .collect();
-        for (list, id) in made.iter_mut().zip(&outputs) {
+        for (list, id) in updated.iter_mut().zip(&outputs) {
             list.push(*id);
         }
         let outputs = outputs.into_iter().map(Some).collect();
         graph.nodes.push(Node { name: format!("{}.update", p.name), op: Op::Update(rule), inputs, outputs });
     }
     graph.outputs.push(norm);
-    graph.outputs.extend(made.into_iter().flatten());
+    graph.outputs.extend(updated.into_iter().flatten());
     UpdateGraph { graph, has_second }
 }
 
 impl GradientGraph {
-    /// The parameters' present values in a prepared model.
+    /// Returns the current values of the parameters in a prepared model.
     ///
     /// # Errors
-    /// [`GraphError::Misused`] naming one that is not there.
+    /// [`GraphError::Misused`], naming a missing parameter.
     pub fn values(&self, model: &Graph) -> Result<Vec<Tensor>> {
         self.parameters.iter().map(|p| constant(model, &p.name).map(|t| t.as_ref().clone())).collect()
     }
 
-    /// Puts parameters' values into a prepared model.
+    /// Writes the parameters' values into a prepared model.
     ///
     /// # Errors
-    /// [`GraphError::Misused`] if one is not there or has another shape.
-    pub fn put(&self, model: &mut Graph, values: &[Tensor]) -> Result<()> {
+    /// [`GraphError::Misused`] if a parameter is missing or has a different shape.
+    pub fn set_parameters(&self, model: &mut Graph, values: &[Tensor]) -> Result<()> {
         for (parameter, value) in self.parameters.iter().zip(values) {
             set_constant(model, &parameter.name, value.clone())?;
         }
@@ -391,16 +396,16 @@ impl GradientGraph {
     }
 }
 
-/// A model's constant by name.
+/// Returns a model's constant by name.
 fn constant<'g>(model: &'g Graph, name: &str) -> Result<&'g Arc<Tensor>> {
     let missing = || GraphError::misused("weights", "none", format!("\"{name}\""));
     model.find(name).and_then(|id| model.constant(id)).ok_or_else(missing)
 }
 
-/// Replaces a model's constant by one of the same shape.
+/// Replaces a model's constant by one with the same shape.
 ///
 /// # Errors
-/// [`GraphError::Misused`] if there is none of this name or its shape is another.
+/// [`GraphError::Misused`] if there is no constant with this name or its shape differs.
 pub fn set_constant(model: &mut Graph, name: &str, value: Tensor) -> Result<()> {
     let known = constant(model, name)?;
     if known.shape() != value.shape() || known.dtype() != value.dtype() {

@@ -10,7 +10,7 @@ fn run(graph: &Graph, x: &Tensor) -> Vec<f64> {
     reference::run(graph, &[("x".into(), x.clone())]).unwrap().remove(0).to_f64_vec()
 }
 
-/// Changes single voxels along one axis and compares which outputs change with what the analysis says.
+/// Changes single voxels along one axis and checks that the outputs that change are those the analysis predicts.
 fn perturb(graph: &Graph, field: &ReceptiveField, length: usize) {
     for axis in 0..3 {
         let mut shape = vec![1, 1, 8, 8, 8];
@@ -42,7 +42,7 @@ fn perturb(graph: &Graph, field: &ReceptiveField, length: usize) {
                 );
             }
         }
-        // Safe, but not wasteful: what was measured comes close to what is claimed.
+        // The bound is safe but not wasteful: the measured field comes close to it.
         let slack = 2 * reach.multiple_of;
         assert!(furthest_before + slack >= before, "axis {axis}: {furthest_before} measured, {before} claimed");
         assert!(furthest_after + slack >= after, "axis {axis}: {furthest_after} measured, {after} claimed");
@@ -61,7 +61,7 @@ fn small_net(upsampling: Upsampling) -> Graph {
 }
 
 #[test]
-fn receptive_field_is_what_perturbation_measures() {
+fn receptive_field_equals_the_one_measured_by_perturbation() {
     for upsampling in [Upsampling::Transposed, Upsampling::Nearest] {
         let graph = small_net(upsampling);
         let field = analysis::receptive_field(&graph).unwrap();
@@ -80,7 +80,7 @@ fn receptive_field_is_what_perturbation_measures() {
     perturb(&graph, &field, 40);
 }
 
-/// The middle of a padded tile equals the untiled result, at the border as inside.
+/// The middle of a padded tile equals the untiled result, at the border as well as inside.
 #[test]
 fn cropped_tiles_equal_the_whole() {
     let dog = difference_of_gaussians(&DifferenceOfGaussians {
@@ -111,7 +111,7 @@ fn cropped_tiles_equal_the_whole() {
 }
 
 #[test]
-fn instance_norm_sees_everything() {
+fn instance_norm_has_an_unbounded_receptive_field() {
     let graph = dynunet(&DynUNet::default(), &Weights::Random { seed: 0 }).unwrap();
     let found = analysis::analyse(&graph).unwrap();
     assert!(found.normalises && !found.field.is_bounded() && found.field.halo().is_none());
@@ -124,6 +124,6 @@ fn instance_norm_sees_everything() {
     assert_eq!(found.outputs[0].scale, [Some((1, 1)); 3]);
     if let Some(models) = common::bench_models() {
         let graph = Graph::load(&models.join("M1t_qdq.onnx"), &GraphLimits::default()).unwrap();
-        assert!(analysis::normalises_over_tile(&graph));
+        assert!(analysis::depends_on_tile_statistics(&graph));
     }
 }

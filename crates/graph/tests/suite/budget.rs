@@ -1,4 +1,4 @@
-//! Small models that ask for much while they are prepared.
+//! Small models that need much memory or work during preparation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use cytoscope_graph::{
     infer_shapes, infer_shapes_within, passes, reference,
 };
 
-/// Tiles of constants, each as large as one constant may become, summed by one concatenation.
+/// Tiles of constants, each at the maximum size of one constant, joined by one concatenation.
 fn tiles(count: usize) -> Graph {
     let mut graph = Graph::new("tiles");
     let parts: Vec<Option<ValueId>> = (0..count)
@@ -23,7 +23,7 @@ fn tiles(count: usize) -> Graph {
     graph
 }
 
-/// A chain of products of square matrices.
+/// A chain of square matrix products.
 fn products(count: usize, edge: usize) -> Graph {
     let mut graph = Graph::new("products");
     let values = (0..edge * edge).map(|i| if i % (edge + 1) == 0 { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
@@ -37,7 +37,7 @@ fn products(count: usize, edge: usize) -> Graph {
 }
 
 #[test]
-fn folding_makes_no_more_bytes_than_its_budget() {
+fn folding_stays_within_its_memory_budget() {
     let mut graph = tiles(60);
     let bytes = graph.to_bytes().unwrap();
     assert!(bytes.len() < 10_000, "{} bytes", bytes.len());
@@ -45,7 +45,7 @@ fn folding_makes_no_more_bytes_than_its_budget() {
     for graph in [&mut graph, &mut read] {
         infer_shapes::<ValueId>(graph, &[]).unwrap();
         passes::fold_constants(graph).unwrap();
-        // Sixty times 64 MiB were asked for.
+        // The graph would need sixty times 64 MiB.
         assert!(graph.initializer_bytes() < 300 << 20, "{} bytes", graph.initializer_bytes());
         assert!(graph.nodes.len() > 50, "{} nodes are left", graph.nodes.len());
         graph.validate().unwrap();
@@ -53,14 +53,14 @@ fn folding_makes_no_more_bytes_than_its_budget() {
 }
 
 #[test]
-fn folding_does_no_more_work_than_its_budget() {
+fn folding_stays_within_its_work_budget() {
     // One product of 4096 × 4096 is 6.9e10 multiply-accumulates.
     let mut graph = products(1, 4096);
     let budget = Budget::new(&graph, Interrupt::default());
     let before = budget.work_left();
     assert_eq!(passes::fold_constants_within(&mut graph, &budget).unwrap(), 0);
     assert_eq!(budget.work_left(), before);
-    // Many small ones fold until the budget is used up; the result of the rest is the same.
+    // Many small products are folded until the budget is used up; the result does not change.
     let mut graph = products(200, 256);
     let budget = Budget::new(&graph, Interrupt::default());
     infer_shapes_within::<ValueId>(&mut graph, &[], &budget).unwrap();
@@ -69,7 +69,7 @@ fn folding_does_no_more_work_than_its_budget() {
     assert!(budget.work_left() < 1 << 25, "{}", budget.work_left());
     passes::eliminate_dead(&mut graph);
     graph.validate().unwrap();
-    // Values that shapes could depend on are computed within it, too: 5e9 multiply-accumulates.
+    // Values that shapes may depend on count as well: 5e9 multiply-accumulates.
     let mut graph = products(20_000, 64);
     let budget = Budget::new(&graph, Interrupt::default());
     infer_shapes_within::<ValueId>(&mut graph, &[], &budget).unwrap();
@@ -78,7 +78,7 @@ fn folding_does_no_more_work_than_its_budget() {
 }
 
 #[test]
-fn what_one_small_node_costs_is_known_before_it_is_computed() {
+fn the_cost_of_a_node_is_known_before_it_is_computed() {
     let vector = |n: usize| Tensor::vector(vec![1.0f32; n]);
     let huge_window = cytoscope_graph::PoolAttrs {
         kernel: vec![1 << 12, 1 << 12],
@@ -106,7 +106,7 @@ fn what_one_small_node_costs_is_known_before_it_is_computed() {
 }
 
 #[test]
-fn preparing_is_stopped_between_nodes() {
+fn preparation_can_be_interrupted_between_nodes() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let interrupt = Interrupt::new(move || count.fetch_add(1, Ordering::Relaxed) >= 10);
@@ -119,7 +119,7 @@ fn preparing_is_stopped_between_nodes() {
     asked.store(0, Ordering::Relaxed);
     let error = passes::fold_constants_within(&mut graph, &budget).unwrap_err();
     assert_eq!(error.kind(), GraphErrorKind::Interrupted);
-    // What was folded is kept, the rest is whole.
+    // Folded nodes stay folded, and the rest of the graph is complete.
     assert_eq!(graph.nodes.len(), 1_000 - 10);
     assert_eq!(graph.nodes.last(), whole.nodes.last());
     graph.validate().unwrap();
@@ -130,7 +130,7 @@ fn names_of_lengths_do_not_grow_with_the_graph() {
     let mut graph = Graph::new("doubled");
     let mut x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(1), Dim::Free("n".into())]);
     for i in 0..200 {
-        // A length named by its sum doubles its name each time.
+        // A length named by its sum would double its name each time.
         let sum = graph.push(format!("c{i}"), Op::Concat { axis: 1 }, &[Some(x), Some(x)]);
         x = graph.push(format!("r{i}"), Op::Activation(cytoscope_graph::Activation::Relu), &[Some(sum)]);
     }
@@ -140,13 +140,13 @@ fn names_of_lengths_do_not_grow_with_the_graph() {
     assert!(longest.unwrap() < 200, "{longest:?}");
     let again = Graph::from_bytes(&graph.to_bytes().unwrap(), None, &GraphLimits::default()).unwrap();
     assert_eq!(again.nodes.len(), 400);
-    // Lengths that cannot be are refused, not wrapped.
+    // Impossible lengths are refused instead of wrapping.
     let error = infer_shapes(&mut graph, &[("x", vec![1, 3])]).unwrap_err();
     assert_eq!(error.kind(), GraphErrorKind::OverLimit, "{error}");
 }
 
 #[test]
-fn the_reference_executor_asks_for_no_more_memory_than_it_may() {
+fn the_reference_executor_stays_within_its_memory_limit() {
     let x = Tensor::vector(vec![1.0f32; 1024]);
     let shape = Tensor::vector(vec![1024i64, 1024]);
     let expand = |most: u64| reference::eval_within(&Op::Expand, &[Some(&x), Some(&shape)], 1, most);
@@ -154,7 +154,7 @@ fn the_reference_executor_asks_for_no_more_memory_than_it_may() {
     assert_eq!(expand(4 << 20).unwrap()[0].len(), 1 << 20);
     let error = expand((4 << 20) - 1).unwrap_err();
     assert!(matches!(error, GraphError::OverLimit { limit: reference::MEMORY, .. }), "{error}");
-    // A sum of two that are broadcast against each other, all of them too large for what it may hold.
+    // A sum of two tensors that broadcast to a size over the limit.
     let (a, b) = (Tensor::new([1 << 16, 1], vec![1.0f32; 1 << 16]).unwrap(), Tensor::vector(vec![1.0f32; 1 << 14]));
     let error = reference::eval(&Op::Binary(BinaryOp::Add), &[Some(&a), Some(&b)], 1).unwrap_err();
     assert!(matches!(error, GraphError::OverLimit { limit: reference::MEMORY, .. }), "{error}");

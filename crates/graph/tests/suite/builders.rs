@@ -37,13 +37,13 @@ fn the_field_model_runs_in_seconds_and_counts_its_work() {
 }
 
 #[test]
-fn the_static_net_builds_in_both_forms() {
+fn the_static_network_builds_with_both_upsamplings() {
     for upsampling in [Upsampling::Transposed, Upsampling::Nearest] {
         let config = UNet3d { upsampling, strides: vec![[1, 2, 2], [2; 3]], ..UNet3d::default() };
         let graph = unet3d(&config, &Weights::Random { seed: 1 }).unwrap();
         let y = run(&graph, &common::noise_tensor(5, &[1, 1, 8, 16, 16]));
         assert_eq!(y.shape(), [1, 1, 8, 16, 16]);
-        assert!(!analysis::normalises_over_tile(&graph));
+        assert!(!analysis::depends_on_tile_statistics(&graph));
         let again = unet3d(&config, &Weights::Random { seed: 1 }).unwrap();
         assert_eq!(graph, again, "one seed, one network");
     }

@@ -1,4 +1,4 @@
-//! What the tests share: where data made by others lies, and comparing tensors.
+//! Shared test helpers: location of external data, and comparison of tensors.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use cytoscope_graph::{Scalar, Tensor};
 
-/// The workspace's folder.
+/// Returns the workspace folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A folder that is not part of the repository, or `None`, said aloud.
+/// Returns a folder that is not part of the repository; prints a message and returns `None` if it does not exist.
 pub fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
     if path.is_dir() {
@@ -19,7 +19,7 @@ pub fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
     }
     {
         use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not there (set {variable})", path.display());
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist (set {variable})", path.display());
     }
     None
 }
@@ -32,7 +32,7 @@ pub fn bench_models() -> Option<PathBuf> {
     outside("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
 }
 
-/// Largest |a − b|, with NaN equal to NaN and infinities to themselves.
+/// Returns the largest |a − b|; NaN equals NaN, and infinities equal themselves.
 pub fn distance(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.shape(), b.shape(), "shapes");
     let pairs = a.to_f64_vec().into_iter().zip(b.to_f64_vec());
@@ -41,7 +41,7 @@ pub fn distance(a: &Tensor, b: &Tensor) -> f64 {
         .fold(0.0, |m, d| if d.is_nan() { f64::INFINITY } else { m.max(d) })
 }
 
-/// Reproducible numbers, roughly normal.
+/// Returns reproducible pseudorandom numbers, roughly normal.
 pub fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {

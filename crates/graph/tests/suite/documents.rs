@@ -1,7 +1,7 @@
 use crate::common;
 
 #[test]
-fn the_operator_table_is_what_the_code_says() {
+fn the_operator_table_in_the_documentation_is_up_to_date() {
     let path = common::root().join("docs/operators.md");
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     let expected = cytoscope_graph::operators_markdown();

@@ -23,7 +23,7 @@ x = np.fromfile(folder + "/x.bin", np.float32).reshape(shape)
 s.run(None, {i.name: x})[0].tofile(folder + "/y.bin")
 "#;
 
-/// A Python that has onnxruntime, or `None`, said aloud.
+/// Returns a Python with onnxruntime; prints a message and returns `None` if there is none.
 pub fn python() -> Option<String> {
     let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
     let probe = Command::new(&python).args(["-c", "import onnx, onnxruntime, numpy"]).output();
@@ -37,7 +37,7 @@ pub fn python() -> Option<String> {
     None
 }
 
-/// What onnxruntime makes of the written graph, which has the shape of `like`.
+/// Returns onnxruntime's output for the exported graph, with the shape of `like`.
 pub fn onnxruntime(python: &str, graph: &Graph, x: &Tensor, like: &Tensor) -> Tensor {
     let folder = tempfile::tempdir().unwrap();
     graph.save(&folder.path().join("m.onnx")).unwrap();
@@ -78,7 +78,7 @@ fn nets() -> Vec<(&'static str, Graph)> {
 }
 
 #[test]
-fn exports_come_back_the_same() {
+fn exported_graphs_are_read_back_unchanged() {
     for (name, graph) in nets() {
         let bytes = graph.to_bytes().unwrap();
         let again = Graph::from_bytes(&bytes, None, &GraphLimits::default()).unwrap();
@@ -90,7 +90,7 @@ fn exports_come_back_the_same() {
 }
 
 #[test]
-fn onnx_runtime_agrees_with_what_we_write() {
+fn onnx_runtime_agrees_with_exported_files() {
     let Some(python) = python() else { return };
     for (name, graph) in nets() {
         let x = common::noise_tensor(6, &[1, 1, 8, 16, 24]);
@@ -104,7 +104,7 @@ fn onnx_runtime_agrees_with_what_we_write() {
         let relative = square(&errors) / square(&b);
         eprintln!("{name}: largest difference {distance:.1e} of the range, relative L2 {relative:.1e}");
         assert!(relative < 0.02, "{name}: relative L2 {relative}");
-        // Integers that round differently by one step show as one step in a quantized net.
+        // Integers that round differently by one level differ by one quantization step.
         let allowed = if name.contains("qdq") { 0.1 } else { 1e-4 };
         assert!(distance < allowed, "{name}: {distance}");
     }

@@ -1,9 +1,9 @@
-//! Files that are broken, hostile or not for us: refused with the right kind of error, never a crash.
+//! Broken, hostile and unsupported files are refused with the right kind of error and never crash.
 
 use cytoscope_graph::builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::{Graph, GraphErrorKind, GraphLimits, Tensor, reference};
 
-/// Protobuf by hand: a length-delimited field.
+/// Encodes a length-delimited protobuf field by hand.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     let mut n = bytes.len();
@@ -56,18 +56,18 @@ fn broken_graphs_are_malformed() {
     let (x, y) = (value(11, "x"), value(12, "y"));
     refused(b"", Malformed, "no graph");
     refused(b"\x89PNG\r\n\x1a\n", Malformed, "protobuf");
-    refused(&[0x3a, 0xff, 0xff, 0xff, 0xff, 0x0f], Malformed, "longer than");
+    refused(&[0x3a, 0xff, 0xff, 0xff, 0xff, 0x0f], Malformed, "exceeds its message");
     let cycle = [x.clone(), y.clone(), node("Add", &["x", "b"], &["a"], &[]), node("Relu", &["a"], &["b"], &[])];
     refused(&model(&cycle), Malformed, "cycle");
     refused(&model(&[x.clone(), y.clone(), node("Relu", &["gone"], &["y"], &[])]), Malformed, "\"gone\"");
     let twice = [x.clone(), y.clone(), node("Relu", &["x"], &["y"], &[]), node("Relu", &["x"], &["y"], &[])];
     refused(&model(&twice), Malformed, "twice");
     refused(&model(&[x.clone(), x.clone(), y.clone(), node("Relu", &["x"], &["y"], &[])]), Malformed, "\"x\"");
-    refused(&model(&[x, y]), Malformed, "\"y\" is never made");
+    refused(&model(&[x, y]), Malformed, "\"y\" is never produced");
 }
 
 #[test]
-fn what_is_not_implemented_is_named() {
+fn unsupported_features_are_named() {
     use GraphErrorKind::Unsupported;
     let (x, y) = (value(11, "x"), value(12, "y"));
     for op in ["If", "Loop", "Scan", "NonMaxSuppression"] {
@@ -93,7 +93,7 @@ fn declared_sizes_are_checked_before_memory_is_taken() {
     let with = |t: Vec<u8>| model(&[t, y.clone(), node("Relu", &["w"], &["y"], &[])]);
     refused(&with(tensor(&[1 << 40, 1 << 40], &[0; 4])), GraphErrorKind::OverLimit, "tensor_elements");
     refused(&with(tensor(&[u64::MAX >> 1; 9], &[0; 4])), GraphErrorKind::OverLimit, "tensor_elements");
-    refused(&with(tensor(&[1 << 30], &[0; 4])), GraphErrorKind::Malformed, "holds 4 bytes");
+    refused(&with(tensor(&[1 << 30], &[0; 4])), GraphErrorKind::Malformed, "has 4 bytes");
     refused(&with(tensor(&[u64::MAX], &[0; 4])), GraphErrorKind::Malformed, "negative");
     refused(&with(tensor(&[1; 40], &[0; 4])), GraphErrorKind::OverLimit, "rank");
     let good = with(tensor(&[2], &[0; 8]));
@@ -144,7 +144,7 @@ fn external_data_stays_in_the_folder() {
     assert_eq!(without.unwrap_err().kind(), GraphErrorKind::Misused);
 }
 
-/// Every truncation and many single-byte changes of a real file end in a graph or an error, never in a panic.
+/// Every truncation and many single-byte changes of a real file give a graph or an error, never a panic.
 #[test]
 fn damaged_files_do_not_crash() {
     let config = DynUNet { filters: vec![1, 2], strides: vec![1, 2], ..DynUNet::default() };
@@ -203,7 +203,7 @@ fn hostile_arguments_are_refused_or_harmless() {
 
 #[test]
 fn counts_are_checked_while_a_file_is_read() {
-    // Two bytes of a file become more than a hundred in memory.
+    // Two bytes of a file take more than a hundred in memory.
     let empty_nodes = field(7, &[10u8, 0].repeat(200_000));
     refused(&empty_nodes, GraphErrorKind::OverLimit, "nodes");
     let empty_values = field(7, &[106u8, 0].repeat(1_700_000));
@@ -212,7 +212,7 @@ fn counts_are_checked_while_a_file_is_read() {
     let attributes = [42u8, 0].repeat(70);
     let bytes = model(&[x.clone(), y.clone(), node("Relu", &["x"], &["y"], &attributes)]);
     refused(&bytes, GraphErrorKind::Malformed, "attributes");
-    // An input of 2^62 × 2^62 elements, and one of which the product wraps to 0.
+    // An input of 2^62 × 2^62 elements, and one whose product wraps to 0.
     for dims in [[1u64 << 62; 2].as_slice(), &[1 << 32, 1 << 32, 1 << 3]] {
         let lengths: Vec<u8> = dims.iter().flat_map(|n| field(1, &int(1, *n))).collect();
         let kind = field(2, &field(1, &[int(1, 1), field(2, &lengths)].concat()));
@@ -227,7 +227,7 @@ fn counts_are_checked_while_a_file_is_read() {
 
 #[cfg(unix)]
 #[test]
-fn a_model_is_made_of_regular_files_in_its_folder() {
+fn models_consist_of_regular_files_in_their_folder() {
     let folder = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -235,7 +235,7 @@ fn a_model_is_made_of_regular_files_in_its_folder() {
         let made = std::process::Command::new("mkfifo").arg(at(name)).status().unwrap();
         assert!(made.success());
     };
-    // The model itself: opening a pipe nobody writes to must not wait.
+    // The model itself: opening a pipe without a writer must not block.
     pipe("pipe.onnx");
     for path in [at("pipe.onnx"), folder.path().to_owned(), "/dev/zero".into()] {
         let error = Graph::load(&path, &GraphLimits::default()).unwrap_err();

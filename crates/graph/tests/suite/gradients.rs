@@ -1,4 +1,4 @@
-//! Rules of differentiation against finite differences.
+//! Differentiation rules compared with finite differences.
 
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node,
@@ -8,7 +8,7 @@ use cytoscope_graph::{
 
 use crate::common::noise;
 
-/// A tensor of f64 noise; `low` is added, so that roots and logarithms can be taken.
+/// Returns a tensor of f64 noise; `low` is added, so that roots and logarithms are defined.
 pub fn doubles(seed: u64, shape: &[usize], low: f64) -> Tensor {
     let values = noise(seed, shape.iter().product()).into_iter().map(|v| f64::from(v) + low).collect::<Vec<f64>>();
     Tensor::new(shape, values).unwrap()
@@ -22,12 +22,13 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Vec<Tensor> {
     reference::run(graph, inputs).unwrap()
 }
 
-/// Checks the gradient of a graph's first output by all of `inputs` against central differences, every element.
+/// Checks the gradient of a graph's first output with respect to all of `inputs` against central differences, for every
+/// element.
 pub fn check_graph(what: &str, graph: Graph, inputs: &[(String, Tensor)]) {
     check_steps(what, graph, inputs, 1e-5);
 }
 
-/// The same with differences of another width.
+/// Like [`check`], with a different step of the differences.
 fn check_steps(what: &str, mut graph: Graph, inputs: &[(String, Tensor)], step: f64) {
     infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
     let forward = graph.clone();
@@ -81,7 +82,7 @@ fn check(what: &str, op: Op, inputs: &[Tensor], constants: &[(usize, Tensor)]) {
     check_graph(what, graph, &named);
 }
 
-/// Makes the sum of all elements, each times noise of its own, a graph's output.
+/// Adds as a graph output the sum of all elements, each multiplied by its own noise.
 fn add_total(graph: &mut Graph, values: &[ValueId]) {
     infer_shapes::<ValueId>(graph, &[]).unwrap_or_else(|e| panic!("{}: {e}", graph.name));
     let mut total = None;
@@ -99,7 +100,7 @@ fn add_total(graph: &mut Graph, values: &[ValueId]) {
     graph.outputs.extend(total);
 }
 
-/// A graph with one input, and that input with its tensor.
+/// Returns a graph with one input, the input's id, and a tensor for it.
 fn with_input(what: &str, x: &Tensor) -> (Graph, ValueId, [(String, Tensor); 1]) {
     let mut graph = Graph::new(what);
     let id = graph.add_input("x", x.dtype(), fixed(x.shape()));
@@ -233,7 +234,7 @@ fn pools_and_resizes_have_the_gradients_of_finite_differences() {
 }
 
 #[test]
-fn moves_have_the_gradients_of_finite_differences() {
+fn operators_that_move_elements_have_the_gradients_of_finite_differences() {
     let ints = |v: &[i64]| Tensor::vector(v.to_vec());
     let x = || doubles(1, &[2, 4, 3], 0.0);
     check("concat", Op::Concat { axis: 1 }, &[x(), doubles(2, &[2, 2, 3], 0.0)], &[]);
@@ -274,7 +275,7 @@ fn slopes_have_the_gradients_of_finite_differences() {
     for slope in slopes {
         check(&format!("PRelu {slope:?}"), Op::PRelu, &[doubles(1, &shape, 0.0), doubles(2, slope, 0.1)], &[]);
     }
-    // One channel, a matrix, a vector; and slopes that stay.
+    // One slope per channel, a matrix, a vector; and constant slopes.
     check("PRelu", Op::PRelu, &[doubles(3, &[2, 1, 5], 0.0), doubles(4, &[1, 1], 0.1)], &[]);
     check("PRelu", Op::PRelu, &[doubles(3, &[4, 3], 0.0), doubles(4, &[3], 0.1)], &[]);
     check("PRelu", Op::PRelu, &[doubles(3, &[5], 0.0), doubles(4, &[1], 0.1)], &[]);
@@ -284,7 +285,7 @@ fn slopes_have_the_gradients_of_finite_differences() {
 #[test]
 fn a_split_has_the_gradients_of_finite_differences() {
     let x = doubles(1, &[2, 4, 3], 0.0);
-    // Parts of given lengths, equal ones, and a shorter last one; then a part that nothing reads.
+    // Given lengths, equal parts, and a shorter last part; then a part that is not read.
     for (axis, parts, lengths, read) in
         [(1, 2, Some(vec![1i64, 3]), 2), (-2, 2, None, 2), (2, 2, None, 2), (1, 3, Some(vec![1, 1, 2]), 2)]
     {
@@ -303,7 +304,7 @@ fn a_split_has_the_gradients_of_finite_differences() {
 }
 
 #[test]
-fn a_choice_has_the_gradients_of_finite_differences() {
+fn where_has_the_gradients_of_finite_differences() {
     let chosen: Vec<bool> = noise(3, 8).iter().map(|v| *v > 0.0).collect();
     assert!(chosen.contains(&true) && chosen.contains(&false));
     let shapes: [[&[usize]; 2]; 4] =
@@ -331,7 +332,7 @@ fn casts_have_the_gradients_of_finite_differences() {
             id = graph.push("y", Op::Cast { to }, &[Some(id)]);
         }
         add_total(&mut graph, &[id]);
-        // A cast is linear but for rounding, which wide differences do not see.
+        // A cast is linear except for rounding, which large steps do not resolve.
         check_steps(&format!("cast of {from}"), graph, &inputs, 0.25);
     }
 }

@@ -1,4 +1,4 @@
-//! How packages are laid out: which network is declared, what is left out of a description, and what is written.
+//! Layout of packages: the declared network, defaults of omitted fields, and written descriptions.
 
 use cytoscope_graph::builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::package::{
@@ -95,7 +95,7 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
     assert_eq!(package.tolerance_of("maps"), Tolerance::default());
     assert!(package.has_processed_tests());
 
-    // Without a network in floats the quantized one is declared, and nothing is attached.
+    // Without a float network, the quantized one is declared and nothing is attached.
     let small = folder.path().join("small");
     builder(quantized(&float), None).save(&small, Overwrite::Refuse).unwrap();
     assert!(rdf(&small).get("attachments").is_none() && !small.join("model_int8.onnx").exists());
@@ -117,7 +117,7 @@ fn packages_that_declare_the_quantized_network_keep_their_meaning() {
     assert!(is_quantized(&package.graph) && is_quantized(package.declared_graph()));
     assert!(!is_quantized(package.float_graph.as_ref().unwrap()));
     assert!(package.declares_quantized() && !package.has_processed_tests());
-    // Written again, it declares the float network and forgets the old entry.
+    // Written again, the package declares the float network and drops the old entry.
     let again = folder.path().join("again");
     let config = package.config().clone();
     let made = PackageBuilder { config, ..builder(package.graph.clone(), package.float_graph.clone()) };
@@ -128,7 +128,7 @@ fn packages_that_declare_the_quantized_network_keep_their_meaning() {
 }
 
 #[test]
-fn faults_of_the_attached_network_are_named() {
+fn errors_of_the_attached_network_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("both");
     let float = network();
@@ -157,7 +157,7 @@ fn faults_of_the_attached_network_are_named() {
 }
 
 #[test]
-fn what_a_description_leaves_out_has_the_defaults_of_the_specification() {
+fn omitted_fields_have_the_defaults_of_the_specification() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short");
     builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
@@ -187,12 +187,12 @@ fn what_a_description_leaves_out_has_the_defaults_of_the_specification() {
     assert_eq!((input.dtype.as_str(), output.dtype.as_str()), ("float32", "uint8"));
     let all = StatisticsAxes { batch: true, channel: true };
     assert_eq!(input.processing, [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: all }]);
-    // What is described as integers ends as integers.
+    // Tensors described as integers end in a cast to integers.
     assert_eq!(output.postprocessing(), [Processing::EnsureDtype { dtype: "uint8".to_owned() }]);
 }
 
 #[test]
-fn statistics_have_the_axes_of_the_step_or_the_step_is_refused_by_name() {
+fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("steps");
     builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
@@ -223,7 +223,7 @@ fn statistics_have_the_axes_of_the_step_or_the_step_is_refused_by_name() {
         ]
     );
     for (step, says) in [
-        (z(json!(["y", "x"])), &["zero_mean_unit_variance", "axis z by itself"][..]),
+        (z(json!(["y", "x"])), &["zero_mean_unit_variance", "each position along axis z"][..]),
         (z(json!(["w"])), &["axis \"w\"", "batch, channel, z, y, x"]),
         (json!({"id": "softmax", "kwargs": {"axis": "z"}}), &["softmax", "along axis z"]),
         (json!({"id": "binarize", "kwargs": {"threshold": [0.1, 0.2]}}), &["2 values in threshold", "1 channels"]),
@@ -244,7 +244,7 @@ fn statistics_have_the_axes_of_the_step_or_the_step_is_refused_by_name() {
 }
 
 #[test]
-fn the_first_fitting_tolerance_counts() {
+fn the_first_matching_tolerance_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tolerant");
     builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
@@ -262,7 +262,7 @@ fn the_first_fitting_tolerance_counts() {
 }
 
 #[test]
-fn what_is_written_fits_the_specification() {
+fn written_descriptions_meet_the_specification() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("written");
     let axes = StatisticsAxes { batch: false, channel: false };
@@ -277,14 +277,14 @@ fn what_is_written_fits_the_specification() {
     made.save(&path, Overwrite::Refuse).unwrap();
     let description = rdf(&path);
     assert_eq!(description["description"].as_str().unwrap().chars().count(), 1024);
-    // Ids are lower-case identifiers, and what refers to them follows.
+    // Ids are lower-case identifiers, and references to them are updated.
     assert_eq!((&description["inputs"][0]["id"], &description["outputs"][0]["id"]), (&json!("input_1"), &json!("t95")));
     assert_eq!(description["outputs"][0]["axes"][4]["size"]["tensor_id"], "input_1");
-    // A step that does nothing is refused by the specification; the axes are those the tensor has.
+    // The specification does not allow steps without effect; the axes are those of the tensor.
     let steps = description["inputs"][0]["preprocessing"].as_array().unwrap();
     assert_eq!((steps.len(), &steps[0]["kwargs"]["axes"]), (1, &json!(["z", "y", "x"])));
     assert_eq!(description["outputs"][0]["postprocessing"][0]["kwargs"]["reference_tensor"], "input_1");
-    // A citation needs an address.
+    // A citation needs a DOI or URL.
     assert_eq!(description["cite"], json!([{"text": "linked", "doi": "10.1/x"}]));
     let read = Package::open(&path).unwrap();
     assert_eq!(read.inputs[0].processing, made.inputs[0].processing[..1]);

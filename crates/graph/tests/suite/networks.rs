@@ -5,10 +5,11 @@ use cytoscope_graph::{Graph, Tensor, reference};
 
 use crate::export;
 
-/// Networks that ONNX Runtime runs, too.
+/// Number of networks that ONNX Runtime must also run.
 const NETWORKS: u64 = 300;
 
-/// Runs every `N.onnx` of a folder on `N.bin` and writes its outputs one after the other to `N.out`, or why it cannot to `N.err`.
+/// Runs every `N.onnx` of a folder on `N.bin` and writes its outputs one after the other to `N.out`, or the error to
+/// `N.err`.
 const SCRIPT: &str = r#"
 import sys, os
 import numpy as np
@@ -33,7 +34,7 @@ for name in sorted(n[:-5] for n in os.listdir(folder) if n.endswith(".onnx")):
             f.write(str(e))
 "#;
 
-/// What ONNX Runtime has no kernel for.
+/// Whether ONNX Runtime has no kernel for the network.
 fn has_no_kernel(why: &str) -> bool {
     let refusals = [
         "NOT_IMPLEMENTED",
@@ -45,7 +46,7 @@ fn has_no_kernel(why: &str) -> bool {
     refusals.iter().any(|refusal| why.contains(refusal))
 }
 
-/// How far outputs are apart, as part of their largest value.
+/// Returns the largest difference of the outputs relative to their largest value.
 fn far(ours: &[Tensor], theirs: &[f32], nearby: &[Tensor]) -> Result<f64, String> {
     let count: usize = ours.iter().map(Tensor::len).sum();
     if count != theirs.len() {
@@ -59,7 +60,7 @@ fn far(ours: &[Tensor], theirs: &[f32], nearby: &[Tensor]) -> Result<f64, String
         for (a, b) in a.iter().zip(&theirs[at..]) {
             let b = f64::from(*b);
             let same = *a == b || (a.is_nan() && b.is_nan());
-            // What a change of the input by rounding makes is no difference.
+            // Differences explained by rounding of the input are not counted.
             let off = if same { 0.0 } else { ((a - b).abs() - 20.0 * moved).max(0.0) / range };
             worst = if off.is_nan() { f64::INFINITY } else { worst.max(off) };
         }
@@ -78,7 +79,7 @@ fn onnx_runtime_agrees_on_random_networks() {
         let integers = quantized(&network, seed % 2 == 0).unwrap();
         graphs.push((format!("{seed:04}-float"), network.graph, network.input.clone(), 1e-4));
         if let Some(graph) = integers {
-            // Rounding to the next step of 255 is passed on by the layers that follow.
+            // Rounding to the neighbouring one of 255 levels propagates through the following layers.
             graphs.push((format!("{seed:04}-bytes"), graph, network.input, 3e-2));
         }
     }

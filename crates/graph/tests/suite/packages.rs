@@ -1,4 +1,4 @@
-//! Packages that are hostile or state impossible numbers: refused by name, and nothing outside the package is read.
+//! Packages that are hostile or state impossible numbers are refused, and nothing outside the package is read.
 
 use cytoscope_graph::Tensor;
 use cytoscope_graph::builders::{DynUNet, Weights, dynunet};
@@ -11,7 +11,8 @@ fn model() -> Vec<u8> {
     dynunet(&config, &Weights::Random { seed: 0 }).unwrap().to_bytes().unwrap()
 }
 
-/// A description of specification 0.5; `axis` and `step` replace parts of the Z axis and of the one processing step.
+/// Returns a description of specification 0.5; `z_axis` and `step` replace parts of the Z axis and of the single
+/// processing step.
 fn rdf_05(z_axis: &str, step: &str) -> String {
     format!(
         "format_version: 0.5.3\ntype: model\nname: small\nweights: {{onnx: {{source: model.onnx}}}}\n\
@@ -136,7 +137,7 @@ fn numbers_of_old_descriptions_have_ranges() {
 }
 
 #[test]
-fn an_absolute_tolerance_does_not_take_any_output() {
+fn a_large_absolute_tolerance_does_not_accept_any_output() {
     let expected = Tensor::vector(vec![0.0f32, 1.0, 0.5, 0.25]);
     let wrong = Tensor::vector(vec![0.5f32, 0.5, 1.0, 0.75]);
     let endless = Tolerance { absolute: f64::INFINITY, ..Tolerance::default() };
@@ -147,7 +148,7 @@ fn an_absolute_tolerance_does_not_take_any_output() {
 }
 
 #[test]
-fn hostile_yaml_is_a_typed_refusal() {
+fn hostile_yaml_is_refused() {
     let body = rdf_05(Z, STEP);
     let aliases = format!("{body}config: {{a: &a {}, b: [{}]}}\n", "x".repeat(1_000_000), "*a, ".repeat(90_000));
     refused(&aliases, &["rdf.yaml", "bytes of text"]);
@@ -159,7 +160,7 @@ fn hostile_yaml_is_a_typed_refusal() {
 }
 
 #[test]
-fn what_is_quoted_from_a_description_does_not_steer_a_terminal() {
+fn terminal_control_characters_in_messages_are_escaped() {
     let axis = "size: 4}\n  - {type: \"\\e[2J\\a\", id: z";
     let folder = folder_with(&rdf_05(axis, STEP));
     let text = Package::open(folder.path()).unwrap_err().to_string();
@@ -229,7 +230,7 @@ fn zips_expand_within_limits() {
     assert!(matches!(error, PackageError::TooLarge { limit, .. } if limit == 256 << 20), "{error}");
     let Files::Zip { prefix, .. } = package.files() else { panic!("no zip") };
     assert_eq!(prefix, "a/");
-    // A directory too large to be listed.
+    // A zip directory that is too large to be listed.
     let long = "n".repeat(60_000);
     let names: Vec<String> = (0..300).map(|i| format!("{long}{i}")).collect();
     let many: Vec<(&str, &[u8])> = names.iter().map(|n| (n.as_str(), &b""[..])).collect();

@@ -10,7 +10,7 @@ fn run(graph: &Graph, x: &Tensor) -> Tensor {
     reference::run(graph, &[("x".into(), x.clone())]).unwrap().remove(0)
 }
 
-/// The pass keeps what the graph computes, up to 1e-5 of its range.
+/// Checks that a pass preserves the result, up to 1e-5 of its range.
 fn same(before: &Graph, after: &Graph, shape: &[usize]) {
     after.validate().unwrap();
     let x = common::noise_tensor(9, shape);
@@ -20,7 +20,7 @@ fn same(before: &Graph, after: &Graph, shape: &[usize]) {
     assert!(distance <= 1e-5 * range, "{distance} of {range}");
 }
 
-/// A static net whose norms have statistics of their own.
+/// Returns a static network whose norms have individual statistics.
 fn trained(upsampling: Upsampling) -> Graph {
     let config = UNet3d { filters: vec![4, 6], strides: vec![[2; 3]], upsampling, ..UNet3d::default() };
     let mut parameters = unet3d(&config, &Weights::Random { seed: 4 }).unwrap().named_initializers();
@@ -36,7 +36,7 @@ fn trained(upsampling: Upsampling) -> Graph {
 }
 
 #[test]
-fn everything_together_keeps_the_result() {
+fn all_passes_together_preserve_the_result() {
     for upsampling in [Upsampling::Transposed, Upsampling::Nearest] {
         let graph = trained(upsampling);
         let mut folded = graph.clone();
@@ -79,7 +79,7 @@ fn batch_norm_folds_into_grouped_transposed_convolutions() {
     same(&graph, &folded, &[2, 4, 5]);
 }
 
-/// Conv + residual, then an activation; and x·σ(x).
+/// A convolution with residual and activation; and x·σ(x).
 #[test]
 fn residuals_and_silu_fuse() {
     let mut graph = Graph::new("r");
@@ -146,7 +146,7 @@ fn constants_fold_and_huge_ones_are_refused() {
 }
 
 #[test]
-fn quantized_weights_stay_unless_asked() {
+fn quantized_weights_are_folded_only_on_request() {
     let Some(models) = common::bench_models() else { return };
     let graph = Graph::load(&models.join("M1t_qdq.onnx"), &GraphLimits::default()).unwrap();
     let count = |g: &Graph| g.nodes.iter().filter(|n| matches!(n.op, Op::DequantizeLinear { .. })).count();

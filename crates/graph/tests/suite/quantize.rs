@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_graph::passes::quantize::{
-    Activations, Group, QuantRange, domains, groups, is_quantized, prepare, quantize, quantize_weight, shift_bias,
-    survey,
+    Activations, Group, QuantRange, domains, groups, is_quantized, prepare, quantizable_layers, quantize,
+    quantize_weight, shift_bias,
 };
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, GraphErrorKind, GraphLimits, Op, Padding, PoolAttrs,
@@ -19,7 +19,8 @@ fn free_input(graph: &mut Graph, channels: usize) -> ValueId {
     graph.add_input("x", ElementType::F32, vec![Dim::Fixed(1), Dim::Fixed(channels), free("d"), free("h"), free("w")])
 }
 
-/// A network with a max pool, grouped convolutions and a skip, so that values are only moved on the way to convolutions.
+/// A network with a max pool, grouped convolutions and a skip connection, so that some operators before convolutions
+/// only move values.
 fn pooled() -> Graph {
     let mut graph = Graph::new("pooled");
     let x = free_input(&mut graph, 1);
@@ -49,7 +50,7 @@ fn pooled() -> Graph {
     graph
 }
 
-/// The pooled network, its last convolution reading a sum of the concatenation and a convolution, and a constant.
+/// The pooled network, with a last convolution that reads a sum of the concatenation, a convolution and a constant.
 fn summed() -> Graph {
     let mut graph = pooled();
     let both = graph.find("both").unwrap();
@@ -88,14 +89,14 @@ fn run(graph: &Graph, x: &Tensor) -> Tensor {
     reference::run(graph, &[("x".into(), x.clone())]).unwrap().remove(0)
 }
 
-/// Values of tensors inside a graph.
+/// Returns the values of tensors inside a graph.
 fn inside(graph: &Graph, ids: &[ValueId], x: &Tensor) -> Vec<Tensor> {
     let mut seen = graph.clone();
     seen.outputs = ids.to_vec();
     reference::run(&seen, &[("x".into(), x.clone())]).unwrap()
 }
 
-/// Quantized with the ranges that tensors have on `x`.
+/// Quantizes with the ranges of the tensors on `x`.
 fn on(graph: &Graph, x: &Tensor, keep: &BTreeSet<String>) -> Graph {
     let range = |group: &Group| {
         let held: Vec<f64> = inside(graph, &group.sources, x).iter().flat_map(Tensor::to_f64_vec).collect();
@@ -112,12 +113,12 @@ fn relative_l2(a: &Tensor, b: &Tensor) -> f64 {
 }
 
 #[test]
-fn zero_is_a_step_of_every_range() {
+fn every_range_represents_zero_exactly() {
     for (min, max) in [(-1.0, 3.0), (0.5, 7.0), (-9.0, -2.0), (0.0, 0.0), (-1e-3, 250.0), (-1e20, 1.0), (0.0, 1e-42)] {
         let range = QuantRange::of(min, max).unwrap();
         let (low, high) = range.ends();
         assert!(low <= 0.0 && high >= 0.0, "{min} to {max}");
-        // By the definition of the operators, independent of how the range was found.
+        // By the definition of the operators, independent of how the range was determined.
         let (scale, zero) = (Tensor::scalar(range.scale), Tensor::scalar(range.zero_point));
         let x = Tensor::vector(vec![0.0f32, min.clamp(f32::MIN, 0.0), max]);
         let q = Op::QuantizeLinear { axis: 1, block_size: 0, to: ElementType::U8 };
@@ -137,7 +138,7 @@ fn zero_is_a_step_of_every_range() {
 }
 
 #[test]
-fn weights_come_back_within_half_a_step_of_their_own_channel() {
+fn dequantized_weights_are_within_half_a_step_of_their_channel() {
     let weight = common::noise_tensor(4, &[5, 3, 3, 1, 2]);
     for axis in [0, 1] {
         let made = quantize_weight(&weight, axis).unwrap();
@@ -155,7 +156,7 @@ fn weights_come_back_within_half_a_step_of_their_own_channel() {
             assert!((scale * 127.0 - largest).abs() <= largest * 1e-6);
         }
     }
-    // A channel without weights has some scale, and none is 0.
+    // A channel of zeros has a nonzero scale.
     let empty = quantize_weight(&Tensor::new([2, 1], vec![0.0f32, 1.0]).unwrap(), 0).unwrap();
     assert!(empty.scales.iter().all(|s| *s > 0.0));
 }
@@ -189,7 +190,7 @@ fn every_layer_reads_bytes_and_every_tensor_is_quantized_once() {
                 }
                 Op::QuantizeLinear { .. } => *quantized_once.entry(node.input(0).unwrap()).or_default() += 1,
                 Op::Concat { .. } | Op::MaxPool(_) | Op::Resize(_) => {
-                    // What is moved has the scale of what comes out.
+                    // Inputs of operators that move values have the scale of the output.
                     let out = node.output(0).unwrap();
                     let after = quantized
                         .nodes
@@ -213,7 +214,7 @@ fn every_layer_reads_bytes_and_every_tensor_is_quantized_once() {
                 _ => {}
             }
         }
-        assert_eq!(convolutions, survey(&float).layers.len(), "{name}");
+        assert_eq!(convolutions, quantizable_layers(&float).layers.len(), "{name}");
         assert!(quantized_once.values().all(|n| *n == 1), "{name}: {quantized_once:?}");
     }
 }
@@ -234,18 +235,18 @@ fn quantized_networks_stay_near_the_float_ones() {
             let bound = if name == "dynunet" { 0.2 } else { 0.08 };
             assert!(error > 0.0 && error < bound, "{name}, {how}: {error}");
         }
-        // What is not quantized is computed as before.
-        let layers = survey(&float).layers;
+        // Layers that are not quantized compute the same as before.
+        let layers = quantizable_layers(&float).layers;
         let most: BTreeSet<String> = layers.iter().skip(1).map(|l| l.name.clone()).collect();
         let one = on(&float, &x, &most);
         assert!(relative_l2(&run(&one, &x), &expected) < relative_l2(&run(&fixed, &x), &expected), "{name}");
         let bytes = |graph: &Graph| graph.nodes.iter().filter(|n| matches!(n.op, Op::DequantizeLinear { .. })).count();
-        assert_eq!(bytes(&one), 2, "{name}: one layer's weights and what it reads");
+        assert_eq!(bytes(&one), 2, "{name}: one layer's weights and input");
     }
 }
 
 #[test]
-fn quantized_files_come_back_the_same() {
+fn quantized_graphs_are_read_back_unchanged() {
     for (name, net) in nets() {
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(3, &SHAPE);
@@ -255,7 +256,7 @@ fn quantized_files_come_back_the_same() {
             let again = Graph::from_bytes(&bytes, None, &GraphLimits::default()).unwrap();
             assert_eq!(common::distance(&run(&graph, &x), &run(&again, &x)), 0.0, "{name}");
             assert_eq!(again.initializer_bytes(), graph.initializer_bytes(), "{name}");
-            // Weights in floats give the same values.
+            // Dequantized float weights give the same values.
             let mut floats = again.clone();
             passes::fold_dequantized(&mut floats).unwrap();
             assert_eq!(common::distance(&run(&graph, &x), &run(&floats, &x)), 0.0, "{name}");
@@ -274,7 +275,7 @@ fn onnx_runtime_agrees_with_quantized_files() {
             let ours = run(&graph, &x);
             let theirs = export::onnxruntime(&python, &graph, &x, &ours);
             let error = relative_l2(&theirs, &ours);
-            // A value on the border of two steps may fall to either; random instance-norm networks amplify that.
+            // A value between two levels may round either way; random instance-norm networks amplify that.
             let bound = if name == "dynunet" { 0.06 } else { 0.02 };
             assert!(error < bound, "{name}, {how}: {error}");
         }
@@ -282,13 +283,13 @@ fn onnx_runtime_agrees_with_quantized_files() {
 }
 
 #[test]
-fn making_channels_alike_changes_nothing_in_floats() {
+fn equalization_does_not_change_the_float_network() {
     for (name, net) in nets() {
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(4, &SHAPE);
         let expected = run(&float, &x);
         let found = domains(&float);
-        // In the last one everything joins the concatenation of a sum: nothing can be scaled apart.
+        // In the last network, all values join the concatenation through a sum, so nothing can be scaled separately.
         assert_eq!(found.is_empty(), name == "summed", "{name}");
         let mut graph = float.clone();
         for (i, domain) in found.iter().enumerate() {
@@ -309,17 +310,17 @@ fn making_channels_alike_changes_nothing_in_floats() {
         }
         graph.validate().unwrap();
         assert!(relative_l2(&run(&graph, &x), &expected) < 1e-4, "{name}");
-        // The skip and what joins it can be scaled apart.
-        let layers = survey(&graph).layers;
+        // The skip connection and the values added to it can be scaled separately.
+        let layers = quantizable_layers(&graph).layers;
         assert!(groups(&graph, &layers).iter().all(|g| !g.sources.is_empty()), "{name}");
     }
 }
 
 #[test]
-fn a_bias_can_be_shifted_where_there_was_none() {
+fn shifting_a_bias_adds_it_where_there_was_none() {
     let float = prepare(&nets().remove(0).1).unwrap();
     let x = common::noise_tensor(5, &SHAPE);
-    let last = survey(&float).layers.pop().unwrap();
+    let last = quantizable_layers(&float).layers.pop().unwrap();
     let mut shifted = on(&float, &x, &BTreeSet::new());
     let before = inside(&shifted, &[last.output], &x).remove(0);
     shift_bias(&mut shifted, &last.name, &[0.75]).unwrap();
@@ -333,8 +334,8 @@ fn a_bias_can_be_shifted_where_there_was_none() {
 }
 
 #[test]
-fn what_cannot_be_quantized_is_refused_with_the_reason() {
-    // Nothing to convolve.
+fn graphs_that_cannot_be_quantized_are_refused_with_the_reason() {
+    // No convolution.
     let mut plain = Graph::new("plain");
     let x = free_input(&mut plain, 1);
     let y = plain.push("y", Op::Activation(Activation::Relu), &[Some(x)]);
@@ -342,27 +343,27 @@ fn what_cannot_be_quantized_is_refused_with_the_reason() {
     let error = prepare(&plain).unwrap_err();
     assert_eq!(error.kind(), GraphErrorKind::Unsupported);
     assert!(error.to_string().contains("no convolution"), "{error}");
-    // Weights that come in with the input.
+    // Weights that are an input.
     let mut moving = Graph::new("moving");
     let x = free_input(&mut moving, 1);
     let w = moving.add_input("w", ElementType::F32, [1, 1, 1, 1, 1].map(Dim::Fixed).to_vec());
     let y = moving.push("y", Op::Conv(ConvAttrs::same(&[1, 1, 1])), &[Some(x), Some(w)]);
     moving.outputs.push(y);
     let error = prepare(&moving).unwrap_err().to_string();
-    assert!(error.contains("while the model runs"), "{error}");
-    // Twice.
+    assert!(error.contains("not constant"), "{error}");
+    // Quantized already.
     let float = prepare(&pooled()).unwrap();
-    let names: BTreeSet<String> = survey(&float).layers.iter().map(|l| l.name.clone()).collect();
+    let names: BTreeSet<String> = quantizable_layers(&float).layers.iter().map(|l| l.name.clone()).collect();
     let once = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
     assert!(prepare(&once).unwrap_err().to_string().contains("already"));
-    // Every layer kept, and one that is not there.
+    // All layers kept in float, and an unknown layer.
     assert_eq!(quantize(&float, &Activations::Dynamic, &names).unwrap_err().kind(), GraphErrorKind::Unsupported);
     let error = quantize(&float, &Activations::Dynamic, &["nosuch".to_owned()].into()).unwrap_err();
     assert!(error.to_string().contains("nosuch") && error.to_string().contains('a'), "{error}");
 }
 
 #[test]
-fn a_quantized_network_to_be_taught_computes_the_same_and_takes_back_what_it_learns() {
+fn a_fake_quantized_network_computes_the_same_and_writes_trained_weights_back() {
     use cytoscope_graph::training::{fake_quantized, set_constant};
     for (name, net) in nets() {
         let float = prepare(&net).unwrap();
@@ -372,10 +373,10 @@ fn a_quantized_network_to_be_taught_computes_the_same_and_takes_back_what_it_lea
         assert!(!is_quantized(&fake.graph), "{name}");
         assert!(relative_l2(&run(&fake.graph, &x), &run(&quantized, &x)) < 1e-6, "{name}");
         let mut same = quantized.clone();
-        fake.put(&fake.graph, &mut same).unwrap();
+        fake.write_back(&fake.graph, &mut same).unwrap();
         assert_eq!(same.to_bytes().unwrap(), quantized.to_bytes().unwrap(), "{name}");
-        // A weight that moves by more than half a step becomes another byte, one that moves by less does not.
-        let layer = survey(&float).layers.into_iter().next().unwrap();
+        // A weight that moves by more than half a step changes its int8 value, others do not.
+        let layer = quantizable_layers(&float).layers.into_iter().next().unwrap();
         let weight = float.value(layer.weight).name.clone();
         let held = |graph: &Graph, ending: &str| {
             let id = graph.find(&format!("{weight}_{ending}")).unwrap();
@@ -383,27 +384,27 @@ fn a_quantized_network_to_be_taught_computes_the_same_and_takes_back_what_it_lea
         };
         let bytes = held(&quantized, "quantized");
         let at = bytes.iter().position(|b| b.abs() < 100.0).unwrap();
-        let mut taught = fake.graph.clone();
-        // It begins where it was before it was rounded.
+        let mut trained = fake.graph.clone();
+        // Trainable weights start at their values before rounding.
         let scale = held(&quantized, "scale")[0];
         let before = float.constant(layer.weight).unwrap().to_f64_vec()[at] / scale;
         let floats = format!("{weight}_quantized.steps");
-        let tensor = taught.constant(taught.find(&floats).unwrap()).unwrap().as_ref().clone();
+        let tensor = trained.constant(trained.find(&floats).unwrap()).unwrap().as_ref().clone();
         let mut values = tensor.as_f32().unwrap().to_vec();
         assert!((f64::from(values[at]) - before).abs() < 1e-4, "{name}");
         values[at] = bytes[at] as f32 + 0.7;
         values[at + 1] = bytes[at + 1] as f32 + 0.3;
-        set_constant(&mut taught, &floats, Tensor::new(tensor.shape(), values).unwrap()).unwrap();
-        fake.put(&taught, &mut same).unwrap();
+        set_constant(&mut trained, &floats, Tensor::new(tensor.shape(), values).unwrap()).unwrap();
+        fake.write_back(&trained, &mut same).unwrap();
         let mut want = bytes.clone();
         want[at] += 1.0;
         assert_eq!(held(&same, "quantized"), want, "{name}");
-        assert!(relative_l2(&run(&taught, &x), &run(&same, &x)) < 1e-6, "{name}");
+        assert!(relative_l2(&run(&trained, &x), &run(&same, &x)) < 1e-6, "{name}");
     }
 }
 
 #[test]
-fn what_cannot_be_taught_with_bytes_in_it_is_said() {
+fn networks_that_cannot_be_fake_quantized_are_refused_with_the_reason() {
     use cytoscope_graph::training::fake_quantized;
     let float = prepare(&nets()[0].1).unwrap();
     let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Whole networks, losses and optimizers against finite differences and formulas worked out by hand.
+//! Whole networks, losses and optimizers compared with finite differences and values computed by hand.
 
 use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_graph::training::{
@@ -35,7 +35,7 @@ fn loss_graph(loss: &Loss, target: &Tensor, weight: &Tensor) -> Graph {
     graph
 }
 
-/// 0 and 1, and weights of which some are 0.
+/// Targets of 0 and 1, and weights of which some are 0.
 fn truth(shape: &[usize]) -> (Tensor, Tensor) {
     let whole: Vec<f64> = noise(5, shape.iter().product()).iter().map(|v| f64::from(u8::from(*v > 0.0))).collect();
     let mut one = shape.to_vec();
@@ -50,7 +50,7 @@ fn losses_have_the_gradients_of_finite_differences() {
     let (target, weight) = truth(&shape);
     for kind in kinds() {
         for sigmoid in [true, false] {
-            let low = if sigmoid || !kind.of_probabilities() { 0.0 } else { 0.5 };
+            let low = if sigmoid || !kind.uses_probabilities() { 0.0 } else { 0.5 };
             let squeeze = if low > 0.0 { 0.25 } else { 1.0 };
             let x = doubles(4, &shape, 0.0).to_f64_vec().iter().map(|v| v * squeeze + low).collect::<Vec<_>>();
             let x = Tensor::new(shape, x).unwrap();
@@ -96,7 +96,7 @@ fn tensors(graph: &Graph, seed: u64) -> Vec<(String, Tensor)> {
         .collect()
 }
 
-/// The same graph in f64.
+/// Returns the graph converted to f64.
 fn widened(mut graph: Graph) -> Graph {
     for value in &mut graph.values {
         if value.dtype == Some(ElementType::F32) {
@@ -111,7 +111,7 @@ fn widened(mut graph: Graph) -> Graph {
     graph
 }
 
-/// A network whose rectifiers have slopes to be learnt: one a channel, one of one axis, a number. The first result is
+/// A network with PReLUs whose slopes are trainable: one per channel, a one-axis tensor, a scalar. The first result is
 /// read twice, and the gradient of the second comes from a transposed convolution.
 fn sloped() -> Graph {
     let mut graph = Graph::new("sloped");
@@ -139,12 +139,12 @@ fn sloped() -> Graph {
 }
 
 #[test]
-fn slopes_of_channels_are_taught_and_single_ones_stay() {
+fn slopes_per_channel_are_trained_and_scalar_slopes_are_not() {
     let net = prepare(&sloped()).unwrap();
     let options = StepOptions::new(Loss::single(LossKind::MeanSquared, 2));
     let made = gradient_graph(&net, &[vec![1, 1, 2, 4, 4]], &options).unwrap();
-    let taught: Vec<(&str, bool)> = made.parameters.iter().map(|p| (p.name.as_str(), p.decays)).collect();
-    assert_eq!(taught, [("w1", true), ("slopes", false), ("w2", true), ("w3", true)]);
+    let trained: Vec<(&str, bool)> = made.parameters.iter().map(|p| (p.name.as_str(), p.decays)).collect();
+    assert_eq!(trained, [("w1", true), ("slopes", false), ("w2", true), ("w3", true)]);
     let mut lean = net.clone();
     passes::optimize(&mut lean).unwrap();
     let count = |g: &Graph| g.nodes.iter().filter(|n| n.op == Op::PRelu).count();
@@ -211,7 +211,8 @@ fn a_whole_network_has_the_gradient_of_finite_differences() {
     }
 }
 
-/// Gradients of a U-Net whose loss is multiplied by `factor`, as one vector; `half`: in mixed precision, with this scale.
+/// Returns the gradients of a U-Net whose loss is multiplied by `factor`, as one vector; `half`: in mixed precision,
+/// with this loss scale.
 fn gradients(factor: f32, half: Option<(ElementType, f32)>) -> Vec<f64> {
     let config = UNet3d { filters: vec![4, 6], strides: vec![[1, 2, 2]], out_channels: 2, ..UNet3d::default() };
     let net = prepare(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap()).unwrap();
@@ -224,7 +225,7 @@ fn gradients(factor: f32, half: Option<(ElementType, f32)>) -> Vec<f64> {
     if let (Some((_, scale)), Some(slot)) = (half, inputs.iter_mut().find(|(name, _)| name == "loss_scale")) {
         slot.1 = Tensor::new(Vec::new(), vec![scale]).unwrap();
     }
-    // The same whether there is a scale among the inputs or not.
+    // The result does not depend on whether the loss scale is an input.
     for (name, tensor) in &mut inputs {
         if name != "loss_scale" {
             let seed = name.bytes().fold(7, |n: u64, b| n.wrapping_mul(31) + u64::from(b));
@@ -247,12 +248,12 @@ fn mixed_precision_keeps_gradients_and_a_scaled_loss_keeps_small_ones() {
     let plain = gradients(1.0, None);
     let usual = off(&gradients(1.0, Some((ElementType::F16, 1024.0))), &plain);
     assert!(usual > 1e-6 && usual < 0.02, "{usual}");
-    // A loss so small that its gradients lie below the least number of 16 bits.
+    // A loss so small that its gradients underflow in 16 bits.
     let small = gradients(1e-7, None);
     let lost = off(&gradients(1e-7, Some((ElementType::F16, 1.0))), &small);
     let kept = off(&gradients(1e-7, Some((ElementType::F16, 16_777_216.0))), &small);
     assert!(lost > 0.5 && kept < 0.02, "{lost} without a scale, {kept} with one");
-    // With the range of 32 bits there is nothing to scale; digits are fewer.
+    // bfloat16 has the range of 32 bits, so that no loss scale is needed, but fewer digits.
     let coarse = off(&gradients(1e-7, Some((ElementType::BF16, 1.0))), &small);
     assert!(coarse > usual && coarse < 0.15, "{coarse}");
 }
@@ -270,12 +271,12 @@ fn a_step_takes_three_times_the_work_of_the_network_but_for_its_input() {
     .unwrap();
     let forward = analysis::multiply_accumulates(&net, &[("x", shape)]).unwrap();
     let step: u64 = made.graph.nodes.iter().map(|n| analysis::node_macs(&made.graph, n).unwrap()).sum();
-    // Nobody asks for the gradient of the stack: the first convolution's, 27 taps to 4 channels of 256 voxels.
+    // The gradient of the stack is not needed: the first convolution's, 27 taps to 4 channels of 256 voxels.
     assert_eq!(step, 3 * forward - 27 * 4 * 256);
 }
 
 #[test]
-fn deep_supervision_counts_every_output_that_is_asked_for() {
+fn deep_supervision_uses_every_output_with_a_weight() {
     let config = UNet3d {
         filters: vec![3, 4, 5],
         strides: vec![[1, 2, 2], [2; 3]],
@@ -293,7 +294,7 @@ fn deep_supervision_counts_every_output_that_is_asked_for() {
         let made = gradient_graph(&net, &[vec![1, 1, 4, 8, 8]], &options).unwrap();
         let mut inputs = tensors(&made.graph, 5);
         inputs.iter_mut().for_each(|(_, t)| *t = t.cast(ElementType::F32));
-        // A target that is the same in every block stays what it is when it is shrunk.
+        // A target that is constant within each block does not change when it is pooled.
         let target = inputs.iter_mut().find(|(name, _)| name == "target").unwrap();
         target.1 = Tensor::new(target.1.shape(), vec![1.0f32; target.1.len()]).unwrap();
         let weight = inputs.iter_mut().find(|(name, _)| name == "weight").unwrap();
@@ -330,7 +331,7 @@ fn optimizers_take_the_steps_of_their_papers() {
     let plain = Hyper { rate: 0.1, step: 1, scale: 1.0, limit: 0.0 };
     let found = step(Optimizer::default(), plain, &[0.0, 0.0]);
     near(found[0][0], 5.0);
-    // The first step of Adam is the rate in the gradient's direction; decay takes rate · decay · w off.
+    // The first step of Adam is the rate in the gradient's direction; weight decay subtracts rate · decay · w.
     near(found[1][0], 1.0 - 0.1 * 1e-4 - 0.1);
     near(found[1][1], -2.0 + 2.0 * 0.1 * 1e-4 - 0.1);
     near(found[2][1], 0.4);
@@ -339,14 +340,14 @@ fn optimizers_take_the_steps_of_their_papers() {
     near(step(sgd, plain, &[1.0, 0.0])[1][0], 1.0 - 0.1 * (0.5 + 3.0 + 0.1));
     let nesterov = Optimizer::Sgd { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
     near(step(nesterov, plain, &[1.0, 0.0])[1][0], 1.0 - 0.1 * (3.0 + 0.5 * 3.5));
-    // A norm of 5 · 0.5 is cut to 1.
+    // A norm of 5 · 0.5 is clipped to 1.
     let clipped = Hyper { scale: 0.5, limit: 1.0, ..plain };
     let sgd = Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     near(step(sgd, clipped, &[0.0, 0.0])[1][0], 1.0 - 0.1 * 3.0 / 5.0);
 }
 
 #[test]
-fn what_has_no_derivative_is_named() {
+fn operators_without_a_derivative_are_named() {
     let mut graph = Graph::new("none");
     let x = graph.add_input("x", ElementType::F32, fixed(&[2, 3]));
     let y = graph.push("prefix", Op::CumSum { exclusive: false, reverse: false }, &[Some(x), None]);
@@ -360,13 +361,13 @@ fn what_has_no_derivative_is_named() {
 }
 
 #[test]
-fn rounding_to_steps_is_what_files_spell_out_and_gradients_go_straight_through() {
+fn fake_quantization_equals_quantize_and_dequantize_with_straight_through_gradients() {
     let x = doubles(5, &[2, 3, 4, 5], 0.0);
     for (scales, axis, low, high) in [(vec![0.05f32], 0, -3.0f32, 9.0f32), (vec![0.01, 0.1, 0.004], 1, -127.0, 127.0)] {
         let fake = Op::FakeQuantize { scales: scales.clone(), axis, low, high };
         let single = x.cast(ElementType::F32);
         let made = cytoscope_graph::reference::eval(&fake, &[Some(&single)], 1).unwrap().remove(0);
-        // The same by the operators of the format, with a zero point that the least step falls on.
+        // The same with the ONNX operators, with a zero point on the smallest level.
         let zero = -low as i64;
         let channel = |at: usize| if scales.len() == 1 { 0 } else { at / 20 % 3 };
         for (at, (x, y)) in single.to_f64_vec().iter().zip(made.to_f64_vec()).enumerate() {

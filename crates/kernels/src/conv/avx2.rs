@@ -4,15 +4,16 @@
 use super::Micro;
 use std::arch::x86_64::*;
 
-/// Computes one run of `len` voxels for one block of output channels.
+/// Computes a run of `len` voxels for one block of output channels.
 ///
 /// # Safety
-/// The machine has AVX2 and FMA, and every pointer of `m` reaches what its fields say for `len` voxels.
+/// The CPU must support AVX2 and FMA, and every pointer of `m` must reach what its fields say for `len` voxels.
 pub(crate) unsafe fn micro(len: usize, m: &Micro<'_, f32, f32, f32>) {
     macro_rules! pick {
         ($($p:literal)*) => {
             match len {
-                // SAFETY: passed on from this function's contract.
+                // SAFETY: `kernel` has the same contract as this function: AVX2 and FMA, and pointers that reach `len`
+                // voxels.
                 $($p => unsafe { kernel::<$p>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }
@@ -23,7 +24,8 @@ pub(crate) unsafe fn micro(len: usize, m: &Micro<'_, f32, f32, f32>) {
 
 #[target_feature(enable = "avx2,fma")]
 unsafe fn kernel<const P: usize>(m: &Micro<'_, f32, f32, f32>) {
-    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: the caller guarantees AVX2, FMA and that every pointer of `m` reaches `P` voxels; all accesses are
+    // unaligned.
     unsafe {
         let mut acc = [[_mm256_loadu_ps(m.start), _mm256_loadu_ps(m.start.add(8))]; P];
         let mut weights = m.weights;

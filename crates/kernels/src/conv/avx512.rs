@@ -1,19 +1,20 @@
-//! AVX-512 micro-kernels: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers. Where three adjacent taps meet
-//! voxels one step apart, each input is read once for all three.
+//! AVX-512 micro-kernels: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers. If taps come in threes
+//! one voxel apart, each input is read once for all three.
 #![cfg(target_arch = "x86_64")]
 
 use super::Micro;
 use std::arch::x86_64::*;
 
-/// Computes one run of `len` voxels.
+/// Computes a run of `len` voxels for one or two blocks of output channels.
 ///
 /// # Safety
-/// The machine has AVX-512 F, and every pointer of `m` reaches what its fields say for `len` voxels.
+/// The CPU must support AVX-512 F, and every pointer of `m` must reach what its fields say for `len` voxels.
 pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f32>) {
     macro_rules! pick {
         ($ob:literal, $step:literal, $($p:literal)*) => {
             match len {
-                // SAFETY: passed on from this function's contract.
+                // SAFETY: `kernel` has the same contract as this function: AVX-512 F, and pointers that reach `len`
+                // voxels.
                 $($p => unsafe { kernel::<$ob, $p, $step>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }
@@ -23,7 +24,7 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f3
         macro_rules! pick_three {
             ($ob:literal, $step:literal, $($p:literal)*) => {
                 match len {
-                    // SAFETY: passed on from this function's contract.
+                    // SAFETY: `three` has the same contract, and `three_in_a_row` shows that the taps come in threes.
                     $($p => unsafe { three::<$ob, $p, $step>(m) },)*
                     _ => unreachable!("run of {len} voxels"),
                 }
@@ -47,11 +48,12 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f3
     }
 }
 
-/// `OB` blocks × `P` voxels; `STEP` is the distance of two input voxels in values, 0 = take it from `m`.
+/// Computes `OB` blocks × `P` voxels. `STEP` is the distance of two input voxels in values; 0 means that of `m`.
 #[target_feature(enable = "avx512f")]
 unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_, f32, f32, f32>) {
     let step = if STEP == 0 { m.in_step } else { STEP };
-    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: the caller guarantees AVX-512 F and that every pointer of `m` reaches `P` voxels. All accesses are
+    // unaligned; prefetching any address is harmless.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); P]; OB];
         for (o, row) in acc.iter_mut().enumerate() {
@@ -63,7 +65,7 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'
             let plane = m.input.add(block * m.in_block_stride);
             for (at, tap) in m.taps.iter().enumerate() {
                 let start = plane.add(*tap);
-                // Voxels two apart are met by few taps, so that most lines are new: they are asked for two taps ahead.
+                // With a stride of 2, few taps read the same cache lines: prefetch two taps ahead.
                 let ahead = plane.add(m.taps[(at + 2).min(m.taps.len() - 1)]);
                 for c in 0..channels {
                     if STEP == 32 {
@@ -93,10 +95,11 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'
     }
 }
 
-/// Three adjacent taps at a time, over voxels `STEP` values apart: each input meets its three weights at once.
+/// Computes three adjacent taps at a time on voxels `STEP` values apart; each input is multiplied by all three weights.
 #[target_feature(enable = "avx512f")]
 unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_, f32, f32, f32>) {
-    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: the caller guarantees AVX-512 F and that every pointer of `m` reaches `P` voxels, the input two more
+    // through its taps; accesses are unaligned.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); P]; OB];
         for (o, row) in acc.iter_mut().enumerate() {
@@ -117,7 +120,7 @@ unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_
                         }
                     }
                     weights = weights.add(OB * 16);
-                    // Written out, as a loop this long would not be unrolled and its sums not kept in registers.
+                    // Unrolled by hand: the compiler would not unroll a loop this long nor keep its sums in registers.
                     macro_rules! inputs {
                         ($($i:literal)*) => { $(
                             if $i < P + 2 {

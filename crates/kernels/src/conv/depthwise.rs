@@ -1,13 +1,14 @@
-//! Depthwise convolution: each channel of a block sees itself alone, so lanes are multiplied by lanes.
+//! Depthwise convolution: each channel reads only itself, so lanes are multiplied by lanes.
 
 use super::drive::Micro;
 use crate::lanes::with_lanes;
 use crate::parallel::multiversion;
 
 with_lanes! {
-    /// Sums a run of floats.
+    /// Computes a run of voxels in floats.
     pub(super) unsafe fn floats<L>(len: usize, m: &Micro<'_, f32, f32, f32>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer of `m` reaches `len` voxels of 16 channels; `with_lanes`
+        // checked the CPU.
         unsafe {
             let start = L::load(m.start);
             for first in (0..len).step_by(4) {
@@ -28,12 +29,13 @@ with_lanes! {
     }
 }
 
-/// Sums a run of bytes.
+/// Computes a run of voxels in bytes.
 ///
 /// # Safety
-/// Every pointer of `m` reaches what its fields say for `len` voxels.
+/// Every pointer of `m` must reach what its fields say for `len` voxels.
 pub(super) unsafe fn bytes(isa: crate::Isa, len: usize, m: &Micro<'_, u8, i8, i32>) {
-    // SAFETY: the caller's promise: 16 starts, 16 weights a tap, 16 inputs a voxel and tap, 16 sums a voxel.
+    // SAFETY: the caller guarantees 16 start values, 16 weights per tap, 16 inputs per voxel and tap, and 16 sums per
+    // voxel. The array reads are unaligned; byte slices need no alignment.
     unsafe {
         let start = m.start.cast::<[i32; 16]>().read_unaligned();
         let weights = std::slice::from_raw_parts(m.weights.cast::<[i8; 16]>(), m.taps.len());

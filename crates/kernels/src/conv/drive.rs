@@ -1,4 +1,4 @@
-//! The loops around the micro-kernels: tasks, runs of voxels, bounds, and the way out.
+//! The loops around the micro-kernels: tasks, runs of voxels, bounds checks and the epilogue.
 
 use super::finish::{LaneStats, Out, Run, finish};
 use super::pack::{Group, by_block};
@@ -7,51 +7,51 @@ use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
 
-/// What one call of a micro-kernel sums: a run of output voxels along W for the blocks of one group. `X` are inputs, `W`
-/// weights, `S` sums.
+/// Arguments of a micro-kernel, which computes a run of output voxels along W for the blocks of one group. `X`, `W` and
+/// `S` are the types of inputs, weights and sums.
 pub(crate) struct Micro<'a, X, W, S> {
     /// The first input voxel of the run, at the first tap.
     pub input: *const X,
-    /// Inputs that may be read from there on.
+    /// Number of inputs that may be read from there.
     pub input_left: usize,
-    /// From one output voxel's input to the next one's.
+    /// Distance of the inputs of neighbouring output voxels.
     pub in_step: usize,
     pub in_block_stride: usize,
     pub in_blocks: usize,
     pub in_per_block: usize,
     pub last_in_per_block: usize,
     pub taps: &'a [usize],
-    /// So many successive taps lie one voxel apart.
+    /// Number of successive taps that are one voxel apart.
     pub adjacent: usize,
     pub weights: *const W,
-    /// Weights are 16 channels a tap.
+    /// Whether the convolution is depthwise, with 16 weights per tap.
     pub depthwise: bool,
-    /// What the sums of each output channel start from.
+    /// Initial sum of each output channel.
     pub start: *const S,
-    /// Room for the sums: 16 a voxel, `block_room` from block to block.
+    /// Output of the sums: 16 per voxel, `block_room` from block to block.
     pub sums: *mut S,
     pub block_room: usize,
 }
 
 impl<X, W, S> Micro<'_, X, W, S> {
-    /// Whether taps come in threes one voxel apart, and voxels too.
+    /// Returns whether taps come in threes one voxel apart, and output voxels read inputs one voxel apart.
     #[inline(always)]
     pub(crate) fn three_in_a_row(&self) -> bool {
         self.adjacent == 3 && self.in_step == self.in_per_block
     }
 
-    /// Input channels of an input block.
+    /// Returns the number of channels of an input block.
     #[inline(always)]
     pub(crate) fn channels(&self, block: usize) -> usize {
         if block + 1 == self.in_blocks { self.last_in_per_block } else { self.in_per_block }
     }
 }
 
-/// Weights with their micro-kernels.
+/// Packed weights with their micro-kernels.
 pub(crate) trait Core: Sync {
     type In: Copy + Sync;
     type Weight;
-    /// 32 bits wide.
+    /// Type of the sums, 32 bits wide.
     type Sum;
     const INTEGER: bool;
     fn groups(&self) -> &[Group];
@@ -61,16 +61,16 @@ pub(crate) trait Core: Sync {
     fn weights(&self, at: usize) -> *const Self::Weight;
     fn weight_bytes(&self) -> usize;
     fn start(&self, channel: usize) -> *const Self::Sum;
-    /// The longest run of voxels for a number of output blocks; `three` if taps come in threes one voxel apart, and voxels
-    /// too.
+    /// Returns the longest run of voxels for a number of output blocks; `three` is [`Micro::three_in_a_row`].
     fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize;
-    /// Called before and after the runs of a task.
+    /// Called before the runs of a task, as `release` is called after them.
     fn prepare(&self, _isa: Isa, _adjacent: usize) {}
     fn release(&self, _isa: Isa, _adjacent: usize) {}
-    /// Sums a run.
+    /// Computes the sums of a run.
     ///
     /// # Safety
-    /// Every pointer of `micro` reaches what its fields say for `len` voxels; `prepare` was called on this thread.
+    /// Every pointer of `micro` must reach what its fields say for `len` voxels; `prepare` must have been called on
+    /// this thread.
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, Self::In, Self::Weight, Self::Sum>);
 }
 
@@ -115,7 +115,8 @@ impl Core for PackedConv {
         }
     }
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, f32, f32, f32>) {
-        // SAFETY: the token proves the instruction set; the rest is the caller's promise.
+        // SAFETY: holding `isa` proves that the CPU has the instruction set. The caller guarantees that the pointers of
+        // `micro` reach `len` voxels.
         unsafe {
             if micro.depthwise {
                 return super::depthwise::floats(isa, len, micro);
@@ -168,7 +169,8 @@ impl Core for PackedConvInt8 {
         crate::int8::release(isa, adjacent * self.in_block);
     }
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, u8, i8, i32>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the pointers of `micro` reach `len` voxels and that `prepare` was called
+        // on this thread.
         unsafe {
             if micro.depthwise {
                 super::depthwise::bytes(isa, len, micro);
@@ -179,20 +181,20 @@ impl Core for PackedConvInt8 {
     }
 }
 
-/// Taps of a window and how it moves.
+/// Taps of a window and how it moves over the image.
 pub(crate) struct Plan {
     pub taps: Vec<usize>,
-    /// So many successive taps lie one voxel apart along W.
+    /// Number of successive taps that are one voxel apart along W.
     pub adjacent: usize,
     pub geometry: Geometry,
-    /// Results are added to what the output holds (floats only).
+    /// Whether results are added to the output (floats only).
     pub accumulate: bool,
-    /// Output blocks of one tap along W, where the weights of several are output blocks one after the other (transposed
-    /// convolutions): block `b` is block `b % fold` of the voxel `b / fold` further on.
+    /// For transposed convolutions, whose weights of all taps along W are consecutive output blocks, the number of
+    /// blocks of one tap: block `b` is block `b % fold` of the voxel `b / fold` positions further on.
     pub fold: Option<usize>,
 }
 
-/// Where the outputs of one pass lie and what they read.
+/// Positions of the outputs of one pass and of the inputs that they read, in values.
 pub(crate) struct Geometry {
     pub in_start: usize,
     pub in_step: [usize; 3],
@@ -201,8 +203,8 @@ pub(crate) struct Geometry {
     pub counts: [usize; 3],
 }
 
-/// Runs of output voxels: as few as the kernel's widest allows, of nearly equal length (or whole multiples of the widest,
-/// where the kernel computes that many at any rate).
+/// Splits a row into runs (first voxel, length): as few as the kernel's widest run allows, of nearly equal length. If
+/// the kernel computes multiples of 16 voxels anyway, all runs but the last have the widest length.
 fn runs(width: usize, widest: usize) -> impl Iterator<Item = (usize, usize)> {
     let n = width.div_ceil(widest);
     let even = !widest.is_multiple_of(16);
@@ -215,34 +217,34 @@ fn runs(width: usize, widest: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Sums of a run: what the widest kernel leaves.
+/// Buffer for the sums of a run of the widest kernel.
 #[repr(align(64))]
 struct Scratch([i32; SCRATCH]);
 
 const SCRATCH: usize = 64 * CHANNEL_BLOCK;
 
-/// A run finished for an output of fewer channels than a block, before it is spread.
+/// Buffer for a finished run of an output with fewer channels than a block, before it is written to the output.
 #[repr(align(64))]
 struct Narrow([f32; SCRATCH]);
 
-/// The output as tasks share it.
+/// The output, shared by tasks.
 enum SharedTarget<'a> {
     F32(Shared<'a, f32>),
     F16(Shared<'a, u16>),
     U8(Shared<'a, u8>, super::Quantizer),
 }
 
-/// Rows of a task, and the most slices.
+/// Number of rows of a task, and its largest number of slices.
 const TASK_ROWS: usize = 16;
 const TASK_SLICES: usize = 8;
-/// Tasks a thread, so that none waits long for the last.
+/// Tasks per thread; several of them balance the load.
 const TASKS_A_THREAD: usize = 4;
-/// The inputs of so many bytes stay in the first-level cache from one row of outputs to the next.
+/// Bytes of input that stay in the L1 cache from one row of outputs to the next.
 const NEAR_BYTES: usize = 40 << 10;
-/// Weights beyond this are walked group by group over the whole image, so that a group's stay in the second-level cache.
+/// Larger weights are processed group by group over the whole image, so that those of a group stay in the L2 cache.
 const RESIDENT_WEIGHT_BYTES: usize = 1 << 20;
 
-/// Runs a plan over one image. Gives the statistics of each task and output block where they are asked for.
+/// Runs a plan over one image. Returns the statistics of each task and output block, if `end` asks for them.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn drive<C: Core>(
     isa: Isa,
@@ -262,9 +264,9 @@ pub(crate) fn drive<C: Core>(
     let rows = TASK_ROWS.min(height);
     let chunks = height.div_ceil(rows);
     let groups = core.groups();
-    // Either a task walks all groups, or groups are tasks of their own and come one after the other.
+    // Either a task processes all groups, or groups are separate tasks, in order.
     let apart = if core.weight_bytes() > RESIDENT_WEIGHT_BYTES { groups.len() } else { 1 };
-    // Slices of one task share inputs. How many they are does not change what is computed.
+    // Slices of one task share inputs. Their number does not change the results.
     let wanted = TASKS_A_THREAD * rayon::current_num_threads();
     let slices = (depth * chunks * apart / wanted.max(1)).clamp(1, TASK_SLICES);
     let thick = depth.div_ceil(slices);
@@ -301,7 +303,8 @@ pub(crate) fn drive<C: Core>(
                 for d in first..(first + slices).min(depth) {
                     for b in 0..group.blocks {
                         let at = (d * chunks + chunk) * out_blocks + group.first_block + b;
-                        // SAFETY: each task owns the statistics of its slices' rows and its groups' blocks.
+                        // SAFETY: each task owns the statistics of its slices, rows and blocks; `Shared::slice` checks
+                        // the bounds.
                         let slot = unsafe { shared_stats.slice(at, 1) };
                         slot[0] = own_stats[d - first][b];
                     }
@@ -313,7 +316,7 @@ pub(crate) fn drive<C: Core>(
     stats
 }
 
-/// What every row of one pass shares.
+/// Arguments that all rows of a pass share.
 struct Row<'a, C: Core> {
     isa: Isa,
     core: &'a C,
@@ -328,21 +331,21 @@ struct Row<'a, C: Core> {
 }
 
 impl<C: Core> Row<'_, C> {
-    /// The runs of a row, first voxel and length.
+    /// Returns the runs of a row: first voxel and length.
     fn runs(&self, group: &Group) -> Vec<(usize, usize)> {
         let geometry = &self.plan.geometry;
         let three = self.plan.adjacent == 3 && geometry.in_step[2] == self.in_layout.block;
         runs(geometry.counts[2], self.core.widest(self.isa, group.blocks, three)).collect()
     }
 
-    /// So many runs read inputs that stay near from one row to the next.
+    /// Returns the number of runs whose inputs stay in the L1 cache from one row to the next.
     fn runs_near(&self, group: &Group, runs: &[(usize, usize)]) -> usize {
         let rows = self.plan.taps.len() / self.plan.adjacent.max(1);
         let run_bytes = runs.first().map_or(1, |(_, len)| len * self.plan.geometry.in_step[2]) * size_of::<C::In>();
         (NEAR_BYTES / (rows * run_bytes * group.in_blocks).max(1)).max(1)
     }
 
-    /// Runs of one row of output voxels for one group.
+    /// Computes some runs of one row of output voxels for one group.
     fn run(
         &self,
         group: &Group,
@@ -391,14 +394,14 @@ impl<C: Core> Row<'_, C> {
                 sums: scratch.0.as_mut_ptr().cast::<C::Sum>(),
                 block_room,
             };
-            assert!(len * CHANNEL_BLOCK <= block_room, "run longer than its room");
+            assert!(len * CHANNEL_BLOCK <= block_room, "run exceeds the scratch buffer");
             if geometry.out_stride[2] == 1 && self.out_layout.block == CHANNEL_BLOCK {
                 for b in 0..group.blocks {
                     self.fetch(self.out_layout.row_start(group.first_block + b, od, oh) + w * CHANNEL_BLOCK, len);
                 }
             }
-            // SAFETY: all reads lie in `input` (checked against `room`), weights and start were packed for this group, and
-            // the scratch holds a run of the widest kernel.
+            // SAFETY: all reads lie in `input`, as the assertion on `room` shows. Weights and start were packed for
+            // this group, the scratch holds a run of the widest kernel, and `prepare` was called on this thread.
             unsafe { C::sums(self.isa, group.blocks, len, &micro) };
             for b in 0..group.blocks {
                 let sums = scratch.0[b * block_room..].as_ptr();
@@ -408,7 +411,7 @@ impl<C: Core> Row<'_, C> {
         }
     }
 
-    /// Asks for the cache lines that a run will be stored to, while it is computed.
+    /// Prefetches the cache lines to which a run will be written, while it is computed.
     fn fetch(&self, at: usize, len: usize) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -420,7 +423,7 @@ impl<C: Core> Row<'_, C> {
                 SharedTarget::U8(v, _) => (v.pointer(at, span).cast::<i8>(), span),
             };
             for line in (0..bytes).step_by(64) {
-                // SAFETY: a hint, within what `pointer` checked.
+                // SAFETY: prefetching reads nothing, and the address is inside the range that `pointer` checked.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(from.add(line).cast_const()) };
             }
         }
@@ -428,7 +431,7 @@ impl<C: Core> Row<'_, C> {
         let _ = (at, len);
     }
 
-    /// Finishes a run of one output block that starts at `[block, d, h, w]`.
+    /// Applies the epilogue to a run of one output block that starts at `[block, d, h, w]`.
     fn out(&self, [block, d, h, w]: [usize; 4], len: usize, sums: *const i32, stats: &mut LaneStats) {
         let (block, w) = match self.plan.fold {
             Some(blocks) => (block % blocks, w + block / blocks),
@@ -474,22 +477,23 @@ impl<C: Core> Row<'_, C> {
             out_step,
             stats: self.end.moments.then_some(stats),
         };
-        // SAFETY: the sums hold `len` voxels, scale and bias a block, the output was checked by `pointer`, and every task
-        // writes its own rows of its own blocks.
+        // SAFETY: `sums` holds `len` voxels, scale and bias hold a block, the residual was checked above, and `pointer`
+        // checked the output. Every task writes its own rows of its own blocks.
         unsafe { finish(self.isa, &mut run) };
         if let Some(held) = held {
             self.spread([block, d, h, w], len, step, &held);
         }
     }
 
-    /// Writes a run of few channels to its planes or narrow blocks.
+    /// Writes a run of few channels to planes or narrow blocks.
     fn spread(&self, [block, d, h, w]: [usize; 4], len: usize, step: usize, held: &Narrow) {
         let layout = self.out_layout;
         let first = block * CHANNEL_BLOCK;
         for c in first..(first + CHANNEL_BLOCK).min(layout.channels) {
             let at = layout.row_start(c / layout.block, d, h) + w * layout.block + c % layout.block;
             let span = (len - 1) * step * layout.block + 1;
-            // SAFETY: each task writes its own rows of its own channels; the values are those `finish` left.
+            // SAFETY: `pointer` checked the range, each task writes its own rows of its own channels, and `held`
+            // contains the `len` voxels that `finish` wrote.
             unsafe {
                 match self.target {
                     SharedTarget::F32(v) => {

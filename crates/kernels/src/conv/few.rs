@@ -1,11 +1,11 @@
-//! Planes to planes: few channels in, few out, vectorised along W.
+//! Convolution from planes to planes (few input and output channels), vectorised along W.
 
 use super::drive::Plan;
 use super::{Activation, PackedConv};
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Blocked, Isa};
 
-/// The convolution of planar buffers.
+/// Convolves planar buffers.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn few_channels(
     isa: Isa,
@@ -24,7 +24,7 @@ pub(super) fn few_channels(
     for_each(out_layout.channels * depth, |task| {
         let (o, d) = (task / depth, task % depth);
         let own = &weights.plain[o * per_output..(o + 1) * per_output];
-        // Offset and weight of everything a voxel sums, zeros left out.
+        // Offset and weight of each product of a voxel, without zero weights.
         let terms: Vec<(usize, f32)> = own
             .iter()
             .enumerate()
@@ -32,7 +32,8 @@ pub(super) fn few_channels(
             .map(|(i, w)| (i / taps * in_layout.block_stride() + plan.taps[i % taps], *w))
             .collect();
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one channel.
+            // SAFETY: each task has its own slice and channel and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             let row = unsafe { shared.slice(out_layout.row_start(o, d, h), width) };
             let geometry = &plan.geometry;
             let from = &input[geometry.in_start + d * geometry.in_step[0] + h * geometry.in_step[1]..];

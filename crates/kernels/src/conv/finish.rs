@@ -1,8 +1,8 @@
-//! What is done to a convolution's sums on their way out: scale, bias, residual, activation, statistics, number format.
+//! The epilogue of a convolution: scale, bias, residual, activation, statistics, number format.
 
 use crate::lanes::{Lanes, with_lanes};
 
-/// Where a run of voxels goes, and as what.
+/// Output pointer of a run of voxels, with its number format.
 #[derive(Clone, Copy)]
 pub(crate) enum Out {
     F32(*mut f32),
@@ -10,7 +10,7 @@ pub(crate) enum Out {
     U8 { to: *mut u8, inverse_scale: f32, zero_point: u8 },
 }
 
-/// Sums around a pivot, by lane.
+/// Sums relative to a pivot, by lane.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneStats {
     pub pivot: [f32; 16],
@@ -25,26 +25,26 @@ impl LaneStats {
 
 /// A run of voxels of one output block.
 pub(crate) struct Run<'a> {
-    /// Sums, 16 a voxel: `i32` if `integer`, else `f32`.
+    /// Sums, 16 per voxel: `i32` if `integer`, else `f32`.
     pub sums: *const i32,
     pub integer: bool,
     pub len: usize,
     pub scale: *const f32,
     pub bias: *const f32,
     pub slope: f32,
-    /// 16 values a voxel to add before the activation, or null; and from one voxel's to the next one's.
+    /// 16 values per voxel to add before the activation, or null; `residual_step` is the distance between voxels.
     pub residual: *const f32,
     pub residual_step: usize,
     pub out: Out,
-    /// Elements from one output voxel to the next.
+    /// Number of elements from one output voxel to the next.
     pub out_step: usize,
     pub stats: Option<&'a mut LaneStats>,
 }
 
 with_lanes! {
-    /// Finishes one run.
+    /// Applies the epilogue to one run.
     pub(crate) unsafe fn finish<L>(run: &mut Run<'_>) {
-        // SAFETY: the caller's promise: every pointer reaches `len` voxels.
+        // SAFETY: the caller guarantees that every pointer of `run` reaches `len` voxels; `with_lanes` checked the CPU.
         unsafe {
             match (run.integer, run.stats.is_some()) {
                 (true, true) => by_format::<L, true, true>(run),
@@ -58,7 +58,7 @@ with_lanes! {
 
 #[inline(always)]
 unsafe fn by_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the CPU supports `L` and that the output holds `len` voxels `out_step` apart.
     unsafe {
         match run.out {
             Out::F32(to) => {
@@ -84,7 +84,8 @@ unsafe fn by_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut 
 
 #[inline(always)]
 unsafe fn voxels<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run<'_>, mut store: impl FnMut(usize, L)) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the CPU supports `L`, that `sums` and `residual` hold `len` voxels, and that
+    // scale and bias hold 16 values.
     unsafe {
         let (scale, bias, slope) = (L::load(run.scale), L::load(run.bias), L::splat(run.slope));
         let lanes = (scale, bias, slope);
@@ -119,10 +120,11 @@ unsafe fn voxels<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run
     }
 }
 
-// A function, as closures used twice are not inlined into code compiled for an instruction set.
+// A function, because closures that are used twice are not inlined into code for a target feature.
 #[inline(always)]
 unsafe fn value<L: Lanes, const INTEGER: bool>(run: &Run<'_>, (scale, bias, slope): (L, L, L), p: usize) -> L {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the CPU supports `L` and that `sums` and, unless null, `residual` hold voxel
+    // `p`; the loads are unaligned.
     unsafe {
         let sums =
             if INTEGER { L::load_i32(run.sums.add(p * 16)) } else { L::load(run.sums.cast::<f32>().add(p * 16)) };

@@ -1,8 +1,9 @@
-//! Direct convolution and transposed convolution (kernel = stride) on blocked buffers, in floats and in bytes.
+//! Direct convolution and transposed convolution (kernel = stride) on blocked buffers, in floats and bytes.
 //!
-//! Weights are packed once ([`PackedConv`], [`PackedConvInt8`]). Micro-kernels sum a run of output voxels along W in
-//! registers and leave the sums in the first-level cache; one epilogue scales them, adds bias and residual, rectifies, gathers
-//! statistics and stores them as [`Target`] says. Padding is the input layout's border.
+//! Weights are packed once ([`PackedConv`], [`PackedConvInt8`]). Micro-kernels accumulate a run of output voxels along
+//! W in registers and write the sums to a buffer in the L1 cache. The epilogue scales them, adds bias and residual,
+//! applies the activation, computes statistics and stores them in the format of [`Target`]. The input layout's border
+//! serves as padding.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -24,10 +25,10 @@ use crate::norm::{Moments, combine};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 use drive::Core;
 
-/// What is done to each value, after bias and residual.
+/// Activation after bias and residual.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Activation {
-    /// Nothing.
+    /// No activation.
     #[default]
     None,
     /// `x` where `x > 0`, else `slope · x`; slope 0 is ReLU.
@@ -38,7 +39,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The slope of the negative side: 1 for no activation.
+    /// Returns the slope of the negative side: 1 for no activation.
     pub(crate) fn slope(self) -> f32 {
         match self {
             Activation::None => 1.0,
@@ -47,53 +48,53 @@ impl Activation {
     }
 }
 
-/// Shape of a convolution's kernel and its steps along D, H, W.
+/// Geometry of a convolution along D, H, W.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvShape {
-    /// Kernel extent.
+    /// Kernel size.
     pub kernel: [usize; 3],
     /// Stride.
     pub stride: [usize; 3],
     /// Dilation.
     pub dilation: [usize; 3],
-    /// Zeros before the first voxel.
+    /// Padding before the first voxel.
     pub pad_before: [usize; 3],
 }
 
 /// The residual of a convolution: a tensor of the output's layout added before the activation.
 pub type Residual<'a> = Option<(&'a [f32], &'a Blocked)>;
 
-/// How real values become bytes: `clamp(round_half_even(x · inverse_scale) + zero_point, 0, 255)`.
+/// Quantization to bytes: `clamp(round_half_even(x · inverse_scale) + zero_point, 0, 255)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quantizer {
     /// 1 / scale.
     pub inverse_scale: f32,
-    /// The byte that stands for 0.
+    /// The byte that represents 0.
     pub zero_point: u8,
 }
 
 impl Quantizer {
-    /// Of a scale and a zero point.
+    /// Creates a quantizer with a scale and a zero point.
     pub fn new(scale: f32, zero_point: u8) -> Self {
         Self { inverse_scale: 1.0 / scale, zero_point }
     }
 
-    /// The byte of a value; NaN counts as the least.
+    /// Quantizes a value; NaN becomes 0.
     #[inline(always)]
     pub(crate) fn byte(self, v: f32) -> u8 {
         let (v, zero) = (v * self.inverse_scale, f32::from(self.zero_point));
         let v = if v > -zero { v.min(255.0 - zero) } else { -zero };
-        // Within 0..=255 now; adding and taking off 1.5 · 2^23 rounds to whole numbers, halves to even.
+        // The result is within 0..=255. Adding and subtracting 1.5 · 2^23 rounds to integers, half to even.
         let whole = (v + 12_582_912.0) - 12_582_912.0;
         (whole + zero) as i32 as u8
     }
 }
 
-/// Where results go, and in which number format. Borders are left as they are: see [`crate::reorder::clear_border`].
+/// Output buffer and its number format. Kernels do not change borders; see [`crate::reorder::clear_border`].
 pub enum Target<'a> {
     /// 32-bit floats.
     F32(&'a mut [f32]),
-    /// 16-bit floats as their bits; layouts of whole blocks only.
+    /// 16-bit floats as their bits; only for layouts with blocks of 16 channels.
     F16(&'a mut [u16]),
     /// Bytes.
     U8(&'a mut [u8], Quantizer),
@@ -109,23 +110,23 @@ impl Target<'_> {
     }
 }
 
-/// What is done to the sums: `activation(sums · scale + bias + residual)`.
+/// Epilogue of a convolution: `activation(sums · scale + bias + residual)`.
 #[derive(Clone, Copy, Default)]
 pub struct Finish<'a> {
-    /// One factor an output channel; none stands for 1.
+    /// Scale of each output channel; `None` means 1.
     pub scale: Option<&'a [f32]>,
-    /// One summand an output channel, after the factor; none stands for 0. (Float weights carry a bias of their own,
-    /// which counts before the factor.)
+    /// Bias of each output channel, added after scaling; `None` means 0. Packed float weights have their own bias,
+    /// which is added before scaling.
     pub bias: Option<&'a [f32]>,
     /// Added before the activation.
     pub residual: Residual<'a>,
-    /// Done last.
+    /// Applied last.
     pub activation: Activation,
-    /// Whether mean and variance of the results are wanted.
+    /// Whether mean and variance of the results are computed.
     pub moments: bool,
 }
 
-/// Float convolution of one image. Gives mean and variance of each channel where `finish` asks for them.
+/// Float convolution of one image. Returns mean and variance of each channel, if `finish` asks for them.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers, layouts and weights do not fit, or the input's border is narrower than the padding.
@@ -158,9 +159,9 @@ pub fn conv(
     windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
 }
 
-/// Convolution of bytes with [`PackedConvInt8`] weights; sums are exact.
+/// Convolution of bytes with [`PackedConvInt8`] weights; the sums are exact.
 ///
-/// The input's border and spare channels hold its zero point.
+/// The input's border and unused channels must hold its zero point.
 ///
 /// # Errors
 /// As [`conv`].
@@ -205,7 +206,7 @@ pub(crate) fn check_window(
     check_that(taps == shape.kernel.iter().product::<usize>(), "kernel taps", taps, format!("{:?}", shape.kernel))?;
     for axis in 0..3 {
         check_that(shape.kernel[axis] > 0, "kernel", "lengths above 0", format!("{:?}", shape.kernel))?;
-        // Saturating, so that no reach is taken for a shorter one.
+        // Saturating, so that an overflow cannot make the reach look shorter.
         let reach = (out_layout.dims[axis].max(1) - 1)
             .saturating_mul(shape.stride[axis])
             .saturating_add((shape.kernel[axis] - 1).saturating_mul(shape.dilation[axis]));
@@ -222,7 +223,7 @@ pub(crate) fn check_window(
     Ok(())
 }
 
-/// Where a convolution's taps lie and how it steps.
+/// Returns the taps of a convolution and how it moves over the image.
 pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> Plan {
     let (row, slice, block) = (in_layout.row_stride(), in_layout.slice_stride(), in_layout.block);
     let mut taps = Vec::with_capacity(shape.kernel.iter().product());
@@ -251,8 +252,8 @@ pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &Con
     }
 }
 
-/// `output = activation(conv_transpose(input) · scale + bias)` for a kernel equal to its stride: each input voxel makes voxels of
-/// its own.
+/// Computes `output = activation(conv_transpose(input) · scale + bias)` for a kernel equal to its stride, so that the
+/// outputs of input voxels do not overlap.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers, layouts and weights do not fit, or `finish` asks for moments or a residual.

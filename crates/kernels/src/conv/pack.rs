@@ -1,43 +1,43 @@
-//! Weights in the order the kernels read them.
+//! Packs weights in the order in which the kernels read them.
 
 use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 
-/// Up to so many output channels a planar input has a kernel of its own.
+/// Largest number of output channels for which planar inputs have a special kernel.
 pub(super) const FEW_CHANNELS: usize = 4;
 
-/// Output blocks computed together, and the input blocks they read.
+/// Output blocks that are computed together, and the input blocks that they read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
     pub first_block: usize,
     pub blocks: usize,
     pub in_first: usize,
     pub in_blocks: usize,
-    /// Where its weights start.
+    /// Index of its first weight.
     pub at: usize,
 }
 
-/// Channels, taps and groups of a convolution's weights `[O][I / groups][kd·kh·kw]`.
+/// Shape of a convolution's weights `[O][I / groups][kd·kh·kw]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightShape {
     /// Output channels.
     pub out_channels: usize,
-    /// Input channels, of all groups.
+    /// Input channels of all groups.
     pub in_channels: usize,
-    /// Product of the kernel's lengths.
+    /// Product of the kernel sizes along all axes.
     pub taps: usize,
-    /// Groups of channels that do not see one another.
+    /// Number of groups of channels (as in ONNX `Conv`).
     pub groups: usize,
 }
 
 impl WeightShape {
-    /// A shape without groups.
+    /// Returns a shape with a single group.
     pub fn dense(out_channels: usize, in_channels: usize, taps: usize) -> Self {
         Self { out_channels, in_channels, taps, groups: 1 }
     }
 
-    /// Number of weights.
+    /// Returns the number of weights.
     pub fn count(&self) -> usize {
         self.out_channels.saturating_mul(self.in_channels / self.groups.max(1)).saturating_mul(self.taps)
     }
@@ -54,19 +54,19 @@ impl WeightShape {
         check_that(self.count() > 0, "convolution", "channels and taps", "none")
     }
 
-    /// Whether every channel is a group of its own.
+    /// Returns whether every channel is its own group.
     pub(super) fn is_depthwise(&self) -> bool {
         self.groups > 1 && self.groups == self.in_channels && self.groups == self.out_channels
     }
 
-    /// Index of the weight between two channels, if they are of one group.
+    /// Returns the index of the weight between two channels, if they are in the same group.
     fn index(&self, o: usize, i: usize, tap: usize) -> Option<usize> {
         let (per_in, per_out) = (self.in_channels / self.groups, self.out_channels / self.groups);
         (o < self.out_channels && i < self.in_channels && o / per_out == i / per_in)
             .then(|| (o * per_in + i % per_in) * self.taps + tap)
     }
 
-    /// Input blocks of `block` channels that output channels `first..last` read.
+    /// Returns the input blocks of `block` channels that output channels `first..last` read: first and count.
     fn input_blocks(&self, first: usize, last: usize, block: usize) -> (usize, usize) {
         let (per_in, per_out) = (self.in_channels / self.groups, self.out_channels / self.groups);
         let last = last.min(self.out_channels).max(first + 1) - 1;
@@ -75,7 +75,7 @@ impl WeightShape {
     }
 }
 
-/// Runs of `together` output blocks that read the same input blocks.
+/// Splits the output blocks into groups of `together`.
 fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iterator<Item = Group> {
     let blocks = shape.out_channels.div_ceil(CHANNEL_BLOCK);
     let shape = *shape;
@@ -93,22 +93,22 @@ fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iter
     })
 }
 
-/// Float weights of a convolution.
+/// Packed float weights of a convolution.
 #[derive(Debug, Clone)]
 pub struct PackedConv {
     pub(super) values: Vec<f32>,
-    /// `[O][I][taps]` as given, for the kernel of few channels.
+    /// The original `[O][I][taps]`, for the kernel for few channels.
     pub(super) plain: Vec<f32>,
     pub(super) bias: Vec<f32>,
     pub(super) groups: Vec<Group>,
     pub(super) shape: WeightShape,
     pub(super) in_block: usize,
-    /// Weights are 16 channels a tap: each channel sees itself alone.
+    /// Whether the convolution is depthwise, with 16 weights per tap.
     pub(super) depthwise: bool,
 }
 
 impl PackedConv {
-    /// Packs `weights` and an optional bias `[O]` for inputs whose layout has `in_block` (1 or 16).
+    /// Packs `weights` and an optional bias `[O]` for inputs with block size `in_block` (1 or 16).
     ///
     /// # Errors
     /// [`KernelError`] if the weights or the bias do not fit.
@@ -158,8 +158,8 @@ impl PackedConv {
         Ok(Self { values, plain: Vec::new(), bias, groups, shape, in_block, depthwise })
     }
 
-    /// Packs weights of which that from input channel `i` to output channel `o` at `tap` is
-    /// `weights[lanes[o] + i · in_step + taps[tap]]`, or 0 where `lanes[o]` is [`NO_LANE`].
+    /// Packs strided weights: the weight from input channel `i` to output channel `o` at `tap` is
+    /// `weights[lanes[o] + i · in_step + taps[tap]]`, or 0 if `lanes[o]` is [`NO_LANE`].
     pub(crate) fn strided(
         isa: Isa,
         weights: &[f32],
@@ -185,7 +185,8 @@ impl PackedConv {
         for_each(groups.len(), |at| {
             let group = &groups[at];
             let step = group.blocks * CHANNEL_BLOCK;
-            // SAFETY: each task owns its group's weights.
+            // SAFETY: groups have disjoint ranges of weights, and each task has its own group; `Shared::slice` checks
+            // the bounds.
             let values = unsafe { shared.slice(group.at, step * in_channels * taps.len()) };
             for b in 0..group.blocks {
                 let first = (group.first_block + b) * CHANNEL_BLOCK;
@@ -204,21 +205,21 @@ impl PackedConv {
         Ok(Self { values, plain: Vec::new(), bias, groups, shape, in_block, depthwise: false })
     }
 
-    /// Output channels.
+    /// Returns the number of output channels.
     pub fn out_channels(&self) -> usize {
         self.shape.out_channels
     }
 
-    /// Bytes held.
+    /// Returns the size of the packed weights in bytes.
     pub fn size_bytes(&self) -> usize {
         (self.values.len() + self.plain.len() + self.bias.len()) * size_of::<f32>()
     }
 }
 
-/// Stands for an output channel without weights.
+/// Marks an output channel without weights.
 pub(crate) const NO_LANE: usize = usize::MAX;
 
-/// The weights at one place of each output channel of a block.
+/// Copies the weights at one position of each output channel of a block.
 #[inline(always)]
 fn gather(weights: &[f32], lanes: &[usize], at: usize, to: &mut [f32]) {
     if let (Ok(lanes), Ok(to)) =
@@ -233,12 +234,12 @@ fn gather(weights: &[f32], lanes: &[usize], at: usize, to: &mut [f32]) {
     }
 }
 
-/// Output blocks that the float kernels compute at once.
+/// Returns the number of output blocks that the float kernels compute at once.
 fn together(isa: Isa) -> usize {
     if two_blocks(isa) { 2 } else { 1 }
 }
 
-/// Weights of a depthwise convolution for one block: taps, then 16 channels.
+/// Packs the weights of a depthwise convolution for one block as `[taps][16]`.
 fn by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) -> Vec<T> {
     let lane = |tap: usize, c: usize| weights.get(c * shape.taps + tap).copied().unwrap_or_default();
     (0..shape.taps * CHANNEL_BLOCK)
@@ -247,7 +248,7 @@ fn by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) 
         .collect()
 }
 
-/// Whether the float kernels compute two output blocks at once.
+/// Returns whether the float kernels compute two output blocks at once.
 fn two_blocks(isa: Isa) -> bool {
     #[cfg(target_arch = "x86_64")]
     return isa.simd() == Simd::Avx512;
@@ -258,35 +259,36 @@ fn two_blocks(isa: Isa) -> bool {
     }
 }
 
-/// `values` with zeros up to whole channel blocks.
+/// Pads `values` with zeros to whole channel blocks.
 pub(super) fn by_block<T: Copy + Default>(values: &[T], channels: usize) -> Vec<T> {
     let mut padded = values.to_vec();
     padded.resize(channels.next_multiple_of(CHANNEL_BLOCK), T::default());
     padded
 }
 
-/// Signed 8-bit weights of a convolution over unsigned 8-bit inputs.
+/// Packed signed 8-bit weights of a convolution of unsigned 8-bit inputs.
 ///
-/// Order: groups of output blocks, input blocks, taps, quads of input channels, output channels, the quad's four bytes.
+/// Order, outermost first: groups of output blocks, input blocks, taps, quads of input channels, output channels, the
+/// four bytes of a quad.
 #[derive(Debug, Clone)]
 pub struct PackedConvInt8 {
     pub(super) values: Vec<i8>,
-    /// −(zero point of the input) · Σ weights, by output channel: what the sums start from.
+    /// Initial sum of each output channel: −(zero point of the input) · Σ weights.
     pub(super) start: Vec<i32>,
-    /// The greatest distance from 0 that sums can have, by output channel.
-    spread: Vec<i32>,
+    /// Largest possible magnitude of the sums, by output channel.
+    max_abs_sums: Vec<i32>,
     pub(super) groups: Vec<Group>,
     pub(super) shape: WeightShape,
     pub(super) in_block: usize,
-    /// Weights are 16 channels a tap: each channel sees itself alone.
+    /// Whether the convolution is depthwise, with 16 weights per tap.
     pub(super) depthwise: bool,
 }
 
 impl PackedConvInt8 {
-    /// Packs `weights` for inputs whose layout has `in_block` (4 or 16) and whose zero is stored as `zero_point`.
+    /// Packs `weights` for inputs with block size `in_block` (4 or 16) and zero point `zero_point`.
     ///
     /// # Errors
-    /// [`KernelError`] if the weights do not fit, or so many of them are summed that 32 bits could overflow.
+    /// [`KernelError`] if the weights do not fit, or their sums could overflow 32 bits.
     pub fn new(
         isa: Isa,
         weights: &[i8],
@@ -300,8 +302,8 @@ impl PackedConvInt8 {
             .chunks_exact((weights.len() / shape.out_channels).max(1))
             .map(|w| w.iter().fold((0, 0), |(s, a), v| (s + i64::from(*v), a + i64::from(*v).abs())))
             .collect();
-        let most = sums.iter().map(|(_, a)| a * 2 * 255).max().unwrap_or(0);
-        check_that(most <= i64::from(i32::MAX), "integer sums", "within 32 bits", format!("up to {most}"))?;
+        let max_sum = sums.iter().map(|(_, a)| a * 2 * 255).max().unwrap_or(0);
+        check_that(max_sum <= i64::from(i32::MAX), "integer sums", "within 32 bits", format!("up to {max_sum}"))?;
         let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
         let together = if crate::int8::two_blocks(isa) && !depthwise { 2 } else { 1 };
         let mut values = Vec::with_capacity(shape.count());
@@ -329,30 +331,38 @@ impl PackedConvInt8 {
             }
         }
         let start: Vec<i32> = sums.iter().map(|(s, _)| (-i64::from(zero_point) * s) as i32).collect();
-        // Inputs less their zero lie between −zero and 255 − zero.
+        // Inputs minus the zero point lie between −zero_point and 255 − zero_point.
         let farthest = i64::from(zero_point.max(255 - zero_point));
-        let spread = sums.iter().map(|(_, a)| (a * farthest) as i32).collect();
-        Ok(Self { values, start: by_block(&start, shape.out_channels), spread, groups, shape, in_block, depthwise })
+        let max_abs_sums = sums.iter().map(|(_, a)| (a * farthest) as i32).collect();
+        Ok(Self {
+            values,
+            start: by_block(&start, shape.out_channels),
+            max_abs_sums,
+            groups,
+            shape,
+            in_block,
+            depthwise,
+        })
     }
 
-    /// The greatest distance from 0 that the sums of each output channel can have.
-    pub fn spread(&self) -> &[i32] {
-        &self.spread
+    /// Returns the largest possible magnitude of the sums of each output channel.
+    pub fn max_abs_sums(&self) -> &[i32] {
+        &self.max_abs_sums
     }
 
-    /// Output channels.
+    /// Returns the number of output channels.
     pub fn out_channels(&self) -> usize {
         self.shape.out_channels
     }
 
-    /// Bytes held.
+    /// Returns the size of the packed weights in bytes.
     pub fn size_bytes(&self) -> usize {
         self.values.len() + self.start.len() * size_of::<i32>()
     }
 }
 
-/// Weights of a transposed convolution whose kernel is its stride: for each tap along D and H a 1×1×1 convolution whose
-/// output blocks are those of the taps along W, one after the other.
+/// Packed weights of a transposed convolution whose kernel equals its stride: for each tap along D and H, a 1×1×1
+/// convolution whose output blocks are those of the taps along W, one after the other.
 #[derive(Debug, Clone)]
 pub struct Transposed<P> {
     pub(super) rows: Vec<P>,
@@ -389,14 +399,14 @@ impl<P> Transposed<P> {
         Ok(Self { rows, kernel, out_channels })
     }
 
-    /// Output channels.
+    /// Returns the number of output channels.
     pub fn out_channels(&self) -> usize {
         self.out_channels
     }
 }
 
 impl Transposed<PackedConv> {
-    /// Packs `weights` `[I][O][kd·kh·kw]` and an optional bias `[O]` for inputs whose layout has `in_block` (1 or 16).
+    /// Packs `weights` `[I][O][kd·kh·kw]` and an optional bias `[O]` for inputs with block size `in_block` (1 or 16).
     ///
     /// # Errors
     /// As [`PackedConv::new`].
@@ -429,14 +439,14 @@ impl Transposed<PackedConv> {
         Ok(Self { rows, kernel, out_channels })
     }
 
-    /// Bytes held.
+    /// Returns the size of the packed weights in bytes.
     pub fn size_bytes(&self) -> usize {
         self.rows.iter().map(PackedConv::size_bytes).sum()
     }
 }
 
 impl Transposed<PackedConvInt8> {
-    /// Packs `weights` `[I][O][kd·kh·kw]` for inputs whose layout has `in_block` (4 or 16) and whose zero is stored as
+    /// Packs `weights` `[I][O][kd·kh·kw]` for inputs with block size `in_block` (4 or 16) and zero point
     /// `zero_point`.
     ///
     /// # Errors
@@ -452,7 +462,7 @@ impl Transposed<PackedConvInt8> {
         Self::of(weights, channels, kernel, |row, of| PackedConvInt8::new(isa, row, zero_point, of, in_block))
     }
 
-    /// Bytes held.
+    /// Returns the size of the packed weights in bytes.
     pub fn size_bytes(&self) -> usize {
         self.rows.iter().map(PackedConvInt8::size_bytes).sum()
     }

@@ -2,12 +2,12 @@
 
 use super::Micro;
 
-/// Computes one run of voxels for the blocks of one group.
+/// Computes a run of voxels for the blocks of one group.
 ///
 /// # Safety
-/// Every pointer of `m` reaches what its fields say for `len` voxels.
+/// Every pointer of `m` must reach what its fields say for `len` voxels.
 pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f32>) {
-    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: the caller guarantees that every pointer of `m` reaches `len` voxels; the array accesses are unaligned.
     unsafe {
         for o in 0..blocks {
             for p in 0..len {

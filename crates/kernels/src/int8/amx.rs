@@ -1,24 +1,25 @@
-//! The matrix unit (AMX-INT8): 16 voxels × 16 output channels a tile, four result tiles in flight.
+//! Kernels for the matrix unit (AMX-INT8): 16 voxels × 16 output channels per tile, with up to four result tiles.
 //!
-//! A tile of inputs is 16 rows, one an output voxel, of the bytes of its adjacent taps: with 16 channels a block and a
-//! kernel 3 wide, 48 bytes that overlap the next row's. A tile of weights is the packed quads of those taps, 64 bytes (16
-//! output channels) a row. The instructions have no stable intrinsics, so they are written out; nothing else uses tiles.
+//! A tile of inputs has 16 rows, one per output voxel, with the bytes of adjacent taps: for 16 channels per block and a
+//! kernel of width 3, 48 bytes that overlap the next row's. A tile of weights has the packed quads of those taps, 64
+//! bytes (16 output channels) per row. The instructions have no stable intrinsics, so inline assembly is used; nothing
+//! else uses tiles.
 #![cfg(target_arch = "x86_64")]
 
 use super::Bytes;
 use std::arch::asm;
 use std::sync::OnceLock;
 
-/// Bytes of a tile's row.
+/// Size of a row of a tile in bytes.
 const ROW_BYTES: usize = 64;
 
-/// Whether the machine has the unit and the system lets this process use it (asked for once).
-pub(crate) fn permitted() -> bool {
-    static PERMITTED: OnceLock<bool> = OnceLock::new();
-    *PERMITTED.get_or_init(|| machine_has_it() && ask())
+/// Returns whether the CPU has AMX-INT8 and the operating system lets this process use it; checked once.
+pub(crate) fn is_available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| is_supported() && request_permission())
 }
 
-fn machine_has_it() -> bool {
+fn is_supported() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
     if __cpuid(0).eax < 0x1d || __cpuid(1).ecx >> 27 & 1 == 0 {
         return false;
@@ -27,15 +28,16 @@ fn machine_has_it() -> bool {
     let (features, palette) = (__cpuid_count(7, 0).edx, __cpuid_count(0x1d, 1));
     let tiles =
         features >> 24 & 3 == 3 && palette.ebx >> 16 >= 8 && palette.ebx & 0xffff >= 64 && palette.ecx & 0xffff >= 16;
-    // SAFETY: the operating system offers XGETBV (leaf 1, bit 27).
+    // SAFETY: CPUID leaf 1, bit 27 was checked above: the operating system has enabled XGETBV.
     tiles && unsafe { _xgetbv(0) } >> 17 & 3 == 3
 }
 
-/// On Linux tiles must be asked for (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18).
+/// Requests permission to use tiles, as Linux requires (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18).
 #[cfg(target_os = "linux")]
-fn ask() -> bool {
+fn request_permission() -> bool {
     let (mut result, request, feature): (i64, i64, i64) = (158, 0x1023, 18);
-    // SAFETY: a system call that reads and writes no memory of ours.
+    // SAFETY: arch_prctl with this request reads and writes no memory of the process. `rcx` and `r11`, which syscalls
+    // overwrite, are declared.
     unsafe {
         asm!("syscall", inlateout("rax") result, in("rdi") request, in("rsi") feature, lateout("rcx") _, lateout("r11") _,
             options(nostack));
@@ -44,16 +46,17 @@ fn ask() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn ask() -> bool {
+fn request_permission() -> bool {
     false
 }
 
-/// Whether adjacent taps of `depth` bytes in all fit one row of a tile.
-pub(crate) fn takes(depth: usize) -> bool {
+/// Returns whether adjacent taps of `depth` bytes in total fit into one row of a tile.
+pub(crate) fn fits_row(depth: usize) -> bool {
     depth > 0 && depth <= ROW_BYTES && depth.is_multiple_of(4)
 }
 
-/// Sets this thread's tiles: 0 to 3 results, 4 and 5 inputs of `depth` bytes a row, 6 and 7 weights of `depth / 4` rows.
+/// Configures this thread's tiles: 0 to 3 are results, 4 and 5 inputs with `depth` bytes per row, 6 and 7 weights with
+/// `depth / 4` rows.
 pub(crate) fn configure(depth: usize) {
     #[repr(align(64))]
     struct Config([u8; 64]);
@@ -68,18 +71,19 @@ pub(crate) fn configure(depth: usize) {
         config.0[16 + 2 * tile] = row_bytes as u8;
         config.0[48 + tile] = rows as u8;
     }
-    // SAFETY: only reached with an AMX token; the configuration is 64 bytes of palette 1 within its limits.
+    // SAFETY: only called with an AMX token, which proves that the CPU has AMX. The configuration is 64 bytes of
+    // palette 1 within its limits.
     unsafe { asm!("ldtilecfg [{}]", in(reg) config.0.as_ptr(), options(nostack)) };
 }
 
-/// Frees this thread's tiles.
+/// Releases this thread's tiles.
 pub(crate) fn release() {
-    // SAFETY: only reached with an AMX token.
+    // SAFETY: only called with an AMX token, which proves that the CPU has AMX. The instruction touches no memory.
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// Whether whole tiles of a run of `len` voxels can be read.
-pub(super) fn reaches(len: usize, m: &Bytes<'_>) -> bool {
+/// Returns whether whole tiles of a run of `len` voxels are within the input.
+pub(super) fn tiles_in_bounds(len: usize, m: &Bytes<'_>) -> bool {
     let farthest = (len.next_multiple_of(16) - 1) * m.in_step
         + (m.in_blocks - 1) * m.in_block_stride
         + m.taps.last().copied().unwrap_or(0)
@@ -103,14 +107,15 @@ macro_rules! dot {
     };
 }
 
-/// Sums one run of `len` voxels: up to 64 for one block, up to 32 for two. Whole tiles are computed; sums past `len` are
-/// meaningless.
+/// Computes a run of `len` voxels: up to 64 for one block, up to 32 for two. Whole tiles are computed; sums past `len`
+/// are meaningless.
 ///
 /// # Safety
-/// The machine has AMX-INT8, [`configure`] was called on this thread, [`reaches`] holds, the sums have room for whole tiles,
-/// and every other pointer of `m` reaches what its fields say.
+/// The CPU must support AMX-INT8, [`configure`] must have been called on this thread, [`tiles_in_bounds`] must hold,
+/// the sums must have room for whole tiles, and every other pointer of `m` must reach what its fields say.
 pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `one_block` and `two_blocks` have the same contract as this function, for the number of tiles that covers
+    // `len`.
     unsafe {
         match (blocks, len.div_ceil(16)) {
             (2, 1) => two_blocks::<1>(m),
@@ -123,12 +128,12 @@ pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
     }
 }
 
-/// `T` tiles of voxels × one output block.
+/// Computes `T` tiles of voxels × one output block.
 unsafe fn one_block<const T: usize>(m: &Bytes<'_>) {
     let (tile_step, tap_bytes) = (16 * m.in_step, m.adjacent * m.in_per_block * 16);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees AMX, configured tiles, and pointers of `m` that reach `T` whole tiles.
     unsafe {
-        // Every row of a result starts from the same 16 values: a row distance of 0.
+        // A row distance of 0 initializes all rows of a result with the same 16 values.
         load!("0", m.start, 0usize);
         if T > 1 {
             load!("1", m.start, 0usize);
@@ -175,10 +180,11 @@ unsafe fn one_block<const T: usize>(m: &Bytes<'_>) {
     }
 }
 
-/// `T` tiles of voxels × two output blocks.
+/// Computes `T` tiles of voxels × two output blocks.
 unsafe fn two_blocks<const T: usize>(m: &Bytes<'_>) {
     let (tile_step, tap_bytes) = (16 * m.in_step, m.adjacent * m.in_per_block * 32);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees AMX, configured tiles, and pointers of `m` that reach `T` whole tiles for two
+    // blocks.
     unsafe {
         load!("0", m.start, 0usize);
         load!("1", m.start.add(16), 0usize);
@@ -213,13 +219,13 @@ unsafe fn two_blocks<const T: usize>(m: &Bytes<'_>) {
     }
 }
 
-/// `rounds` times four products of whole tiles, for measuring the unit.
+/// Computes `rounds` times four products of whole tiles, to measure the peak rate.
 ///
 /// # Safety
-/// The machine has AMX-INT8.
-pub(crate) unsafe fn spin(rounds: usize) {
+/// The CPU must support AMX-INT8.
+pub(crate) unsafe fn run_products(rounds: usize) {
     configure(ROW_BYTES);
-    // SAFETY: the tiles are configured; products of whatever they hold.
+    // SAFETY: `configure` was called above and the caller guarantees AMX. The instructions use registers only.
     unsafe {
         asm!(
             "tilezero tmm0",

@@ -1,15 +1,16 @@
-//! AVX2 without byte dot products: bytes are widened to 16 bits, so that no sum of two products can saturate.
+//! Kernels for AVX2 without byte dot products: bytes are widened to 16 bits, so that no sum of two products can
+//! saturate.
 #![cfg(target_arch = "x86_64")]
 
 use super::Bytes;
 use std::arch::x86_64::*;
 
-/// Sums one run of up to 3 voxels for one block of output channels.
+/// Computes a run of up to 3 voxels for one block of output channels.
 ///
 /// # Safety
-/// The machine has AVX2, and every pointer of `m` reaches what its fields say for `len` voxels.
+/// The CPU must support AVX2, and every pointer of `m` must reach what its fields say for `len` voxels.
 pub(super) unsafe fn micro(len: usize, m: &Bytes<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `kernel` has the same contract as this function: AVX2, and pointers that reach `len` voxels.
     unsafe {
         match len {
             1 => kernel::<1>(m),
@@ -23,9 +24,9 @@ pub(super) unsafe fn micro(len: usize, m: &Bytes<'_>) {
 #[target_feature(enable = "avx2")]
 unsafe fn kernel<const P: usize>(m: &Bytes<'_>) {
     let quads = m.in_per_block / 4;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees AVX2 and that every pointer of `m` reaches `P` voxels; all accesses are unaligned.
     unsafe {
-        // Each register holds four output channels, two partial sums each.
+        // Each register holds two partial sums of each of four output channels.
         let mut acc = [[_mm256_setzero_si256(); 4]; P];
         let mut weights = m.weights;
         for block in 0..m.in_blocks {
@@ -50,7 +51,7 @@ unsafe fn kernel<const P: usize>(m: &Bytes<'_>) {
         }
         for (p, row) in acc.iter().enumerate() {
             for half in 0..2 {
-                // a0a1 a2a3 | a4a5 a6a7 with b likewise: sums of pairs come out as a01 a23 b01 b23 | ..., put in order.
+                // The sums of pairs of a0a1 a2a3 | a4a5 a6a7 and b are a01 a23 b01 b23 | ...; restore the order.
                 let pairs = _mm256_hadd_epi32(row[half * 2], row[half * 2 + 1]);
                 let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(pairs);
                 let start = _mm256_loadu_si256(m.start.add(half * 8).cast());

@@ -1,15 +1,15 @@
-//! AVX-VNNI: up to 6 voxels × 16 output channels in registers.
+//! Kernels for AVX-VNNI: up to 6 voxels × 16 output channels in registers.
 #![cfg(target_arch = "x86_64")]
 
 use super::Bytes;
 use std::arch::x86_64::*;
 
-/// Sums one run of up to 6 voxels for one block of output channels.
+/// Computes a run of up to 6 voxels for one block of output channels.
 ///
 /// # Safety
-/// The machine has AVX2 and AVX-VNNI, and every pointer of `m` reaches what its fields say for `len` voxels.
+/// The CPU must support AVX2 and AVX-VNNI, and every pointer of `m` must reach what its fields say for `len` voxels.
 pub(super) unsafe fn micro(len: usize, m: &Bytes<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `kernel` has the same contract as this function: AVX2 and AVX-VNNI, and pointers that reach `len` voxels.
     unsafe {
         match len {
             1 => kernel::<1>(m),
@@ -26,7 +26,8 @@ pub(super) unsafe fn micro(len: usize, m: &Bytes<'_>) {
 #[target_feature(enable = "avx2,avxvnni")]
 unsafe fn kernel<const P: usize>(m: &Bytes<'_>) {
     let quads = m.in_per_block / 4;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees AVX2, AVX-VNNI and that every pointer of `m` reaches `P` voxels; all accesses are
+    // unaligned.
     unsafe {
         let start = [_mm256_loadu_si256(m.start.cast()), _mm256_loadu_si256(m.start.add(8).cast())];
         let mut acc = [start; P];

@@ -1,19 +1,20 @@
-//! AVX-512 VNNI: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers. Where three adjacent taps meet voxels one
-//! step apart, each input is read once for all three.
+//! Kernels for AVX-512 VNNI: up to 28 voxels × 16 or 14 voxels × 32 output channels in registers. If taps come in
+//! threes one voxel apart, each input is read once for all three.
 #![cfg(target_arch = "x86_64")]
 
 use super::Bytes;
 use std::arch::x86_64::*;
 
-/// Sums one run of `len` voxels.
+/// Computes a run of `len` voxels for one or two blocks of output channels.
 ///
 /// # Safety
-/// The machine has AVX-512 F and VNNI, and every pointer of `m` reaches what its fields say for `len` voxels.
+/// The CPU must support AVX-512 F and VNNI, and every pointer of `m` must reach what its fields say for `len` voxels.
 pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
     macro_rules! pick {
         ($ob:literal, $step:literal, $($p:literal)*) => {
             match len {
-                // SAFETY: passed on from this function's contract.
+                // SAFETY: `kernel` has the same contract as this function: AVX-512 F and VNNI, and pointers that reach
+                // `len` voxels.
                 $($p => unsafe { kernel::<$ob, $p, $step>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }
@@ -23,7 +24,7 @@ pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
         macro_rules! pick_three {
             ($ob:literal, $step:literal, $($p:literal)*) => {
                 match len {
-                    // SAFETY: passed on from this function's contract.
+                    // SAFETY: `three` has the same contract, and `three_in_a_row` shows that the taps come in threes.
                     $($p => unsafe { three::<$ob, $p, $step>(m) },)*
                     _ => unreachable!("run of {len} voxels"),
                 }
@@ -44,12 +45,13 @@ pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
     }
 }
 
-/// `OB` blocks × `P` voxels; `STEP` is the distance of two input voxels in bytes, 0 = take it from `m`.
+/// Computes `OB` blocks × `P` voxels. `STEP` is the distance of two input voxels in bytes; 0 means that of `m`.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'_>) {
     let step = if STEP == 0 { m.in_step } else { STEP };
     let quads = m.in_per_block / 4;
-    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: the caller guarantees AVX-512 F and VNNI and that every pointer of `m` reaches `P` voxels; all accesses
+    // are unaligned.
     unsafe {
         let mut acc = [[_mm512_setzero_si512(); P]; OB];
         for (o, row) in acc.iter_mut().enumerate() {
@@ -83,11 +85,12 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'
     }
 }
 
-/// Three adjacent taps at a time, over voxels `STEP` bytes apart: each input meets its three weights at once.
+/// Computes three adjacent taps at a time on voxels `STEP` bytes apart; each input is multiplied by all three weights.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'_>) {
     let quads = STEP / 4;
-    // SAFETY: every pointer reaches what `m` says, by this function's contract.
+    // SAFETY: the caller guarantees AVX-512 F and VNNI and that every pointer of `m` reaches `P` voxels, the input two
+    // more through its taps; accesses are unaligned.
     unsafe {
         let mut acc = [[_mm512_setzero_si512(); P]; OB];
         for (o, row) in acc.iter_mut().enumerate() {
@@ -107,7 +110,7 @@ unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'_
                         }
                     }
                     weights = weights.add(OB * 64);
-                    // Written out, as a loop this long would not be unrolled and its sums not kept in registers.
+                    // Unrolled by hand: the compiler would not unroll a loop this long nor keep its sums in registers.
                     macro_rules! inputs {
                         ($($i:literal)*) => { $(
                             if $i < P + 2 {

@@ -1,4 +1,4 @@
-//! Micro-kernels of bytes: unsigned inputs times signed weights, summed exactly in 32 bits.
+//! Micro-kernels for bytes: products of unsigned inputs and signed weights, accumulated exactly in 32 bits.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -13,15 +13,15 @@ mod portable;
 use crate::conv::Micro;
 use crate::{Isa, IsaName};
 
-/// What the kernels of bytes read and write.
+/// Arguments of the byte kernels.
 pub(crate) type Bytes<'a> = Micro<'a, u8, i8, i32>;
 
-/// Whether two output blocks are computed at once.
+/// Returns whether two output blocks are computed at once.
 pub(crate) fn two_blocks(isa: Isa) -> bool {
     isa.name() >= IsaName::Avx512Vnni
 }
 
-/// The longest run of voxels for a number of output blocks; `three` if taps come in threes one voxel apart, and voxels too.
+/// Returns the longest run of voxels for a number of output blocks; `three` is [`Micro::three_in_a_row`].
 pub(crate) fn widest(isa: Isa, blocks: usize, three: bool) -> usize {
     match (isa.name(), blocks) {
         (IsaName::Amx, 2) => 32,
@@ -33,7 +33,7 @@ pub(crate) fn widest(isa: Isa, blocks: usize, three: bool) -> usize {
     }
 }
 
-/// The longest run of the AVX-512 VNNI kernels.
+/// Returns the longest run of the AVX-512 VNNI kernels.
 fn widest_vnni(blocks: usize, three: bool) -> usize {
     match (blocks, three) {
         (2, true) => 12,
@@ -42,35 +42,36 @@ fn widest_vnni(blocks: usize, three: bool) -> usize {
     }
 }
 
-/// Sets this thread's matrix unit up for inputs of `depth` adjacent bytes a voxel.
+/// Configures this thread's matrix unit for inputs of `depth` adjacent bytes per voxel, if it is used.
 pub(crate) fn prepare(isa: Isa, depth: usize) {
     #[cfg(target_arch = "x86_64")]
-    if isa.name() == IsaName::Amx && amx::takes(depth) {
+    if isa.name() == IsaName::Amx && amx::fits_row(depth) {
         amx::configure(depth);
     }
     let _ = (isa, depth);
 }
 
-/// Lets go of the matrix unit.
+/// Releases the matrix unit, if it is used.
 pub(crate) fn release(isa: Isa, depth: usize) {
     #[cfg(target_arch = "x86_64")]
-    if isa.name() == IsaName::Amx && amx::takes(depth) {
+    if isa.name() == IsaName::Amx && amx::fits_row(depth) {
         amx::release();
     }
     let _ = (isa, depth);
 }
 
-/// Sums one run of `len` voxels.
+/// Computes a run of `len` voxels.
 ///
 /// # Safety
-/// Every pointer of `m` reaches what its fields say for `len` voxels, and [`prepare`] was called on this thread for
-/// `adjacent · in_per_block` bytes.
+/// Every pointer of `m` must reach what its fields say for `len` voxels, and [`prepare`] must have been called on this
+/// thread for `adjacent · in_per_block` bytes.
 pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Bytes<'_>) {
-    // SAFETY: the token proves the instruction set; the rest is the caller's promise.
+    // SAFETY: holding `isa` proves that the CPU has the instruction set. The caller guarantees the pointers and that
+    // `prepare` was called; `tiles_in_bounds` checks that AMX tiles are in bounds.
     unsafe {
         match isa.name() {
             #[cfg(target_arch = "x86_64")]
-            IsaName::Amx if amx::takes(m.adjacent * m.in_per_block) && amx::reaches(len, m) => {
+            IsaName::Amx if amx::fits_row(m.adjacent * m.in_per_block) && amx::tiles_in_bounds(len, m) => {
                 amx::micro(blocks, len, m);
             }
             #[cfg(target_arch = "x86_64")]
@@ -86,7 +87,7 @@ pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Bytes<'_>) {
     }
 }
 
-/// A run in pieces of at most `widest` voxels.
+/// Computes a run in parts of at most `widest` voxels.
 ///
 /// # Safety
 /// As [`sums`].
@@ -95,7 +96,7 @@ unsafe fn in_runs(len: usize, m: &Bytes<'_>, widest: usize, f: impl Fn(usize, &B
     let mut at = 0;
     while at < len {
         let part = widest.min(len - at);
-        // SAFETY: a part of the run the caller promised.
+        // SAFETY: `at < len`, and the caller guarantees that input and sums reach `len` voxels.
         let (input, sums) = unsafe { (m.input.add(at * m.in_step), m.sums.add(at * 16)) };
         f(part, &Bytes { input, input_left: m.input_left - at * m.in_step, sums, ..*m });
         at += part;

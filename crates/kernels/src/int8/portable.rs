@@ -1,14 +1,14 @@
-//! Plain loops over 16 output channels, vectorised by the compiler.
+//! Portable kernel: plain loops over 16 output channels, vectorised by the compiler.
 
 use super::Bytes;
 
-/// Sums one run.
+/// Computes a run of voxels.
 ///
 /// # Safety
-/// Every pointer of `m` reaches what its fields say for `len` voxels.
+/// Every pointer of `m` must reach what its fields say for `len` voxels.
 pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
     let quads = m.in_per_block / 4;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer of `m` reaches `len` voxels; the array accesses are unaligned.
     unsafe {
         for o in 0..blocks {
             for p in 0..len {

@@ -1,7 +1,7 @@
 //! Gradient of a convolution with respect to its input.
 //!
-//! Input voxels whose positions leave the same rests by the strides see the same taps: each such phase is a convolution of the
-//! output's gradient with those taps, one voxel a step, and its results lie a stride apart.
+//! Input voxels whose positions have the same remainders modulo the strides are read by the same taps. Each such phase
+//! is a convolution of the output's gradient with those taps at stride 1, whose results are a stride apart.
 
 use crate::conv::{ConvShape, Finish, Geometry, PackedConv, Plan, Target, drive};
 use crate::parallel::{Shared, for_each};
@@ -15,33 +15,34 @@ pub struct InputGradient {
     out_channels: usize,
     in_channels: usize,
     out_block: usize,
-    /// Some input voxels lie in no window.
+    /// Whether some input voxels are in no window.
     gaps: bool,
 }
 
 #[derive(Debug, Clone)]
 struct Phase {
-    /// The first input voxel.
-    rest: [usize; 3],
-    /// Output voxels that its taps read along each axis, relative to that of the same step, ascending.
+    /// Remainder of the input positions modulo the strides, which is also the first input voxel.
+    remainder: [usize; 3],
+    /// Output positions that the taps read along each axis, relative to the position of the step, in ascending order.
     reads: [Vec<isize>; 3],
     weights: PackedConv,
 }
 
-/// Of the taps along one axis, those that input voxels of one rest see: what they read, and which tap.
-fn seen(shape: &ConvShape, axis: usize, rest: usize) -> Vec<(isize, usize)> {
+/// Returns the taps along one axis that read input voxels with a given remainder: relative output position and tap
+/// index.
+fn taps_of(shape: &ConvShape, axis: usize, remainder: usize) -> Vec<(isize, usize)> {
     let (stride, pad) = (shape.stride[axis] as isize, shape.pad_before[axis] as isize);
     (0..shape.kernel[axis])
         .rev()
-        .map(|k| (rest as isize + pad - (k * shape.dilation[axis]) as isize, k))
+        .map(|k| (remainder as isize + pad - (k * shape.dilation[axis]) as isize, k))
         .filter(|(at, _)| at.rem_euclid(stride) == 0)
         .map(|(at, k)| (at.div_euclid(stride), k))
         .collect()
 }
 
 impl InputGradient {
-    /// Packs the weights `[O][I][kd·kh·kw]` of a convolution without groups for gradients of its output in blocks of
-    /// `out_block` (1 or 16). Quick enough to be done at every step.
+    /// Packs the weights `[O][I][kd·kh·kw]` of a convolution with a single group, for output gradients with block size
+    /// `out_block` (1 or 16). This is fast enough to be done at every training step.
     ///
     /// # Errors
     /// [`KernelError`] if the weights do not fit, or a stride or a dilation is 0.
@@ -60,14 +61,14 @@ impl InputGradient {
         let out_block = if out_block == 1 { 1 } else { CHANNEL_BLOCK };
         let lanes: Vec<usize> = (0..in_channels).map(|i| i * taps).collect();
         let mut phases = Vec::new();
-        let rests: usize = shape.stride.iter().product();
-        for at in 0..rests {
-            let rest = [
+        let remainders: usize = shape.stride.iter().product();
+        for at in 0..remainders {
+            let remainder = [
                 at / (shape.stride[1] * shape.stride[2]),
                 at / shape.stride[2] % shape.stride[1],
                 at % shape.stride[2],
             ];
-            let seen = [0, 1, 2].map(|axis| seen(shape, axis, rest[axis]));
+            let seen = [0, 1, 2].map(|axis| taps_of(shape, axis, remainder[axis]));
             let mut own = Vec::with_capacity(taps);
             for (_, d) in &seen[0] {
                 for (_, h) in &seen[1] {
@@ -79,19 +80,19 @@ impl InputGradient {
             }
             let ins = [out_channels, in_channels * taps];
             phases.push(Phase {
-                rest,
+                remainder,
                 reads: seen.map(|axis| axis.into_iter().map(|(at, _)| at).collect()),
                 weights: PackedConv::strided(isa, weights, None, &lanes, ins, &own, out_block)?,
             });
         }
-        Ok(Self { gaps: phases.len() < rests, phases, stride: shape.stride, out_channels, in_channels, out_block })
+        Ok(Self { gaps: phases.len() < remainders, phases, stride: shape.stride, out_channels, in_channels, out_block })
     }
 
-    /// The border of zeros that the output's gradient needs for an input and an output of these extents.
+    /// Returns the border of zeros that the output's gradient needs for these input and output sizes.
     pub fn border(&self, in_dims: [usize; 3], out_dims: [usize; 3]) -> [usize; 3] {
         [0, 1, 2].map(|axis| {
             let of_phase = |phase: &Phase| {
-                let count = count(in_dims[axis], phase.rest[axis], self.stride[axis]) as isize;
+                let count = count(in_dims[axis], phase.remainder[axis], self.stride[axis]) as isize;
                 let (Some(first), Some(last)) = (phase.reads[axis].first(), phase.reads[axis].last()) else { return 0 };
                 if count == 0 { 0 } else { (-first).max(count - 1 + last - (out_dims[axis] as isize - 1)).max(0) }
             };
@@ -100,16 +101,16 @@ impl InputGradient {
     }
 }
 
-/// Input voxels of one rest along an axis.
-fn count(extent: usize, rest: usize, stride: usize) -> usize {
-    extent.saturating_sub(rest).div_ceil(stride)
+/// Returns the number of input voxels with a given remainder along an axis.
+fn count(extent: usize, remainder: usize, stride: usize) -> usize {
+    extent.saturating_sub(remainder).div_ceil(stride)
 }
 
-/// Gradient of a convolution with respect to its input, from that of its output; added to `in_gradient` if `accumulate`, else
-/// written there (borders are left as they are).
+/// Computes the gradient of a convolution with respect to its input from that of its output. The result is added to
+/// `in_gradient` if `accumulate`, else written there; borders are not changed.
 ///
-/// The border of `out_gradient` holds zeros and is at least as wide as [`InputGradient::border`] says. Either image may be in
-/// blocks of 16 channels or in planes.
+/// The border of `out_gradient` must hold zeros and be at least as wide as [`InputGradient::border`]. Both images may
+/// be in blocks of 16 channels or in planes.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers, layouts and weights do not fit.
@@ -147,11 +148,11 @@ pub fn conv_input_gradient(
     }
     let steps = [out_layout.slice_stride(), out_layout.row_stride(), out_layout.block];
     for phase in &weights.phases {
-        let counts = [0, 1, 2].map(|a| count(in_layout.dims[a], phase.rest[a], weights.stride[a]));
+        let counts = [0, 1, 2].map(|a| count(in_layout.dims[a], phase.remainder[a], weights.stride[a]));
         if counts.contains(&0) {
             continue;
         }
-        // Reads relative to the first one, which the border reaches.
+        // Reads are relative to the first one, which may be in the border.
         let first = [0, 1, 2].map(|a| phase.reads[a].first().copied().unwrap_or(0));
         let offset = |axis: usize| phase.reads[axis].iter().map(move |at| (at - first[axis]) as usize * steps[axis]);
         let taps: Vec<usize> =
@@ -163,7 +164,7 @@ pub fn conv_input_gradient(
             geometry: Geometry {
                 in_start: (0..3).map(|a| (out_layout.halo[a] as isize + first[a]) as usize * steps[a]).sum(),
                 in_step: steps,
-                out_offset: phase.rest,
+                out_offset: phase.remainder,
                 out_stride: weights.stride,
                 counts,
             },
@@ -176,13 +177,14 @@ pub fn conv_input_gradient(
     Ok(())
 }
 
-/// Sets an image to 0, but for its border.
+/// Sets an image to 0, except for its border.
 fn clear(values: &mut [f32], layout: &Blocked) {
     let [depth, height, _] = layout.dims;
     let shared = Shared::new(values);
     for_each(layout.blocks() * depth, |task| {
         for h in 0..height {
-            // SAFETY: each task owns the rows of one slice of one block.
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
             unsafe { shared.slice(layout.row_start(task / depth, task % depth, h), layout.row_len()) }.fill(0.0);
         }
     });

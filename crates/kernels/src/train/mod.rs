@@ -1,9 +1,9 @@
-//! What training adds to the forward kernels: gradients of convolutions, normalisations, activations, pooling and resampling,
-//! and the optimizers' steps.
+//! Training kernels: gradients of convolutions, normalisations, activations, pooling and resampling, and optimizer
+//! updates.
 //!
-//! One image at a time, in the same [`crate::Blocked`] layouts; weights and their gradients are dense in ONNX order. Sums over
-//! voxels are cut into the same parts and added in the same order whatever the number of threads, so that a run can be
-//! repeated bit by bit.
+//! Kernels process one image at a time, in the same [`crate::Blocked`] layouts as the forward kernels; weights and
+//! their gradients are dense in ONNX order. Sums over voxels are split into the same parts and added in the same order
+//! for any number of threads, so that training is reproducible bit by bit.
 
 mod input;
 mod norm;
@@ -23,7 +23,7 @@ pub use weight::conv_weight_gradient;
 
 use crate::Blocked;
 
-/// Sets the rows of one slice to 0, but for the border between them.
+/// Sets the rows of one slice to 0, except for the border between them.
 fn clear_slice(slice: &mut [f32], layout: &Blocked) {
     let row = layout.row_len();
     slice.chunks_mut(layout.row_stride().max(1)).for_each(|line| line[..row].fill(0.0));

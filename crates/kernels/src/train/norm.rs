@@ -1,39 +1,39 @@
-//! Gradients of normalisations (instance norm, batch norm while training) with what follows them, the derivative of the
-//! activation taken on the fly: one pass that sums, one that applies.
+//! Gradients of normalisations (instance norm, training-mode batch norm) fused with the activation that follows: a pass
+//! that computes sums, and a pass that applies them.
 
 use crate::conv::Activation;
 use crate::lanes::{Lanes, with_lanes};
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, same_image};
 
-/// What became of a convolution's output `x`: `activation(x · scale[c] + shift[c])`.
+/// Norm and activation applied to a convolution's output `x`: `activation(x · scale[c] + shift[c])`.
 ///
-/// Of a norm with weight `γ` and bias `β`, `scale = γ · inverse_deviation` and `shift = β − mean · scale`.
+/// For a norm with weight `γ` and bias `β`, `scale = γ · inverse_deviation` and `shift = β − mean · scale`.
 #[derive(Clone, Copy)]
 pub struct Activated<'a> {
-    /// Factors by channel.
+    /// Scale of each channel.
     pub scale: &'a [f32],
-    /// Summands by channel.
+    /// Shift of each channel.
     pub shift: &'a [f32],
-    /// Done last; its derivative at 0 is that of the negative side.
+    /// Applied last; its derivative at 0 is that of the negative side.
     pub activation: Activation,
 }
 
-/// By channel, the gradient of a norm's input: `of_gradient · g + of_input · x + constant`, where `g` is the gradient before the
-/// activation.
+/// Coefficients, by channel, of the gradient of a norm's input: `of_gradient · g + of_input · x + constant`, where `g`
+/// is the gradient before the activation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NormFactors {
-    /// Factors of `g`.
+    /// Coefficient of `g`.
     pub of_gradient: Vec<f32>,
-    /// Factors of `x`.
+    /// Coefficient of `x`.
     pub of_input: Vec<f32>,
-    /// Summands.
+    /// Constant term.
     pub constant: Vec<f32>,
 }
 
 impl NormFactors {
-    /// Of a norm over `count` voxels a channel (all images' voxels, for a batch norm) with weights `weight`, whose sums are those
-    /// of [`norm_gradient_sums`] (added over all images, for a batch norm).
+    /// Computes the coefficients for a norm with weights `weight` over `count` voxels per channel, from the sums of
+    /// [`norm_gradient_sums`]. For a batch norm, voxels and sums are those of all images.
     ///
     /// # Errors
     /// [`KernelError::Length`] if the channels differ.
@@ -60,10 +60,10 @@ impl NormFactors {
     }
 }
 
-/// By channel, the sums of `g` and of `g · (x − mean) · inverse_deviation` over the voxels, where `g = gradient ·
-/// activation'(x · scale + shift)`: the gradients of a norm's bias and weight.
+/// Computes the gradients of a norm's bias and weight: for each channel, the sums of `g` and of
+/// `g · (x − mean) · inverse_deviation` over the voxels, where `g = gradient · activation'(x · scale + shift)`.
 ///
-/// Rows are summed in `f32` lanes, and over rows in `f64` in a fixed order.
+/// Rows are summed in `f32` lanes, the sums of rows in `f64` in a fixed order.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers, layouts and channels do not fit.
@@ -86,7 +86,7 @@ pub fn norm_gradient_sums(
     let shared = Shared::new(&mut partial);
     for_each(layout.blocks() * depth, |task| {
         let (b, d) = (task / depth, task % depth);
-        // SAFETY: each task owns its own sums.
+        // SAFETY: each task has its own sums; `Shared::slice` checks the bounds.
         let own = unsafe { shared.slice(task, 1) };
         for h in 0..height {
             let from = Sources {
@@ -97,7 +97,8 @@ pub fn norm_gradient_sums(
                 shift: &shift[b],
                 slope: after.activation.slope(),
             };
-            // SAFETY: every source holds the row.
+            // SAFETY: `check` ensures that input and gradient hold all rows of the layout, so both pointers reach
+            // `from.len` values.
             let sums = unsafe { sum_row(isa, &from, &mean[b]) };
             own[0].iter_mut().zip(sums).for_each(|(t, s)| *t += f64::from(s));
         }
@@ -118,8 +119,8 @@ pub fn norm_gradient_sums(
         .collect())
 }
 
-/// Gradient of a norm's input, `factors` applied to `g = gradient · activation'(x · scale + shift)` and `x`: added to
-/// `in_gradient` if `accumulate`, else written there.
+/// Computes the gradient of a norm's input by applying `factors` to `g = gradient · activation'(x · scale + shift)` and
+/// `x`. The result is added to `in_gradient` if `accumulate`, else written there.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers, layouts and channels do not fit.
@@ -161,7 +162,8 @@ pub fn norm_gradient(
                 values: target.pointer(in_gradient_layout.row_start(b, d, h), len),
                 accumulate,
             };
-            // SAFETY: every source and target holds the row, and each task writes its own rows.
+            // SAFETY: `check` ensures that input and gradient hold all rows, `pointer` checked the target, and each
+            // task writes its own rows.
             unsafe { apply_row(isa, &from, &to) };
         }
     });
@@ -175,14 +177,14 @@ fn check(input: &[f32], in_layout: &Blocked, gradient: &[f32], layout: &Blocked)
     crate::check_that(matches!(layout.block, 1 | CHANNEL_BLOCK), "block of floats", "1 or 16", layout.block)
 }
 
-/// Values by channel as lanes of each block; planes repeat theirs.
+/// Returns values by channel as lanes of each block; planes repeat their channel's value.
 fn lanes(values: &[f32], layout: &Blocked) -> Result<Vec<[f32; CHANNEL_BLOCK]>, KernelError> {
     check_len("values by channel", values.len(), layout.channels)?;
     let of = |b: usize, i: usize| if layout.block == 1 { b } else { b * layout.block + i };
     Ok((0..layout.blocks()).map(|b| std::array::from_fn(|i| values.get(of(b, i)).copied().unwrap_or(0.0))).collect())
 }
 
-/// One row, as it is read.
+/// Inputs of one row.
 struct Sources<'a> {
     len: usize,
     input: *const f32,
@@ -192,17 +194,18 @@ struct Sources<'a> {
     slope: f32,
 }
 
-/// One row, as it is written.
+/// Output of one row.
 struct Targets<'a> {
     factors: [&'a [f32; CHANNEL_BLOCK]; 3],
     values: *mut f32,
     accumulate: bool,
 }
 
-/// Up to 16 values; those past `room` are 0.
+/// Loads up to 16 values; those past `room` are 0.
 #[inline(always)]
 pub(super) unsafe fn load<L: Lanes>(from: *const f32, room: usize) -> L {
-    // SAFETY: the caller's promise: `room` values.
+    // SAFETY: the caller guarantees `room` readable values at `from` and a CPU that supports `L`; at most 16 values are
+    // copied to `held`.
     unsafe {
         if room >= CHANNEL_BLOCK {
             return L::load(from);
@@ -213,10 +216,10 @@ pub(super) unsafe fn load<L: Lanes>(from: *const f32, room: usize) -> L {
     }
 }
 
-/// Stores up to 16 values, added to what is there if `accumulate`.
+/// Stores up to 16 values, or adds them to those at `to` if `accumulate`.
 #[inline(always)]
 pub(super) unsafe fn store<L: Lanes>(values: L, to: *mut f32, room: usize, accumulate: bool) {
-    // SAFETY: the caller's promise: `room` values.
+    // SAFETY: the caller guarantees `room` values at `to` and a CPU that supports `L`; fewer than 16 values are copied.
     unsafe {
         let values = if accumulate { values.add(load::<L>(to, room)) } else { values };
         if room >= CHANNEL_BLOCK {
@@ -226,10 +229,11 @@ pub(super) unsafe fn store<L: Lanes>(values: L, to: *mut f32, room: usize, accum
     }
 }
 
-/// Input and gradient before the activation.
+/// Returns the input and the gradient before the activation.
 #[inline(always)]
 unsafe fn before<L: Lanes>(from: &Sources<'_>, (scale, shift, slope): (L, L, L), at: usize) -> (L, L) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees `at < from.len` and sources of `from.len` values, so `room` values follow; the CPU
+    // supports `L`.
     unsafe {
         let room = from.len - at;
         let x = load::<L>(from.input.add(at), room);
@@ -239,9 +243,10 @@ unsafe fn before<L: Lanes>(from: &Sources<'_>, (scale, shift, slope): (L, L, L),
 }
 
 with_lanes! {
-    /// Sums of a row: 16 of the gradient, 16 of its products with the input less the mean.
+    /// Returns the sums of a row: 16 of the gradient, 16 of its products with the input minus the mean.
     unsafe fn sum_row<L>(from: &Sources<'_>, mean: &[f32; CHANNEL_BLOCK]) -> [f32; 2 * CHANNEL_BLOCK] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees sources of `from.len` values, and scale, shift and mean are arrays of 16;
+        // `with_lanes` checked the CPU.
         unsafe {
             let own = (L::load(from.scale.as_ptr()), L::load(from.shift.as_ptr()), L::splat(from.slope));
             let mean = L::load(mean.as_ptr());
@@ -273,7 +278,8 @@ with_lanes! {
 with_lanes! {
     /// Writes a row.
     unsafe fn apply_row<L>(from: &Sources<'_>, to: &Targets<'_>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees sources and target of `from.len` values, and the factors are arrays of 16;
+        // `with_lanes` checked the CPU.
         unsafe {
             let own = (L::load(from.scale.as_ptr()), L::load(from.shift.as_ptr()), L::splat(from.slope));
             let [of_gradient, of_input, constant] = to.factors.map(|f| f.as_ptr());

@@ -1,42 +1,43 @@
-//! Steps of optimizers on flat parameters, each in one pass.
+//! Optimizer updates of flat parameters, each in one pass.
 
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Isa, KernelError, check_len};
 
-/// Parameters of one task; sums over tasks are added in their order.
+/// Number of parameters per task; sums of tasks are added in order.
 const CHUNK: usize = 1 << 14;
 
-/// Adam.
+/// Parameters of Adam and AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
     /// Learning rate.
     pub rate: f32,
-    /// Decay of the gradient's average.
+    /// Decay rate of the running average of gradients.
     pub beta1: f32,
-    /// Decay of the squared gradient's average.
+    /// Decay rate of the running average of squared gradients.
     pub beta2: f32,
-    /// Added to the root of the squared gradient's average.
+    /// Added to the root of the average squared gradient.
     pub epsilon: f32,
-    /// Weight decay.
+    /// Weight decay coefficient.
     pub weight_decay: f32,
-    /// Weights decay by `rate · weight_decay` of themselves (AdamW); else `weight_decay · weight` is part of the gradient.
+    /// Whether weights are multiplied by `1 − rate · weight_decay` (AdamW); else `weight_decay · weight` is added to
+    /// the gradient.
     pub decoupled: bool,
 }
 
-/// Gradient descent with momentum.
+/// Parameters of gradient descent with momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
     /// Learning rate.
     pub rate: f32,
-    /// Share of the last step's velocity that is kept.
+    /// Fraction of the previous velocity that is kept.
     pub momentum: f32,
-    /// Looks ahead along the velocity.
+    /// Whether Nesterov momentum is used.
     pub nesterov: bool,
-    /// `weight_decay · weight` is part of the gradient.
+    /// `weight_decay · weight` is added to the gradient.
     pub weight_decay: f32,
 }
 
-/// What one pass of [`adam`] multiplies by.
+/// Precomputed factors of one pass of [`adam`].
 #[derive(Clone, Copy)]
 struct AdamFactors {
     gradient: f32,
@@ -49,8 +50,8 @@ struct AdamFactors {
     epsilon: f32,
 }
 
-/// One step of Adam: the gradient counts `gradient_scale` times, `step` counts from 1, `first` and `second` are the averages of the
-/// gradient and its square (zeros before the first step).
+/// Performs one step of Adam. The gradient is multiplied by `gradient_scale`, `step` counts from 1, and `first` and
+/// `second` are the running averages of the gradient and its square (zeros before the first step).
 ///
 /// # Errors
 /// [`KernelError::Length`] if the buffers differ in length.
@@ -84,7 +85,7 @@ pub fn adam(
     let (weights, first, second) = (Shared::new(weights), Shared::new(first), Shared::new(second));
     for_each(len.div_ceil(CHUNK), |task| {
         let (at, n) = chunk(task, len);
-        // SAFETY: each task owns its chunk of each buffer.
+        // SAFETY: each task has its own chunk of each buffer; `Shared::slice` checks the bounds.
         let (w, m, v) = unsafe { (weights.slice(at, n), first.slice(at, n), second.slice(at, n)) };
         adam_chunk(isa, factors, &gradient[at..at + n], w, m, v);
     });
@@ -107,8 +108,8 @@ multiversion! {
     }
 }
 
-/// One step of gradient descent: the gradient counts `gradient_scale` times. `velocity` (zeros before the first step) may be empty
-/// where there is no momentum.
+/// Performs one step of gradient descent. The gradient is multiplied by `gradient_scale`. `velocity` (zeros before the
+/// first step) may be empty if there is no momentum.
 ///
 /// # Errors
 /// [`KernelError::Length`] if the buffers differ in length.
@@ -129,7 +130,8 @@ pub fn sgd(
     let (weights, velocity) = (Shared::new(weights), Shared::new(velocity));
     for_each(len.div_ceil(CHUNK), |task| {
         let (at, n) = chunk(task, len);
-        // SAFETY: each task owns its chunk of each buffer.
+        // SAFETY: each task has its own chunk of each buffer, or an empty slice without momentum; `Shared::slice`
+        // checks the bounds.
         let (w, v) =
             unsafe { (weights.slice(at, n), if plain { velocity.slice(0, 0) } else { velocity.slice(at, n) }) };
         sgd_chunk(isa, *sgd, gradient_scale, &gradient[at..at + n], w, v);
@@ -145,7 +147,7 @@ multiversion! {
             }
             return;
         }
-        // Of the new velocity and of the gradient itself.
+        // Coefficients of the new velocity and of the gradient.
         let (of_velocity, of_gradient) = if s.nesterov { (s.momentum, 1.0) } else { (1.0, 0.0) };
         for ((g, w), v) in gradient.iter().zip(weights.iter_mut()).zip(velocity.iter_mut()) {
             let g = g * gradient_scale + *w * s.weight_decay;
@@ -155,13 +157,13 @@ multiversion! {
     }
 }
 
-/// The sum of squares, in `f64` and in a fixed order: the square of a norm. It is not finite if, and only if, a value is not.
+/// Returns the sum of squares, in `f64` and in a fixed order. It is finite if and only if all values are.
 pub fn sum_of_squares(isa: Isa, values: &[f32]) -> f64 {
     let mut parts = vec![0.0f64; values.len().div_ceil(CHUNK)];
     let shared = Shared::new(&mut parts);
     for_each(values.len().div_ceil(CHUNK), |task| {
         let (at, n) = chunk(task, values.len());
-        // SAFETY: each task owns its sum.
+        // SAFETY: each task has its own sum; `Shared::slice` checks the bounds.
         let own = unsafe { shared.slice(task, 1) };
         own[0] = squares_chunk(isa, &values[at..at + n]);
     });

@@ -1,9 +1,9 @@
-//! Micro-kernels of weight gradients: sums over voxels of products of one voxel's 16 channels with single values, all sums in
-//! registers.
+//! Micro-kernels of weight gradients: sums over voxels of the products of one voxel's 16 channels with single values,
+//! with all sums in registers.
 
 use crate::lanes::{Lanes, with_lanes};
 
-/// A box of voxels along D, H, W, as one operand steps through it.
+/// Strides of one operand in a box of voxels along D, H, W.
 #[derive(Clone, Copy)]
 pub(super) struct Steps {
     pub slice: usize,
@@ -11,31 +11,32 @@ pub(super) struct Steps {
     pub voxel: usize,
 }
 
-/// Products of vectors of 16 lanes with single values, summed over a box of voxels.
+/// Sums, over a box of voxels, of products of vectors of 16 lanes with single values.
 pub(super) struct Outer<'a> {
-    /// Slices, rows and voxels a row.
+    /// Size of the box: slices, rows, and voxels per row.
     pub counts: [usize; 3],
-    /// Where each vector starts, and where its sums go.
+    /// Start of each vector, and the offset of its sums.
     pub vectors: &'a [(*const f32, usize)],
     pub vector_steps: Steps,
-    /// Where each group of adjacent single values starts, and where its sums go (from a vector's on).
+    /// Start of each group of adjacent single values, and the offset of its sums relative to a vector's.
     pub values: &'a [(*const f32, usize)],
     pub value_steps: Steps,
-    /// Adjacent values of a group: 1, 2, 4, 8 or 16; their sums lie 16 apart.
+    /// Number of adjacent values in a group: 1, 2, 4, 8 or 16. Their sums are 16 apart.
     pub adjacent: usize,
     pub sums: *mut f32,
 }
 
-/// The most groups of single values of one call.
-pub(super) const MOST_VALUES: usize = 8;
+/// Largest number of groups of single values in a call.
+pub(super) const MAX_VALUES: usize = 8;
 
 with_lanes! {
-    /// Adds the sums to what is there already.
+    /// Adds the products to the sums in memory.
     pub(super) unsafe fn outer<L>(o: &Outer<'_>) {
         macro_rules! pick {
             ($(($v:literal, $b:literal, $j:literal))*) => {
                 match (o.vectors.len(), o.values.len(), o.adjacent) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: `outer_of` has the same contract as this function, and the match gives it the right
+                    // numbers of vectors and values.
                     $(($v, $b, $j) => unsafe { outer_of::<L, $v, $b, $j>(o) },)*
                     (v, b, j) => unreachable!("{v} vectors with {b} groups of {j} values"),
                 }
@@ -55,7 +56,8 @@ with_lanes! {
 
 #[inline(always)]
 unsafe fn outer_of<L: Lanes, const V: usize, const B: usize, const J: usize>(o: &Outer<'_>) {
-    // SAFETY: the caller's promise: every pointer reaches its box, the sums what the offsets say.
+    // SAFETY: the caller guarantees that every operand pointer reaches its box, that `sums` holds all offsets, and that
+    // the CPU supports `L`; accesses are unaligned.
     unsafe {
         let mut acc = [[[L::splat(0.0); J]; B]; V];
         let mut from = [std::ptr::null::<f32>(); V];
@@ -97,29 +99,31 @@ unsafe fn outer_of<L: Lanes, const V: usize, const B: usize, const J: usize>(o: 
     }
 }
 
-/// Products of one vector of 16 lanes with single values at three adjacent taps, one voxel a step: each single value meets the
-/// three voxels whose windows it lies in.
+/// Sums of products of a vector of 16 lanes with single values at three adjacent taps, at stride 1: each single value
+/// is multiplied by the three voxels whose windows contain it.
 pub(super) struct Slide<'a> {
-    /// Slices, rows and voxels a row.
+    /// Size of the box: slices, rows, and voxels per row.
     pub counts: [usize; 3],
     pub vector: *const f32,
-    /// Steps of the vector; its voxels are 16 apart.
+    /// Strides of the vector; its voxels are 16 apart.
     pub vector_steps: Steps,
-    /// Where each single value starts at the first tap, and where its sums go; they step by whole blocks or by single values.
+    /// Start of each single value at the first tap, and the offset of its sums. The voxel stride is a block or one
+    /// value.
     pub values: &'a [(*const f32, usize)],
     pub value_steps: Steps,
-    /// From one tap's sums to the next one's.
+    /// Distance of the sums of neighbouring taps.
     pub tap_room: usize,
     pub sums: *mut f32,
 }
 
 with_lanes! {
-    /// Adds the sums to what is there already.
+    /// Adds the products to the sums in memory.
     pub(super) unsafe fn slide<L>(s: &Slide<'_>) {
         macro_rules! pick {
             ($step:literal, $($j:literal)*) => {
                 match s.values.len() {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: `slide_of` has the same contract as this function, and the match gives it the right
+                    // number of values.
                     $($j => unsafe { slide_of::<L, $j, $step>(s) },)*
                     j => unreachable!("{j} values"),
                 }
@@ -135,7 +139,8 @@ with_lanes! {
 
 #[inline(always)]
 unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
-    // SAFETY: the caller's promise: every pointer reaches its box (the values two voxels more), the sums what the offsets say.
+    // SAFETY: the caller guarantees that every operand pointer reaches its box (the values two voxels more), that
+    // `sums` holds all offsets, and that the CPU supports `L`.
     unsafe {
         let mut acc = [[L::splat(0.0); 3]; J];
         let mut from = [std::ptr::null::<f32>(); J];
@@ -144,12 +149,12 @@ unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
             for h in 0..rows {
                 let y = s.vector.add(d * s.vector_steps.slice + h * s.vector_steps.row);
                 for j in 0..J {
-                    // Values of whole blocks are neighbours: one pointer for all of them.
+                    // Values of a block are adjacent: derive all pointers from the first.
                     let at = if STEP == 16 { s.values[0].0.add(j) } else { s.values[j].0 };
                     from[j] = at.add(d * s.value_steps.slice + h * s.value_steps.row);
                 }
-                // The value at `$at` meets `$tap`'s vectors.
-                macro_rules! meet {
+                // Multiplies the values at `$at` by the vectors of `$tap`.
+                macro_rules! add_products {
                     ($at:expr, $($tap:literal $vector:expr),*) => {
                         for j in 0..J {
                             let x = L::splat(*from[j].add($at * STEP));
@@ -158,27 +163,27 @@ unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
                     };
                 }
                 let mut older = L::load(y);
-                meet!(0, 0 older);
+                add_products!(0, 0 older);
                 if width == 1 {
-                    meet!(1, 1 older);
-                    meet!(2, 2 older);
+                    add_products!(1, 1 older);
+                    add_products!(2, 2 older);
                     continue;
                 }
                 let mut newer = L::load(y.add(16));
-                meet!(1, 0 newer, 1 older);
+                add_products!(1, 0 newer, 1 older);
                 for w in 2..width {
                     let newest = L::load(y.add(w * 16));
                     if STEP == 16 {
                         for j in 0..J {
-                            acc[j] = L::meet([newest, newer, older], from[j].add(w * STEP), acc[j]);
+                            acc[j] = L::fma_three([newest, newer, older], from[j].add(w * STEP), acc[j]);
                         }
                     } else {
-                        meet!(w, 0 newest, 1 newer, 2 older);
+                        add_products!(w, 0 newest, 1 newer, 2 older);
                     }
                     (older, newer) = (newer, newest);
                 }
-                meet!(width, 1 newer, 2 older);
-                meet!(width + 1, 2 newer);
+                add_products!(width, 1 newer, 2 older);
+                add_products!(width + 1, 2 newer);
             }
         }
         for j in 0..J {
@@ -190,9 +195,9 @@ unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
     }
 }
 
-/// Products of rows of single values, summed along them.
+/// Sum of products of two boxes of single values.
 pub(super) struct Dot {
-    /// Slices, rows and voxels a row.
+    /// Size of the box: slices, rows, and voxels per row.
     pub counts: [usize; 3],
     pub first: *const f32,
     pub first_steps: Steps,
@@ -201,9 +206,9 @@ pub(super) struct Dot {
 }
 
 with_lanes! {
-    /// The sum of the products; the first operand's voxels are adjacent.
+    /// Returns the sum of the products; the first operand's voxels must be adjacent.
     pub(super) unsafe fn dot<L>(o: &Dot) -> f32 {
-        // SAFETY: the caller's promise: both pointers reach their box.
+        // SAFETY: the caller guarantees that both pointers reach their boxes; `with_lanes` checked the CPU.
         unsafe {
             let [slices, rows, width] = o.counts;
             let mut acc = [L::splat(0.0); 2];

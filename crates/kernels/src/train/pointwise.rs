@@ -1,4 +1,4 @@
-//! Gradients voxel by voxel, sums of images, sums by channel.
+//! Element-wise gradients, sums of images, and sums by channel.
 
 use super::norm::{load, store};
 use crate::lanes::with_lanes;
@@ -6,25 +6,26 @@ use crate::parallel::{Shared, for_each};
 use crate::pointwise::rows;
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
 
-/// A function of one value whose derivative is told by its result, or by what went in.
+/// The derivative of an element-wise function, computed from its output or its input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Derivative {
-    /// Of `x` where positive, else `slope · x`, for a slope not below 0; at 0 it is the slope.
+    /// Derivative of leaky ReLU with a non-negative slope, from input or output: 1 where positive, else the slope.
     Leaky {
         /// Slope of the negative side; 0 is ReLU.
         slope: f32,
     },
-    /// 1 from one end to the other, both counted, else 0; told by what went in.
+    /// 1 where the input is in `least..=greatest`, else 0.
     Within {
-        /// The lower end.
+        /// Lower end of the range.
         least: f32,
-        /// The upper end.
+        /// Upper end of the range.
         greatest: f32,
     },
 }
 
-/// Gradient of an activation's input, from its output (or what else tells its derivative) and that output's gradient: added to
-/// `in_gradient` if `accumulate`, else written there; borders are left as they are.
+/// Computes the gradient of an activation's input from its output (or input, as [`Derivative`] requires) and the
+/// output's gradient. The result is added to `in_gradient` if `accumulate`, else written there; borders are not
+/// changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -48,17 +49,18 @@ pub fn activation_gradient(
     rows(in_gradient, in_layout, |b, d, h, row| {
         let y = &output[out_layout.row_start(b, d, h)..][..row.len()];
         let g = &gradient[layout.row_start(b, d, h)..][..row.len()];
-        // SAFETY: three rows of one length.
+        // SAFETY: all three slices have the length of a row.
         unsafe { derivative_row(isa, of, y, g, accumulate, row) };
     });
     Ok(())
 }
 
 with_lanes! {
-    /// The derivative's product with a row.
+    /// Multiplies a row of the gradient by the derivative.
     unsafe fn derivative_row<L>(of: Derivative, y: &[f32], gradient: &[f32], accumulate: bool, to: &mut [f32]) {
         let len = to.len();
-        // SAFETY: rows of one length, by the caller's promise.
+        // SAFETY: the caller guarantees slices of equal length, and `load` and `store` stay within it; `with_lanes`
+        // checked the CPU.
         unsafe {
             match of {
                 Derivative::Leaky { slope } => {
@@ -74,7 +76,7 @@ with_lanes! {
                     for at in (0..len).step_by(CHANNEL_BLOCK) {
                         let g = load::<L>(gradient.as_ptr().add(at), len - at);
                         let x = load::<L>(y.as_ptr().add(at), len - at);
-                        // Taken off where a value lies past an end, so that the ends themselves count as within.
+                        // Subtracted where a value is beyond an end, so that the ends count as inside.
                         let v = g.sub(g.where_positive(least.sub(x), zero)).sub(g.where_positive(x.sub(greatest), zero));
                         store(v, to.as_mut_ptr().add(at), len - at, accumulate);
                     }
@@ -84,7 +86,7 @@ with_lanes! {
     }
 }
 
-/// `target += factor · source`, voxel by voxel; the border is left as it is.
+/// Computes `target += factor · source`. The border is not changed.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -101,7 +103,7 @@ pub fn add(
     same_image(from, to)?;
     rows(target, to, |b, d, h, row| {
         let source = &source[from.row_start(b, d, h)..][..row.len()];
-        // SAFETY: two rows of one length.
+        // SAFETY: both slices have the length of a row.
         unsafe { add_row(isa, factor, source, row) };
     });
     Ok(())
@@ -110,7 +112,8 @@ pub fn add(
 with_lanes! {
     /// Adds a row to another.
     unsafe fn add_row<L>(factor: f32, source: &[f32], to: &mut [f32]) {
-        // SAFETY: rows of one length, by the caller's promise.
+        // SAFETY: the caller guarantees slices of equal length, and `load` and `store` stay within it; `with_lanes`
+        // checked the CPU.
         unsafe {
             let factor = L::splat(factor);
             for at in (0..to.len()).step_by(CHANNEL_BLOCK) {
@@ -122,7 +125,8 @@ with_lanes! {
     }
 }
 
-/// The sum of each channel over the voxels. Rows are summed in `f32` lanes, and over rows in `f64` in a fixed order.
+/// Returns the sum of each channel over the voxels. Rows are summed in `f32` lanes, the sums of rows in `f64` in a
+/// fixed order.
 ///
 /// # Errors
 /// [`KernelError`] if the buffer does not fit the layout.
@@ -133,11 +137,11 @@ pub fn channel_sums(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Vec<f64
     let mut partial = vec![[0.0f64; CHANNEL_BLOCK]; layout.blocks() * depth];
     let shared = Shared::new(&mut partial);
     for_each(layout.blocks() * depth, |task| {
-        // SAFETY: each task owns its own sums.
+        // SAFETY: each task has its own sums; `Shared::slice` checks the bounds.
         let own = unsafe { shared.slice(task, 1) };
         for h in 0..height {
             let row = &input[layout.row_start(task / depth, task % depth, h)..][..layout.row_len()];
-            // SAFETY: the row is a slice.
+            // SAFETY: `row_sums` reads only the slice that it is given.
             let sums = unsafe { row_sums(isa, row) };
             own[0].iter_mut().zip(sums).for_each(|(t, s)| *t += f64::from(s));
         }
@@ -154,9 +158,9 @@ pub fn channel_sums(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Vec<f64
 }
 
 with_lanes! {
-    /// The sums of a row by lane.
+    /// Returns the sums of a row by lane.
     unsafe fn row_sums<L>(row: &[f32]) -> [f32; CHANNEL_BLOCK] {
-        // SAFETY: within the row.
+        // SAFETY: every load starts inside the row and `load` stops at its end; `with_lanes` checked the CPU.
         unsafe {
             let mut sums = [L::splat(0.0); 2];
             let mut at = 0;

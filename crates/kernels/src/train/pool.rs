@@ -1,4 +1,5 @@
-//! Gradients of pooling. Each task owns some slices of the input's gradient and walks all windows that reach them.
+//! Gradients of pooling. Each task owns some slices of the input's gradient and processes all windows that overlap
+//! them.
 
 use super::clear_slice;
 use crate::conv::ConvShape;
@@ -7,11 +8,11 @@ use crate::parallel::{Shared, for_each, multiversion};
 use crate::pool::{Pool, taps};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_moved, check_that, same_image};
 
-/// Gradient of a pool's input, from its output's: added to `in_gradient` if `accumulate`, else written there; borders are left as
-/// they are.
+/// Computes the gradient of pooling's input from that of its output. The result is added to `in_gradient` if
+/// `accumulate`, else written there; borders are not changed.
 ///
-/// The pool's input is needed for [`Pool::Max`] alone: the gradient goes to the first of a window's greatest voxels, in the order
-/// of D, H, W.
+/// The input is needed only for [`Pool::Max`], whose gradient goes to the first of a window's largest voxels in the
+/// order of D, H, W.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit, or the input of a max pool is missing.
@@ -51,7 +52,7 @@ pub fn pool_gradient(
         let end = (first + thick).min(depth);
         let (slice, line) = (in_layout.slice_stride(), in_layout.row_stride());
         let room = (end - first - 1) * slice + (height - 1) * line + in_layout.row_len();
-        // SAFETY: each task owns its slices of one block.
+        // SAFETY: each task has its own range of slices of its own block; `Shared::slice` checks the bounds.
         let own = unsafe { shared.slice(in_layout.row_start(b, first, 0), room) };
         if !accumulate {
             own.chunks_mut(slice).for_each(|slice| clear_slice(slice, in_layout));
@@ -85,10 +86,10 @@ pub fn pool_gradient(
     Ok(())
 }
 
-/// Slices of a task, in strides: windows that reach two tasks' slices are walked by both.
+/// Number of slices per task, in strides. Windows that overlap the slices of two tasks are processed by both.
 const SLICE_STEPS: usize = 2;
 
-/// Output slices whose windows may reach input slices `first..end`.
+/// Returns the output slices whose windows may overlap input slices `first..end`.
 fn windows(shape: &ConvShape, first: usize, end: usize, extent: usize) -> std::ops::Range<usize> {
     let (stride, pad) = (shape.stride[0], shape.pad_before[0]);
     let reach = (shape.kernel[0].max(1) - 1) * shape.dilation[0];
@@ -100,14 +101,14 @@ struct Row<'a> {
     gradient: &'a [f32],
     /// Input positions along W by window.
     inside: &'a [Vec<usize>],
-    /// Voxels that a mean is taken over; 0 stands for those inside the image.
+    /// Number of voxels that a mean is over; 0 means those inside the image.
     whole: usize,
     /// Input rows of each window.
     rows: usize,
 }
 
-/// Gives a row's gradient to the first of each window's greatest voxels. `rows` are those of the windows: where each starts in the
-/// input, and in the task's slices if it lies there.
+/// Adds a row's gradient to the first of each window's largest voxels. `rows` are the input rows of the windows: where
+/// each starts in the input, and in the task's slices if it is among them.
 fn max_row(isa: Isa, row: &Row<'_>, block: usize, input: &[f32], rows: &[(usize, Option<usize>)], own: &mut [f32]) {
     if block != CHANNEL_BLOCK {
         return max_planes(row, input, rows, own);
@@ -117,17 +118,18 @@ fn max_row(isa: Isa, row: &Row<'_>, block: usize, input: &[f32], rows: &[(usize,
         from + reach <= input.len() && to.is_none_or(|to| to + reach <= own.len())
     };
     assert!(rows.iter().all(within), "windows reach outside their image");
-    // SAFETY: every window's voxels lie within both buffers, as was just checked.
+    // SAFETY: the assertion shows that the voxels of every window lie within both buffers.
     unsafe { max_blocks(isa, row, input, rows, own) };
 }
 
 with_lanes! {
-    /// [`max_row`] of blocks.
+    /// Implements [`max_row`] for blocks of 16 channels.
     unsafe fn max_blocks<L>(row: &Row<'_>, input: &[f32], rows: &[(usize, Option<usize>)], own: &mut [f32]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every window lies within both buffers, and `g` holds 16 values;
+        // `with_lanes` checked the CPU.
         unsafe {
             for (g, inside) in row.gradient.chunks_exact(CHANNEL_BLOCK).zip(row.inside) {
-                // The greatest voxels and their numbers.
+                // The largest voxels and their indices.
                 let mut best = [L::splat(f32::NEG_INFINITY), L::splat(0.0)];
                 let mut number = 0.0;
                 for (from, _) in rows {

@@ -1,12 +1,13 @@
-//! Gradient of resampling: the tables of [`crate::resize`] the other way round. Each task owns one slice of the input's gradient.
+//! Gradient of resampling: the transposed tables of [`crate::resize`]. Each task owns one slice of the input's
+//! gradient.
 
 use super::clear_slice;
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::resize::{Tap, check_tables};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_moved, check_that};
 
-/// Gradient of the input of [`crate::resize::resize`] by the same tables, from its output's: added to `in_gradient` if
-/// `accumulate`, else written there; borders are left as they are.
+/// Computes the gradient of the input of [`crate::resize::resize`] with the same tables from that of its output. The
+/// result is added to `in_gradient` if `accumulate`, else written there; borders are not changed.
 ///
 /// # Errors
 /// [`KernelError`] if buffers, layouts and tables do not fit.
@@ -23,7 +24,7 @@ pub fn resize_gradient(
     check_moved(gradient, layout, in_gradient, in_layout)?;
     check_that(matches!(layout.block, 1 | CHANNEL_BLOCK), "block of floats", "1 or 16", layout.block)?;
     check_tables(tables, in_layout, layout)?;
-    // Output slices that read each input slice, and their shares.
+    // Output slices that read each input slice, and their weights.
     let mut readers: Vec<Vec<(usize, f32)>> = vec![Vec::new(); in_layout.dims[0]];
     for (d, tap) in tables[0].iter().enumerate() {
         for (at, share) in shares(tap) {
@@ -36,7 +37,7 @@ pub fn resize_gradient(
         let (b, id) = (task / depth, task % depth);
         let Some(rows) = in_layout.dims[1].checked_sub(1) else { return };
         let start = in_layout.row_start(b, id, 0);
-        // SAFETY: each task owns one slice of one block.
+        // SAFETY: each task has its own slice of its own block; `Shared::slice` checks the bounds.
         let own = unsafe { shared.slice(start, rows * in_layout.row_stride() + in_layout.row_len()) };
         if !accumulate {
             clear_slice(own, in_layout);
@@ -57,7 +58,7 @@ pub fn resize_gradient(
     Ok(())
 }
 
-/// What an output position reads: source position and share.
+/// Returns the source positions that an output position reads, with their weights.
 fn shares(tap: &Tap) -> impl Iterator<Item = (usize, f32)> + use<> {
     [(tap.low, 1.0 - tap.weight), (tap.high, tap.weight)].into_iter().filter(|(_, share)| *share != 0.0)
 }

@@ -1,28 +1,28 @@
 //! Gradient of a convolution with respect to its weights.
 //!
-//! Work is cut into tiles (up to two output blocks by one input block, all taps) and slabs of voxels; each task sums one tile
-//! over one slab, strip by strip so that a strip's values stay in the first-level cache for all taps, and the slabs' sums are
-//! added in their order.
+//! Work is split into tiles (up to two output blocks by one input block, all taps) and slabs of voxels. Each task sums
+//! one tile over one slab, strip by strip, so that a strip's values stay in the L1 cache for all taps. The sums of
+//! slabs are added in order.
 
-use super::outer::{Dot, MOST_VALUES, Outer, Slide, Steps, dot, outer, slide};
+use super::outer::{Dot, MAX_VALUES, Outer, Slide, Steps, dot, outer, slide};
 use crate::conv::{ConvShape, Plan, check_window, window_plan};
 use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 
-/// Voxels of a strip: its values of two blocks fit the first-level cache.
+/// Number of voxels of a strip: its values of two blocks fit into the L1 cache.
 const STRIP_VOXELS: usize = 256;
-/// Voxels of a slab at least, and tasks wanted at most. Neither depends on the number of threads.
+/// Smallest number of voxels of a slab, and largest number of tasks. Neither depends on the number of threads.
 const SLAB_VOXELS: usize = 4096;
 const TASKS: usize = 64;
-/// Sums of one input block, one output block and one tap.
+/// Number of sums for one input block, one output block and one tap.
 const TAP_ROOM: usize = CHANNEL_BLOCK * CHANNEL_BLOCK;
 
 /// Adds the gradient of a convolution with respect to its weights to `gradient`, dense `[O][I][kd·kh·kw]`.
 ///
-/// `input` is the convolution's input with the border of zeros that [`crate::conv::conv`] wants, `out_gradient` the gradient of
-/// its output (whose border does not count); either in blocks of 16 channels or in planes. Convolutions without groups only: with
-/// groups, call it for each group's channels.
+/// `input` is the convolution's input with the border of zeros that [`crate::conv::conv`] needs, `out_gradient` the
+/// gradient of its output (its border is ignored); both in blocks of 16 channels or in planes. Only single-group
+/// convolutions are supported: for several groups, call it for the channels of each group.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit, or the input's border is narrower than the padding.
@@ -55,7 +55,7 @@ pub fn conv_weight_gradient(
         out_layout,
         plan: window_plan(in_layout, out_layout, shape),
         strips: Strips::new(out_layout.dims),
-        slides: shape.kernel[2] == 3 && shape.dilation[2] == 1 && shape.stride[2] == 1 && wide(isa),
+        slides: shape.kernel[2] == 3 && shape.dilation[2] == 1 && shape.stride[2] == 1 && has_wide_registers(isa),
     };
     match planes {
         (true, true) => pass.planes_by_planes(gradient),
@@ -64,8 +64,8 @@ pub fn conv_weight_gradient(
     Ok(())
 }
 
-/// Whether a block is one register, and there are 32 of them.
-fn wide(isa: Isa) -> bool {
+/// Returns whether a block fits into one register and there are 32 registers.
+fn has_wide_registers(isa: Isa) -> bool {
     #[cfg(target_arch = "x86_64")]
     return isa.simd() == Simd::Avx512;
     #[cfg(not(target_arch = "x86_64"))]
@@ -75,7 +75,7 @@ fn wide(isa: Isa) -> bool {
     }
 }
 
-/// An image cut into boxes of nearly equal size.
+/// Splits an image into boxes of nearly equal size.
 struct Strips {
     dims: [usize; 3],
     counts: [usize; 3],
@@ -93,7 +93,7 @@ impl Strips {
         self.counts.iter().product()
     }
 
-    /// First voxel and extent of a box.
+    /// Returns the first voxel and the size of a box.
     fn get(&self, at: usize) -> ([usize; 3], [usize; 3]) {
         let [_, rows, runs] = self.counts;
         let place = [at / (rows * runs), at / runs % rows, at % runs];
@@ -103,7 +103,7 @@ impl Strips {
     }
 }
 
-/// Output and input channels whose weights one task sums.
+/// The output and input channels whose weights one task sums.
 #[derive(Clone, Copy)]
 struct Tile {
     out_first: usize,
@@ -112,7 +112,7 @@ struct Tile {
     ins: usize,
 }
 
-/// Distances in a tile's sums from one channel (of 16) or tap to the next.
+/// Strides of a tile's sums by output lane, input channel and tap.
 struct Room {
     out_lane: usize,
     input: usize,
@@ -127,7 +127,7 @@ struct Pass<'a> {
     out_layout: &'a Blocked,
     plan: Plan,
     strips: Strips,
-    /// Taps come in threes one voxel apart, voxels too, and there are registers for it.
+    /// Whether [`slide`] applies: taps come in threes one voxel apart, the stride is 1, and there are enough registers.
     slides: bool,
 }
 
@@ -138,7 +138,8 @@ impl Pass<'_> {
 
     fn tile_list(&self) -> Vec<Tile> {
         let [outs, ins] = [self.out_layout.channels, self.in_layout.channels];
-        let together = if self.out_layout.block == CHANNEL_BLOCK && wide(self.isa) { 2 } else { 1 } * CHANNEL_BLOCK;
+        let together =
+            if self.out_layout.block == CHANNEL_BLOCK && has_wide_registers(self.isa) { 2 } else { 1 } * CHANNEL_BLOCK;
         let mut tiles = Vec::new();
         for out_first in (0..outs).step_by(together) {
             for in_first in (0..ins).step_by(CHANNEL_BLOCK) {
@@ -164,7 +165,7 @@ impl Pass<'_> {
             return for_each(tiles.len(), |task| {
                 let mut sums = vec![0.0; room];
                 self.tile(tiles[task], 0..self.strips.len(), &mut sums);
-                self.deliver(tiles[task], &sums, &shared);
+                self.add_to_gradient(tiles[task], &sums, &shared);
             });
         }
         let mut partial = vec![0.0f32; slabs * tiles.len() * room];
@@ -172,7 +173,7 @@ impl Pass<'_> {
         for_each(slabs * tiles.len(), |task| {
             let (slab, tile) = (task / tiles.len(), task % tiles.len());
             let edge = |i: usize| i * self.strips.len() / slabs;
-            // SAFETY: each task owns its own part.
+            // SAFETY: each task has its own part; `Shared::slice` checks the bounds.
             let sums = unsafe { parts.slice(task * room, room) };
             self.tile(tiles[tile], edge(slab)..edge(slab + 1), sums);
         });
@@ -183,11 +184,11 @@ impl Pass<'_> {
                 sums.iter_mut().zip(&partial[at..at + room]).for_each(|(s, v)| *s += f64::from(*v));
             }
             let sums: Vec<f32> = sums.iter().map(|v| *v as f32).collect();
-            self.deliver(tiles[tile], &sums, &shared);
+            self.add_to_gradient(tiles[tile], &sums, &shared);
         });
     }
 
-    /// Where a tile's sums lie.
+    /// Returns the strides of a tile's sums.
     fn room(&self) -> Room {
         let taps = self.taps();
         match (self.in_layout.block, self.out_layout.block) {
@@ -198,12 +199,13 @@ impl Pass<'_> {
     }
 
     /// Adds a tile's sums to the gradient.
-    fn deliver(&self, tile: Tile, sums: &[f32], gradient: &Shared<'_>) {
+    fn add_to_gradient(&self, tile: Tile, sums: &[f32], gradient: &Shared<'_>) {
         let (taps, room) = (self.taps(), self.room());
         for o in 0..tile.outs {
             let lane = o / CHANNEL_BLOCK * taps * TAP_ROOM + o % CHANNEL_BLOCK * room.out_lane;
             let at = ((tile.out_first + o) * self.in_layout.channels + tile.in_first) * taps;
-            // SAFETY: tiles share no weights, and one task delivers a tile.
+            // SAFETY: tiles have no weights in common, and each tile is delivered by one task; `Shared::slice` checks
+            // the bounds.
             let row = unsafe { gradient.slice(at, tile.ins * taps) };
             for (i, own) in row.chunks_exact_mut(taps).enumerate() {
                 for (tap, g) in own.iter_mut().enumerate() {
@@ -213,7 +215,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Steps of the input from one output voxel to the next.
+    /// Returns the strides of the input from one output voxel to the next.
     fn in_steps(&self) -> Steps {
         let [slice, row, voxel] = self.plan.geometry.in_step;
         Steps { slice, row, voxel }
@@ -224,7 +226,7 @@ impl Pass<'_> {
         Steps { slice: l.slice_stride(), row: l.row_stride(), voxel: l.block }
     }
 
-    /// The input at the first tap of an output voxel, in the block of a channel.
+    /// Returns the index of the input at the first tap of an output voxel, in the block of a channel.
     fn input_at(&self, channel: usize, [d, h, w]: [usize; 3]) -> usize {
         let g = &self.plan.geometry;
         channel / self.in_layout.block * self.in_layout.block_stride()
@@ -240,7 +242,10 @@ impl Pass<'_> {
 
     /// Sums one tile over some strips.
     fn tile(&self, tile: Tile, strips: std::ops::Range<usize>, sums: &mut [f32]) {
-        assert!(sums.len() >= tile.outs.div_ceil(CHANNEL_BLOCK) * self.taps() * TAP_ROOM, "room for the sums");
+        assert!(
+            sums.len() >= tile.outs.div_ceil(CHANNEL_BLOCK) * self.taps() * TAP_ROOM,
+            "buffer of sums is too small"
+        );
         for at in strips {
             let (first, counts) = self.strips.get(at);
             match (self.in_layout.block, self.out_layout.block) {
@@ -251,7 +256,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The gradient's blocks of a tile at the start of a strip, and where their sums start.
+    /// Returns the output gradient's blocks of a tile at the start of a strip, and the offsets of their sums.
     fn out_blocks(&self, tile: Tile, first: [usize; 3]) -> Vec<(*const f32, usize)> {
         (0..tile.outs.div_ceil(CHANNEL_BLOCK))
             .map(|b| {
@@ -283,21 +288,21 @@ impl Pass<'_> {
                             tap_room: TAP_ROOM,
                             sums,
                         };
-                        // SAFETY: the strip lies in both images, all of its windows in the padded input, and the sums hold
-                        // all taps of the tile.
+                        // SAFETY: the strip lies in both images, all its windows lie in the padded input
+                        // (`check_window`), and `sums` holds all taps of the tile.
                         unsafe { slide(self.isa, &job) };
                     }
                 }
             }
             return;
         }
-        let adjacent = match (wide(self.isa), vectors.len(), taps.len()) {
+        let adjacent = match (has_wide_registers(self.isa), vectors.len(), taps.len()) {
             (true, 2, 2..) => 4,
             (true, 2, _) | (true, 1, 2..) => 8,
             (true, ..) => 16,
             _ => 2,
         };
-        for own in even(taps.len(), 3) {
+        for own in even_parts(taps.len(), 3) {
             for channel in (0..tile.ins).step_by(adjacent) {
                 let values: Vec<_> = own
                     .clone()
@@ -308,7 +313,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Planes of input, blocks of output.
+    /// Sums one strip for an input in planes and an output in blocks.
     fn blocks_by_planes(&self, tile: Tile, first: [usize; 3], counts: [usize; 3], sums: &mut [f32]) {
         let vectors = self.out_blocks(tile, first);
         let (vector_steps, value_steps) = (self.out_steps(), self.in_steps());
@@ -321,8 +326,8 @@ impl Pass<'_> {
                 (self.input[at..].as_ptr(), (c * taps.len() + t) * CHANNEL_BLOCK)
             })
             .collect();
-        let most = if wide(self.isa) { MOST_VALUES } else { 5 };
-        for own in even(values.len(), most) {
+        let max_values = if has_wide_registers(self.isa) { MAX_VALUES } else { 5 };
+        for own in even_parts(values.len(), max_values) {
             let values = &values[own];
             if !self.slides {
                 self.outer(counts, &vectors, vector_steps, values, value_steps, 1, sums);
@@ -331,13 +336,14 @@ impl Pass<'_> {
             for &(vector, at) in &vectors {
                 let sums = sums[at..].as_mut_ptr();
                 let job = Slide { counts, vector, vector_steps, values, value_steps, tap_room: CHANNEL_BLOCK, sums };
-                // SAFETY: as for blocks by blocks.
+                // SAFETY: the strip lies in both images, all its windows lie in the padded input (`check_window`), and
+                // `sums` holds all taps of the tile.
                 unsafe { slide(self.isa, &job) };
             }
         }
     }
 
-    /// Blocks of input, planes of output: the input's voxels are the vectors.
+    /// Sums one strip for an input in blocks and an output in planes: the input's voxels are the vectors.
     fn planes_by_blocks(&self, tile: Tile, first: [usize; 3], counts: [usize; 3], sums: &mut [f32]) {
         let input = self.input_at(tile.in_first, first);
         let taps = &self.plan.taps;
@@ -347,9 +353,9 @@ impl Pass<'_> {
                 (self.out_gradient[at..].as_ptr(), o * taps.len() * CHANNEL_BLOCK)
             })
             .collect();
-        for own in even(taps.len(), 3) {
+        for own in even_parts(taps.len(), 3) {
             let vectors: Vec<_> = own.map(|t| (self.input[input + taps[t]..].as_ptr(), t * CHANNEL_BLOCK)).collect();
-            for some in even(values.len(), if wide(self.isa) { 4 } else { 2 }) {
+            for some in even_parts(values.len(), if has_wide_registers(self.isa) { 4 } else { 2 }) {
                 self.outer(counts, &vectors, self.in_steps(), &values[some], self.out_steps(), 1, sums);
             }
         }
@@ -368,11 +374,12 @@ impl Pass<'_> {
     ) {
         let sums = sums.as_mut_ptr();
         let job = Outer { counts, vectors, vector_steps, values, value_steps, adjacent, sums };
-        // SAFETY: the strip lies in both images, all of its windows in the padded input, and the sums hold all taps of the tile.
+        // SAFETY: the strip lies in both images, all its windows lie in the padded input (`check_window`), and `sums`
+        // holds all taps of the tile.
         unsafe { outer(self.isa, &job) };
     }
 
-    /// Planes of both: one sum of products a weight.
+    /// Sums products for each weight, for input and output in planes.
     fn planes_by_planes(&self, gradient: &mut [f32]) {
         let taps = self.taps();
         let shared = Shared::new(gradient);
@@ -389,18 +396,18 @@ impl Pass<'_> {
                     second: self.input[self.input_at(i, first) + self.plan.taps[tap]..].as_ptr(),
                     second_steps: self.in_steps(),
                 };
-                // SAFETY: the strip lies in both images, its windows in the padded input.
+                // SAFETY: the strip lies in both images, and its windows lie in the padded input (`check_window`).
                 sum += f64::from(unsafe { dot(self.isa, &job) });
             }
-            // SAFETY: each task owns one weight.
+            // SAFETY: each task has its own weight; `Shared::slice` checks the bounds.
             let own = unsafe { shared.slice(task, 1) };
             own[0] += sum as f32;
         });
     }
 }
 
-/// `0..len` in as few parts of at most `most` as there can be, of nearly equal length.
-fn even(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let parts = len.div_ceil(most);
+/// Splits `0..len` into as few parts of at most `max_len` as possible, of nearly equal length.
+fn even_parts(len: usize, max_len: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let parts = len.div_ceil(max_len);
     (0..parts).map(move |i| i * len / parts..(i + 1) * len / parts)
 }

@@ -1,10 +1,10 @@
-//! What the suites share: instruction sets, noise, layouts, plain loops.
+//! Helpers of the tests: instruction sets, noise, layouts, naive loops.
 #![allow(dead_code)]
 
 use cytoscope_kernels::conv::{ConvShape, WeightShape};
 use cytoscope_kernels::{Blocked, Isa, IsaName, reorder};
 
-/// Every instruction set of this machine; the others are named aloud.
+/// Returns all instruction sets of this machine, and prints those that are skipped.
 pub fn isas() -> Vec<Isa> {
     IsaName::ALL
         .into_iter()
@@ -13,7 +13,7 @@ pub fn isas() -> Vec<Isa> {
             if isa.is_none() {
                 {
                     use std::io::Write;
-                    let _ = writeln!(std::io::stderr(), "SKIPPED: this machine has no {}", name.as_str());
+                    let _ = writeln!(std::io::stderr(), "SKIPPED: this machine does not support {}", name.as_str());
                 }
             }
             isa
@@ -21,7 +21,7 @@ pub fn isas() -> Vec<Isa> {
         .collect()
 }
 
-/// Reproducible values in -1..1.
+/// Returns reproducible values in -1..1.
 pub fn noise(len: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..len)
@@ -46,7 +46,7 @@ pub fn dense(values: &[f32], layout: &Blocked) -> Vec<f32> {
     out
 }
 
-/// The length of a convolution's output along each axis, if it has any.
+/// Returns the output size of a convolution, or `None` if it has no output.
 pub fn out_dims(dims: [usize; 3], s: &ConvShape) -> Option<[usize; 3]> {
     let out: Vec<usize> = (0..3)
         .map(|a| {
@@ -58,7 +58,7 @@ pub fn out_dims(dims: [usize; 3], s: &ConvShape) -> Option<[usize; 3]> {
     out.try_into().ok()
 }
 
-/// Plain loops over `[C][D][H][W]` and `[O][I / groups][taps]`; what lies outside the image is 0.
+/// Naive convolution of `[C][D][H][W]` with `[O][I / groups][taps]`; voxels outside the image are 0.
 pub fn naive_conv<T: Copy + Into<f64>, W: Copy + Into<f64>>(
     x: &[T],
     dims: [usize; 3],
@@ -106,6 +106,6 @@ pub fn naive_conv<T: Copy + Into<f64>, W: Copy + Into<f64>>(
 pub fn close(got: &[f32], want: &[f32], tolerance: f32) {
     assert_eq!(got.len(), want.len());
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= tolerance * (1.0 + w.abs()), "value {i}: {g}, not {w}");
+        assert!((g - w).abs() <= tolerance * (1.0 + w.abs()), "value {i}: {g}, expected {w}");
     }
 }

@@ -1,8 +1,8 @@
-//! Estimating the median object diameter: blobs in scale space for a first guess, then short predictions of the model itself.
+//! Estimation of the median object diameter: a first guess from blobs in scale space, refined by short predictions.
 //!
-//! The first guess is right within a factor of two for most stacks. A model for varied sizes still finds objects that are half
-//! or twice its nominal diameter, so the objects of one short prediction give a better value; where the two differ much, the
-//! prediction is repeated at the better value.
+//! The first guess is within a factor of two for most stacks. A model trained on varied sizes still finds objects of
+//! half or twice its nominal diameter, so the objects of one short prediction give a better value. If the two values
+//! differ much, the prediction is repeated at the better one.
 
 use super::{Certainty, DiameterEstimate};
 use crate::ops::{self, Elementwise, Reference, Statistics};
@@ -21,47 +21,48 @@ use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear};
 use std::ops::Range;
 
-/// Extents Z, Y, X beyond which only the middle of a stack is looked at.
-const MOST_LOOKED_AT: [usize; 3] = [96, 1024, 1024];
-/// Voxels that blobs are looked for in; finer stacks are averaged.
-const MOST_BLOB_VOXELS: usize = 500_000;
-/// How much coarser than in a prediction objects are in a short one: half the voxels along each axis cost an eighth.
-const COARSER: f64 = 1.6;
-/// How much larger objects come out on that grid: between simulated stacks of one size (1.08) and BBBC050 (0.99).
+/// Maximum extents Z, Y, X of the central part of a stack that is used.
+const MAX_WINDOW_ZYX: [usize; 3] = [96, 1024, 1024];
+/// Maximum number of voxels for blob detection; larger stacks are downsampled.
+const MAX_BLOB_VOXELS: usize = 500_000;
+/// Factor by which the grid of a short prediction is coarser than that of a full one, to save time.
+const COARSENING: f64 = 1.6;
+/// Factor by which objects appear larger on that grid: between the values of simulated stacks (1.08) and BBBC050
+/// (0.99).
 const COARSE_GROWTH: f64 = 1.03;
-/// Voxels Z, Y, X of a short prediction.
+/// Tile size Z, Y, X of a short prediction.
 const TILE: [usize; 3] = [40, 96, 96];
-/// Short predictions at most.
+/// Maximum number of short predictions.
 const MAX_PASSES: usize = 4;
-/// Measurements closer than this (ratio) count as the same.
-const SAME: f64 = 1.15;
-/// A guess is off by at most this factor for a correction by one pass.
+/// Ratio of two measurements below which they count as equal.
+const EQUAL_RATIO: f64 = 1.15;
+/// Maximum factor by which one pass may correct the diameter.
 const MAX_CORRECTION: f64 = 2.5;
-/// Ratios of the lengths of objects along Z and in the plane that are taken as they are; microscopes draw objects out along Z.
-const USUAL_ELONGATION: std::ops::RangeInclusive<f64> = 0.7..=1.9;
-/// The ratio that objects most likely have.
+/// Plausible ratios of object lengths along Z to those in the plane; microscopes elongate objects along Z.
+const PLAUSIBLE_ELONGATION: std::ops::RangeInclusive<f64> = 0.7..=1.9;
+/// Most likely ratio.
 const LIKELY_ELONGATION: f64 = 1.2;
-/// Diameter in voxels that is guessed where there are no blobs.
-const GUESSED_VOXELS: f64 = 20.0;
+/// Diameter in voxels to start with if no blobs are found.
+const DEFAULT_VOXELS: f64 = 20.0;
 
-/// What an estimate works with.
+/// Estimates the object diameter of one stack.
 pub(crate) struct Estimator<'a> {
     pub context: &'a Context,
     pub model: &'a Model,
     pub engine: &'a dyn Engine,
     pub options: &'a CompileOptions,
     pub stack: &'a Stack,
-    /// Channels of the stack that the model sees.
+    /// Channels of the stack that are the model's input.
     pub channels: &'a [usize],
-    /// Preprocessing of each channel.
+    /// Preprocessing chain of each channel.
     pub chains: &'a [Vec<Elementwise>],
-    /// Voxel size Z, Y, X in µm; `None` where it is unknown.
+    /// Voxel size Z, Y, X in µm; `None` if it is unknown.
     pub voxel_um: Option<[f64; 3]>,
 }
 
-/// What was found of the size of objects.
-pub(crate) struct Found {
-    /// The diameter: µm, or voxels along X where the voxel size is unknown.
+/// An estimate, and the voxel size that belongs to it.
+pub(crate) struct SizeEstimate {
+    /// The diameter in µm, or in voxels along X if the voxel size is unknown.
     pub estimate: DiameterEstimate,
     /// Voxel size Z, Y, X in the same unit.
     pub voxel: [f64; 3],
@@ -72,7 +73,7 @@ pub(crate) struct Found {
 struct Measured {
     /// Diameters, sorted.
     diameters: Vec<f64>,
-    /// Median ratio of their lengths along Z to those in the plane.
+    /// Median ratio of object lengths along Z to those in the plane.
     elongation: Option<f64>,
 }
 
@@ -84,19 +85,19 @@ impl Measured {
 }
 
 impl Estimator<'_> {
-    /// The estimate for a model of a nominal diameter; with [`Certainty::None`] where no objects are found. A diameter that is
-    /// `given` is kept; where the voxel size is unknown, the distance of slices is still estimated.
-    pub(crate) fn estimate(&self, nominal_um: f64, given: Option<f64>) -> Result<Found, JobError> {
-        let mut voxel = self.voxel_um.unwrap_or_else(|| self.usual_voxel());
+    /// Estimates the diameter for a model with a nominal diameter. The certainty is [`Certainty::None`] if no objects
+    /// are found. A `given` diameter is kept, but the slice distance is still estimated if the voxel size is unknown.
+    pub(crate) fn estimate(&self, nominal_um: f64, given: Option<f64>) -> Result<SizeEstimate, JobError> {
+        let mut voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
         let whole = self.stack.extents.zyx;
         let window: [Range<usize>; 3] = std::array::from_fn(|a| {
-            let size = whole[a].min(MOST_LOOKED_AT[a]);
+            let size = whole[a].min(MAX_WINDOW_ZYX[a]);
             let first = (whole[a] - size) / 2;
             first..first + size
         });
         let stack = self.stack.windowed(&window);
         let guess = self.guess(&stack, voxel)?;
-        let mut diameter = given.unwrap_or_else(|| guess.map_or(GUESSED_VOXELS * voxel[2], |g| g.diameter_um));
+        let mut diameter = given.unwrap_or_else(|| guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um));
         let centre = guess.map(|g| std::array::from_fn(|a| g.centre_um[a] / voxel[a]));
         let mut session: Option<([usize; 3], Box<dyn Session>)> = None;
         let mut last: Option<(Measured, f64)> = None;
@@ -104,9 +105,10 @@ impl Estimator<'_> {
             self.context.check()?;
             let measured = self.pass(&stack, voxel, diameter, nominal_um, centre, &mut session)?;
             if let Some(elongation) = measured.elongation.filter(|_| self.voxel_um.is_none())
-                && !USUAL_ELONGATION.contains(&elongation)
+                && !PLAUSIBLE_ELONGATION.contains(&elongation)
             {
-                // The distance of slices was taken wrongly: measure again with one that makes objects usual.
+                // The assumed slice distance is implausible: measure again with one that gives objects a likely
+                // elongation.
                 voxel[0] *= LIKELY_ELONGATION / elongation;
                 if given.is_none() {
                     diameter = measured.at(0.5).unwrap_or(diameter) * (LIKELY_ELONGATION / elongation).cbrt();
@@ -120,7 +122,7 @@ impl Estimator<'_> {
                 if given.is_some() {
                     break;
                 }
-                // Nothing at this size: look for smaller and larger objects.
+                // No objects at this size: try smaller, then larger objects.
                 diameter *= if pass == 0 { 0.5 } else { 4.0 };
                 continue;
             };
@@ -132,17 +134,17 @@ impl Estimator<'_> {
             let change = (found / diameter).ln().abs();
             last = Some((measured, change));
             diameter = found;
-            if change < SAME.ln() {
+            if change < EQUAL_RATIO.ln() {
                 break;
             }
         }
         let Some((measured, change)) = last else {
-            // As if the objects had the nominal size.
+            // Assume that the objects have the guessed or nominal size.
             let assumed = guess.map_or(nominal_um, |g| g.diameter_um);
             let certainty = Certainty::None;
             let diameter = given.unwrap_or(assumed);
             let estimate = DiameterEstimate { diameter, range: [diameter; 2], objects: 0, certainty };
-            return Ok(Found { estimate, voxel });
+            return Ok(SizeEstimate { estimate, voxel });
         };
         let objects = measured.diameters.len();
         let certainty = match objects {
@@ -151,24 +153,24 @@ impl Estimator<'_> {
             _ => Certainty::Low,
         };
         let range = [0.1, 0.9].map(|share| measured.at(share).unwrap_or(diameter));
-        Ok(Found { estimate: DiameterEstimate { diameter, range, objects, certainty }, voxel })
+        Ok(SizeEstimate { estimate: DiameterEstimate { diameter, range, objects, certainty }, voxel })
     }
 
-    /// Voxels of a stack that does not say their size: slices as far apart as on the model's grid, in voxels along X.
-    fn usual_voxel(&self) -> [f64; 3] {
+    /// Returns the voxel size Z, Y, X, in voxels along X, assumed for a stack without one: that of the model's grid.
+    fn default_voxel(&self) -> [f64; 3] {
         let ratio = self.model.voxel_um.map_or(1.0, |[z, _, x]| z / x);
         if self.stack.extents.zyx[0] > 1 { [ratio, 1.0, 1.0] } else { [1.0; 3] }
     }
 
-    /// The first guess, from blobs in the first channel.
+    /// Returns the first guess, from blobs in the first channel.
     fn guess(&self, stack: &Stack, voxel_size: [f64; 3]) -> Result<Option<BlobSize>, JobError> {
         let zyx = stack.extents.zyx;
         let Some(channel) = self.channels.first() else { return Ok(None) };
         let _span = self.context.recorder.span(Stage::Normalise, "estimate blobs");
-        // Average to the voxels that can be afforded, the finest axes first.
+        // Downsample to the maximum number of voxels, the finest axes first.
         let mut shape = zyx;
         let mut voxel = voxel_size;
-        while shape.iter().product::<usize>() > MOST_BLOB_VOXELS {
+        while shape.iter().product::<usize>() > MAX_BLOB_VOXELS {
             let longest = (0..3).filter(|a| shape[*a] > 8).min_by(|a, b| voxel[*a].total_cmp(&voxel[*b]));
             let Some(axis) = longest else { break };
             shape[axis] = shape[axis].div_ceil(2);
@@ -187,7 +189,8 @@ impl Estimator<'_> {
         Ok(blob_size(&volume, shape, voxel)?)
     }
 
-    /// Objects of a short prediction in which those of a diameter have nearly the nominal size.
+    /// Measures the objects of a short prediction, on a grid on which objects of `diameter` have nearly the nominal
+    /// size.
     fn pass(
         &self,
         stack: &Stack,
@@ -200,7 +203,7 @@ impl Estimator<'_> {
         let model = self.model;
         let Some(model_um) = model.voxel_um else { return Ok(Measured::default()) };
         let scale = diameter / nominal_um;
-        let work = model_um.map(|v| v * scale * COARSER);
+        let work = model_um.map(|v| v * scale * COARSENING);
         let grid = model_shape(stack.extents.zyx, Some(voxel), Some(work));
         let tile: [usize; 3] = std::array::from_fn(|a| {
             if a == 0 && model.spatial_axes == 2 {
@@ -209,7 +212,7 @@ impl Estimator<'_> {
             let step = model.step[a].max(1);
             TILE[a].min(grid[a]).max(model.min_size[a]).next_multiple_of(step)
         });
-        // The slices and rows of the input around the place where most blobs are.
+        // The part of the input around the place with most blobs.
         let window: [Range<usize>; 3] = std::array::from_fn(|a| {
             let extent = stack.extents.zyx[a];
             let size =
@@ -233,13 +236,13 @@ impl Estimator<'_> {
         let outputs = session.run(&[Tensor::new(model.tensor_shape(self.channels.len(), tile), input)?])?;
         let values = outputs.into_iter().nth(model.output_index).and_then(Tensor::into_f32).unwrap_or_default();
         if values.len() != model.output_channels * tile.iter().product::<usize>() {
-            // Models that cannot be tiled are refused where the whole stack is planned.
+            // Models that cannot be tiled are refused when the full prediction is planned.
             return Ok(Measured::default());
         }
         self.measure(values, shape, tile, work, diameter, scale)
     }
 
-    /// The diameters of the objects of a network's output on a tile.
+    /// Segments a network's output on a tile and measures the objects.
     fn measure(
         &self,
         mut values: Vec<f32>,
@@ -262,8 +265,8 @@ impl Estimator<'_> {
         let mut maps: Vec<Vec<f32>> = (0..model.output_channels).map(channel).collect();
         let mut input = StackChannels { stack: self.stack, context: self.context, channels: self.channels };
         let mut references = [Reference { id: &model.input_id, volume: &mut input }];
-        // A step that is not supported is refused where the whole stack is predicted.
-        if let Ok(chains) = ops::fix(later, &mut Maps(&maps), Statistics::Current, &mut references)? {
+        // Unsupported steps are refused by the full prediction.
+        if let Ok(chains) = ops::resolve(later, &mut Maps(&maps), Statistics::Current, &mut references)? {
             maps.iter_mut().zip(&chains).for_each(|(map, chain)| ops::apply(chain, map));
         }
         let seeds = (model.seed_channel != model.segment_channel).then(|| maps.get(model.seed_channel).cloned());
@@ -291,7 +294,7 @@ impl ops::Volume for Maps<'_> {
     }
 }
 
-/// Voxels, and first and second moments of the places, of a labelled object.
+/// Number of voxels, and first and second moments of the voxel positions, of an object.
 #[derive(Clone, Default)]
 struct Moments {
     voxels: f64,
@@ -301,14 +304,15 @@ struct Moments {
 }
 
 impl Moments {
-    /// Standard deviation of the places along an axis, in voxels; that of one voxel is added.
+    /// Returns the standard deviation of the positions along an axis in voxels, including the variance of a single
+    /// voxel.
     fn deviation(&self, axis: usize) -> f64 {
         let mean = self.sum[axis] / self.voxels;
         (self.squares[axis] / self.voxels - mean * mean + 1.0 / 12.0).max(0.0).sqrt()
     }
 }
 
-/// Measures labelled objects that no side of the volume cuts; all of them where those are fewer than three.
+/// Measures the objects that are not cut by the border of the volume, or all of them if those are fewer than three.
 fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3], expected: f64) -> Measured {
     let mut objects = vec![Moments::default(); count as usize + 1];
     for (row, line) in labels.chunks_exact(nx.max(1)).enumerate() {
@@ -326,7 +330,7 @@ fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3
     }
     let unit: f64 = voxel.iter().product();
     let diameter = |o: &Moments| of_sphere(o.voxels * unit) / COARSE_GROWTH;
-    // Crumbs of a fifth of the diameter are no objects.
+    // Fragments below a fifth of the expected diameter are ignored.
     let is_object = |o: &&Moments| o.voxels > 0.0 && diameter(o) > 0.2 * expected;
     let chosen = whole(objects.iter().filter(is_object).collect(), |o: &&Moments| o.is_cut);
     let mut diameters: Vec<f64> = chosen.iter().map(|o| diameter(o)).collect();
@@ -341,7 +345,7 @@ fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3
     Measured { diameters, elongation }
 }
 
-/// A box `[C][from]` with its last rows and columns repeated up to a tile.
+/// Pads a box `[C][from]` to the size of a tile by repeating its last slices, rows and columns.
 fn padded(values: &[f32], channels: usize, from: [usize; 3], tile: [usize; 3]) -> Vec<f32> {
     if from == tile {
         return values.to_vec();
@@ -360,7 +364,7 @@ fn padded(values: &[f32], channels: usize, from: [usize; 3], tile: [usize; 3]) -
     out
 }
 
-/// The first `shape` voxels of a tile.
+/// Returns the first `shape` voxels of a tile along each axis.
 fn cut(values: &[f32], tile: [usize; 3], shape: [usize; 3]) -> Vec<f32> {
     let mut out = Vec::with_capacity(shape.iter().product());
     for z in 0..shape[0] {

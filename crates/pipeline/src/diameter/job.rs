@@ -1,4 +1,4 @@
-//! Estimating without predicting.
+//! Estimation of the object diameter without a prediction.
 
 use super::ObjectDiameter;
 use crate::devices::Devices;
@@ -7,27 +7,27 @@ use crate::{Context, JobError, Model};
 use cytoscope_engine::DeviceRequest;
 use serde::{Deserialize, Serialize};
 
-/// The object diameter that a prediction would use for its first input: the one given, or an estimate.
+/// Returns the object diameter that a prediction would use for its first input: the given one, or an estimate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiameterJob {
-    /// The prediction; nothing of it is run or written.
+    /// The prediction; it is not run.
     pub prediction: PredictJob,
 }
 
 impl DiameterJob {
-    /// What it is called among the worker's jobs.
+    /// Name of the kind of job in the worker's protocol.
     pub const KIND: &'static str = "object-diameter";
 
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError`] if the model or the stack cannot be read; [`JobError::WrongUse`] for a model that states no object
+    /// [`JobError`] if the model or the stack cannot be read; [`JobError::WrongUse`] if the model declares no object
     /// diameter.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ObjectDiameter, JobError> {
         let job = &self.prediction;
         let files = crate::predict::expand_inputs(&job.inputs)?;
         let Some(input) = files.first() else {
-            return Err(JobError::WrongUse("no input was given: name a file".to_owned()));
+            return Err(JobError::WrongUse("no input was given: give the name of a file".to_owned()));
         };
         let model = Model::load(&job.model)?;
         super::check(job.diameter, &model)?;

@@ -1,15 +1,15 @@
-//! Object size: bringing the objects of a stack to the diameter that a model was trained for.
+//! Object size: rescaling stacks so that their objects have the diameter that a model was trained for.
 //!
-//! A model may state a nominal object diameter ([`Model::object_diameter_um`]). The model's voxel size is then multiplied by
-//! the ratio of the stack's median object diameter to the nominal one, so that the network sees objects of its own size
-//! whatever the voxel size. Lengths of the model's segmentation settings are multiplied by the same ratio.
+//! A model may declare a nominal object diameter ([`Model::object_diameter_um`]). The model's voxel size is then
+//! multiplied by the ratio of the stack's median object diameter to the nominal one, so that objects have the nominal
+//! size on the model's grid. Lengths in the model's segmentation settings are multiplied by the same ratio.
 //!
-//! A diameter is that of the sphere with the object's volume.
+//! The diameter of an object is that of a sphere with the same volume.
 
 mod estimate;
 mod job;
 
-pub(crate) use estimate::{Estimator, Found};
+pub(crate) use estimate::{Estimator, SizeEstimate};
 pub use job::DiameterJob;
 
 use crate::{JobError, Model};
@@ -17,29 +17,29 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Smallest and largest diameter that can be given, in µm or voxels.
+/// Smallest and largest valid diameter, in µm or voxels.
 const DIAMETER_RANGE: [f64; 2] = [0.01, 100_000.0];
 
-/// The object diameter asked for.
+/// The requested object diameter.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "Json", into = "Json")]
 pub enum DiameterRequest {
-    /// Estimated from each stack.
+    /// Estimate it from each stack.
     #[default]
     Auto,
-    /// This many µm; voxels along X where the voxel size is unknown.
+    /// Use this diameter in µm, or in voxels along X if the voxel size is unknown.
     Given(f64),
 }
 
-/// How a request is written in JSON: `"auto"` or a number.
+/// JSON form of a request: `"auto"` or a number.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum Json {
     Number(f64),
     Text(String),
 }
 
-impl From<DiameterRequest> for Written {
+impl From<DiameterRequest> for Json {
     fn from(request: DiameterRequest) -> Self {
         match request {
             DiameterRequest::Auto => Self::Text("auto".to_owned()),
@@ -48,26 +48,27 @@ impl From<DiameterRequest> for Written {
     }
 }
 
-impl TryFrom<Written> for DiameterRequest {
+impl TryFrom<Json> for DiameterRequest {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Self, String> {
-        match written {
-            Written::Number(diameter) => Self::Given(diameter).checked(),
-            Written::Text(text) => text.parse(),
+    fn try_from(json: Json) -> Result<Self, String> {
+        match json {
+            Json::Number(diameter) => Self::Given(diameter).checked(),
+            Json::Text(text) => text.parse(),
         }
     }
 }
 
 impl DiameterRequest {
-    /// Refuses a diameter that no object has.
+    /// Checks that the diameter is within [`DIAMETER_RANGE`].
     fn checked(self) -> Result<Self, String> {
-        let [least, most] = DIAMETER_RANGE;
+        let [min, max] = DIAMETER_RANGE;
         match self {
-            Self::Given(diameter) if !(least..=most).contains(&diameter) => Err(format!(
-                "an object diameter of {diameter} is out of range: expected auto, or {least} to {most} (in µm; in voxels where the voxel size is unknown)"
+            Self::Given(diameter) if !(min..=max).contains(&diameter) => Err(format!(
+                "object diameter {diameter} is out of range: expected auto, or {min} to {max} (in µm, or in voxels if the voxel \
+                 size is unknown)"
             )),
-            sound => Ok(sound),
+            valid => Ok(valid),
         }
     }
 }
@@ -81,7 +82,7 @@ impl FromStr for DiameterRequest {
         }
         let number = text.parse::<f64>();
         number.map_or_else(
-            |_| Err(format!("\"{text}\" is no object diameter: expected auto, or a number of µm such as 12.5")),
+            |_| Err(format!("invalid object diameter \"{text}\": expected auto, or a number of µm such as 12.5")),
             |diameter| Self::Given(diameter).checked(),
         )
     }
@@ -96,18 +97,18 @@ impl fmt::Display for DiameterRequest {
     }
 }
 
-/// What a diameter counts in.
+/// Unit of a diameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiameterUnit {
     /// Micrometres.
     Um,
-    /// Voxels along X, where the voxel size is unknown.
+    /// Voxels along X, if the voxel size is unknown.
     Voxels,
 }
 
 impl DiameterUnit {
-    /// As it is written after a number.
+    /// Returns the unit symbol for display.
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Um => "µm",
@@ -116,11 +117,11 @@ impl DiameterUnit {
     }
 }
 
-/// How far an estimate can be trusted.
+/// Reliability of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Certainty {
-    /// Nothing that looks like an object was found: the model's nominal diameter is used.
+    /// No objects were found: the model's nominal diameter is used.
     None,
     /// One or two objects, or two measurements that differ by more than a quarter.
     Low,
@@ -131,7 +132,7 @@ pub enum Certainty {
 }
 
 impl Certainty {
-    /// As it is written for people.
+    /// Returns the text for display.
     pub fn words(self) -> &'static str {
         match self {
             Self::None => "no objects found",
@@ -145,45 +146,45 @@ impl Certainty {
 /// An estimate of the median object diameter of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DiameterEstimate {
-    /// Median diameter, in the unit of the report.
+    /// Median diameter, in the unit of [`ObjectDiameter::unit`].
     pub diameter: f64,
-    /// 10th and 90th percentile of the objects measured.
+    /// 10th and 90th percentile of the diameters.
     pub range: [f64; 2],
-    /// Objects measured.
+    /// Number of objects measured.
     pub objects: usize,
-    /// How far it can be trusted.
+    /// Reliability of the estimate.
     pub certainty: Certainty,
 }
 
 /// The object diameter that a prediction used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ObjectDiameter {
-    /// Diameter used.
+    /// The diameter.
     pub diameter: f64,
-    /// What it counts in.
+    /// Unit of the diameter.
     pub unit: DiameterUnit,
-    /// Voxel size Z, Y, X in that unit. Where it is unknown, the distance of slices is estimated so that objects are about as
-    /// long along Z as microscopes draw them.
+    /// Voxel size Z, Y, X in that unit. If it is unknown, the slice distance is estimated such that objects have a
+    /// typical elongation along Z.
     pub voxel: [f64; 3],
     /// The model's nominal diameter in µm.
     pub nominal_um: f64,
-    /// The estimate, where the diameter was not given.
+    /// The estimate, unless the diameter was given.
     pub estimate: Option<DiameterEstimate>,
 }
 
 impl ObjectDiameter {
-    /// How much larger than the model's nominal objects those of the stack are: factor on the model's voxel size and on the
-    /// lengths of its segmentation settings.
+    /// Returns the ratio of the diameter to the model's nominal one, by which the model's voxel size and the lengths of
+    /// its segmentation settings are multiplied.
     pub fn scale(&self) -> f64 {
         self.diameter / self.nominal_um
     }
 
-    /// A sentence for the report.
+    /// Returns a description for the report.
     pub fn sentence(&self) -> String {
         let slices = match self.unit {
             DiameterUnit::Um => String::new(),
             DiameterUnit::Voxels => {
-                format!("; slices taken as {:.1} voxels apart (--voxel-size says it)", self.voxel[0])
+                format!("; the slice distance is assumed to be {:.1} voxels (set it with --voxel-size)", self.voxel[0])
             }
         };
         self.diameter_sentence() + &slices
@@ -195,10 +196,12 @@ impl ObjectDiameter {
         match &self.estimate {
             None => format!("object diameter {diameter:.1} {unit}, as given (the model's is {nominal_um} µm)"),
             Some(e) if e.certainty == Certainty::None => format!(
-                "no objects were found to estimate their diameter by: {diameter:.1} {unit} is assumed (--diameter gives another)"
+                "no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed (set it with \
+                 --diameter)"
             ),
             Some(e) => format!(
-                "object diameter {diameter:.1} {unit}, estimated from {} objects of {:.1} to {:.1} {unit} ({}; --diameter gives another)",
+                "object diameter {diameter:.1} {unit}, estimated from {} objects of {:.1} to {:.1} {unit} ({}; set it with \
+                 --diameter)",
                 e.objects,
                 e.range[0],
                 e.range[1],
@@ -208,15 +211,15 @@ impl ObjectDiameter {
     }
 }
 
-/// Refuses a diameter for a model that has no nominal one.
+/// Refuses an invalid diameter, and any given diameter for a model without a nominal one.
 ///
 /// # Errors
-/// [`JobError::WrongUse`].
+/// [`JobError::WrongUse`] with the reason.
 pub(crate) fn check(request: DiameterRequest, model: &Model) -> Result<(), JobError> {
     request.checked().map_err(JobError::WrongUse)?;
     match request {
         DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::WrongUse(format!(
-            "{} states no object diameter to bring objects to: leave --diameter out",
+            "the model {} declares no object diameter, so --diameter has no effect: leave the option out",
             model.name
         ))),
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! The files of one input's results: their names, who may write over them, and how each is written.
+//! The result files of one input: their names, whether they may be overwritten, and how each is written.
 
 use super::prediction::Prediction;
 use super::{Output, map_ending};
@@ -12,7 +12,7 @@ use cytoscope_volume::{Array, Axes, DType};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Files of one input's results.
+/// Paths of one input's results.
 pub(super) struct Paths {
     pub maps: PathBuf,
     pub labels: PathBuf,
@@ -38,7 +38,8 @@ impl Paths {
         }
     }
 
-    /// Refuses to write over files that are not as an earlier prediction of this input wrote them, unless the user asked for it.
+    /// Refuses to overwrite files that differ from what an earlier prediction of this input wrote, unless `overwrite`
+    /// allows it.
     pub(super) fn refuse_foreign(
         &self,
         wanted: &BTreeSet<Output>,
@@ -61,7 +62,7 @@ impl Paths {
     }
 }
 
-/// What is being written slice by slice.
+/// Writers of the files that are written slice by slice.
 #[derive(Default)]
 pub(super) struct Writers {
     pub maps: Option<StackWriter>,
@@ -130,7 +131,7 @@ pub(crate) fn label_writer(
     zyx: &[usize; 3],
     times: usize,
     dtype: DType,
-    most: u32,
+    max_label: u32,
 ) -> Result<StackWriter, JobError> {
     let mut shape = zyx.to_vec();
     if times > 1 {
@@ -141,7 +142,7 @@ pub(crate) fn label_writer(
     spec.voxel_size_um = meta.voxel_size_um;
     spec.time_interval_secs = meta.time_interval_secs;
     spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
-    spec.display_range = Some((0.0, f64::from(most.max(1))));
+    spec.display_range = Some((0.0, f64::from(max_label.max(1))));
     spec.compression = if container == Container::OmeTiff { Compression::Deflate } else { Compression::None };
     Ok(StackWriter::create(path, &spec)?)
 }

@@ -1,4 +1,4 @@
-//! The model's own voxel grid and the way there and back.
+//! The model's voxel grid, and resampling to it and back.
 
 use crate::ops::{Elementwise, apply};
 use crate::stack::Stack;
@@ -7,28 +7,29 @@ use cytoscope_profile::Stage;
 use cytoscope_volume::resample::{AxisMap, linear, resampled_extent};
 use std::ops::Range;
 
-/// Voxel sizes closer than this share count as equal: no resampling.
+/// Relative difference below which voxel sizes count as equal, so that nothing is resampled.
 const SAME_VOXEL: f64 = 0.02;
 
-/// Slices read at once: what is held twice, as stored and as floats.
+/// Slices read at once; these are held twice, as stored and as floats.
 const READ_SLICES: usize = 8;
 
-/// A stack seen on the model's grid, normalised.
+/// A preprocessed stack, resampled to the model's grid.
 pub(crate) struct ModelView<'a> {
     pub stack: &'a Stack,
     pub channels: &'a [usize],
-    /// One chain a channel.
+    /// Preprocessing chain of each channel.
     pub chains: Vec<Vec<Elementwise>>,
-    /// Extents Z, Y, X on the model's grid.
+    /// Shape Z, Y, X on the model's grid.
     pub shape: [usize; 3],
-    /// Whether a value read was NaN or infinite.
+    /// Whether any value read so far was NaN or infinite.
     pub not_finite: bool,
     maps: Option<[AxisMap; 3]>,
-    /// The slices last read, by channel: first input slice and values.
+    /// The slices read last, for each channel: range of input slices and their values.
     cache: Vec<(Range<usize>, Vec<f32>)>,
 }
 
-/// Extents on the model's grid; the input's own where a size is unknown or the same.
+/// Returns the shape Z, Y, X on the model's grid; along an axis, it is the input's own if a voxel size is unknown or
+/// both are equal.
 pub(crate) fn model_shape(zyx: [usize; 3], voxel_um: Option<[f64; 3]>, model_um: Option<[f64; 3]>) -> [usize; 3] {
     let (Some(from), Some(to)) = (voxel_um, model_um) else { return zyx };
     std::array::from_fn(|a| {
@@ -37,7 +38,7 @@ pub(crate) fn model_shape(zyx: [usize; 3], voxel_um: Option<[f64; 3]>, model_um:
     })
 }
 
-/// Maps from one grid to another, or `None` where they are the same.
+/// Returns the maps from one grid to another; `None` if they are the same.
 pub(crate) fn maps(from: [usize; 3], to: [usize; 3]) -> Option<[AxisMap; 3]> {
     (from != to).then(|| std::array::from_fn(|a| AxisMap::new(from[a], to[a])))
 }
@@ -54,7 +55,7 @@ impl<'a> ModelView<'a> {
         Self { stack, channels, chains, shape, not_finite: false, maps, cache }
     }
 
-    /// Slices `z` of the model's grid, `[C][z][Y][X]`; slices past the end repeat the last.
+    /// Reads slices `z` of the model's grid as `[C][z][Y][X]`; slices past the end repeat the last one.
     pub(crate) fn read(&mut self, context: &Context, z: Range<usize>) -> Result<Vec<f32>, JobError> {
         let plane = self.shape[1] * self.shape[2];
         let inside = z.start.min(self.shape[0] - 1)..z.end.min(self.shape[0]);
@@ -62,7 +63,7 @@ impl<'a> ModelView<'a> {
         for c in 0..self.channels.len() {
             let at = out.len();
             match self.maps.clone() {
-                // One channel is handed on as it is, without a copy.
+                // A single channel is passed on without a copy.
                 None if c == 0 => {
                     out = self.fetch(context, c, inside.clone())?;
                     out.reserve_exact((self.channels.len() - 1) * z.len() * plane + (z.end - inside.end) * plane);
@@ -85,7 +86,7 @@ impl<'a> ModelView<'a> {
         Ok(out)
     }
 
-    /// Normalised input slices of one channel; those read last are not read again.
+    /// Reads and preprocesses input slices of one channel; slices in the cache are not read again.
     fn fetch(&mut self, context: &Context, c: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
         let plane = self.stack.slice_len();
         let (held, values) = &self.cache[c];
@@ -107,18 +108,18 @@ impl<'a> ModelView<'a> {
             };
             self.not_finite |= !holes.is_empty();
             apply(&self.chains[c], &mut fresh);
-            // As the networks take what lies beyond the stack: else a hole would spread as far as they see.
+            // NaN would spread over the whole receptive field, so it is set to 0, as for voxels outside the stack.
             holes.into_iter().for_each(|at| fresh[at] = 0.0);
             out.append(&mut fresh);
             from = to;
         }
-        // Only what the next slab can overlap with is kept.
+        // Only slices that the next slab may need are cached.
         let tail = (out.len() / plane).min(self.overlap());
         self.cache[c] = (z.end - tail..z.end, out[out.len() - tail * plane..].to_vec());
         Ok(out)
     }
 
-    /// Slices worth keeping between slabs: at most 16.
+    /// Returns the number of slices to cache between slabs.
     fn overlap(&self) -> usize {
         16
     }

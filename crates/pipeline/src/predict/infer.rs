@@ -1,4 +1,4 @@
-//! Running the network over a volume, slab by slab: tiles in, blended slices out.
+//! Runs the network over a volume, slab by slab: tiles in, blended slices out.
 
 use super::grid::ModelView;
 use super::live::Live;
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Receives finished slices `[C][z][Y][X]`, in order and without gaps.
 pub(crate) type Sink<'a> = dyn FnMut(Range<usize>, &[f32]) -> Result<(), JobError> + 'a;
 
-/// Difference across tile borders against that beside them: 0 means no visible seams.
+/// Sums for the visibility of seams: differences of neighbouring voxels across tile borders and beside them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seams {
     across: f64,
@@ -25,7 +25,8 @@ pub(crate) struct Seams {
 }
 
 impl Seams {
-    /// `(mean |step| across borders) / (mean |step| beside them) − 1`, at least 0; `None` without borders.
+    /// Returns `(mean |difference| across borders) / (mean |difference| beside them) − 1`, at least 0; `None` without
+    /// borders. 0 means no visible seams.
     pub(crate) fn energy(&self) -> Option<f64> {
         if self.across_count == 0 || self.beside_count == 0 || self.beside <= 0.0 {
             return None;
@@ -34,8 +35,8 @@ impl Seams {
         Some((ratio - 1.0).max(0.0))
     }
 
-    /// Looks at a finished slice's steps along X at the columns where tiles end, and beside them.
-    fn look(&mut self, slice: &[f32], width: usize, borders: &[usize]) {
+    /// Adds a finished slice: the differences along X at the columns where tiles end, and beside them.
+    fn add_slice(&mut self, slice: &[f32], width: usize, borders: &[usize]) {
         for row in slice.chunks_exact(width.max(1)).step_by(4) {
             for &b in borders {
                 let step = |x: usize| match (row.get(x.wrapping_sub(1)), row.get(x)) {
@@ -55,7 +56,7 @@ impl Seams {
     }
 }
 
-/// A box inside a volume `[C][Z][Y][X]`.
+/// A box in a volume `[C][Z][Y][X]`.
 struct Part {
     shape: [usize; 3],
     start: [usize; 3],
@@ -63,8 +64,8 @@ struct Part {
 }
 
 impl Part {
-    /// The values of the box, row by row: `row` appends those of a range.
-    fn of(&self, channels: usize, row: impl Fn(Range<usize>, &mut Vec<f32>)) -> Vec<f32> {
+    /// Collects the values of the box row by row: `row` appends those of an index range.
+    fn collect(&self, channels: usize, row: impl Fn(Range<usize>, &mut Vec<f32>)) -> Vec<f32> {
         let mut values = Vec::with_capacity(channels * self.size.iter().product::<usize>());
         for c in 0..channels {
             for z in self.start[0]..self.start[0] + self.size[0] {
@@ -78,8 +79,8 @@ impl Part {
     }
 }
 
-/// Weights of a volume's voxels, summed over the windows that cover them: row by row when they are asked for, as all of them
-/// would take as much memory as the sums they divide.
+/// Weights of a volume's voxels, summed over the windows that cover them. They are computed row by row when needed,
+/// because all of them would take as much memory as the sums that they divide.
 struct Weights<'a> {
     starts: &'a [Vec<usize>],
     size: [usize; 3],
@@ -88,7 +89,8 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// The weights of row `(z, y)` by the windows, given by their numbers along Z, Y, X, that `counts` admits.
+    /// Returns the weights of row `(z, y)`, summed over the windows for which `counts` is true; windows are identified
+    /// by their indices along Z, Y, X.
     fn row(&self, z: usize, y: usize, counts: impl Fn([usize; 3]) -> bool) -> Vec<f32> {
         let mut row = vec![0.0f32; self.width];
         let covering = |axis: usize, at: usize| {
@@ -110,10 +112,10 @@ impl Weights<'_> {
     }
 }
 
-/// Slices divided and handed on at once.
+/// Number of slices that are normalised and passed on at once.
 const EMITTED_SLICES: usize = 4;
 
-/// Everything [`run`] works with.
+/// A run of a compiled network over one volume.
 pub(crate) struct Run<'a> {
     pub context: &'a Context,
     pub model: &'a Model,
@@ -121,7 +123,7 @@ pub(crate) struct Run<'a> {
     pub session: &'a mut dyn Session,
     pub meter: Meter<'a>,
     pub seams: Seams,
-    /// Who sees finished tiles.
+    /// Receives finished tiles, if present.
     pub live: Option<Live<'a>>,
 }
 
@@ -144,8 +146,8 @@ impl Run<'_> {
             let slab = view.read(self.context, sz.start..sz.start + sz.len)?;
             let mut out = vec![0.0f32; channels * sz.keep_len * shape[1] * shape[2]];
             for sy in &spans[1] {
-                // The first column whose tile was not told yet.
-                let mut untold = 0;
+                // The first column that was not yet passed to `live`.
+                let mut unsent = 0;
                 for sx in &spans[2] {
                     let size = [sz.len, sy.len, sx.len];
                     let result = self.tile(&slab, sz.len, shape, [0, sy.start, sx.start], size)?;
@@ -167,18 +169,18 @@ impl Run<'_> {
                     }
                     let end = sx.kept_in_volume().end;
                     if let Some(live) = self.live.as_ref().filter(|live| end == shape[2] || live.is_due()) {
-                        let size = [sz.keep_len, sy.keep_len, end - untold];
+                        let size = [sz.keep_len, sy.keep_len, end - unsent];
                         let held = [sz.keep_len, shape[1], shape[2]];
-                        let part = Part { shape: held, start: [0, sy.keep_start, untold], size };
-                        let values = part.of(channels, |at, to| to.extend_from_slice(&out[at]));
-                        live.tile([sz.keep_start, sy.keep_start, untold], size, values);
-                        untold = end;
+                        let part = Part { shape: held, start: [0, sy.keep_start, unsent], size };
+                        let values = part.collect(channels, |at, to| to.extend_from_slice(&out[at]));
+                        live.tile([sz.keep_start, sy.keep_start, unsent], size, values);
+                        unsent = end;
                     }
                     self.meter.add((sz.keep_len * sy.keep_len * sx.keep_len) as u64)?;
                 }
             }
             drop(slab);
-            self.look(&out, sz.keep_len, shape, &borders);
+            self.measure_seams(&out, sz.keep_len, shape, &borders);
             sink(sz.kept_in_volume(), &out)?;
         }
         Ok(())
@@ -209,8 +211,8 @@ impl Run<'_> {
             }
             let slab = view.read(self.context, z..z + size[0])?;
             for (j, &y) in starts[1].iter().enumerate() {
-                // The first column of the windows that were not told yet.
-                let mut untold = None;
+                // The first column of the windows that were not yet passed to `live`.
+                let mut unsent = None;
                 for (k, &x) in starts[2].iter().enumerate() {
                     let result = self.tile(&slab, size[0], shape, [0, y, x], size)?;
                     let _span = self.context.recorder.span(Stage::Blend, "gaussian").voxels(size.iter().product());
@@ -229,22 +231,22 @@ impl Run<'_> {
                     }
                     let last = x + nx == shape[2];
                     if let Some(live) = self.live.as_ref().filter(|live| last || live.is_due()) {
-                        let from = std::mem::take(&mut untold).unwrap_or(x);
+                        let from = std::mem::take(&mut unsent).unwrap_or(x);
                         let held = [depth, shape[1], shape[2]];
-                        let seen = [size[0].min(shape[0] - z), ny, x + nx - from];
-                        let part = Part { shape: held, start: [0, y, from], size: seen };
-                        let means = part.of(channels, |at, to| {
+                        let valid = [size[0].min(shape[0] - z), ny, x + nx - from];
+                        let part = Part { shape: held, start: [0, y, from], size: valid };
+                        let means = part.collect(channels, |at, to| {
                             let (row, column) = (at.start / shape[2], at.start % shape[2]);
                             let (sz, sy) = (base + row / shape[1] % depth, row % shape[1]);
                             let done = |[iz, iy, ix]: [usize; 3]| iz < i || iz == i && (iy < j || iy == j && ix <= k);
                             let weights = weights.row(sz, sy, done);
                             to.extend(sums[at].iter().zip(&weights[column..]).map(|(s, w)| s / w));
                         });
-                        live.tile([z, y, from], seen, means);
+                        live.tile([z, y, from], valid, means);
                     } else {
-                        untold = untold.or(Some(x));
+                        unsent = unsent.or(Some(x));
                     }
-                    // Windows overlap: progress is counted in shares of the volume.
+                    // Windows overlap, so progress is counted in shares of the volume.
                     let done = (i as u64 * voxels_in_all) / rows;
                     let next = ((i as u64 + 1) * voxels_in_all) / rows;
                     self.meter.add((next - done) / tiles)?;
@@ -254,7 +256,7 @@ impl Run<'_> {
         self.emit(&mut sums, &weights, base, shape[0] - base, depth, shape, &borders, sink)
     }
 
-    /// Divides and hands on the first `count` slices held, and moves the rest to the front.
+    /// Normalises the first `count` slices by their weights, passes them on, and moves the others to the front.
     #[allow(clippy::too_many_arguments)]
     fn emit(
         &mut self,
@@ -283,7 +285,7 @@ impl Run<'_> {
                     }
                 }
             }
-            self.look(&out, slices, shape, borders);
+            self.measure_seams(&out, slices, shape, borders);
             sink(base + first..base + first + slices, &out)?;
         }
         for c in 0..channels {
@@ -294,15 +296,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn look(&mut self, out: &[f32], slices: usize, shape: [usize; 3], borders: &[usize]) {
+    fn measure_seams(&mut self, out: &[f32], slices: usize, shape: [usize; 3], borders: &[usize]) {
         let plane = shape[1] * shape[2];
-        // One slice in four of the first channel says enough.
+        // Every fourth slice of the first channel is enough.
         for z in (0..slices).step_by(4) {
-            self.seams.look(&out[z * plane..(z + 1) * plane], shape[2], borders);
+            self.seams.add_slice(&out[z * plane..(z + 1) * plane], shape[2], borders);
         }
     }
 
-    /// Runs one tile: `slab` is `[C][slab_z][Y][X]` of the volume; voxels past the volume repeat its last.
+    /// Runs one tile of a slab `[C][slab_z][Y][X]`; voxels outside the volume repeat its last ones.
     fn tile(
         &mut self,
         slab: &[f32],
@@ -342,7 +344,7 @@ impl Run<'_> {
                 self.model.name.clone(),
                 format!(
                     "its output has {} values for a tile of {size:?}, expected {expected}: only models whose output has the \
-                     grid of their input can be tiled",
+                     same shape as their input can be tiled",
                     other.map_or(0, |v| v.len())
                 ),
             )),

@@ -1,4 +1,4 @@
-//! From a predicted volume of any length to labels and measurements in bounded memory.
+//! Segmentation and measurement of a predicted volume of any number of slices in bounded memory.
 
 use crate::spool::Spool;
 use crate::stack::Stack;
@@ -11,35 +11,36 @@ use cytoscope_profile::Stage;
 use std::ops::Range;
 use std::path::Path;
 
-/// Voxels segmented at once: longer stacks are cut into overlapping slabs.
+/// Maximum number of voxels segmented at once; larger stacks are divided into overlapping slabs.
 pub(crate) const SLAB_VOXELS: usize = 16 << 20;
-/// Slabs overlap by about this many µm where objects have the model's own size: more than a nucleus.
+/// Overlap of slabs in µm for objects of the model's nominal size; larger than a nucleus.
 pub(crate) const OVERLAP_UM: f64 = 16.0;
 
-/// Bytes that labelling a volume holds at most.
+/// Returns the peak memory in bytes of segmenting a volume.
 pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
     let voxels = (shape.iter().product::<usize>()).min(SLAB_VOXELS.max(shape[1] * shape[2])) as u64;
-    // Map, seed map, labels, mask, and the boxes being worked on.
+    // Map, seed map, labels, mask, and the boxes in progress.
     voxels * (4 + 4 + 4 + 1) + (64 << 20)
 }
 
-/// A volume on the input's grid that can be read slice by slice.
+/// A map on the input's grid that can be read slice by slice.
 pub(crate) trait MapSource {
-    /// Extents Z, Y, X.
+    /// Returns the shape Z, Y, X.
     fn shape(&self) -> [usize; 3];
-    /// Slices `z` of one channel.
+    /// Reads slices `z` of one channel.
     fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError>;
 }
 
-/// Labels in a spool, numbered `1..=count` once [`Labels::names`] is applied.
+/// Labels in a temporary file; [`Labels::renumbering`] maps them to `1..=count`.
 pub(crate) struct Labels {
     spool: Spool<u32>,
     shape: [usize; 3],
-    names: Vec<u32>,
+    /// Final number of each stored label; 0 for dropped objects.
+    renumbering: Vec<u32>,
     pub count: u32,
 }
 
-/// Segments a predicted channel.
+/// Segments a map, slab by slab.
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
@@ -60,7 +61,7 @@ pub(crate) fn label(
         ((overlap_um / voxel_um[0]).ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
     };
     let mut meter = context.meter("objects", shape[0] as u64, "slices");
-    // A threshold of the whole volume, whatever the slabs.
+    // Otsu's threshold is computed from the whole volume, not from single slabs.
     let threshold = match options.threshold {
         Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, voxel_um, options.smooth_um)?),
         other => other,
@@ -80,7 +81,7 @@ pub(crate) fn label(
         drop((values, seeds));
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
         drop(span);
-        // Of the overlap with the slab before, its first half stays that slab's.
+        // The first half of the overlap belongs to the previous slab.
         let skip = if start == 0 { 0 } else { overlap / 2 };
         let span = context.recorder.span(Stage::Write, "label spool").bytes(labels.len() * 4);
         spool.write(start + skip, &labels[skip * plane..])?;
@@ -93,10 +94,11 @@ pub(crate) fn label(
         stitcher.keep_tail(&labels[(end - start - overlap) * plane..]);
         start = end - overlap;
     }
-    Ok(Labels { spool, shape, names: (0..=stitcher.count()).collect(), count: stitcher.count() })
+    Ok(Labels { spool, shape, renumbering: (0..=stitcher.count()).collect(), count: stitcher.count() })
 }
 
-/// Otsu's threshold of a whole volume read in slabs, smoothed as they will be (but for a few slices where slabs meet).
+/// Returns Otsu's threshold of a whole volume, read in slabs and smoothed like them (except for a few slices where
+/// slabs meet).
 fn otsu(
     context: &Context,
     map: &mut dyn MapSource,
@@ -133,18 +135,23 @@ fn otsu(
 }
 
 impl Labels {
-    /// One slice, with final numbers.
+    /// Reads one slice, with final label numbers.
     pub(crate) fn slice(&mut self, z: usize, values: &mut Vec<u32>) -> Result<(), JobError> {
         self.spool.read(z..z + 1, values)?;
         for v in values.iter_mut() {
-            *v = self.names.get(*v as usize).copied().unwrap_or(0);
+            *v = self.renumbering.get(*v as usize).copied().unwrap_or(0);
         }
         Ok(())
     }
 
-    /// Drops objects below `min_voxels` (cut ones included) and, if asked, those that touch the stack's border, and closes the
-    /// numbers up.
-    pub(crate) fn settle(&mut self, context: &Context, min_voxels: u64, drop_border: bool) -> Result<(), JobError> {
+    /// Drops objects below `min_voxels` and, if `drop_border`, those that touch the border of the stack, and numbers
+    /// the remaining ones consecutively.
+    pub(crate) fn filter_objects(
+        &mut self,
+        context: &Context,
+        min_voxels: u64,
+        drop_border: bool,
+    ) -> Result<(), JobError> {
         let [depth, ny, nx] = self.shape;
         let mut voxels = vec![0u64; self.count as usize + 1];
         let mut border = vec![false; self.count as usize + 1];
@@ -165,7 +172,7 @@ impl Labels {
         let mut next = 0;
         for label in 1..voxels.len() {
             let keep = voxels[label] > 0 && voxels[label] >= min_voxels && !(drop_border && border[label]);
-            self.names[label] = if keep {
+            self.renumbering[label] = if keep {
                 next += 1;
                 next
             } else {
@@ -176,7 +183,7 @@ impl Labels {
         Ok(())
     }
 
-    /// Hands each slice on and measures its objects in the stack's channels.
+    /// Passes each slice to `take` and measures the objects in the stack's channels.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn finish(
         mut self,
@@ -193,19 +200,20 @@ impl Labels {
         let mut slice = Vec::new();
         let mut meter = context.meter("write", depth as u64, "slices");
         let step = stack.slab_slices();
-        let mut light: Vec<Vec<f32>> = Vec::new();
+        let mut intensities: Vec<Vec<f32>> = Vec::new();
         for z in 0..depth {
             self.slice(z, &mut slice)?;
             if measure {
                 if z % step == 0 {
-                    light = channels
+                    intensities = channels
                         .iter()
                         .map(|c| Ok(stack.read(context, *c, z..(z + step).min(depth))?.to_f32()))
                         .collect::<Result<_, JobError>>()?;
                 }
                 let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
                 let at = (z % step) * ny * nx;
-                let planes: Vec<&[f32]> = light.iter().map(|l| l.get(at..at + ny * nx).unwrap_or_default()).collect();
+                let planes: Vec<&[f32]> =
+                    intensities.iter().map(|l| l.get(at..at + ny * nx).unwrap_or_default()).collect();
                 measurer.add_slice(&slice, &planes);
             }
             let _span = context.recorder.span(Stage::Write, "labels").bytes(slice.len() * 4);

@@ -1,52 +1,53 @@
-//! A prediction seen while it grows, tile by tile.
+//! Live view of a prediction: finished tiles are passed on while the job runs.
 
-use crate::ops::{Elementwise, Statistics, Volume, apply, fix};
+use crate::ops::{Elementwise, Statistics, Volume, apply, resolve};
 use cytoscope_graph::package::Processing;
 use cytoscope_volume::Samples;
 use std::convert::Infallible;
 use std::path::Path;
 
-/// The volume that is about to be predicted.
+/// A volume whose prediction starts.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveVolume<'a> {
-    /// The input.
+    /// Path of the input.
     pub input: &'a Path,
-    /// Its time point, from 0.
+    /// Time point of the input, from 0.
     pub time: usize,
-    /// Channels of the prediction.
+    /// Number of output channels.
     pub channels: usize,
-    /// Extents Z, Y, X of the model's grid.
+    /// Shape Z, Y, X on the model's grid.
     pub shape_zyx: [usize; 3],
 }
 
-/// Sees a prediction grow. It is called from the job's thread, which waits for it; it cannot change the result.
+/// Receives the finished tiles of a prediction. Its methods are called from the job's thread and block the job; they
+/// cannot change the result.
 pub trait LiveSink: Send + Sync {
-    /// A volume is begun; also when it is begun anew, on another device.
+    /// Called when the prediction of a volume starts, also if it starts again on another device.
     fn begin(&self, volume: &LiveVolume<'_>);
 
-    /// Whether it is time to tell what is done. Tiles of a row that were finished since the last telling are told together, at
-    /// the end of the row at the latest.
+    /// Returns whether finished tiles should be sent now. Tiles of a row that were finished since the last call of
+    /// [`LiveSink::tile`] are sent together, at the end of the row at the latest.
     fn is_due(&self) -> bool {
         true
     }
 
-    /// A part of it is done: values `[C][Z][Y][X]` of a region of the model's grid. Cropped tiles are final; of blended ones these
-    /// are the weighted means so far, and a later tile may tell parts of them again.
+    /// Called with the values `[C][Z][Y][X]` of a finished region of the model's grid. Values of cropped tiles are
+    /// final. Values of blended tiles are the weighted means so far, and later calls may update parts of them.
     fn tile(&self, start_zyx: [usize; 3], size_zyx: [usize; 3], values: &[f32]);
 }
 
-/// A sink and what is done to values before it sees them: the postprocessing that needs no statistics of the whole output.
+/// A sink with the postprocessing that is applied for it: the steps that need no statistics of the whole output.
 pub(super) struct Live<'a> {
     sink: &'a dyn LiveSink,
     softmax: bool,
-    /// One chain a channel.
+    /// Postprocessing chain of each channel.
     chains: Vec<Vec<Elementwise>>,
 }
 
-/// A volume of so many channels that is never read.
-struct Nothing(usize);
+/// A volume with a number of channels that is never read.
+struct NeverRead(usize);
 
-impl Volume for Nothing {
+impl Volume for NeverRead {
     type Error = Infallible;
 
     fn channels(&self) -> usize {
@@ -59,17 +60,17 @@ impl Volume for Nothing {
 }
 
 impl<'a> Live<'a> {
-    /// Begins a volume.
+    /// Starts a volume.
     pub(super) fn begin(
         sink: &'a dyn LiveSink,
         volume: &LiveVolume<'_>,
         softmax: bool,
         postprocessing: &[Processing],
     ) -> Self {
-        let rests_on_whole = |step: &Processing| step.needs_statistics() || matches!(step, Processing::Softmax);
-        let fixed = postprocessing.iter().position(rests_on_whole).unwrap_or(postprocessing.len());
+        let needs_whole_volume = |step: &Processing| step.needs_statistics() || matches!(step, Processing::Softmax);
+        let fixed = postprocessing.iter().position(needs_whole_volume).unwrap_or(postprocessing.len());
         let steps = postprocessing.get(..fixed).unwrap_or_default();
-        let chains = match fix(steps, &mut Nothing(volume.channels), Statistics::Current, &mut []) {
+        let chains = match resolve(steps, &mut NeverRead(volume.channels), Statistics::Current, &mut []) {
             Ok(Ok(chains)) => chains,
             Ok(Err(_)) => vec![Vec::new(); volume.channels],
         };
@@ -81,7 +82,7 @@ impl<'a> Live<'a> {
         self.sink.is_due()
     }
 
-    /// Hands on a region's values `[C][Z][Y][X]` as the network gave them.
+    /// Postprocesses and passes on a region's values `[C][Z][Y][X]` as the network returned them.
     pub(super) fn tile(&self, start: [usize; 3], size: [usize; 3], mut values: Vec<f32>) {
         let voxels: usize = size.iter().product();
         if voxels == 0 {

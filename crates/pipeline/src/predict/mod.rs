@@ -1,4 +1,4 @@
-//! Predicting: stack in, labels, maps and tables out.
+//! Prediction: from stacks to labels, maps and tables.
 
 pub(crate) mod files;
 pub(crate) mod grid;
@@ -13,9 +13,9 @@ mod preview;
 pub use live::{LiveSink, LiveVolume};
 pub use plan::{Blend, TilePlan, TileRequest};
 
-use crate::devices::{Chosen, ChosenEngine, Devices};
+use crate::devices::{DeviceChoice, Devices, SelectedEngine};
 use crate::diameter::{self, DiameterRequest, ObjectDiameter};
-use crate::error::naming;
+use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::job::check_threads;
 use crate::wire;
@@ -31,19 +31,19 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// What is written for each input.
+/// A kind of result that is written for each input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Output {
-    /// The network's output, 32-bit float: `NAME_probability.tif`, or `NAME_prediction.tif` for a stain. Jobs of earlier versions
-    /// call it `raw`.
+    /// The network's output as 32-bit floats: `NAME_probability.tif`, or `NAME_prediction.tif` for a stain. Earlier
+    /// versions call it `raw`.
     #[serde(alias = "raw")]
     Maps,
-    /// The objects: `NAME_labels.tif`.
+    /// The label image: `NAME_labels.tif`.
     Labels,
-    /// Their measurements: `NAME_objects.csv`.
+    /// The measurements of the objects: `NAME_objects.csv`.
     Table,
-    /// A picture of the middle slice: objects outlined, or the predicted stain beside it: `NAME_preview.png`.
+    /// A PNG of the middle slice with outlined objects, or with the predicted stain beside it: `NAME_preview.png`.
     Preview,
 }
 
@@ -52,65 +52,65 @@ impl std::str::FromStr for Output {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            // `raw` is what earlier versions called it.
+            // Earlier versions called maps `raw`.
             "maps" | "raw" => Ok(Self::Maps),
             "labels" => Ok(Self::Labels),
             "table" => Ok(Self::Table),
             "preview" => Ok(Self::Preview),
-            _ => Err(format!("\"{text}\" is no output: expected maps, labels, table or preview")),
+            _ => Err(format!("invalid output \"{text}\": expected maps, labels, table or preview")),
         }
     }
 }
 
-/// A prediction of one or many stacks: everything that decides its result.
+/// Predicts one or many stacks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PredictJob {
-    /// Files and folders.
+    /// Input files and folders.
     pub inputs: Vec<PathBuf>,
-    /// Package by path or name.
+    /// Path of a package, or name of an installed model.
     pub model: String,
-    /// Folder of the results.
+    /// Folder for the results.
     pub out: PathBuf,
-    /// `auto`, or a device.
+    /// `auto` or a device id.
     #[serde(default = "auto")]
     pub device: String,
-    /// Number format; `None`: the best the device has for this model.
+    /// Precision; `None` selects the best one of the device for this model.
     #[serde(default)]
     pub precision: Option<Precision>,
-    /// Tiles.
+    /// Tile size, overlap and blending.
     #[serde(default)]
     pub tiles: TileRequest,
-    /// What is written; empty: all that the model's task has.
+    /// Results to write; if empty, the default ones of the model's task.
     #[serde(default)]
     pub outputs: BTreeSet<Output>,
-    /// First channel the model sees (from 0).
+    /// First channel to use as the model's input, from 0.
     #[serde(default)]
     pub channel: Option<usize>,
-    /// Time point (from 0); `None`: all.
+    /// Time point, from 0; `None` predicts all.
     #[serde(default)]
     pub time: Option<usize>,
-    /// Series of files with several.
+    /// Series to read from multi-series files, from 0.
     #[serde(default)]
     pub series: usize,
-    /// Axes of the file, where its own are wrong.
+    /// Axis order, to use instead of the files' own.
     #[serde(default)]
     pub axes: Option<Axes>,
-    /// Voxel size Z, Y, X in µm, where the file's own is wrong or missing.
+    /// Voxel size Z, Y, X in µm, to use instead of the files' own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// Median diameter of the objects, which are brought to the model's nominal one where it states one.
+    /// Median diameter of the objects, for models with a nominal diameter, to which the stacks are rescaled.
     #[serde(default)]
     pub diameter: DiameterRequest,
-    /// Most bytes to hold; `None`: three quarters of what is free.
+    /// Memory budget in bytes; `None` uses three quarters of the free memory.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,
-    /// Skip inputs whose results are there and were made by the same job.
+    /// Skip inputs whose results from the same job exist.
     #[serde(default)]
     pub resume: bool,
-    /// Threads; 0: all.
+    /// Number of threads; 0 uses all cores.
     #[serde(default)]
     pub threads: usize,
-    /// What happens to files under the names of results that no prediction wrote.
+    /// Whether to overwrite files with the names of results that no prediction wrote.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
@@ -119,45 +119,45 @@ fn auto() -> String {
     "auto".to_owned()
 }
 
-/// One input's report.
+/// Report of one input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputReport {
     /// The input.
     pub input: PathBuf,
     /// Files written.
     pub outputs: Vec<PathBuf>,
-    /// Whether results of an earlier run were kept.
+    /// Whether the input was skipped because its results exist.
     pub resumed: bool,
-    /// Shape Z, Y, X.
+    /// Shape Z, Y, X in voxels.
     pub shape_zyx: [usize; 3],
-    /// Time points predicted.
+    /// Number of predicted time points.
     pub times: usize,
-    /// Objects found, a time point.
+    /// Number of objects at each time point.
     pub objects: Vec<u32>,
-    /// Where it ran and why.
-    pub device: Chosen,
-    /// Precision it ran in.
+    /// The device, and why it was chosen.
+    pub device: DeviceChoice,
+    /// Precision of the network.
     pub precision: String,
-    /// The object diameter used; absent for models that state none.
+    /// The object diameter used; absent for models that declare none.
     #[serde(default)]
     pub diameter: Option<ObjectDiameter>,
-    /// How objects were made, in µm of the stack; absent where none were.
+    /// Segmentation settings, with lengths in µm of the stack; absent if there was no segmentation.
     #[serde(default)]
     pub segment: Option<SegmentOptions>,
-    /// Tiles, halo, blending, stated peak.
+    /// Tile size, halo, blending, planned peak memory.
     pub plan: TilePlan,
-    /// Operators the reference executor ran.
+    /// Operators that the reference executor ran.
     #[serde(deserialize_with = "wire::fallbacks")]
     pub fallbacks: Vec<cytoscope_engine::OpFallback>,
-    /// Seams along X: 0 is none; absent where there is a single tile.
+    /// Visibility of tile seams along X, 0 for none; absent if there is a single tile.
     pub seam_energy: Option<f64>,
-    /// Seconds, bytes and voxels by stage.
+    /// Time, bytes and voxels by stage.
     pub stages: Vec<StageTotal>,
-    /// Wall seconds.
+    /// Wall time in seconds.
     pub seconds: f64,
-    /// Most bytes this process ever held.
+    /// Peak memory of this process in bytes.
     pub actual_peak_bytes: Option<u64>,
-    /// Things worth knowing.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -166,31 +166,31 @@ pub struct InputReport {
 pub struct InputFailure {
     /// The input.
     pub input: PathBuf,
-    /// What kind of end it was.
+    /// The kind of error.
     pub kind: JobErrorKind,
-    /// Why, in a sentence that names the input.
+    /// The error message, which names the input.
     pub sentence: String,
 }
 
-/// What a prediction came to.
+/// Result of a [`PredictJob`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PredictOutcome {
-    /// Inputs done.
+    /// Reports of the inputs that succeeded.
     pub done: Vec<InputReport>,
-    /// Inputs that failed.
+    /// The inputs that failed.
     pub failed: Vec<InputFailure>,
 }
 
-/// Longest edge of a tile that can be asked for, in voxels.
+/// Maximum edge of a tile in voxels.
 const MAX_TILE_EDGE: usize = 1 << 20;
 
-/// Endings of files taken from folders.
+/// Extensions of files that are read from folders.
 const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
 
-/// Endings of the maps a prediction writes; the last is that of earlier versions.
+/// Name endings of the maps of a prediction; the last is that of earlier versions.
 const MAP_ENDINGS: [&str; 3] = ["_probability.tif", "_prediction.tif", "_raw.tif"];
 
-/// Ending of the maps that a model of a task writes.
+/// Returns the name ending of the maps of a task.
 pub(crate) fn map_ending(task: Task) -> &'static str {
     match task {
         Task::Segmentation => MAP_ENDINGS[0],
@@ -198,20 +198,20 @@ pub(crate) fn map_ending(task: Task) -> &'static str {
     }
 }
 
-/// The stem of the results that a file belongs to if it is a prediction's map, by its name alone.
+/// Returns the stem of a file name that is one of a prediction's map; `None` for any other name.
 pub fn map_stem(name: &str) -> Option<&str> {
     MAP_ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))
 }
 
-/// The files that maps of a prediction with this stem may have, those written now first.
+/// Returns the file names that the maps of a prediction with this stem may have, current names first.
 pub fn map_files(stem: &str) -> [String; 3] {
     MAP_ENDINGS.map(|ending| format!("{stem}{ending}"))
 }
 
-/// The files of inputs: files as they are, folders by their stacks, in order.
+/// Returns the input files, with folders expanded to the stacks in them, sorted by name.
 ///
 /// # Errors
-/// [`JobError`] for a path that is not there and for a folder without stacks.
+/// [`JobError`] for a missing path or a folder without stacks.
 pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
     let mut files = Vec::new();
     for input in inputs {
@@ -233,7 +233,7 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
         if found.is_empty() {
             return Err(JobError::Mismatch {
                 path: input.clone(),
-                problem: "the folder holds no stacks".to_owned(),
+                problem: "the folder contains no stacks".to_owned(),
                 next_step: format!("give a folder with files that end in .{}", STACK_ENDINGS.join(", .")),
             });
         }
@@ -241,12 +241,13 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
         files.extend(found);
     }
     if files.is_empty() {
-        return Err(JobError::WrongUse("no input was given: name a file or a folder".to_owned()));
+        return Err(JobError::WrongUse("no input was given: give a file or a folder".to_owned()));
     }
     Ok(files)
 }
 
-/// The stacks of a folder to predict: neither label images beside the stack they belong to nor results of earlier predictions.
+/// Removes files that folders contributed but are not stacks to predict: label images beside their stack, and results
+/// of earlier predictions.
 pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_result = |file: &Path| {
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -269,7 +270,8 @@ pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBu
         .collect()
 }
 
-/// The stem of results: the file's name without its ending (`.ome.tif` counts as one); a number is added where two inputs share it.
+/// Returns the stems of the results: the file names without extension (`.ome.tif` counts as one). A number is added if
+/// two inputs have the same name.
 fn stems(files: &[PathBuf]) -> Vec<String> {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     files
@@ -284,7 +286,7 @@ fn stems(files: &[PathBuf]) -> Vec<String> {
             };
             let mut unique = stem.clone();
             let mut n = 2;
-            // Some disks do not tell upper case from lower.
+            // Some file systems are case-insensitive.
             while !seen.insert(unique.to_lowercase()) {
                 unique = format!("{stem}_{n}");
                 n += 1;
@@ -295,20 +297,21 @@ fn stems(files: &[PathBuf]) -> Vec<String> {
 }
 
 impl PredictJob {
-    /// Options the inputs are opened with.
+    /// Returns the options to open the inputs with.
     pub(crate) fn open_options(&self) -> OpenOptions {
         OpenOptions { series: self.series, axes: self.axes.clone(), ..OpenOptions::default() }
     }
 
-    /// Runs the job. An input that fails is reported and the rest goes on; cancelling and a full disk end it.
+    /// Runs the job. If an input fails, the error is reported and the other inputs are processed; cancellation and a
+    /// full disk end the job.
     ///
     /// # Errors
-    /// [`JobError`] if nothing can be begun (no model, no device, no folder to write to), or on cancelling.
+    /// [`JobError`] if the job cannot start (no model, device or output folder), or is cancelled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<PredictOutcome, JobError> {
         self.run_live(context, devices, None)
     }
 
-    /// As [`PredictJob::run`], with someone who sees the prediction grow; the results are the same to the bit.
+    /// Like [`PredictJob::run`], but passes finished tiles to `live`. The results are bitwise identical.
     ///
     /// # Errors
     /// As [`PredictJob::run`].
@@ -324,13 +327,13 @@ impl PredictJob {
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
             let left = found.len() - files.len();
-            context.note(format!("{left} label images and earlier results in the folder are left out"));
+            context.note(format!("{left} label images and earlier results in the folder were skipped"));
         }
         if files.is_empty() {
             return Err(JobError::Mismatch {
                 path: self.inputs.first().cloned().unwrap_or_default(),
-                problem: "the folder holds only results of earlier predictions".to_owned(),
-                next_step: "give the folder of the stacks themselves".to_owned(),
+                problem: "the folder contains only results of earlier predictions".to_owned(),
+                next_step: "give the folder that contains the stacks".to_owned(),
             });
         }
         let stems = stems(&files);
@@ -339,33 +342,33 @@ impl PredictJob {
         self.refuse_inputs(&files, &stems, model.task)?;
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
-                let what = "the path is not valid Unicode (UTF-8), so the results' record could not name it";
+                let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
                 return Err(JobError::WrongUse(format!("{}: {what}; rename the folder", path.display())));
             }
         }
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
         let mut engine = devices.for_model(context, &model, request, self)?;
-        engine.tell(context);
+        engine.report(context);
         let count = files.len();
         for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
-            context.tell(&Event::Started { input: input.clone(), index, count });
+            context.emit(&Event::Started { input: input.clone(), index, count });
             let report =
                 catch_unwind(AssertUnwindSafe(|| self.one(context, &model, &mut engine, devices, input, &stem, live)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))));
             match report {
                 Ok(report) => {
-                    context.tell(&Event::Finished { input: input.clone(), outputs: report.outputs.clone() });
+                    context.emit(&Event::Finished { input: input.clone(), outputs: report.outputs.clone() });
                     outcome.done.push(report);
                 }
                 Err(JobError::Cancelled) => return Err(JobError::Cancelled),
                 Err(error) => {
-                    context.tell(&Event::Failed { input: input.clone(), reason: error.to_string() });
+                    context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
                     let fatal = error.kind() == JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
-                    let sentence = naming(&input.display().to_string(), &error.to_string());
+                    let sentence = with_name(&input.display().to_string(), &error.to_string());
                     outcome.failed.push(InputFailure { input: input.clone(), kind: error.kind(), sentence });
                     if fatal {
-                        context.note("the disk is full: the remaining inputs were not begun");
+                        context.note("the disk is full: the remaining inputs were not processed");
                         break;
                     }
                 }
@@ -374,21 +377,21 @@ impl PredictJob {
         Ok(outcome)
     }
 
-    /// Refuses values that no command line would take: jobs also come from files.
+    /// Checks values that the command line has already checked, because jobs also come from files.
     fn check(&self) -> Result<(), JobError> {
         let wrong = |what: String| Err(JobError::WrongUse(what));
         check_threads(self.threads)?;
         if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
-            return wrong(format!("--tile {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
+            return wrong(format!("invalid --tile {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
         }
         if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
-            return wrong(format!("--overlap {overlap} is outside 0 to below 1"));
+            return wrong(format!("invalid --overlap {overlap}: expected a number from 0 to below 1"));
         }
         if self.memory_budget_bytes == Some(0) {
-            return wrong("--memory-budget 0: expected a size such as 2G".to_owned());
+            return wrong("invalid --memory-budget 0: expected a size such as 2G".to_owned());
         }
         match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
-            Some(um) => wrong(format!("--voxel-size {um:?}: expected three sizes above 0 in µm")),
+            Some(um) => wrong(format!("invalid --voxel-size {um:?}: expected three sizes above 0 in µm")),
             None => Ok(()),
         }
     }
@@ -397,7 +400,7 @@ impl PredictJob {
     fn refuse_inputs(&self, files: &[PathBuf], stems: &[String], task: Task) -> Result<(), JobError> {
         let Ok(out) = self.out.canonicalize() else { return Ok(()) };
         let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
-        // Existing paths as the disk spells them: it may not tell upper case from lower.
+        // Compare canonical paths, because the file system may be case-insensitive.
         let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
         match stems.iter().flat_map(|stem| files::Paths::new(&out, stem, task).all()).find(is_input) {
             None => Ok(()),
@@ -410,7 +413,7 @@ impl PredictJob {
         &self,
         context: &Context,
         model: &Model,
-        engine: &mut ChosenEngine,
+        engine: &mut SelectedEngine,
         devices: &Devices,
         input: &Path,
         stem: &str,
@@ -419,25 +422,25 @@ impl PredictJob {
         if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
             return Err(JobError::Mismatch {
                 path: input.to_owned(),
-                problem: "the name is not valid Unicode (UTF-8), so the result's record could not name it".to_owned(),
+                problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
                 next_step: "rename the file".to_owned(),
             });
         }
         let result = one::predict(self, context, model, engine, input, stem, live);
         match result {
             Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
-            // A device that gives up is not the end of the run: the processor takes over.
-            Err(JobError::Engine(e)) if engine.can_step_down() => {
-                context.note(format!("{e}; going on with the processor"));
-                *engine = devices.step_down(context, model, self, engine, &e)?;
-                engine.tell(context);
+            // If a device fails, the CPU takes over.
+            Err(JobError::Engine(e)) if engine.has_fallback() => {
+                context.note(format!("{e}; continuing on the CPU"));
+                *engine = devices.fall_back_to_cpu(context, model, self, engine, &e)?;
+                engine.report(context);
                 one::predict(self, context, model, engine, input, stem, live)
             }
             other => other,
         }
     }
 
-    /// The part of the job that decides an input's result, for `--resume` and provenance.
+    /// Returns the fingerprint of everything that determines an input's result, for `--resume` and provenance.
     pub(crate) fn fingerprint(&self, model: &Model, input: &Path, files: &[provenance::InputRecord]) -> String {
         let job = PredictJob {
             resume: false,
@@ -473,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_are_known_by_the_name_of_earlier_versions() {
+    fn maps_of_earlier_versions_are_recognized() {
         let read: BTreeSet<Output> = serde_json::from_str(r#"["raw", "labels", "maps"]"#).unwrap();
         assert_eq!(read, [Output::Maps, Output::Labels].into());
         assert_eq!(serde_json::to_string(&read).unwrap(), r#"["maps","labels"]"#);
@@ -486,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn stems_drop_endings_and_never_collide() {
+    fn stems_drop_extensions_and_are_unique() {
         let files = ["a/x.ome.tif", "b/x.tif", "c/y.z.TIFF", "d/.hidden"].map(PathBuf::from);
         assert_eq!(stems(&files), ["x", "x_2", "y.z", ".hidden"]);
     }

@@ -1,4 +1,4 @@
-//! One input from file to files.
+//! Prediction of one input file.
 
 use super::files::{Paths, Writers, label_axes, label_writer, map_writer, table_text, write_maps};
 use super::grid::{ModelView, model_shape};
@@ -8,12 +8,12 @@ use super::live::{Live, LiveSink, LiveVolume};
 use super::plan::{Budget, Volume, plan};
 use super::prediction::{Prediction, Unprocessed};
 use super::{InputReport, Output, PredictJob, preview};
-use crate::devices::{Chosen, ChosenEngine};
-use crate::diameter::{DiameterRequest, DiameterUnit, Estimator, Found, ObjectDiameter};
+use crate::devices::{DeviceChoice, SelectedEngine};
+use crate::diameter::{DiameterRequest, DiameterUnit, Estimator, ObjectDiameter, SizeEstimate};
 use crate::model::Task;
 use crate::ops::{self, Reference, Statistics};
 use crate::provenance::{InputRecord, Parts};
-use crate::results::{Publication, kept_aside};
+use crate::results::{Publication, moved_aside_note};
 use crate::spool::Spool;
 use crate::stack::{Extents, Stack, StackChannels};
 use crate::{Context, JobError, Model, provenance};
@@ -29,21 +29,21 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Told of a stack with NaN or infinities.
-const NOT_FINITE: &str = "the stack holds values that are not numbers (NaN or infinite): they are taken as what lies beyond \
-                          the stack is, and what is predicted at them says nothing";
+/// Note for stacks with NaN or infinite values.
+const NOT_FINITE: &str = "the stack contains values that are NaN or infinite: they are replaced like voxels outside the \
+                          stack, and the prediction at these voxels is meaningless";
 
-/// Most files of an image whose changes are noticed.
+/// Maximum number of files of an image that are checked for changes.
 const MAX_WATCHED_FILES: usize = 4096;
 
-/// Most objects a 16-bit label image tells apart.
+/// Maximum number of objects in a 16-bit label image.
 const MAX_U16_LABELS: u32 = u16::MAX as u32;
 
 pub(super) fn predict(
     job: &PredictJob,
     context: &Context,
     model: &Model,
-    engine: &ChosenEngine,
+    engine: &SelectedEngine,
     input: &Path,
     stem: &str,
     live: Option<&dyn LiveSink>,
@@ -64,7 +64,7 @@ pub(super) fn predict(
         Some(t) if t >= extents.times => {
             return Err(JobError::Mismatch {
                 path: input.to_owned(),
-                problem: format!("time point {t} was asked for, the file has {}", extents.times),
+                problem: format!("time point {t} does not exist, the file has {}", extents.times),
                 next_step: format!("give --time 0 to {}", extents.times - 1),
             });
         }
@@ -84,9 +84,9 @@ pub(super) fn predict(
     if job.resume
         && let Some(report) = provenance::finished(&paths.provenance, &fingerprint)
     {
-        context.note(format!("{}: its results are there already", input.display()));
-        let precision = model.precision_on(engine.chosen.id, job.precision);
-        return Ok(report_of_resumed(&report, input, &engine.chosen, model, precision));
+        context.note(format!("{}: skipped, because its results already exist", input.display()));
+        let precision = model.precision_on(engine.choice.id, job.precision);
+        return Ok(report_of_resumed(&report, input, &engine.choice, model, precision));
     }
     let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     paths.refuse_foreign(&wanted, &inputs, job.overwrite)?;
@@ -96,7 +96,7 @@ pub(super) fn predict(
     }
     let voxel = voxel_size(job, input, &mut meta, model, &mut notes)?;
     let voxel_um = voxel.assumed;
-    let precision = model.precision_on(engine.chosen.id, job.precision);
+    let precision = model.precision_on(engine.choice.id, job.precision);
     let options = CompileOptions {
         precision,
         threads: job.threads,
@@ -121,7 +121,7 @@ pub(super) fn predict(
                 chains,
                 voxel_um: voxel.known,
             };
-            let used = used_diameter(job.diameter, nominal_um, &estimator)?;
+            let used = resolve_diameter(job.diameter, nominal_um, &estimator)?;
             if used.estimate.is_some() || used.unit == DiameterUnit::Voxels {
                 notes.push(used.sentence());
             }
@@ -134,7 +134,7 @@ pub(super) fn predict(
     let voxel_um = diameter.map_or(voxel_um, |d| d.voxel);
     let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
     if grid != extents.zyx {
-        notes.push(format!("resampled from {:?} to the model's voxel size: {grid:?} voxels", extents.zyx));
+        notes.push(format!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
     }
     let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
     let budget = Budget {
@@ -154,7 +154,7 @@ pub(super) fn predict(
     let fallbacks = session.report().fallbacks.clone();
     if !fallbacks.is_empty() {
         let names: Vec<String> = fallbacks.iter().map(|f| format!("{} ({})", f.op, f.count)).collect();
-        notes.push(format!("run by the reference executor, slowly: {}", names.join(", ")));
+        notes.push(format!("operators run by the reference executor, which is slow: {}", names.join(", ")));
     }
 
     let mut writers = Writers::default();
@@ -167,9 +167,9 @@ pub(super) fn predict(
     let names: Vec<String> = (0..extents.channels).map(|c| channel_name(&meta, c)).collect();
     let all_channels: Vec<usize> = (0..extents.channels).collect();
     let mut labelled: Vec<(Stack, Labels)> = Vec::new();
-    let shown = preview::middle(extents.zyx[0]);
-    let mut shown_prediction: Option<Vec<f32>> = None;
-    let mut shown_labels: Option<Vec<u32>> = None;
+    let preview_z = preview::middle(extents.zyx[0]);
+    let mut preview_prediction: Option<Vec<f32>> = None;
+    let mut preview_labels: Option<Vec<u32>> = None;
     for &time in &times {
         let stack = Stack::new(&image, time);
         let chains = match first_chains.take() {
@@ -207,8 +207,8 @@ pub(super) fn predict(
         if let Some(writer) = &mut writers.maps {
             write_maps(context, writer, &mut prediction, times.len() > 1)?;
         }
-        if preview && !objects && shown_prediction.is_none() {
-            shown_prediction = Some(prediction.read(context, 0, shown..shown + 1)?);
+        if preview && !objects && preview_prediction.is_none() {
+            preview_prediction = Some(prediction.read(context, 0, preview_z..preview_z + 1)?);
         }
         if objects {
             let mut labels = label::label(
@@ -221,26 +221,26 @@ pub(super) fn predict(
                 &job.out,
             )?;
             let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
-            labels.settle(context, min_voxels, segment.drop_border)?;
+            labels.filter_objects(context, min_voxels, segment.drop_border)?;
             counts.push(labels.count);
             labelled.push((stack, labels));
         }
     }
     drop(session);
     if objects {
-        let most = counts.iter().copied().max().unwrap_or(0);
-        let dtype = if most > MAX_U16_LABELS { DType::U32 } else { DType::U16 };
+        let max_label = counts.iter().copied().max().unwrap_or(0);
+        let dtype = if max_label > MAX_U16_LABELS { DType::U32 } else { DType::U16 };
         let path = if dtype == DType::U16 { &paths.labels } else { &paths.labels_wide };
         if wanted.contains(&Output::Labels) {
-            writers.labels = Some(label_writer(path, &meta, &extents.zyx, times.len(), dtype, most)?);
+            writers.labels = Some(label_writer(path, &meta, &extents.zyx, times.len(), dtype, max_label)?);
         }
         let measure = wanted.contains(&Output::Table);
         for ((stack, labels), time) in labelled.into_iter().zip(&times) {
             let writer = &mut writers.labels;
             let mut z = 0;
             let table = labels.finish(context, &stack, &all_channels, names.clone(), voxel_um, measure, |slice| {
-                if preview && z == shown && shown_labels.is_none() {
-                    shown_labels = Some(slice.to_vec());
+                if preview && z == preview_z && preview_labels.is_none() {
+                    preview_labels = Some(slice.to_vec());
                 }
                 z += 1;
                 let Some(writer) = writer else { return Ok(()) };
@@ -274,8 +274,8 @@ pub(super) fn predict(
         let plane = [extents.zyx[1], extents.zyx[2]];
         let time = times.first().copied().unwrap_or(0);
         let channel = channels.first().copied().unwrap_or(0);
-        let raw = Stack::new(&image, time).read(context, channel, shown..shown + 1)?.to_f32();
-        let png = match (&shown_labels, &shown_prediction) {
+        let raw = Stack::new(&image, time).read(context, channel, preview_z..preview_z + 1)?.to_f32();
+        let png = match (&preview_labels, &preview_prediction) {
             (Some(labels), _) => Some(preview::outlined(&paths.preview, plane, &raw, labels)?),
             (None, Some(predicted)) => Some(preview::beside(&paths.preview, plane, &raw, predicted)?),
             (None, None) => None,
@@ -290,13 +290,14 @@ pub(super) fn predict(
         return Err(JobError::Mismatch {
             path: file.clone(),
             problem: format!(
-                "the file {change}: it changed while it was read, so its prediction would be of neither version"
+                "the file {change}: it changed while it was read, so the prediction would match neither version"
             ),
-            next_step: "wait until it is written, and predict again".to_owned(),
+            next_step: "wait until the file is complete, then predict again".to_owned(),
         });
     }
     if let Some(change) = model.change_on_disk() {
-        notes.push(format!("the model {change}: this result is of the model as it was when the run began"));
+        notes
+            .push(format!("the model {change}: this result was made with the model as it was at the start of the job"));
     }
     let records = publication.records()?;
     drop(span);
@@ -308,7 +309,7 @@ pub(super) fn predict(
         shape_zyx: extents.zyx,
         times: times.len(),
         objects: counts,
-        device: engine.chosen.clone(),
+        device: engine.choice.clone(),
         precision: precision.to_string(),
         diameter,
         segment: objects.then_some(segment),
@@ -320,19 +321,19 @@ pub(super) fn predict(
         actual_peak_bytes: cytoscope_profile::peak_resident_bytes(),
         notes,
     };
-    // First the record, then the files: stopped in between, it is known whose they are.
+    // The record is written before the files, so that it lists them even if the process stops in between.
     let input = read_from.into_iter().next().unwrap_or_else(|| InputRecord::of(input));
     let parts = Parts { job, model, input, fingerprint: &fingerprint, report: &report, outputs: records };
     provenance::write(&paths.provenance, parts)?;
     for aside in publication.publish(job.overwrite)? {
-        report.notes.push(kept_aside(&aside));
+        report.notes.push(moved_aside_note(&aside));
     }
     report.outputs.push(paths.provenance.clone());
     Ok(report)
 }
 
-/// The diameter given, or an estimate.
-fn used_diameter(
+/// Returns the given diameter, or an estimate.
+fn resolve_diameter(
     request: DiameterRequest,
     nominal_um: f64,
     estimator: &Estimator<'_>,
@@ -343,30 +344,30 @@ fn used_diameter(
             Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
         }
         (DiameterRequest::Given(diameter), None) => {
-            let Found { voxel, .. } = estimator.estimate(nominal_um, Some(diameter))?;
+            let SizeEstimate { voxel, .. } = estimator.estimate(nominal_um, Some(diameter))?;
             Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
         }
         (DiameterRequest::Auto, _) => {
-            let Found { estimate, voxel } = estimator.estimate(nominal_um, None)?;
+            let SizeEstimate { estimate, voxel } = estimator.estimate(nominal_um, None)?;
             Ok(ObjectDiameter { diameter: estimate.diameter, unit, voxel, nominal_um, estimate: Some(estimate) })
         }
     }
 }
 
-/// The object diameter that a prediction of a stack would use.
+/// Returns the object diameter that a prediction of a stack would use.
 ///
 /// # Errors
-/// [`JobError::WrongUse`] for a model that states no object diameter; else as a prediction.
+/// [`JobError::WrongUse`] if the model declares no object diameter; otherwise as for a prediction.
 pub(crate) fn object_diameter(
     job: &PredictJob,
     context: &Context,
     model: &Model,
-    engine: &ChosenEngine,
+    engine: &SelectedEngine,
     input: &Path,
 ) -> Result<ObjectDiameter, JobError> {
     let Some(nominal_um) = model.object_diameter_um else {
         return Err(JobError::WrongUse(format!(
-            "{} states no object diameter: there is nothing to estimate",
+            "the model {} declares no object diameter, so none can be estimated; use another model",
             model.name
         )));
     };
@@ -380,7 +381,7 @@ pub(crate) fn object_diameter(
     let voxel = voxel_size(job, input, &mut meta, model, &mut notes)?;
     notes.into_iter().for_each(|note| context.note(note));
     let options = CompileOptions {
-        precision: model.precision_on(engine.chosen.id, job.precision),
+        precision: model.precision_on(engine.choice.id, job.precision),
         threads: job.threads,
         memory_budget_bytes: None,
         recorder: context.recorder.clone(),
@@ -396,24 +397,25 @@ pub(crate) fn object_diameter(
         chains: &stack.preprocessing(context, model, &channels)?,
         voxel_um: voxel.known,
     };
-    used_diameter(job.diameter, nominal_um, &estimator)
+    resolve_diameter(job.diameter, nominal_um, &estimator)
 }
 
-/// Voxel sizes Z, Y, X in µm.
+/// Voxel size of a stack.
 pub(crate) struct Voxel {
-    /// All sizes that matter are known.
+    /// Voxel size Z, Y, X in µm; `None` if a relevant one is unknown.
     pub known: Option<[f64; 3]>,
-    /// With the model's own size (or 1 µm) where one is not; for models that bring objects to a diameter, 1 throughout.
+    /// The known sizes, with the model's own (or 1 µm) in place of unknown ones. If any is unknown and the model has a
+    /// nominal object diameter, 1 for all axes.
     assumed: [f64; 3],
 }
 
-/// Refuses a voxel size that no microscope gives: grids and volumes made of it would be nonsense.
+/// Refuses an implausible voxel size, with which grids and volumes would be meaningless.
 ///
 /// # Errors
 /// [`JobError::Mismatch`] with the unit that was probably meant.
-pub(crate) fn plausible(path: &Path, size: VoxelSize) -> Result<(), JobError> {
-    let sound = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
-    let known = VoxelSize { z: sound(size.z), y: sound(size.y), x: sound(size.x) };
+pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize) -> Result<(), JobError> {
+    let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    let known = VoxelSize { z: valid(size.z), y: valid(size.y), x: valid(size.x) };
     known.check().map_err(|error| JobError::Mismatch {
         path: path.to_owned(),
         problem: error.to_string(),
@@ -421,10 +423,10 @@ pub(crate) fn plausible(path: &Path, size: VoxelSize) -> Result<(), JobError> {
     })
 }
 
-/// The voxel size to work with: the job's, the file's, the model's, 1 µm, in that order.
+/// Returns the voxel size to use: the job's, the file's, the model's, or 1 µm, in that order.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] for a size that no microscope gives.
+/// [`JobError::Mismatch`] for an implausible size.
 pub(crate) fn voxel_size(
     job: &PredictJob,
     input: &Path,
@@ -435,26 +437,27 @@ pub(crate) fn voxel_size(
     if let Some([z, y, x]) = job.voxel_um {
         meta.voxel_size_um = VoxelSize::new_um(z, y, x);
     }
-    plausible(input, meta.voxel_size_um)?;
-    let sound = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    check_voxel_size(input, meta.voxel_size_um)?;
+    let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
-    let said = [sound(size.z), sound(size.y), sound(size.x)];
+    let stated = [valid(size.z), valid(size.y), valid(size.x)];
     let flat = Extents::of(meta).zyx[0] == 1;
-    let known = said[1].is_some() && said[2].is_some() && (flat || said[0].is_some());
+    let known = stated[1].is_some() && stated[2].is_some() && (flat || stated[0].is_some());
     if !known && model.object_diameter_um.is_some() {
         notes.push(
-            "the file does not say its whole voxel size: lengths count in voxels along X (--voxel-size gives it)"
+            "the voxel size in the file is missing or incomplete: lengths are measured in voxels along X (set it with \
+             --voxel-size)"
                 .to_owned(),
         );
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
-    let assumed: [f64; 3] = std::array::from_fn(|a| said[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
+    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;
         notes.push(format!(
-            "the file does not say its whole voxel size: {from} is taken where it is missing, so {z} × {y} × {x} µm \
-             (--voxel-size gives another)"
+            "the voxel size in the file is missing or incomplete: {from} is used in its place, giving {z} × {y} × {x} µm \
+             (set it with --voxel-size)"
         ));
     }
     Ok(Voxel { known: known.then_some(assumed), assumed })
@@ -467,10 +470,10 @@ pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
     }
 }
 
-/// More channels than this in a flat image are taken for slices that a program saved under a wrong name.
+/// If a single-slice image has more channels than this, they are probably slices that a program saved as channels.
 const MAX_LIKELY_CHANNELS: usize = 4;
 
-/// The channels the model sees.
+/// Returns the channels to use as the model's input.
 pub(crate) fn channels(
     job: &PredictJob,
     model: &Model,
@@ -479,47 +482,47 @@ pub(crate) fn channels(
     input: &Path,
     notes: &mut Vec<String>,
 ) -> Result<Vec<usize>, JobError> {
-    let have = stack.extents.channels;
-    let wants = model.input_channels;
+    let available = stack.extents.channels;
+    let needed = model.input_channels;
     let mismatch =
         |problem: String, next_step: String| JobError::Mismatch { path: input.to_owned(), problem, next_step };
     let first = match job.channel {
         Some(c) => c,
-        None if stack.extents.is_rgb() && wants == 1 => {
+        None if stack.extents.is_rgb() && needed == 1 => {
             return Err(mismatch(
-                "this is an RGB picture, the model takes one channel".to_owned(),
+                "this is an RGB image, but the model requires one channel".to_owned(),
                 "choose one with --channel 0 (red), 1 (green) or 2 (blue)".to_owned(),
             ));
         }
         None => {
-            if have > wants {
+            if available > needed {
                 notes.push(format!(
-                    "the file has {have} channels; {} is taken (--channel takes another)",
+                    "the file has {available} channels; {} is used (choose another with --channel)",
                     channel_name(meta, 0)
                 ));
-                if stack.extents.zyx[0] == 1 && have > MAX_LIKELY_CHANNELS {
-                    notes.push("are these channels slices of a stack? then give --axes ZYX".to_owned());
+                if stack.extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
+                    notes.push("if these channels are the slices of a stack, use --axes ZYX".to_owned());
                 }
             }
             0
         }
     };
-    if first.checked_add(wants).is_none_or(|end| end > have) {
+    if first.checked_add(needed).is_none_or(|end| end > available) {
         return Err(mismatch(
-            format!("the model takes {wants} channel(s) from channel {first} on, the file has {have}"),
-            format!("give --channel 0 to {}", have.saturating_sub(wants)),
+            format!("the model requires {needed} channel(s) starting at channel {first}, but the file has {available}"),
+            format!("give --channel 0 to {}", available.saturating_sub(needed)),
         ));
     }
-    Ok((first..first + wants).collect())
+    Ok((first..first + needed).collect())
 }
 
 pub(crate) fn softmax_channels(values: &mut [f32], channels: usize) {
     let voxels = values.len() / channels.max(1);
     for v in 0..voxels {
         let at = |c: usize| c * voxels + v;
-        let most = (0..channels).map(|c| values[at(c)]).fold(f32::NEG_INFINITY, f32::max);
-        let sum: f32 = (0..channels).map(|c| (values[at(c)] - most).exp()).sum();
-        (0..channels).for_each(|c| values[at(c)] = (values[at(c)] - most).exp() / sum);
+        let max = (0..channels).map(|c| values[at(c)]).fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = (0..channels).map(|c| (values[at(c)] - max).exp()).sum();
+        (0..channels).for_each(|c| values[at(c)] = (values[at(c)] - max).exp() / sum);
     }
 }
 
@@ -533,11 +536,11 @@ fn postprocess(
 ) -> Result<(), JobError> {
     let mut input = StackChannels { stack, context, channels };
     let mut references = [Reference { id: &model.input_id, volume: &mut input }];
-    let chains = ops::fix(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
+    let chains = ops::resolve(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
     prediction.chains = chains.map_err(|step| {
         JobError::model(
             model.name.clone(),
-            format!("postprocessing step {step} is not supported (softmax is, as the first step)"),
+            format!("postprocessing step {step} is not supported (softmax is supported only as the first step)"),
         )
     })?;
     Ok(())
@@ -546,7 +549,7 @@ fn postprocess(
 fn report_of_resumed(
     outputs: &[PathBuf],
     input: &Path,
-    engine: &Chosen,
+    engine: &DeviceChoice,
     model: &Model,
     precision: Precision,
 ) -> InputReport {

@@ -1,4 +1,4 @@
-//! Tiles, halo and blending for a model, a volume and a memory budget.
+//! Choice of tile size, halo and blending for a model, a volume and a memory budget.
 
 use crate::model::Model;
 use crate::{Context, JobError};
@@ -8,14 +8,14 @@ use cytoscope_volume::tile::window_starts;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// How tiles become one volume.
+/// How tiles are joined into one volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blend {
-    /// Tiles overlap by the network's receptive field and only what it cannot see past is kept: exactly the untiled result,
-    /// for networks of static normalization.
+    /// Tiles overlap by the network's receptive field, and output voxels whose receptive field leaves the tile are
+    /// cropped. For networks with static normalization, the result is identical to the untiled one.
     Crop,
-    /// Tiles overlap by a share and are averaged under a Gaussian, for networks that normalise over the tile.
+    /// Tiles overlap by a fraction and are averaged with Gaussian weights, for networks that normalise over the tile.
     Gaussian,
 }
 
@@ -26,7 +26,7 @@ impl FromStr for Blend {
         match text {
             "crop" => Ok(Self::Crop),
             "gaussian" => Ok(Self::Gaussian),
-            _ => Err(format!("\"{text}\" is no blending: expected crop or gaussian")),
+            _ => Err(format!("invalid blending \"{text}\": expected crop or gaussian")),
         }
     }
 }
@@ -34,60 +34,60 @@ impl FromStr for Blend {
 /// How a volume is tiled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TilePlan {
-    /// Voxels of a tile along Z, Y, X.
+    /// Tile size Z, Y, X in voxels.
     pub tile: [usize; 3],
-    /// Voxels of real neighbours a kept voxel needs on each side.
+    /// Voxels cropped from each side of a tile.
     pub halo: [usize; 3],
     /// Tiles start and end on multiples of this.
     pub step: [usize; 3],
     /// How tiles are joined.
     pub blend: Blend,
-    /// Share of a tile that overlaps the next, for Gaussian blending.
+    /// Fraction of a tile that overlaps its neighbour, for Gaussian blending.
     pub overlap: f64,
-    /// Bytes the job is expected to hold at most.
+    /// Planned peak memory of the job in bytes.
     pub stated_peak_bytes: u64,
 }
 
-/// What a caller asks of the plan.
+/// The caller's requirements for a [`TilePlan`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TileRequest {
-    /// Tile along Z, Y, X; the largest that fits by default.
+    /// Tile size Z, Y, X; by default the one with the least work that fits the memory budget.
     pub tile: Option<[usize; 3]>,
-    /// Share of overlap for Gaussian blending (0.25 by default).
+    /// Overlap for Gaussian blending, as a fraction of the tile (0.25 by default).
     pub overlap: Option<f64>,
-    /// Blending; by what the network allows by default.
+    /// Blending; by default crop if the network allows it.
     pub blend: Option<Blend>,
 }
 
 /// Tile edges tried, largest first.
 const EDGES: [usize; 10] = [512, 384, 320, 256, 192, 160, 128, 96, 64, 32];
-/// Edge of Gaussian tiles where memory allows: larger ones gain little and keep less near the processor.
+/// Maximum edge of Gaussian tiles: larger ones improve the result little and use the CPU caches less well.
 const GAUSSIAN_EDGE: usize = 192;
-/// Bytes a session may take where no budget is given by name.
+/// Maximum bytes of a session if no memory budget is given.
 const SESSION_BYTES: u64 = 192 << 20;
-/// What a process holds before any volume.
+/// Bytes that the process holds before any volume is read.
 const BASE_BYTES: u64 = 48 << 20;
 
-/// Bytes a job may hold.
+/// Memory budget of a job.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
-    /// So many.
+    /// Maximum number of bytes.
     pub bytes: u64,
-    /// Asked for by name: then all of it may be used.
+    /// Whether the user gave the budget; then all of it may be used.
     pub is_given: bool,
 }
 
 /// The volume to be tiled.
 pub(crate) struct Volume {
-    /// On the model's grid.
+    /// Shape Z, Y, X on the model's grid.
     pub shape: [usize; 3],
-    /// Bytes of a slice as read.
+    /// Bytes of a slice as stored in the file.
     pub read_slice_bytes: u64,
-    /// Bytes the later stages hold.
+    /// Bytes that the stages after prediction hold.
     pub later_bytes: u64,
 }
 
-/// Plans, compiles, and states the peak.
+/// Chooses a tile plan, compiles the network for it, and computes the peak memory.
 pub(crate) fn plan(
     context: &Context,
     model: &Model,
@@ -101,14 +101,15 @@ pub(crate) fn plan(
     let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });
     let overlap = request.overlap.unwrap_or(0.25);
     if !(0.0..1.0).contains(&overlap) {
-        return Err(JobError::WrongUse(format!("--overlap {overlap} is outside 0 to below 1")));
+        return Err(JobError::WrongUse(format!("invalid --overlap {overlap}: expected a number from 0 to below 1")));
     }
     let halo = match (blend, reach) {
         (Blend::Gaussian, _) => [0; 3],
         (Blend::Crop, Some(halo)) => halo,
         (Blend::Crop, None) => {
             return Err(JobError::WrongUse(format!(
-                "{} normalises over the whole tile, so cropped tiles would not equal the untiled result: use --blend gaussian",
+                "the model {} normalises over the whole tile, so cropped tiles would differ from the untiled result: \
+                 use --blend gaussian",
                 model.name
             )));
         }
@@ -132,7 +133,7 @@ pub(crate) fn plan(
         let channels_out = model.output_channels as u64;
         let sums = match blend {
             Blend::Crop => slab * channels_out,
-            // Sums, and the few slices being handed on.
+            // Sums, and the few slices being passed on.
             Blend::Gaussian => slab * channels_out + 8 * plane * 4 * channels_out,
         };
         let tile_bytes = tile.iter().product::<usize>() as u64 * 4 * (channels_in + channels_out) * 2;
@@ -146,14 +147,14 @@ pub(crate) fn plan(
         let stated_peak_bytes = peak(tile, held);
         Ok((TilePlan { tile, halo, step, blend, overlap, stated_peak_bytes }, session, held))
     };
-    if let Some(asked) = request.tile {
-        let tile: [usize; 3] = std::array::from_fn(|a| if single && a == 0 { 1 } else { fit(asked[a], a) });
+    if let Some(requested) = request.tile {
+        let tile: [usize; 3] = std::array::from_fn(|a| if single && a == 0 { 1 } else { fit(requested[a], a) });
         let axes = (0..3).filter(|a| tile[*a] < volume.shape[*a] && tile[*a] < 2 * halo[*a] + step[*a]);
         if axes.count() > 0 {
-            let least: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
+            let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
             return Err(JobError::WrongUse(format!(
-                "--tile {asked:?} is too small: {} looks {halo:?} voxels around each voxel, so tiles take at least {least:?} \
-                 (or the whole stack along an axis)",
+                "--tile {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side; use at least \
+                 {min_tile:?}, or the size of the stack along an axis",
                 model.name
             )));
         }
@@ -161,7 +162,7 @@ pub(crate) fn plan(
         check(&plan, volume, budget_bytes)?;
         return Ok((plan, session));
     }
-    // A probe on a small tile tells the bytes a voxel takes.
+    // A session for a small tile shows how many bytes each voxel takes.
     let small: [usize; 3] = std::array::from_fn(|a| {
         if single && a == 0 { 1 } else { fit(model.min_size[a].max(2 * halo[a] + 2 * step[a]).max(32), a) }
     });
@@ -182,7 +183,7 @@ pub(crate) fn plan(
             }
         }
     }
-    // Voxels computed over those of the volume: the least work first, of equals the smaller.
+    // Ratio of computed voxels to voxels of the volume: candidates with the least work come first.
     let work = |tile: &[usize; 3]| -> f64 {
         (0..3)
             .map(|a| {
@@ -201,7 +202,7 @@ pub(crate) fn plan(
     let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>();
     candidates.sort_by(|a, b| match blend {
         Blend::Crop => work(a).total_cmp(&work(b)).then(voxels(a).cmp(&voxels(b))),
-        // Statistics over larger tiles are nearer to those of the whole.
+        // Of equals, the larger tile: its statistics are closer to those of the whole volume.
         Blend::Gaussian => work(a).total_cmp(&work(b)).then(voxels(b).cmp(&voxels(a))),
     });
     candidates.dedup();
@@ -225,9 +226,9 @@ fn check(plan: &TilePlan, volume: &Volume, budget_bytes: u64) -> Result<(), JobE
         return Ok(());
     }
     let next_step = if plan.stated_peak_bytes > volume.later_bytes + BASE_BYTES {
-        "give a greater --memory-budget or a smaller --tile, or close other programs"
+        "give a larger --memory-budget or a smaller --tile, or close other programs"
     } else {
-        "give a greater --memory-budget or close other programs"
+        "give a larger --memory-budget, or close other programs"
     };
     Err(JobError::Budget { needed_bytes: plan.stated_peak_bytes, budget_bytes, next_step: next_step.to_owned() })
 }

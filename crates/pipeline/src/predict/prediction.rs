@@ -1,4 +1,4 @@
-//! What the network made, kept in a spool on the model's grid and read back on the input's.
+//! The network's output, stored in a temporary file on the model's grid and read on the input's grid.
 
 use super::label::MapSource;
 use crate::ops::{Elementwise, Volume, apply};
@@ -13,12 +13,13 @@ use std::ops::Range;
 pub(crate) struct Prediction {
     spool: Spool<f32>,
     pub channels: usize,
-    /// Extents on the model's grid.
+    /// Shape Z, Y, X on the model's grid.
     pub model_shape: [usize; 3],
-    /// Extents on the input's grid.
+    /// Shape Z, Y, X on the input's grid.
     pub shape: [usize; 3],
+    /// Maps back to the input's grid; `None` if both grids are equal.
     back: Option<[AxisMap; 3]>,
-    /// Postprocessing, one chain a channel.
+    /// Postprocessing chain of each channel.
     pub chains: Vec<Vec<Elementwise>>,
     buffer: Vec<f32>,
 }
@@ -29,7 +30,7 @@ impl Prediction {
         Self { spool, channels, model_shape, shape, back, chains: vec![Vec::new(); channels], buffer: Vec::new() }
     }
 
-    /// Takes finished slices `[C][z][Y][X]` of the model's grid.
+    /// Stores finished slices `[C][z][Y][X]` of the model's grid.
     pub(crate) fn put(&mut self, context: &Context, z: Range<usize>, values: &[f32]) -> Result<(), JobError> {
         let plane = self.model_shape[1] * self.model_shape[2];
         let _span = context.recorder.span(Stage::Write, "spool").bytes(values.len() * 4);
@@ -42,7 +43,7 @@ impl Prediction {
         Ok(())
     }
 
-    /// Slices `z` of the input's grid of one channel, postprocessed.
+    /// Reads slices `z` of one channel on the input's grid, postprocessed.
     pub(crate) fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
         let sources = self.back.as_ref().map_or(z.clone(), |maps| maps[0].sources(z.clone()));
         let plane = self.model_shape[1] * self.model_shape[2];

@@ -1,21 +1,21 @@
-//! A picture of a result, to be looked at without opening a stack: the middle slice with its objects outlined, or beside the
-//! predicted stain.
+//! Preview image of a result: the middle slice with outlined objects, or with the predicted stain beside it.
 
 use crate::JobError;
 use cytoscope_formats::{label_color, preview_png};
 use cytoscope_volume::Array;
 use std::path::Path;
 
-/// Shares of the pixels that are shown black and white at least.
+/// Minimum share of the pixels that are shown black.
 const DARK_SHARE: f64 = 0.005;
+/// Minimum share of the pixels that are shown white.
 const BRIGHT_SHARE: f64 = 0.002;
 
-/// The slice of a stack that a preview shows.
+/// Returns the slice of a stack that a preview shows.
 pub(super) fn middle(depth: usize) -> usize {
     depth / 2
 }
 
-/// The slice in grey as a PNG, each object outlined in its colour.
+/// Returns a PNG of the slice in grey, with each object outlined in its colour.
 pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &[u32]) -> Result<Vec<u8>, JobError> {
     let mut rgb: Vec<u8> = grey(raw).into_iter().flat_map(|v| [v; 3]).collect();
     for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l > 0) {
@@ -32,7 +32,7 @@ pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &
     Ok(preview_png(&Array::new("YXS".parse()?, vec![ny, nx, 3], rgb)?, false, path)?)
 }
 
-/// The slice and what was predicted of it as a PNG, side by side, each in its own contrast.
+/// Returns a PNG of the slice and its prediction side by side, each with its own contrast.
 pub(super) fn beside(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], predicted: &[f32]) -> Result<Vec<u8>, JobError> {
     let (left, right) = (grey(raw), grey(predicted));
     let rgb: Vec<u8> = left
@@ -44,7 +44,7 @@ pub(super) fn beside(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], predicted: 
     Ok(preview_png(&Array::new("YXS".parse()?, vec![ny, 2 * nx, 3], rgb)?, false, path)?)
 }
 
-/// Grey values from black at the darkest to white at the brightest, but for a few outliers; not-a-number is black.
+/// Converts values to grey, from black for the darkest to white for the brightest except a few outliers; NaN is black.
 fn grey(values: &[f32]) -> Vec<u8> {
     let mut sorted: Vec<f32> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_unstable_by(f32::total_cmp);

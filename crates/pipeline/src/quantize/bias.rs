@@ -1,4 +1,5 @@
-//! Bias correction: quantizing weights and inputs shifts the mean of what a layer makes; its bias takes that back (Nagel et al. 2019).
+//! Bias correction: quantizing weights and inputs shifts the mean of a layer's output, and an adjusted bias compensates
+//! for it (Nagel et al. 2019).
 
 use super::observe::{Runner, Tile};
 use crate::JobError;
@@ -6,18 +7,19 @@ use cytoscope_graph::passes::quantize::{Layer, shift_bias};
 use cytoscope_graph::{Graph, Op, Tensor, ValueId};
 use std::collections::BTreeSet;
 
-/// Tiles that means are taken over.
+/// Number of tiles that means are computed from.
 const TILES: usize = 4;
 
-/// Whether a layer's bias has a say: an instance norm right after it takes every constant away.
-fn matters(float: &Graph, layer: &Layer) -> bool {
+/// Returns whether a layer's bias affects the result: an instance normalization right after it removes any constant.
+fn bias_matters(float: &Graph, layer: &Layer) -> bool {
     let mut readers = float.nodes.iter().filter(|n| n.inputs.contains(&Some(layer.output))).peekable();
     float.outputs.contains(&layer.output)
         || readers.peek().is_none()
         || readers.any(|n| !matches!(n.op, Op::InstanceNormalization { .. }))
 }
 
-/// A copy of the quantized graph with the biases of these layers corrected one after the other, and the names of those that were.
+/// Returns a copy of the quantized graph with the biases of these layers corrected one after the other, and the names
+/// of the corrected layers; `None` if no bias needs correction.
 pub(super) fn corrected(
     runner: &Runner<'_>,
     float: &Graph,
@@ -28,7 +30,7 @@ pub(super) fn corrected(
     let tiles = tiles.get(..TILES.min(tiles.len())).unwrap_or_default();
     let mut graph = quantized.clone();
     let mut names = Vec::new();
-    for layer in layers.iter().filter(|l| matters(float, l)) {
+    for layer in layers.iter().filter(|l| bias_matters(float, l)) {
         let (expected, got) = (means(runner, float, layer.output, tiles)?, means(runner, &graph, layer.output, tiles)?);
         let shift: Vec<f32> = expected.iter().zip(&got).map(|(e, g)| (e - g) as f32).collect();
         if shift.iter().any(|s| !s.is_finite()) || shift.iter().all(|s| *s == 0.0) {
@@ -40,11 +42,11 @@ pub(super) fn corrected(
     Ok((!names.is_empty()).then_some((graph, names)))
 }
 
-/// The mean of each channel of a tensor.
+/// Returns the mean of each channel of a tensor over the tiles.
 fn means(runner: &Runner<'_>, graph: &Graph, id: ValueId, tiles: &[Tile]) -> Result<Vec<f64>, JobError> {
     let mut sums: Vec<f64> = Vec::new();
     let mut count = 0usize;
-    runner.look(graph, &BTreeSet::from([id]), tiles, |_, _, tensor: &Tensor| {
+    runner.visit(graph, &BTreeSet::from([id]), tiles, |_, _, tensor: &Tensor| {
         let channels = tensor.shape().get(1).copied().unwrap_or(1).max(1);
         let plane = tensor.shape().iter().skip(2).product::<usize>().max(1);
         sums.resize(channels, 0.0);

@@ -1,24 +1,24 @@
-//! How the values of a tensor are spread, and the 8-bit range that holds them best.
+//! Histogram of a tensor's values, and the 8-bit range that represents them best.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How a tensor's range is found from its values.
+/// Method of calibration: how a tensor's range is computed from its values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// From the least to the greatest value.
+    /// From the minimum to the maximum.
     MinMax,
-    /// Without the outermost values: this share, in percent, lies below the upper end, and as much above the lower.
+    /// Percentile in percent: this share of the values is below the upper end, and the same share above the lower end.
     Percentile(f64),
-    /// The range whose 255 steps keep most of the distribution's information (least Kullback-Leibler divergence).
+    /// The range with the smallest Kullback-Leibler divergence between the quantized and the original distribution.
     Entropy,
-    /// The range with the least squared error of rounding and cutting off.
+    /// The range with the smallest squared error of rounding and clipping.
     Mse,
 }
 
 impl Method {
-    /// All that are tried.
+    /// All methods that are tried.
     pub const ALL: [Self; 6] = [
         Self::MinMax,
         Self::Percentile(99.9),
@@ -40,34 +40,35 @@ impl std::fmt::Display for Method {
     }
 }
 
-/// Most bins held; the range grows by joining pairs of them.
+/// Maximum number of bins; when exceeded, pairs of bins are merged.
 const BINS: i64 = 16384;
-/// Bins that the first values are spread over.
+/// Number of bins that the first values are distributed over.
 const FIRST_BINS: f32 = 8192.0;
-/// Values counted of one tensor at a time: more are thinned out evenly (the ends are always exact).
-const COUNTED: usize = 1 << 19;
+/// Maximum number of values counted per call: longer tensors are subsampled evenly (minimum and maximum are always
+/// exact).
+const MAX_COUNTED: usize = 1 << 19;
 
-/// Counts of values in bins of one width, a power of two, whose edges are its multiples: histograms of any tensors can be
-/// joined, and 0 is always an edge.
+/// Counts of values in bins of equal width. The width is a power of two and bin edges are its multiples, so histograms
+/// of any tensors can be merged and 0 is always an edge.
 #[derive(Debug, Clone, Default)]
 pub struct Histogram {
-    /// Width is 2^exponent.
+    /// The bin width is 2^exponent.
     exponent: i32,
-    /// By number: bin i holds i·width to (i + 1)·width.
+    /// Counts by bin number: bin i covers i·width to (i + 1)·width.
     bins: BTreeMap<i64, u64>,
-    /// Least and greatest value.
+    /// Minimum and maximum value.
     ends: Option<(f32, f32)>,
 }
 
 impl Histogram {
-    /// Counts values. `false` if one is not finite: then nothing is counted.
+    /// Counts values. Returns `false` if one is not finite; then nothing is counted.
     pub fn add(&mut self, values: &[f32]) -> bool {
         let (mut low, mut high) = (f32::INFINITY, f32::NEG_INFINITY);
         let mut sum = 0.0f32;
         for v in values {
             low = low.min(*v);
             high = high.max(*v);
-            // Minimum and maximum pass over NaN; a product with 0 does not.
+            // Minimum and maximum ignore NaN; a product with 0 does not.
             sum += v * 0.0;
         }
         if values.is_empty() {
@@ -86,7 +87,7 @@ impl Histogram {
         while self.number(high).saturating_sub(self.number(low)) >= BINS {
             self.coarsen();
         }
-        let step = values.len().div_ceil(COUNTED);
+        let step = values.len().div_ceil(MAX_COUNTED);
         let first = self.number(low);
         let mut counts = vec![0u64; (self.number(high) - first + 1).clamp(1, BINS) as usize];
         let per_width = self.width().recip() as f32;
@@ -117,7 +118,7 @@ impl Histogram {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another histogram.
     pub fn join(&mut self, other: &Self) {
         let Some((low, high)) = other.ends else { return };
         if self.ends.is_none() {
@@ -140,7 +141,7 @@ impl Histogram {
         }
     }
 
-    /// The range a method finds, which always holds 0; `(0, 0)` before any value was counted.
+    /// Returns the range by a method, which always includes 0; `(0, 0)` if no value was counted.
     pub fn range(&self, method: Method) -> (f32, f32) {
         let Some((low, high)) = self.ends else { return (0.0, 0.0) };
         let whole = (f64::from(low.min(0.0)), f64::from(high.max(0.0)));
@@ -176,7 +177,8 @@ impl Histogram {
         (low.min(0.0).max(whole.0), high.max(0.0).min(whole.1))
     }
 
-    /// The range inside `whole` that costs least: each end is moved in small steps in turn until nothing is gained.
+    /// Returns the range inside `whole` with the lowest cost: the ends are moved in small steps in turn until the cost
+    /// no longer decreases.
     fn best(&self, whole: (f64, f64), cost: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
         const STEPS: i32 = 90;
         const FACTOR: f64 = 0.95;
@@ -187,9 +189,9 @@ impl Histogram {
                 for step in 0..STEPS {
                     let share = FACTOR.powi(step);
                     let range = if end == 0 { (best.0.0, whole.1 * share) } else { (whole.0 * share, best.0.1) };
-                    let price = cost(range);
-                    if price < best.1 {
-                        best = (range, price);
+                    let new_cost = cost(range);
+                    if new_cost < best.1 {
+                        best = (range, new_cost);
                     }
                 }
             }
@@ -200,7 +202,7 @@ impl Histogram {
         best.0
     }
 
-    /// Σ (x − x̂)² over all values: step²/12 inside, the distance to the end outside.
+    /// Returns Σ (x − x̂)² over all values: step²/12 inside the range, the squared distance to the nearest end outside.
     fn squared_error(&self, (low, high): (f64, f64)) -> f64 {
         let step = (high - low) / 255.0;
         let rounding = step * step / 12.0;
@@ -212,11 +214,11 @@ impl Histogram {
             .sum()
     }
 
-    /// Kullback-Leibler divergence of the distribution after quantization from the one before, over the bins.
+    /// Returns the Kullback-Leibler divergence between the distribution before and after quantization, over the bins.
     fn divergence(&self, (low, high): (f64, f64)) -> f64 {
         let step = ((high - low) / 255.0).max(f64::MIN_POSITIVE);
         let level = |v: f64| ((v.clamp(low, high) - low) / step).round() as usize;
-        // The mass of each level is spread evenly over the bins inside the range that fall on it.
+        // The mass of each level is distributed evenly over the bins inside the range that map to it.
         let mut mass = vec![0.0f64; 257];
         let mut bins = vec![0.0f64; 257];
         let mut total = 0.0;
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn any_magnitude_fits() {
+    fn values_of_any_magnitude_are_counted() {
         let mut histogram = Histogram::default();
         for values in [[0.0f32, 0.0], [-1e-30, 1e-38], [-3e38, 1e30], [5.0, 3e38]] {
             assert!(histogram.add(&values));
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_outlier_is_cut_off_by_all_but_min_max() {
+    fn percentile_and_entropy_clip_a_single_outlier() {
         // A bell around 1 and one voxel at 1000: 255 steps up to 1000 would leave the bell four of them.
         let mut values: Vec<f32> = (0..200_000).map(|i| 1.0 + ((i as f32 * 0.618).fract() - 0.5) * 8.0).collect();
         values.push(1000.0);

@@ -1,21 +1,22 @@
-//! How far a quantized network's outputs are from the float one's.
+//! Difference between the outputs of a quantized network and its float network.
 
 use crate::Task;
 use cytoscope_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-/// Distance of two outputs over all held-out tiles.
+/// Difference of an output, quantized against float, over all held-out tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OutputError {
     /// ‖quantized − float‖₂ / ‖float‖₂
     pub relative_l2: f64,
     /// Largest |quantized − float|.
     pub max_abs: f64,
-    /// How alike the two are as they are used: Dice of the thresholded maps for segmentation, Pearson's r for a predicted stain.
+    /// Agreement in the metric of the task: Dice of the thresholded maps for segmentation, Pearson correlation for a
+    /// stain.
     pub agreement: f64,
 }
 
-/// Sums for [`OutputError`], tile by tile.
+/// Accumulates the sums for [`OutputError`], tile by tile.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Comparison {
     squared: f64,
@@ -28,16 +29,16 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Adds a tile; a value above `threshold` counts as foreground.
+    /// Adds a tile; values above `threshold` count as foreground.
     pub(crate) fn add(&mut self, expected: &Tensor, got: &Tensor, threshold: f32) {
         let (Some(expected), Some(got)) = (expected.as_f32(), got.as_f32()) else { return };
         for (&e, &g) in expected.iter().zip(got) {
             let (a, b) = (f64::from(e), f64::from(g));
-            let off = b - a;
-            self.squared += off * off;
+            let difference = b - a;
+            self.squared += difference * difference;
             self.reference += a * a;
-            // A value that is not a number is infinitely far off.
-            self.max_abs = self.max_abs.max(if off.is_nan() { f64::INFINITY } else { off.abs() });
+            // NaN counts as an infinite error.
+            self.max_abs = self.max_abs.max(if difference.is_nan() { f64::INFINITY } else { difference.abs() });
             let (p, q) = (e > threshold, g > threshold);
             self.both += u64::from(p && q);
             self.either += u64::from(p) + u64::from(q);

@@ -1,19 +1,19 @@
-//! Quantizing a model: calibration, search, and the package that comes of it.
+//! Quantization of a model: calibration, search for the best settings, and writing the package.
 
 mod bias;
 mod histogram;
 mod measure;
 mod observe;
+mod qat;
 mod search;
 mod speed;
-mod teach;
 mod tiles;
 
 pub use histogram::Method;
 pub use measure::OutputError;
+pub use qat::{QatOutcome, QatReport, QatTask, QuantizationAwareTraining};
 pub use search::{Candidate, FloatLayer};
 pub use speed::TileTime;
-pub use teach::{Lesson, Taught, TaughtReport, Teacher};
 
 use crate::package_test::{test_inputs, test_outputs};
 use crate::packages::{self, Quantized};
@@ -26,120 +26,121 @@ use cytoscope_graph::passes::quantize;
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_storage::Overwrite;
 use observe::{Runner, Tile};
-use search::{Found, Search};
+use search::{Search, SearchResult};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// When ranges of activations are found.
+/// How ranges of activations are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QuantizeMode {
-    /// While the model runs, tile by tile: needs no data, costs time at each run.
+    /// At run time, for each tile: needs no calibration data, but costs time in every run.
     Dynamic,
     /// Once, from calibration data.
     Static,
-    /// Once, and where that costs more than the accuracy budget, weights are taught with the rounding in the network.
+    /// Once, from calibration data; if that exceeds the accuracy budget, quantization-aware training adapts the
+    /// weights.
     Qat,
 }
 
-/// Most tiles that are calibrated and measured with.
+/// Maximum number of tiles for calibration and measurement.
 pub const MAX_TILES: usize = 16;
-/// Most tiles where the network is taught.
-pub const MAX_TAUGHT_TILES: usize = 48;
-/// Greatest relative L2 error of an output where none is asked for.
+/// Maximum number of tiles for quantization-aware training.
+pub const MAX_QAT_TILES: usize = 48;
+/// Default of the maximum relative L2 error of an output.
 pub const ACCURACY_BUDGET: f64 = 0.02;
 
-/// A model to be quantized.
+/// Quantizes a model to 8-bit integers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QuantizeJob {
     /// Package by path or name.
     pub model: String,
     /// The package to write.
     pub out: PathBuf,
-    /// When ranges are found.
+    /// How ranges of activations are determined.
     pub mode: QuantizeMode,
-    /// Stacks, and folders of them; empty: the package's own test tensors.
+    /// Stacks, or folders of stacks, for calibration; if empty, the package's test tensors are used.
     #[serde(default)]
     pub calibrate: Vec<PathBuf>,
-    /// Greatest relative L2 error of an output against the float network.
+    /// Maximum relative L2 error of an output against the float network.
     pub accuracy_budget: f64,
-    /// Layers that stay in floats whatever they cost.
+    /// Names of layers to keep in floats.
     #[serde(default)]
     pub keep_float: BTreeSet<String>,
     /// Leave the float network out of the package.
     #[serde(default)]
     pub without_float: bool,
-    /// What happens to something else than a package of ours at the path of the new one.
+    /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
 
-/// One output of the network, quantized against float.
+/// Error of one output of the network, quantized against float.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutputReport {
-    /// Its name.
+    /// Name of the output.
     pub name: String,
-    /// How far it is off.
+    /// The error.
     #[serde(flatten)]
     pub error: OutputError,
 }
 
-/// What came of it.
+/// Result of a [`QuantizeJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QuantizeReport {
     /// The package written.
     pub out: PathBuf,
-    /// Of the package.
+    /// Name of the package.
     pub name: String,
-    /// When ranges are found.
+    /// How ranges of activations are determined.
     pub mode: QuantizeMode,
-    /// Bytes of the network's file before.
+    /// Size of the float network's file in bytes.
     pub float_bytes: u64,
-    /// Bytes of the quantized network's file.
+    /// Size of the quantized network's file in bytes.
     pub int8_bytes: u64,
-    /// Times of a tile on this machine.
+    /// Times for one tile on this machine.
     pub tile_times: Vec<TileTime>,
-    /// Lengths of the tile that was timed, in the network's order.
+    /// Shape of the timed tile, in the network's axis order.
     pub tile_shape: Vec<usize>,
     /// Error of each output on the held-out tiles.
     pub outputs: Vec<OutputReport>,
-    /// What `agreement` of the outputs is: `dice` (of the maps above the threshold) or `pearson`. The float network's own is 1.
+    /// Metric of the outputs' `agreement` with the float network: `dice` (of the thresholded maps) or `pearson`.
     pub agreement_metric: String,
-    /// Tiles that ranges were found with.
+    /// Number of tiles used for calibration.
     pub calibration_tiles: usize,
-    /// Tiles that errors were measured on.
+    /// Number of tiles on which errors were measured.
     pub held_out_tiles: usize,
-    /// How ranges were found in the end; absent for dynamic ones.
+    /// The chosen calibration method; absent for dynamic ranges.
     pub method: Option<Method>,
-    /// How far channels were made alike; absent where they were left.
+    /// Strength of the chosen channel equalization; absent if channels were not equalized.
     pub equalized: Option<f64>,
-    /// Everything that was tried.
+    /// All settings that were tried.
     pub candidates: Vec<Candidate>,
     /// Layers whose bias was corrected.
     pub bias_corrected: Vec<String>,
-    /// What teaching brought; absent where it was not asked for or not needed.
-    #[serde(default)]
-    pub taught: Option<TaughtReport>,
-    /// Layers that compute in integers.
+    /// Result of quantization-aware training; absent if it was not requested or not needed.
+    #[serde(default, rename = "taught")]
+    pub qat: Option<QatReport>,
+    /// Number of layers in int8.
     pub quantized_layers: usize,
-    /// Layers that stay in floats, and why.
+    /// Layers kept in floats, with the reason.
     pub left_float: Vec<FloatLayer>,
-    /// Share of the multiply-accumulates that stays in floats.
+    /// Share of the multiply-accumulates in floats.
     pub float_share_of_work: f64,
-    /// Greatest relative L2 error allowed.
+    /// Maximum allowed relative L2 error.
     pub accuracy_budget: f64,
-    /// Whether it was kept.
+    /// Whether the accuracy budget was met.
     pub budget_met: bool,
-    /// Things worth knowing.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// Wall seconds.
+    /// Wall time in seconds.
     pub seconds: f64,
 }
 
 impl QuantizeJob {
-    /// Runs the job without a teacher.
+    /// Runs the job without quantization-aware training.
     ///
     /// # Errors
     /// As [`QuantizeJob::run_with`].
@@ -147,47 +148,53 @@ impl QuantizeJob {
         self.run_with(context, None)
     }
 
-    /// Runs the job; [`QuantizeMode::Qat`] needs somebody who teaches.
+    /// Runs the job; [`QuantizeMode::Qat`] requires a trainer.
     ///
     /// # Errors
-    /// [`JobError`]: the model cannot be quantized, calibration data is missing or at fault, the package cannot be written, or on
-    /// cancelling; nothing half-written is left.
-    pub fn run_with(&self, context: &Context, teacher: Option<&dyn Teacher>) -> Result<QuantizeReport, JobError> {
+    /// [`JobError`] if the model cannot be quantized, calibration data is missing or invalid, the package cannot be
+    /// written, or the job is cancelled. No partly written files are left.
+    pub fn run_with(
+        &self,
+        context: &Context,
+        trainer: Option<&dyn QuantizationAwareTraining>,
+    ) -> Result<QuantizeReport, JobError> {
         let start = Instant::now();
-        if self.mode == QuantizeMode::Qat && teacher.is_none() {
-            return Err(JobError::WrongUse("there is nobody here to teach a quantized network".to_owned()));
+        if self.mode == QuantizeMode::Qat && trainer.is_none() {
+            return Err(JobError::WrongUse(
+                "quantization-aware training is not available here: use mode static or dynamic".to_owned(),
+            ));
         }
         if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {
             return Err(JobError::WrongUse(format!(
-                "an accuracy budget of {} is none: give a relative error above 0, such as {ACCURACY_BUDGET}",
+                "invalid accuracy budget {}: give a relative error above 0, such as {ACCURACY_BUDGET}",
                 self.accuracy_budget
             )));
         }
         let path = find_model(&self.model)?;
         let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();
         check_destination(&self.out, &inputs, self.overwrite)?;
-        let shown = path.display().to_string();
-        let open = || Package::open(&path).map_err(|e| JobError::model(&*shown, e));
+        let path_text = path.display().to_string();
+        let open = || Package::open(&path).map_err(|e| JobError::model(&*path_text, e));
         let package = open()?;
         let mut notes = Vec::new();
         let source = match (package.is_int8(), &package.float_graph) {
             (true, Some(float)) => {
-                notes.push("the package is quantized already: its float network is quantized anew".to_owned());
+                notes.push("the package is already quantized: its float network was quantized again".to_owned());
                 float.clone()
             }
             _ => package.graph.clone(),
         };
-        let graph = quantize::prepare(&source).map_err(|e| JobError::model(&*shown, e))?;
+        let graph = quantize::prepare(&source).map_err(|e| JobError::model(&*path_text, e))?;
         self.check_names(&graph)?;
         let float =
             Model { graph: source.clone(), float_graph: None, has_int8: false, ..Model::from_package(open()?)? };
         let tiles = self.tiles(context, &package, &float, &mut notes)?;
         let (mut calibration, held_out) = split(tiles, &mut notes);
-        let taught = self.mode == QuantizeMode::Qat;
-        let lessons: Vec<Tensor> = calibration.iter().filter(|_| taught).map(|t| t.values.clone()).collect();
-        // Ranges are found and biases corrected on as many tiles as without teaching.
-        let most = if calibration.len() > MAX_TILES { MAX_TILES * 3 / 4 } else { calibration.len() };
-        calibration = spread(calibration, most);
+        let is_qat = self.mode == QuantizeMode::Qat;
+        let training_tiles: Vec<Tensor> = calibration.iter().filter(|_| is_qat).map(|t| t.values.clone()).collect();
+        // Calibration and bias correction use as many tiles as without training.
+        let count = if calibration.len() > MAX_TILES { MAX_TILES * 3 / 4 } else { calibration.len() };
+        calibration = subsample(calibration, count);
         let engine = CpuEngine::new();
         let runner = Runner { context, engine: &engine, threads: 0 };
         let expected = runner.outputs(&graph, &held_out)?;
@@ -195,7 +202,7 @@ impl QuantizeJob {
             let from = held_out.first().map(|t| t.from.clone()).unwrap_or_default();
             return Err(JobError::Mismatch {
                 path: from.into(),
-                problem: "what the float network makes of it is not finite (NaN or infinite)".to_owned(),
+                problem: "the float network's output for it is not finite (NaN or infinite)".to_owned(),
                 next_step: "check the stack, or leave it out of the calibration".to_owned(),
             });
         }
@@ -213,33 +220,37 @@ impl QuantizeJob {
         let found = {
             let mut meter = context.meter("calibrate", search.steps(self.mode), "runs");
             match self.mode {
-                QuantizeMode::Static => search.statically(&mut meter)?,
-                QuantizeMode::Dynamic => search.dynamically(&mut meter)?,
-                QuantizeMode::Qat => search.taught(&mut meter, teacher, &lessons)?,
+                QuantizeMode::Static => search.static_ranges(&mut meter)?,
+                QuantizeMode::Dynamic => search.dynamic_ranges(&mut meter)?,
+                QuantizeMode::Qat => search.quantization_aware(&mut meter, trainer, &training_tiles)?,
             }
         };
-        if self.mode == QuantizeMode::Qat && found.taught.is_none() {
-            notes.push("no teaching was needed: calibration alone keeps the accuracy budget".to_owned());
+        if self.mode == QuantizeMode::Qat && found.qat.is_none() {
+            notes.push(
+                "quantization-aware training was not needed: calibration alone meets the accuracy budget".to_owned(),
+            );
         }
         let int8 = Model { graph: found.graph.clone(), has_int8: true, ..float.clone() };
         let Some(timed) = search.held_out.first().map(|t| t.values.clone()) else {
-            return Err(JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned()));
+            return Err(JobError::WrongUse("there is no calibration data: give stacks with --calibrate".to_owned()));
         };
         let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
         if !engine.device().precisions.contains(&Precision::Int8) {
             notes.push(
-                "this processor's engine has no integers yet: the int8 time is that of the same values in floats"
+                "the engine of this CPU has no int8 kernels yet: the int8 time was measured with the same values in \
+                 floats"
                     .to_owned(),
             );
         }
-        let bytes = |graph: &Graph| graph.to_bytes().map(|b| b.len() as u64).map_err(|e| JobError::model(&*shown, e));
+        let bytes =
+            |graph: &Graph| graph.to_bytes().map(|b| b.len() as u64).map_err(|e| JobError::model(&*path_text, e));
         let mut report = self.report(&package, &search, &found, notes);
         report.float_bytes = bytes(&source)?;
         report.int8_bytes = bytes(&found.graph)?;
         if report.int8_bytes >= report.float_bytes {
             report
                 .notes
-                .push("the int8 network is no smaller than the float one: its few weights are not worth it".to_owned());
+                .push("the int8 network is not smaller than the float network, because it has few weights".to_owned());
         }
         report.tile_times = tile_times;
         report.tile_shape = timed.shape().to_vec();
@@ -250,7 +261,7 @@ impl QuantizeJob {
     }
 
     fn check_names(&self, graph: &Graph) -> Result<(), JobError> {
-        let layers = quantize::survey(graph).layers;
+        let layers = quantize::quantizable_layers(graph).layers;
         match self.keep_float.iter().find(|k| layers.iter().all(|l| l.name != **k)) {
             None => Ok(()),
             Some(unknown) => {
@@ -263,7 +274,7 @@ impl QuantizeJob {
         }
     }
 
-    /// The tiles of the calibration data, or the package's own test tensors.
+    /// Returns the tiles of the calibration data, or of the package's test tensors.
     fn tiles(
         &self,
         context: &Context,
@@ -272,28 +283,31 @@ impl QuantizeJob {
         notes: &mut Vec<String>,
     ) -> Result<Vec<Tile>, JobError> {
         if !self.calibrate.is_empty() {
-            let most = if self.mode == QuantizeMode::Qat { MAX_TAUGHT_TILES } else { MAX_TILES };
-            return tiles::cut(context, float, &self.calibrate, most);
+            let max_tiles = if self.mode == QuantizeMode::Qat { MAX_QAT_TILES } else { MAX_TILES };
+            return tiles::cut(context, float, &self.calibrate, max_tiles);
         }
         let path = &package.path;
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
         let (raw, from) = match (own, self.mode) {
             (Some((inputs, _)), _) => {
                 notes.push(
-                    "measured on the package's test tensor alone: give stacks like those it will see with --calibrate"
+                    "calibrated on the package's test tensor alone: give stacks like those the model will be used on \
+                     with --calibrate"
                         .to_owned(),
                 );
                 (inputs, "its test tensor")
             }
             (None, QuantizeMode::Dynamic) => {
-                notes.push("errors and times are those of a made-up tile: give stacks with --calibrate".to_owned());
-                (test_inputs(package)?, "a made-up tile")
+                notes.push(
+                    "errors and times were measured on a synthetic tile: give stacks with --calibrate".to_owned(),
+                );
+                (test_inputs(package)?, "a synthetic tile")
             }
             (None, QuantizeMode::Static | QuantizeMode::Qat) => {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "it has no test tensors to calibrate with".to_owned(),
-                    next_step: "give some stacks like those it will see with --calibrate DIR".to_owned(),
+                    next_step: "give stacks like those the model will be used on with --calibrate DIR".to_owned(),
                 });
             }
         };
@@ -302,22 +316,28 @@ impl QuantizeJob {
             if values.as_f32().is_none_or(|v| v.is_empty() || v.iter().any(|x| !x.is_finite())) {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
-                    problem: "its test tensor holds values that are not finite 32-bit floats".to_owned(),
-                    next_step: "give some stacks with --calibrate DIR".to_owned(),
+                    problem: "its test tensor contains values that are not finite 32-bit floats".to_owned(),
+                    next_step: "give stacks with --calibrate DIR".to_owned(),
                 });
             }
             Ok(Tile { values, from: from.clone() })
         };
-        let shown = path.display().to_string();
-        let inputs = preprocess(&shown, &package.inputs, package.declared_graph(), &raw)?;
+        let package_path = path.display().to_string();
+        let inputs = preprocess(&package_path, &package.inputs, package.declared_graph(), &raw)?;
         inputs.into_iter().take(1).map(tile).collect()
     }
 
-    fn report(&self, package: &Package, search: &Search<'_>, found: &Found, notes: Vec<String>) -> QuantizeReport {
+    fn report(
+        &self,
+        package: &Package,
+        search: &Search<'_>,
+        found: &SearchResult,
+        notes: Vec<String>,
+    ) -> QuantizeReport {
         let names = search.graph.outputs.iter().map(|id| search.graph.value(*id).name.clone());
         let worst = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
         let left: BTreeSet<&str> = found.left_float.iter().map(|l| l.name.as_str()).collect();
-        let all = quantize::survey(&search.graph).layers;
+        let all = quantize::quantizable_layers(&search.graph).layers;
         QuantizeReport {
             out: self.out.clone(),
             name: package.name.clone(),
@@ -337,7 +357,7 @@ impl QuantizeJob {
             equalized: found.equalized,
             candidates: found.candidates.clone(),
             bias_corrected: found.bias_corrected.clone(),
-            taught: found.taught.clone(),
+            qat: found.qat.clone(),
             quantized_layers: all.iter().filter(|l| !left.contains(l.name.as_str())).count(),
             float_share_of_work: found.left_float.iter().fold(0.0, |sum, l| sum + l.share_of_work),
             left_float: found.left_float.clone(),
@@ -358,16 +378,16 @@ impl QuantizeJob {
     ) -> Result<(), JobError> {
         let inputs = test_inputs(package)?;
         let mut meter = context.meter("write", 2, "steps");
-        // Other programs test the package with these: what the declared network makes of the test inputs.
-        let shown = package.path.display().to_string();
-        let outputs = |graph: &Graph| test_outputs(&shown, &package.inputs, &package.outputs, graph, &inputs);
-        let of_floats = outputs(&source)?;
+        // The package's test outputs are those of the declared network.
+        let package_path = package.path.display().to_string();
+        let outputs = |graph: &Graph| test_outputs(&package_path, &package.inputs, &package.outputs, graph, &inputs);
+        let float_outputs = outputs(&source)?;
         let (test_outputs, tolerance) = if self.without_float {
             let of_integers = outputs(&graph)?;
-            let tolerance = tolerance(&of_floats, &of_integers);
+            let tolerance = tolerance(&float_outputs, &of_integers);
             (of_integers, Some(tolerance))
         } else {
-            (of_floats, None)
+            (float_outputs, None)
         };
         meter.add(1)?;
         let record = serde_json::json!({
@@ -380,7 +400,7 @@ impl QuantizeJob {
             "budget_met": report.budget_met,
             "left_float": report.left_float,
             "bias_corrected": report.bias_corrected,
-            "taught": report.taught,
+            "taught": report.qat,
             "calibration_tiles": report.calibration_tiles,
             "held_out_tiles": report.held_out_tiles,
         });
@@ -391,31 +411,31 @@ impl QuantizeJob {
     }
 }
 
-/// Greatest absolute tolerance that may be declared, as a share of an output's greatest value, by the specification.
-const GREATEST_ABSOLUTE: f64 = 0.01;
+/// Maximum absolute tolerance that bioimage.io's specification allows, as a share of an output's maximum.
+const MAX_ABSOLUTE_SHARE: f64 = 0.01;
 
-/// How far another program's result may be off: sums in another order move values to the next step of a quantized tensor, which
-/// together stays below what quantizing itself does to the outputs.
+/// Returns the tolerance for another program's results. Another order of summation moves values to neighbouring
+/// quantization steps, whose total effect is smaller than the quantization error of the outputs.
 fn tolerance(float: &[Tensor], quantized: &[Tensor]) -> Tolerance {
     let pairs = float.iter().zip(quantized).filter_map(|(a, b)| Some((a.as_f32()?, b.as_f32()?)));
     let largest = pairs.flat_map(|(a, b)| a.iter().zip(b)).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
-    let greatest = |t: &Tensor| t.to_f64_vec().into_iter().fold(0.0, f64::max);
-    let most = quantized.iter().map(|t| greatest(t) * GREATEST_ABSOLUTE).fold(f64::INFINITY, f64::min);
-    let absolute = largest.max(Tolerance::default().absolute).min(most);
+    let max_value = |t: &Tensor| t.to_f64_vec().into_iter().fold(0.0, f64::max);
+    let max_absolute = quantized.iter().map(|t| max_value(t) * MAX_ABSOLUTE_SHARE).fold(f64::INFINITY, f64::min);
+    let absolute = largest.max(Tolerance::default().absolute).min(max_absolute);
     Tolerance { absolute, relative: 1e-2, outside_ppm: 1000.0 }
 }
 
-/// `most` of some tiles, evenly.
-fn spread(tiles: Vec<Tile>, most: usize) -> Vec<Tile> {
+/// Returns `wanted` of the tiles, evenly spaced.
+fn subsample(tiles: Vec<Tile>, wanted: usize) -> Vec<Tile> {
     let count = tiles.len();
-    let taken = |i: usize| i * most / count.max(1) != (i + 1) * most / count.max(1);
+    let taken = |i: usize| i * wanted / count.max(1) != (i + 1) * wanted / count.max(1);
     tiles.into_iter().enumerate().filter(|(i, _)| taken(*i)).map(|(_, t)| t).collect()
 }
 
-/// Every fourth tile is held out; a single one has to serve for both.
+/// Splits tiles into calibration and held-out tiles: every fourth is held out. A single tile is used for both.
 fn split(tiles: Vec<Tile>, notes: &mut Vec<String>) -> (Vec<Tile>, Vec<Tile>) {
     if tiles.len() < 2 {
-        notes.push("errors are those of the tile the model was calibrated with: there is only one".to_owned());
+        notes.push("errors were measured on the calibration tile, because there is only one tile".to_owned());
         return (tiles.clone(), tiles);
     }
     let every = tiles.len().min(4);
@@ -426,7 +446,7 @@ fn split(tiles: Vec<Tile>, notes: &mut Vec<String>) -> (Vec<Tile>, Vec<Tile>) {
     (calibration, held_out)
 }
 
-/// The value of the network's output that stands for a probability of one half.
+/// Returns the value of the network's output that corresponds to a probability of 0.5.
 fn threshold(model: &Model, expected: &[Vec<Tensor>]) -> f32 {
     if model.postprocessing.contains(&Processing::Sigmoid) {
         return 0.0;

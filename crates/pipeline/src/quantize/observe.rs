@@ -1,4 +1,4 @@
-//! Running graphs on calibration tiles, and what their tensors hold there.
+//! Runs graphs on calibration tiles and records the values of their tensors.
 
 use super::histogram::Histogram;
 use crate::{Context, JobError};
@@ -7,16 +7,16 @@ use cytoscope_graph::{Graph, Tensor, ValueId, infer_shapes, passes};
 use cytoscope_profile::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A tile as the network takes it, and the stack it was cut from.
+/// An input tile of the network, and the stack it was cut from.
 #[derive(Debug, Clone)]
 pub(crate) struct Tile {
     pub values: Tensor,
-    /// What it is told by in messages.
+    /// Name of the source for messages.
     pub from: String,
 }
 
-/// Bytes of tensors that are looked at in one run of the network.
-const LOOKED_AT_BYTES: usize = 256 << 20;
+/// Maximum bytes of tensors that are recorded in one run of the network.
+const MAX_RECORDED_BYTES: usize = 256 << 20;
 
 /// Runs graphs tile by tile.
 pub(crate) struct Runner<'a> {
@@ -26,7 +26,8 @@ pub(crate) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Compiles for tiles of this shape. Quantized graphs run with their own meaning: what is dequantized is a float.
+    /// Compiles a graph for tiles of one shape. DequantizeLinear nodes of quantized graphs are folded into float
+    /// weights.
     pub(crate) fn compile(&self, graph: &Graph, shape: &[usize]) -> Result<Box<dyn Session>, JobError> {
         let mut graph = graph.clone();
         passes::fold_dequantized(&mut graph)?;
@@ -36,7 +37,7 @@ impl Runner<'_> {
         Ok(self.engine.compile(&graph, &[shape.to_vec()], &options)?)
     }
 
-    /// Runs every tile, and hands its outputs on.
+    /// Runs every tile and passes its outputs to a callback.
     pub(crate) fn each(
         &self,
         graph: &Graph,
@@ -47,18 +48,18 @@ impl Runner<'_> {
         for (index, tile) in tiles.iter().enumerate() {
             self.context.check()?;
             let shape = tile.values.shape();
-            let mut held = match session.take().filter(|(of, _)| of == shape) {
-                Some(held) => held,
+            let mut current = match session.take().filter(|(of, _)| of == shape) {
+                Some(current) => current,
                 None => (shape.to_vec(), self.compile(graph, shape)?),
             };
-            let outputs = held.1.run(std::slice::from_ref(&tile.values))?;
-            session = Some(held);
+            let outputs = current.1.run(std::slice::from_ref(&tile.values))?;
+            session = Some(current);
             then(index, outputs)?;
         }
         Ok(())
     }
 
-    /// The outputs of every tile.
+    /// Returns the outputs of every tile.
     pub(crate) fn outputs(&self, graph: &Graph, tiles: &[Tile]) -> Result<Vec<Vec<Tensor>>, JobError> {
         let mut all = Vec::with_capacity(tiles.len());
         self.each(graph, tiles, |_, outputs| {
@@ -68,20 +69,20 @@ impl Runner<'_> {
         Ok(all)
     }
 
-    /// Looks at tensors while the graph runs on the tiles: `look` is given each with its tile, a few at a time so that memory
-    /// stays bounded.
-    pub(crate) fn look(
+    /// Passes the values of some tensors to `visit`, with the tile they belong to. Only a few tensors are recorded per
+    /// run, so that memory use is bounded.
+    pub(crate) fn visit(
         &self,
         graph: &Graph,
         wanted: &BTreeSet<ValueId>,
         tiles: &[Tile],
-        mut look: impl FnMut(ValueId, &Tile, &Tensor) -> Result<(), JobError>,
+        mut visit: impl FnMut(ValueId, &Tile, &Tensor) -> Result<(), JobError>,
     ) -> Result<(), JobError> {
         let Some(first) = tiles.first() else { return Ok(()) };
         let inside: Vec<ValueId> = wanted.iter().copied().filter(|id| !graph.inputs.contains(id)).collect();
         for tile in tiles {
             if let Some(input) = graph.inputs.first().filter(|id| wanted.contains(id)) {
-                look(*input, tile, &tile.values)?;
+                visit(*input, tile, &tile.values)?;
             }
         }
         for some in self.portions(graph, &inside, first.values.shape())? {
@@ -90,13 +91,13 @@ impl Runner<'_> {
             passes::eliminate_dead(&mut part);
             self.each(&part, tiles, |index, outputs| {
                 let Some(tile) = tiles.get(index) else { return Ok(()) };
-                some.iter().zip(&outputs).try_for_each(|(id, tensor)| look(*id, tile, tensor))
+                some.iter().zip(&outputs).try_for_each(|(id, tensor)| visit(*id, tile, tensor))
             })?;
         }
         Ok(())
     }
 
-    /// Tensors in portions of at most [`LOOKED_AT_BYTES`], in order.
+    /// Groups tensors, in order, into portions of at most [`MAX_RECORDED_BYTES`].
     fn portions(&self, graph: &Graph, ids: &[ValueId], shape: &[usize]) -> Result<Vec<Vec<ValueId>>, JobError> {
         let mut shaped = graph.clone();
         let inputs: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().map(|id| (*id, shape.to_vec())).collect();
@@ -104,11 +105,11 @@ impl Runner<'_> {
         let mut portions: Vec<Vec<ValueId>> = Vec::new();
         let mut left = 0;
         for &id in ids {
-            let bytes = shaped.value(id).fixed_shape().map_or(LOOKED_AT_BYTES, |s| s.iter().product::<usize>() * 4);
+            let bytes = shaped.value(id).fixed_shape().map_or(MAX_RECORDED_BYTES, |s| s.iter().product::<usize>() * 4);
             match portions.last_mut().filter(|_| bytes <= left) {
                 Some(portion) => portion.push(id),
                 None => {
-                    left = LOOKED_AT_BYTES;
+                    left = MAX_RECORDED_BYTES;
                     portions.push(vec![id]);
                 }
             }
@@ -118,15 +119,16 @@ impl Runner<'_> {
     }
 }
 
-/// What tensors held on the calibration tiles.
+/// Statistics of tensors on the calibration tiles.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
-    pub spread: BTreeMap<ValueId, Histogram>,
-    /// Largest |x| of each channel.
+    /// Histogram of the values of each tensor.
+    pub histograms: BTreeMap<ValueId, Histogram>,
+    /// Maximum |x| of each channel of each tensor.
     pub largest: BTreeMap<ValueId, Vec<f32>>,
 }
 
-/// Runs the graph on the tiles and keeps the spread of these tensors, and their channels' largest values.
+/// Runs the graph on the tiles and returns the statistics of the given tensors.
 pub(crate) fn observe(
     runner: &Runner<'_>,
     graph: &Graph,
@@ -134,12 +136,15 @@ pub(crate) fn observe(
     tiles: &[Tile],
 ) -> Result<Observed, JobError> {
     let mut observed = Observed::default();
-    runner.look(graph, wanted, tiles, |id, tile, tensor| {
+    runner.visit(graph, wanted, tiles, |id, tile, tensor| {
         let values = tensor.as_f32().unwrap_or_default();
-        if !observed.spread.entry(id).or_default().add(values) {
+        if !observed.histograms.entry(id).or_default().add(values) {
             return Err(JobError::Mismatch {
                 path: (&tile.from).into(),
-                problem: format!("on it, \"{}\" of the network is not finite (NaN or infinite)", graph.value(id).name),
+                problem: format!(
+                    "for it, the network's tensor \"{}\" is not finite (NaN or infinite)",
+                    graph.value(id).name
+                ),
                 next_step: "leave this stack out of the calibration".to_owned(),
             });
         }
@@ -147,8 +152,8 @@ pub(crate) fn observe(
         let largest = observed.largest.entry(id).or_insert_with(|| vec![0.0; channels]);
         let plane = tensor.shape().iter().skip(2).product::<usize>().max(1);
         for (i, voxels) in values.chunks(plane).enumerate() {
-            if let Some(held) = largest.get_mut(i % channels) {
-                *held = voxels.iter().fold(*held, |m, v| m.max(v.abs()));
+            if let Some(max) = largest.get_mut(i % channels) {
+                *max = voxels.iter().fold(*max, |m, v| m.max(v.abs()));
             }
         }
         Ok(())

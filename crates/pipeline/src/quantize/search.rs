@@ -1,9 +1,9 @@
-//! The quantized form of a network that is nearest to it on tiles it was not calibrated with.
+//! Search for the quantization settings with the smallest error on held-out tiles.
 
 use super::histogram::{Histogram, Method};
 use super::measure::{Comparison, OutputError};
 use super::observe::{Observed, Runner, Tile, observe};
-use super::teach::{Lesson, TaughtReport, Teacher};
+use super::qat::{QatReport, QatTask, QuantizationAwareTraining};
 use super::{QuantizeMode, bias};
 use crate::{JobError, Meter, Task};
 use cytoscope_graph::passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
@@ -13,37 +13,38 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// One way that was tried, and how it did on the held-out tiles.
+/// Settings that were tried, and their error on the held-out tiles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// How ranges were found; `None`: while the model runs.
+    /// Calibration method; `None` for dynamic ranges.
     pub method: Option<Method>,
-    /// How far channels were made alike before, from 0 (by the weights alone) to 1 (by the activations alone); `None`: not at all.
+    /// Strength of channel equalization, from 0 (by the weights alone) to 1 (by the activations alone); `None` without
+    /// equalization.
     pub equalized: Option<f64>,
-    /// Relative L2 error, the worst output's.
+    /// Relative L2 error of the worst output.
     pub relative_l2: f64,
 }
 
-/// A layer that stays in floats.
+/// A layer that is kept in floats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FloatLayer {
-    /// Its name.
+    /// Name of the layer.
     pub name: String,
-    /// Why.
+    /// Why it is kept in floats.
     pub why: String,
-    /// Its share of the network's multiply-accumulates.
+    /// Share of the network's multiply-accumulates.
     pub share_of_work: f64,
 }
 
-/// A quantized graph and the layers whose bias was corrected.
+/// A quantized graph, the layers whose bias was corrected, and its error.
 struct Corrected {
     graph: Graph,
     names: Vec<String>,
     error: f64,
 }
 
-/// What was found.
-pub(crate) struct Found {
+/// Result of a search.
+pub(crate) struct SearchResult {
     pub graph: Graph,
     pub method: Option<Method>,
     pub equalized: Option<f64>,
@@ -51,46 +52,46 @@ pub(crate) struct Found {
     pub candidates: Vec<Candidate>,
     pub left_float: Vec<FloatLayer>,
     pub errors: Vec<OutputError>,
-    pub taught: Option<TaughtReport>,
+    pub qat: Option<QatReport>,
 }
 
-/// Strengths of equalization that are tried.
+/// Strengths of channel equalization that are tried.
 const STRENGTHS: [Option<f64>; 4] = [None, Some(0.5), Some(0.75), Some(1.0)];
-/// Ways of finding ranges by which strengths are compared.
+/// Calibration methods by which strengths of equalization are compared.
 const SCOUTS: [Method; 2] = [Method::Percentile(99.99), Method::Mse];
-/// Factors of equalization stay between this and its inverse.
-const LARGEST_FACTOR: f32 = 256.0;
+/// Equalization factors are clamped between the inverse of this and this.
+const MAX_FACTOR: f32 = 256.0;
 
-/// What is searched for and on what.
+/// A search over quantization settings of one network.
 pub(crate) struct Search<'a> {
     pub runner: Runner<'a>,
     /// The float network, prepared.
     pub graph: Graph,
     pub calibration: Vec<Tile>,
     pub held_out: Vec<Tile>,
-    /// What the float network makes of the held-out tiles.
+    /// Outputs of the float network for the held-out tiles.
     pub expected: Vec<Vec<Tensor>>,
     pub task: Task,
-    /// Above it an output is foreground.
+    /// Output values above this are foreground.
     pub threshold: f32,
     pub budget: f64,
     pub keep_float: BTreeSet<String>,
 }
 
-/// Least and greatest value, one pair a group.
+/// Minimum and maximum of each group.
 type Ranges = Vec<(f32, f32)>;
 
-/// A float network with channels made alike, and what its tensors hold.
+/// A float network with equalized channels, and the histograms of its tensors.
 struct Variant {
     graph: Graph,
     strength: Option<f64>,
     groups: Vec<(Group, Histogram)>,
-    /// Ranges found so far, one a group.
+    /// Ranges computed so far: for each method, one per group.
     ranges: RefCell<Vec<(Method, Ranges)>>,
 }
 
-/// What does best with every layer in integers.
-struct Chosen {
+/// The variant and calibration method with the smallest error, with every layer in int8.
+struct BestVariant {
     variant: Variant,
     method: Option<Method>,
     error: f64,
@@ -98,7 +99,7 @@ struct Chosen {
 }
 
 impl Variant {
-    /// The range of each group by a method; worked out once.
+    /// Returns the range of each group by a method; computed once.
     fn ranges(&self, method: Method) -> Ranges {
         let mut known = self.ranges.borrow_mut();
         if let Some((_, ranges)) = known.iter().find(|(m, _)| *m == method) {
@@ -109,7 +110,7 @@ impl Variant {
         ranges
     }
 
-    /// The quantized graph.
+    /// Returns the quantized graph, with the layers in `keep` in floats.
     fn quantized(&self, method: Option<Method>, keep: &BTreeSet<String>) -> Result<Graph, JobError> {
         let Some(method) = method else {
             return Ok(quantize::quantize(&self.graph, &Activations::Dynamic, keep)?);
@@ -127,15 +128,15 @@ impl Variant {
 
 impl Search<'_> {
     fn layers(&self) -> Vec<Layer> {
-        quantize::survey(&self.graph).layers
+        quantize::quantizable_layers(&self.graph).layers
     }
 
-    /// The tensors that decide the ranges when these layers are quantized.
+    /// Returns the tensors whose values determine the quantization ranges.
     fn sources(&self) -> BTreeSet<ValueId> {
         quantize::groups(&self.graph, &self.layers()).iter().flat_map(|g| g.sources.clone()).collect()
     }
 
-    /// How far a quantized graph is off on the first `tiles` held-out tiles, an output at a time.
+    /// Returns the error of each output of a quantized graph on the first `tiles` held-out tiles.
     pub(crate) fn errors(&self, graph: &Graph, tiles: usize) -> Result<Vec<OutputError>, JobError> {
         let tiles = self.held_out.get(..tiles.min(self.held_out.len())).unwrap_or_default();
         let mut sums: Vec<Comparison> = vec![Comparison::default(); graph.outputs.len()];
@@ -153,7 +154,8 @@ impl Search<'_> {
         Ok(self.errors(graph, tiles)?.iter().map(|e| e.relative_l2).fold(0.0, f64::max))
     }
 
-    /// The network with channels made alike by `strength`, and its tensors' spread.
+    /// Returns the network with channels equalized by `strength`, and its histograms; `None` if nothing can be
+    /// equalized.
     fn variant(&self, strength: Option<f64>, plain: &Observed) -> Result<Option<Variant>, JobError> {
         let mut graph = self.graph.clone();
         let observed = match strength {
@@ -175,13 +177,13 @@ impl Search<'_> {
         let groups = quantize::groups(&graph, &self.layers());
         let joined = groups.into_iter().map(|group| {
             let mut all = Histogram::default();
-            group.sources.iter().filter_map(|id| observed.spread.get(id)).for_each(|h| all.join(h));
+            group.sources.iter().filter_map(|id| observed.histograms.get(id)).for_each(|h| all.join(h));
             (group, all)
         });
         Ok(Some(Variant { graph, strength, groups: joined.collect(), ranges: RefCell::default() }))
     }
 
-    /// Each layer's share of the multiply-accumulates.
+    /// Returns each layer's share of the multiply-accumulates.
     fn work(&self) -> Result<BTreeMap<String, f64>, JobError> {
         let mut shaped = self.graph.clone();
         let shape = self.held_out.first().map(|t| t.values.shape().to_vec()).unwrap_or_default();
@@ -198,7 +200,7 @@ impl Search<'_> {
         Ok(work)
     }
 
-    /// Runs of the network that a search makes without a layer left in floats, for its meter.
+    /// Returns the number of network runs of a search that keeps no layer in floats, for its progress meter.
     pub(crate) fn steps(&self, mode: QuantizeMode) -> u64 {
         match mode {
             QuantizeMode::Static | QuantizeMode::Qat => {
@@ -209,87 +211,88 @@ impl Search<'_> {
         }
     }
 
-    /// Ranges known beforehand: tries strengths and methods, leaves layers in floats until the budget is met.
-    pub(crate) fn statically(&self, meter: &mut Meter<'_>) -> Result<Found, JobError> {
+    /// Quantizes with static ranges: tries strengths of equalization and calibration methods, and keeps layers in
+    /// floats until the budget is met.
+    pub(crate) fn static_ranges(&self, meter: &mut Meter<'_>) -> Result<SearchResult, JobError> {
         let chosen = self.choose(meter)?;
-        let made = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
-        self.finish(chosen, made, meter)
+        let corrected = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
+        self.finish(chosen, corrected, meter)
     }
 
-    /// As [`Search::statically`], but teaches the weights before it leaves a layer in floats.
-    pub(crate) fn taught(
+    /// Like [`Search::static_ranges`], but tries quantization-aware training before it keeps layers in floats.
+    pub(crate) fn quantization_aware(
         &self,
         meter: &mut Meter<'_>,
-        teacher: Option<&dyn Teacher>,
+        trainer: Option<&dyn QuantizationAwareTraining>,
         tiles: &[Tensor],
-    ) -> Result<Found, JobError> {
+    ) -> Result<SearchResult, JobError> {
         let chosen = self.choose(meter)?;
-        let made = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
-        let Some(teacher) = teacher.filter(|_| made.error > self.budget) else {
-            return self.finish(chosen, made, meter);
+        let corrected = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
+        let Some(trainer) = trainer.filter(|_| corrected.error > self.budget) else {
+            return self.finish(chosen, corrected, meter);
         };
-        let begun = Instant::now();
-        let before = made.error;
+        let start = Instant::now();
+        let before = corrected.error;
         let error = |graph: &Graph| self.worst(graph, usize::MAX);
-        let lesson = Lesson {
+        let task = QatTask {
             float: &chosen.variant.graph,
-            quantized: &made.graph,
+            quantized: &corrected.graph,
             tiles,
             error: &error,
             before,
             budget: self.budget,
         };
-        let taught = teacher.teach(self.runner.context, &lesson)?;
-        let mut report = TaughtReport {
-            steps: taught.steps,
+        let trained = trainer.train(self.runner.context, &task)?;
+        let mut report = QatReport {
+            steps: trained.steps,
             before,
-            after: taught.error,
-            seconds: begun.elapsed().as_secs_f64(),
-            kept: taught.error <= self.budget,
+            after: trained.error,
+            seconds: start.elapsed().as_secs_f64(),
+            kept: trained.error <= self.budget,
         };
         if !report.kept {
-            // Layers in floats keep the budget where teaching does not; unless not even they do.
-            let mut found = self.finish(chosen, made, meter)?;
-            let least = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
-            if least <= self.budget || least < taught.error {
-                found.taught = Some(report);
+            // Keep layers in floats instead, unless that misses the budget, too, and has the larger error.
+            let mut found = self.finish(chosen, corrected, meter)?;
+            let error = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
+            if error <= self.budget || error < trained.error {
+                found.qat = Some(report);
                 return Ok(found);
             }
             report.kept = true;
-            found.graph = taught.graph;
+            found.graph = trained.graph;
             found.errors = self.errors(&found.graph, usize::MAX)?;
-            found.left_float = self.asked_for()?;
-            found.taught = Some(report);
+            found.left_float = self.fixed_float_layers()?;
+            found.qat = Some(report);
             return Ok(found);
         }
-        Ok(Found {
-            errors: self.errors(&taught.graph, usize::MAX)?,
-            graph: taught.graph,
+        Ok(SearchResult {
+            errors: self.errors(&trained.graph, usize::MAX)?,
+            graph: trained.graph,
             method: chosen.method,
             equalized: chosen.variant.strength,
-            bias_corrected: made.names,
+            bias_corrected: corrected.names,
             candidates: chosen.candidates,
-            left_float: self.asked_for()?,
-            taught: Some(report),
+            left_float: self.fixed_float_layers()?,
+            qat: Some(report),
         })
     }
 
-    /// Layers that stay in floats whatever is done: those asked for, and those that cannot be quantized.
-    fn asked_for(&self) -> Result<Vec<FloatLayer>, JobError> {
+    /// Returns the layers that are kept in floats in any case: those requested, and those that cannot be quantized.
+    fn fixed_float_layers(&self) -> Result<Vec<FloatLayer>, JobError> {
         let work = self.work()?;
         let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
-        let asked = self.keep_float.iter();
-        let asked = asked.map(|name| FloatLayer {
+        let requested = self.keep_float.iter();
+        let requested = requested.map(|name| FloatLayer {
             name: name.clone(),
-            why: "asked for".to_owned(),
+            why: "requested".to_owned(),
             share_of_work: share(name),
         });
-        let left = quantize::survey(&self.graph).left.into_iter();
-        Ok(asked.chain(left.map(|(name, why)| FloatLayer { name, why, share_of_work: 0.0 })).collect())
+        let left = quantize::quantizable_layers(&self.graph).left.into_iter();
+        Ok(requested.chain(left.map(|(name, why)| FloatLayer { name, why, share_of_work: 0.0 })).collect())
     }
 
-    /// The strength of equalization and the way of finding ranges that do best.
-    fn choose(&self, meter: &mut Meter<'_>) -> Result<Chosen, JobError> {
+    /// Returns the strength of equalization and the calibration method with the smallest error.
+    fn choose(&self, meter: &mut Meter<'_>) -> Result<BestVariant, JobError> {
         let plain = observe(&self.runner, &self.graph, &self.sources(), &self.calibration)?;
         meter.add(1)?;
         let mut candidates: Vec<Candidate> = Vec::new();
@@ -301,16 +304,16 @@ impl Search<'_> {
                 meter.add(SCOUTS.len() as u64)?;
                 continue;
             };
-            let mut least: Option<(f64, Method)> = None;
+            let mut best_method: Option<(f64, Method)> = None;
             for method in SCOUTS {
                 let error = self.worst(&variant.quantized(Some(method), &self.keep_float)?, usize::MAX)?;
                 candidates.push(Candidate { method: Some(method), equalized: strength, relative_l2: error });
-                if least.is_none_or(|(e, _)| error < e) {
-                    least = Some((error, method));
+                if best_method.is_none_or(|(e, _)| error < e) {
+                    best_method = Some((error, method));
                 }
                 meter.add(1)?;
             }
-            if let Some((error, method)) = least
+            if let Some((error, method)) = best_method
                 && best.as_ref().is_none_or(|(e, ..)| error < *e)
             {
                 best = Some((error, variant, method));
@@ -327,11 +330,12 @@ impl Search<'_> {
             }
             meter.add(1)?;
         }
-        Ok(Chosen { variant, method: Some(method), error, candidates })
+        Ok(BestVariant { variant, method: Some(method), error, candidates })
     }
 
-    /// Ranges found while the model runs: tries strengths of equalization.
-    pub(crate) fn dynamically(&self, meter: &mut Meter<'_>) -> Result<Found, JobError> {
+    /// Quantizes with dynamic ranges: tries strengths of equalization, and keeps layers in floats until the budget is
+    /// met.
+    pub(crate) fn dynamic_ranges(&self, meter: &mut Meter<'_>) -> Result<SearchResult, JobError> {
         let plain = observe(&self.runner, &self.graph, &self.sources(), &self.calibration)?;
         let mut candidates: Vec<Candidate> = Vec::new();
         let mut best: Option<(f64, Variant)> = None;
@@ -346,35 +350,40 @@ impl Search<'_> {
             meter.add(1)?;
         }
         let Some((error, variant)) = best else { return Err(no_data()) };
-        let made = self.corrected(&variant, None, &self.keep_float, meter)?;
-        self.finish(Chosen { variant, method: None, error, candidates }, made, meter)
+        let corrected = self.corrected(&variant, None, &self.keep_float, meter)?;
+        self.finish(BestVariant { variant, method: None, error, candidates }, corrected, meter)
     }
 
-    /// Leaves layers in floats until the budget is met; `made` is the network with every other layer in integers.
-    fn finish(&self, chosen: Chosen, mut made: Corrected, meter: &mut Meter<'_>) -> Result<Found, JobError> {
-        let Chosen { variant, method, error, candidates } = chosen;
+    /// Keeps layers in floats until the budget is met; `corrected` is the network with every layer in int8 that can be.
+    fn finish(
+        &self,
+        chosen: BestVariant,
+        mut corrected: Corrected,
+        meter: &mut Meter<'_>,
+    ) -> Result<SearchResult, JobError> {
+        let BestVariant { variant, method, error, candidates } = chosen;
         let work = self.work()?;
         let mut keep = self.keep_float.clone();
-        let mut left_float = self.asked_for()?;
-        if made.error > self.budget {
+        let mut left_float = self.fixed_float_layers()?;
+        if corrected.error > self.budget {
             let kept = self.leave_float(&variant, method, error, &work)?;
             keep.extend(kept.iter().map(|k| k.name.clone()));
             left_float.extend(kept);
-            made = self.corrected(&variant, method, &keep, meter)?;
+            corrected = self.corrected(&variant, method, &keep, meter)?;
         }
-        Ok(Found {
-            errors: self.errors(&made.graph, usize::MAX)?,
-            graph: made.graph,
+        Ok(SearchResult {
+            errors: self.errors(&corrected.graph, usize::MAX)?,
+            graph: corrected.graph,
             method,
             equalized: variant.strength,
-            bias_corrected: made.names,
+            bias_corrected: corrected.names,
             candidates,
             left_float,
-            taught: None,
+            qat: None,
         })
     }
 
-    /// The quantized graph with its biases corrected, where that brings it nearer on the held-out tiles.
+    /// Returns the quantized graph, with biases corrected if that reduces the error on the held-out tiles.
     fn corrected(
         &self,
         variant: &Variant,
@@ -396,8 +405,8 @@ impl Search<'_> {
         Ok(Corrected { graph, names: Vec::new(), error })
     }
 
-    /// Leaves layers in floats, those first whose quantization costs most accuracy for the work they are, until the whole meets the
-    /// budget; then takes those back that are not needed for it.
+    /// Keeps layers in floats until the budget is met, starting with those that cost the most accuracy relative to
+    /// their share of the work; then quantizes those again that are not needed for it.
     fn leave_float(
         &self,
         variant: &Variant,
@@ -446,7 +455,7 @@ impl Search<'_> {
         Ok(kept
             .into_iter()
             .map(|(name, error)| FloatLayer {
-                why: format!("quantized alone it puts the output off by {error:.4} (relative L2)"),
+                why: format!("quantizing this layer alone causes a relative L2 error of {error:.4}"),
                 share_of_work: share(&name),
                 name,
             })
@@ -455,11 +464,11 @@ impl Search<'_> {
 }
 
 fn no_data() -> JobError {
-    JobError::WrongUse("there is no calibration data: give some with --calibrate".to_owned())
+    JobError::WrongUse("there is no calibration data: give stacks with --calibrate".to_owned())
 }
 
-/// The factor of each channel: w^(1 − s) / r^s with r the channel's largest value, w its largest share of the weights that read it.
-/// With s = 1 all channels come to the same largest value. `None` where nothing of the domain is quantized.
+/// Returns the factor of each channel: w^(1 − s) / r^s, where r is the channel's maximum and w the maximum share of the
+/// weights that read it. With s = 1, all channels get the same maximum. `None` if nothing of the domain is quantized.
 fn factors(domain: &Domain, graph: &Graph, observed: &Observed, strength: f64) -> Option<Vec<f32>> {
     let mut largest = vec![0.0f32; domain.channels];
     let mut seen = false;
@@ -478,7 +487,7 @@ fn factors(domain: &Domain, graph: &Graph, observed: &Observed, strength: f64) -
             return 1.0;
         }
         let factor = f64::from(w).powf(1.0 - strength) / f64::from(r).powf(strength);
-        (factor as f32).clamp(LARGEST_FACTOR.recip(), LARGEST_FACTOR)
+        (factor as f32).clamp(MAX_FACTOR.recip(), MAX_FACTOR)
     });
     Some(factors.collect())
 }

@@ -1,4 +1,4 @@
-//! Milliseconds a tile, float and int8 side by side.
+//! Run time per tile of the float and the int8 network.
 
 use crate::{Context, JobError, Model};
 use cpu_time::ProcessTime;
@@ -8,25 +8,25 @@ use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// Timed runs of each; the median is told.
+/// Number of timed runs of each network; the median is reported.
 const RUNS: usize = 5;
 
-/// How long a tile takes with some number of threads: medians of interleaved runs.
+/// Run time of one tile with a number of threads: medians of interleaved runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TileTime {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Milliseconds of processor time (all threads together), float network.
+    /// CPU time in milliseconds (sum over threads), float network.
     pub f32_cpu_ms: f64,
-    /// The same, int8 network.
+    /// The same for the int8 network.
     pub int8_cpu_ms: f64,
-    /// Milliseconds on the clock, float network.
+    /// Wall time in milliseconds, float network.
     pub f32_wall_ms: f64,
-    /// The same, int8 network.
+    /// The same for the int8 network.
     pub int8_wall_ms: f64,
 }
 
-/// Times the tile with one thread and with all.
+/// Times the tile with one thread and with all threads.
 pub(super) fn time(
     context: &Context,
     float: &Model,
@@ -53,12 +53,12 @@ pub(super) fn time(
         let mut taken: [(Vec<f64>, Vec<f64>); 2] = Default::default();
         for run in 0..=RUNS {
             for (session, (cpu, wall)) in sessions.iter_mut().zip(&mut taken) {
-                let (clock, processor) = (Instant::now(), ProcessTime::now());
+                let (wall_start, cpu_start) = (Instant::now(), ProcessTime::now());
                 session.run(std::slice::from_ref(tile))?;
                 // The first run warms up.
                 if run > 0 {
-                    cpu.push(processor.elapsed().as_secs_f64() * 1e3);
-                    wall.push(clock.elapsed().as_secs_f64() * 1e3);
+                    cpu.push(cpu_start.elapsed().as_secs_f64() * 1e3);
+                    wall.push(wall_start.elapsed().as_secs_f64() * 1e3);
                 }
             }
             meter.add(1)?;

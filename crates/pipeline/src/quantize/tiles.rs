@@ -1,4 +1,4 @@
-//! Tiles to calibrate with, cut from stacks as a prediction sees them.
+//! Calibration tiles, cut from stacks in the same way as for a prediction.
 
 use super::observe::Tile;
 use crate::devices::Devices;
@@ -12,34 +12,39 @@ use cytoscope_engine::{CompileOptions, DeviceId, Precision};
 use cytoscope_graph::Tensor;
 use std::path::{Path, PathBuf};
 
-/// Voxels along each axis of a tile, where the stack and the network allow it.
+/// Voxels along each axis of a tile, if the stack and the network allow it.
 const EDGE: usize = 64;
-/// The same for a network that sees single slices.
+/// The same for a network that processes single slices.
 const FLAT_EDGE: usize = 256;
-/// Most stacks that are opened.
+/// Maximum number of stacks that are opened.
 const MAX_STACKS: usize = 64;
 
-/// At most `most` tiles, spread evenly over the stacks and inside each; a stack is read a slab at a time.
-pub(super) fn cut(context: &Context, model: &Model, inputs: &[PathBuf], most: usize) -> Result<Vec<Tile>, JobError> {
+/// Cuts at most `max_tiles` tiles, distributed evenly over the stacks and inside each; stacks are read slab by slab.
+pub(super) fn cut(
+    context: &Context,
+    model: &Model,
+    inputs: &[PathBuf],
+    max_tiles: usize,
+) -> Result<Vec<Tile>, JobError> {
     let files = only_stacks(inputs, expand_inputs(inputs)?);
     let Some(first) = files.first() else {
         return Err(JobError::Mismatch {
             path: inputs.first().cloned().unwrap_or_default(),
-            problem: "the folder holds no stacks to calibrate with, only results of predictions".to_owned(),
-            next_step: "give the folder of the stacks themselves".to_owned(),
+            problem: "the folder contains no stacks to calibrate with, only results of predictions".to_owned(),
+            next_step: "give the folder that contains the stacks".to_owned(),
         });
     };
-    // Of very many stacks some, evenly.
-    let step = files.len().div_ceil(most.min(MAX_STACKS)).max(1);
+    // Of many stacks, evenly spaced ones are used.
+    let step = files.len().div_ceil(max_tiles.min(MAX_STACKS)).max(1);
     let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
-    let each = most.div_ceil(chosen.len().max(1));
+    let each = max_tiles.div_ceil(chosen.len().max(1));
     let mut meter = context.meter("read", chosen.len() as u64, "stacks");
     let mut tiles: Vec<Tile> = Vec::new();
     for file in chosen {
         tiles.extend(of_stack(context, model, file, each)?);
         meter.add(1)?;
     }
-    tiles.truncate(most);
+    tiles.truncate(max_tiles);
     if tiles.is_empty() {
         return Err(bad(first, "no tile could be cut from it", "give a larger stack"));
     }
@@ -50,8 +55,8 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
     JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
 }
 
-fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Result<Vec<Tile>, JobError> {
-    // What a prediction of this stack would do is taken from there.
+fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<Tile>, JobError> {
+    // Channels, voxel size and preprocessing are those of a prediction of this stack.
     let job = PredictJob {
         inputs: vec![file.to_owned()],
         model: model.name.clone(),
@@ -76,10 +81,14 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
     let stack = Stack::new(&image, 0);
     let zyx = stack.extents.zyx;
     if zyx.contains(&0) {
-        return Err(bad(file, "it holds no voxel", "leave it out of the calibration"));
+        return Err(bad(file, "it contains no voxels", "leave it out of the calibration"));
     }
     if model.spatial_axes == 3 && zyx[0] == 1 {
-        return Err(bad(file, "it is a single picture, the model takes stacks", "calibrate with stacks (axes ZYX)"));
+        return Err(bad(
+            file,
+            "it is a single image, but the model requires stacks",
+            "calibrate with stacks (axes ZYX)",
+        ));
     }
     stack.check_ends()?;
     let mut notes = Vec::new();
@@ -119,20 +128,20 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
             return 1;
         }
         let step = model.step[a].max(1);
-        // Whole steps inside the stack where it is long enough, else one that reaches past its end.
+        // Whole steps inside the stack if it is long enough, otherwise a tile that extends past its end.
         let inside = edge.min(grid[a]) / step * step;
         inside.max(model.min_size[a]).next_multiple_of(step)
     });
     let mut view = ModelView::new(&stack, &channels, chains, grid);
     let mut tiles = Vec::new();
-    for start in places(grid, size, most) {
+    for start in places(grid, size, max_tiles) {
         context.check()?;
         let slab = view.read(context, start[0]..start[0] + size[0])?;
         let values = part(&slab, channels.len(), grid, start, size);
         if view.not_finite || values.iter().any(|v| !v.is_finite()) {
             return Err(bad(
                 file,
-                "it holds values that are not numbers (NaN or infinite), by which no range can be told",
+                "it contains values that are NaN or infinite, so no range can be computed",
                 "leave it out of the calibration",
             ));
         }
@@ -142,16 +151,16 @@ fn of_stack(context: &Context, model: &Model, file: &Path, most: usize) -> Resul
     Ok(tiles)
 }
 
-/// Where tiles start: at most `most`, spread over the stack, in order of depth, without repeats.
-fn places(grid: [usize; 3], size: [usize; 3], most: usize) -> Vec<[usize; 3]> {
-    // Multiples of the inverse powers of the real root of x⁴ = x + 1 fill the unit cube evenly.
+/// Returns the first voxels of at most `max_tiles` tiles, distributed over the stack, sorted by Z, without duplicates.
+fn places(grid: [usize; 3], size: [usize; 3], max_tiles: usize) -> Vec<[usize; 3]> {
+    // The R3 sequence: multiples of the inverse powers of the real root of x⁴ = x + 1 fill the unit cube evenly.
     const SHARES: [f64; 3] = [0.819_172_513_396_164_4, 0.671_043_606_703_789_3, 0.549_700_477_901_970_3];
     let mut found: Vec<[usize; 3]> = Vec::new();
-    for i in 0..most {
+    for i in 0..max_tiles {
         let start = std::array::from_fn(|a| {
-            let room = grid[a].saturating_sub(size[a]);
+            let last = grid[a].saturating_sub(size[a]);
             let share = (0.5 + SHARES[a] * i as f64).fract();
-            ((room + 1) as f64 * share) as usize
+            ((last + 1) as f64 * share) as usize
         });
         if !found.contains(&start) {
             found.push(start);
@@ -161,7 +170,7 @@ fn places(grid: [usize; 3], size: [usize; 3], most: usize) -> Vec<[usize; 3]> {
     found
 }
 
-/// A box of a slab `[C][size z][Y][X]`; past the slab's end its last values are repeated.
+/// Cuts a box out of a slab `[C][size z][Y][X]`; past the slab's end, its last values are repeated.
 fn part(slab: &[f32], channels: usize, grid: [usize; 3], start: [usize; 3], size: [usize; 3]) -> Vec<f32> {
     let mut values = Vec::with_capacity(channels * size.iter().product::<usize>());
     for c in 0..channels {

@@ -1,4 +1,4 @@
-//! Arrays in files of the private folder, read slice by slice while they may still grow.
+//! Arrays in files of the private folder, read slice by slice while they may still be written.
 
 use super::LiveRegion;
 use crate::JobError;
@@ -7,12 +7,12 @@ use cytoscope_volume::{Axis, element_count};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Bytes read at a time where a slice crosses all planes.
+/// Bytes read at once for a slice that crosses all planes.
 const READ_BYTES: usize = 8 << 20;
 
-/// A growing prediction ([`super::Reply::Live`]): 32-bit floats, axes C, Z, Y, X.
+/// A prediction in progress ([`super::Reply::Live`]): 32-bit floats, axes C, Z, Y, X.
 ///
-/// Values that are not finished yet are 0. Each read sees what is in the file at that moment.
+/// Values that are not finished yet are 0. Each read returns the current contents of the file.
 #[derive(Debug)]
 pub struct LiveArray(RawArray);
 
@@ -21,28 +21,28 @@ pub struct LiveArray(RawArray);
 pub struct LabelArray(RawArray);
 
 impl LiveArray {
-    /// Opens the file of an array of `channels` and extents Z, Y, X.
+    /// Opens the file of an array with `channels` and shape Z, Y, X.
     ///
     /// # Errors
-    /// [`JobError`] if it cannot be opened or is not as long as such an array.
+    /// [`JobError`] if the file cannot be opened or does not have the size of such an array.
     pub fn open(path: &Path, channels: usize, shape_zyx: [usize; 3]) -> Result<Self, JobError> {
         RawArray::open(path, channels, shape_zyx).map(Self)
     }
 
-    /// Extents Z, Y, X.
+    /// Returns the shape Z, Y, X.
     pub fn shape_zyx(&self) -> [usize; 3] {
         self.0.shape
     }
 
-    /// Channels.
+    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         self.0.channels
     }
 
-    /// One slice across Z, Y or X: its values along the other two axes, in the order Z, Y, X.
+    /// Reads one slice perpendicular to Z, Y or X: its values along the other two axes, in the order Z, Y, X.
     ///
     /// # Errors
-    /// [`JobError`] for another axis, a slice or channel that is not there, or a file that cannot be read.
+    /// [`JobError`] for another axis, a slice or channel that does not exist, or a file that cannot be read.
     pub fn slice(&self, axis: Axis, index: usize, channel: usize) -> Result<Vec<f32>, JobError> {
         let mut values = self.0.slice::<f32>(axis, index, channel)?;
         if cfg!(target_endian = "big") {
@@ -51,7 +51,7 @@ impl LiveArray {
         Ok(values)
     }
 
-    /// The values of a region, axes Z, Y, X: such as one that was just finished.
+    /// Reads the values of a region, axes Z, Y, X.
     ///
     /// # Errors
     /// As [`LiveArray::slice`].
@@ -65,7 +65,7 @@ impl LiveArray {
 }
 
 impl LabelArray {
-    /// Opens the file of labels of extents Z, Y, X.
+    /// Opens the file of labels of shape Z, Y, X.
     ///
     /// # Errors
     /// As [`LiveArray::open`].
@@ -73,12 +73,12 @@ impl LabelArray {
         RawArray::open(path, 1, shape_zyx).map(Self)
     }
 
-    /// Extents Z, Y, X.
+    /// Returns the shape Z, Y, X.
     pub fn shape_zyx(&self) -> [usize; 3] {
         self.0.shape
     }
 
-    /// One slice across Z, Y or X: its labels along the other two axes, in the order Z, Y, X.
+    /// Reads one slice perpendicular to Z, Y or X: its labels along the other two axes, in the order Z, Y, X.
     ///
     /// # Errors
     /// As [`LiveArray::slice`].
@@ -88,7 +88,7 @@ impl LabelArray {
         Ok(values)
     }
 
-    /// The labels of a region, axes Z, Y, X; the whole array by a region of its shape.
+    /// Reads the labels of a region, axes Z, Y, X.
     ///
     /// # Errors
     /// As [`LiveArray::slice`].
@@ -99,7 +99,7 @@ impl LabelArray {
     }
 }
 
-/// Values of four bytes, axes C, Z, Y, X.
+/// Four-byte values, axes C, Z, Y, X.
 #[derive(Debug)]
 struct RawArray {
     file: File,
@@ -118,14 +118,14 @@ impl RawArray {
         if bytes != expected {
             return Err(JobError::Mismatch {
                 path: path.to_owned(),
-                problem: format!("it has {bytes} bytes, {channels} × {z} × {y} × {x} values take {expected}"),
-                next_step: "open it with the shape it was told with".to_owned(),
+                problem: format!("it has {bytes} bytes, but {channels} × {z} × {y} × {x} values need {expected}"),
+                next_step: "open it with the shape that the worker reported".to_owned(),
             });
         }
         Ok(Self { file, path: path.to_owned(), channels, shape })
     }
 
-    fn outside(&self, problem: String) -> JobError {
+    fn out_of_range(&self, problem: String) -> JobError {
         let [z, y, x] = self.shape;
         JobError::Mismatch {
             path: self.path.clone(),
@@ -135,14 +135,14 @@ impl RawArray {
     }
 
     fn slice<T: Pod>(&self, axis: Axis, index: usize, channel: usize) -> Result<Vec<T>, JobError> {
-        let across = match axis {
+        let normal = match axis {
             Axis::Z => 0,
             Axis::Y => 1,
             Axis::X => 2,
-            other => return Err(self.outside(format!("a slice across {other:?} was asked for"))),
+            other => return Err(self.out_of_range(format!("a slice perpendicular to {other:?} was requested"))),
         };
         let mut region = LiveRegion { start_zyx: [0; 3], size_zyx: self.shape };
-        (region.start_zyx[across], region.size_zyx[across]) = (index, 1);
+        (region.start_zyx[normal], region.size_zyx[normal]) = (index, 1);
         self.region(region, channel)
     }
 
@@ -150,7 +150,9 @@ impl RawArray {
         let LiveRegion { start_zyx: start, size_zyx: size } = region;
         let fits = (0..3).all(|a| start[a].checked_add(size[a]).is_some_and(|end| end <= self.shape[a]));
         if !fits || channel >= self.channels {
-            return Err(self.outside(format!("{size:?} voxels from {start:?} of channel {channel} were asked for")));
+            return Err(
+                self.out_of_range(format!("{size:?} voxels from {start:?} of channel {channel} were requested"))
+            );
         }
         let [depth, ny, nx] = self.shape;
         let at = |z: usize, y: usize, x: usize| ((channel * depth + z) * ny + y) * nx + x;
@@ -169,7 +171,7 @@ impl RawArray {
                 self.read(at(start[0] + row / size[1], start[1] + row % size[1], start[2]), run)?;
             }
         } else {
-            // A few columns: whole rows in few reads cost less than a read for each.
+            // For a few columns, reading whole rows in few calls is faster than one call per row.
             let rows_at_once = (READ_BYTES / (4 * nx)).clamp(1, size[1]);
             let mut rows = vec![T::zeroed(); rows_at_once * nx];
             for (z, plane) in values.chunks_exact_mut(size[1] * size[2]).enumerate() {
@@ -186,7 +188,7 @@ impl RawArray {
         Ok(values)
     }
 
-    /// Reads values from the `first` one on.
+    /// Reads values, starting with number `first`.
     fn read<T: Pod>(&self, first: usize, values: &mut [T]) -> Result<(), JobError> {
         read_at(&self.file, first as u64 * 4, bytemuck::cast_slice_mut(values))
             .map_err(|error| JobError::Io { path: self.path.clone(), error })
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_are_those_of_the_array() {
+    fn slices_and_regions_return_the_written_values() {
         let (channels, shape) = (2, [3, 5, 40]);
         let value = |c: usize, z: usize, y: usize, x: usize| (c * 1000 + z * 300 + y * 50 + x) as f32;
         let mut bytes = Vec::new();

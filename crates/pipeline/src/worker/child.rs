@@ -1,4 +1,4 @@
-//! The process of a worker as its client holds it.
+//! The worker process, as its client manages it.
 
 use super::{JobId, Reply};
 use crate::JobErrorKind;
@@ -9,63 +9,63 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a process whose output ended may take to end.
+/// Time that a process may take to exit after its standard output has closed.
 const END_WAIT: Duration = Duration::from_secs(10);
-/// How long the rest of a log may take to come once its process has ended.
+/// Time to wait for the rest of the log after the process has exited.
 const LOG_WAIT: Duration = Duration::from_secs(1);
-/// Characters of the last line on standard error that are told.
-const LAST_WORDS_CHARS: usize = 300;
-/// Most bytes of a line on standard error that are passed on.
+/// Maximum length in characters of the last log line that is reported.
+const LAST_LOG_LINE_CHARS: usize = 300;
+/// Maximum length in bytes of a log line that is passed on.
 const MAX_LOG_LINE_BYTES: u64 = 64 << 10;
 
 /// A running process.
 pub(super) struct Process {
     child: Child,
     line: Option<Sender<String>>,
-    last_words: Arc<Mutex<String>>,
+    last_log_line: Arc<Mutex<String>>,
     /// Disconnected once the log has ended.
     log: Receiver<()>,
 }
 
 impl Process {
-    /// Starts it, with threads that write to it and pass its log on.
+    /// Starts the process, with threads that write to it and pass on its log.
     pub(super) fn start(mut command: Command) -> Result<(Self, ChildStdout), String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command
             .spawn()
-            .map_err(|e| format!("the engine process cannot be started: {program}: {e}; install it anew"))?;
+            .map_err(|e| format!("the engine process cannot be started: {program}: {e}; reinstall Cytoscope"))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             let _ = child.kill();
             return Err("the engine process has no pipes".to_owned());
         };
         let (line, lines) = channel();
         std::thread::spawn(move || write_lines(input, &lines));
-        let last_words = Arc::<Mutex<String>>::default();
+        let last_log_line = Arc::<Mutex<String>>::default();
         let (reading, log) = channel::<()>();
         if let Some(from) = child.stderr.take() {
-            let words = Arc::clone(&last_words);
+            let last = Arc::clone(&last_log_line);
             std::thread::spawn(move || {
-                pass_on(from, &words);
+                forward_log(from, &last);
                 drop(reading);
             });
         }
-        Ok((Self { child, line: Some(line), last_words, log }, output))
+        Ok((Self { child, line: Some(line), last_log_line, log }, output))
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The line to its standard input; closed once every sender is dropped.
+    /// Returns a sender of lines to its standard input, which is closed when every sender is dropped.
     pub(super) fn line(&self) -> Sender<String> {
         self.line.clone().unwrap_or_else(|| channel().0)
     }
 
-    /// Closes its standard input, after which it ends.
+    /// Closes its standard input, which makes it exit.
     pub(super) fn close(&mut self) {
         if let Some(line) = self.line.take() {
-            // An empty line ends the writer, whoever else holds a sender.
+            // An empty line ends the writer, even if other senders exist.
             let _ = line.send(String::new());
         }
     }
@@ -74,7 +74,7 @@ impl Process {
         let _ = self.child.kill();
     }
 
-    /// Waits for its end, killing it if that takes long, and says in words how it ended.
+    /// Waits for the process to exit, kills it after [`END_WAIT`], and returns a description of how it ended.
     pub(super) fn wait(mut self) -> String {
         self.close();
         let start = Instant::now();
@@ -88,21 +88,22 @@ impl Process {
                 }
             }
         };
-        let how = status.map_or_else(|| "ended".to_owned(), in_words);
-        // Its log may still be on its way; a process it left behind may hold the pipe open.
+        let how = status.map_or_else(|| "ended".to_owned(), describe_exit);
+        // Part of the log may still be unread; the wait is limited because a child of the process may keep the pipe
+        // open.
         let _ = self.log.recv_timeout(LOG_WAIT);
-        let said = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if said.is_empty() {
+        let last = self.last_log_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if last.is_empty() {
             format!("the engine process {how}")
         } else {
-            format!("the engine process {how}; it said last: {said}")
+            format!("the engine process {how}; last line of its log: {last}")
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing that was not waited for lives on.
+        // Do not leave the process running.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -110,7 +111,7 @@ impl Drop for Process {
     }
 }
 
-/// Writes lines until there are no more, an empty one comes, or nobody reads.
+/// Writes lines until the channel or the pipe closes, or an empty line is received.
 fn write_lines(mut input: ChildStdin, lines: &Receiver<String>) {
     for mut line in lines {
         if line.is_empty() {
@@ -123,8 +124,8 @@ fn write_lines(mut input: ChildStdin, lines: &Receiver<String>) {
     }
 }
 
-/// Passes a log on to one's own, and remembers its last line.
-fn pass_on(log: impl Read, last: &Mutex<String>) {
+/// Copies the log to this process' standard error and stores its last line.
+fn forward_log(log: impl Read, last: &Mutex<String>) {
     let mut log = BufReader::new(log);
     loop {
         let mut line = Vec::new();
@@ -136,18 +137,19 @@ fn pass_on(log: impl Read, last: &Mutex<String>) {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim();
         if !text.is_empty() {
-            *last.lock().unwrap_or_else(PoisonError::into_inner) = text.chars().take(LAST_WORDS_CHARS).collect();
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = text.chars().take(LAST_LOG_LINE_CHARS).collect();
         }
     }
 }
 
-/// A reply, or what can be made of a line that is none: the end of the job it names, so that nobody waits for it.
-pub(super) fn understand(text: &str) -> Reply {
+/// Parses a reply. An invalid line that ends a job becomes the failure of that job, so that nobody waits for it; any
+/// other becomes a [`Reply::Fault`].
+pub(super) fn parse_reply(text: &str) -> Reply {
     let error = match serde_json::from_str(text) {
         Ok(reply) => return reply,
         Err(error) => error,
     };
-    let sentence = format!("an answer of the worker was not understood ({error})");
+    let sentence = format!("a reply of the engine process could not be parsed ({error})");
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let ends = matches!(
         value.get("reply").and_then(Value::as_str),
@@ -159,8 +161,8 @@ pub(super) fn understand(text: &str) -> Reply {
     }
 }
 
-/// How a process ended.
-fn in_words(status: ExitStatus) -> String {
+/// Describes how a process ended.
+fn describe_exit(status: ExitStatus) -> String {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         let name = match signal {
@@ -177,7 +179,7 @@ fn in_words(status: ExitStatus) -> String {
         return format!("was ended by signal {signal}{name}");
     }
     match status.code() {
-        Some(0) => "ended without being asked to".to_owned(),
+        Some(0) => "ended unexpectedly".to_owned(),
         Some(code) => format!("ended with exit code {code}"),
         None => "ended".to_owned(),
     }
@@ -189,12 +191,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_is_not_understood_still_ends_its_job() {
-        let broken = understand("{\"reply\":\"done\",\"id\":7,\"result\":{\"job\":\"new kind\"}}");
+    fn an_invalid_reply_still_ends_its_job() {
+        let broken = parse_reply("{\"reply\":\"done\",\"id\":7,\"result\":{\"job\":\"new kind\"}}");
         assert!(matches!(broken, Reply::Failed { id: JobId(7), .. }), "{broken:?}");
         for text in ["{\"reply\":\"stages\",\"id\":7}", "hello", "", "[1]", "{\"reply\":\"done\"}"] {
-            assert!(matches!(understand(text), Reply::Fault { .. }), "{text}");
+            assert!(matches!(parse_reply(text), Reply::Fault { .. }), "{text}");
         }
-        assert_eq!(understand("{\"reply\":\"started\",\"id\":7}"), Reply::Started { id: JobId(7) });
+        assert_eq!(parse_reply("{\"reply\":\"started\",\"id\":7}"), Reply::Started { id: JobId(7) });
     }
 }

@@ -1,4 +1,4 @@
-//! The window's end: starts the worker, restarts it when it dies, and never makes its caller wait.
+//! The client of a worker: starts the process, restarts it if it dies, and never blocks its caller.
 
 use super::child::{self, Process};
 use super::inbox::Inbox;
@@ -15,59 +15,60 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Deaths within [`DEATHS_WITHIN`] after which no new process is started.
+/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started.
 const MAX_DEATHS: usize = 3;
 /// See [`MAX_DEATHS`].
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
-/// Time before a new process is started, for the first death; twice as long for each further one.
+/// Delay before a new process is started after the first death; it doubles with each further death.
 const BACK_OFF: Duration = Duration::from_millis(200);
-/// How long a process may take to greet; three such fall within [`DEATHS_WITHIN`].
+/// Time that a process may take until [`Reply::Ready`]; three such timeouts fit into [`DEATHS_WITHIN`].
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// How long a process that was asked to end is waited for before it is killed.
+/// Time that a process may take to end when the client is dropped; then it is killed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// Something that happened to the worker.
+/// An event of the worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerEvent {
-    /// It told something.
+    /// A reply of the process.
     Reply(Reply),
-    /// Its process ended though nobody asked it to. Its private folder and half-written results were removed; jobs that waited
-    /// are given to the next process.
+    /// The process ended unexpectedly. Its private folder and partly written results were removed; waiting jobs are
+    /// passed to the next process.
     Died {
-        /// How it ended (exit status or signal), and the last line it wrote to standard error, in words.
+        /// How it ended (exit status or signal), and the last line of its log.
         reason: String,
-        /// The jobs that were running, which is at most one: they are not begun again.
+        /// The jobs that were running (at most one); they are not restarted.
         lost: Vec<JobId>,
     },
-    /// A new process takes requests.
+    /// A new process is ready.
     Restarted,
-    /// It died three times within a minute, or cannot be started: no new process is started until [`Worker::restart`].
+    /// The process died three times within a minute, or cannot be started. No new process is started until
+    /// [`Worker::restart`].
     GaveUp {
-        /// Why, in words.
+        /// The reason.
         reason: String,
-        /// The jobs and questions that waited.
+        /// The jobs and queries that were waiting.
         lost: Vec<JobId>,
     },
 }
 
-/// How the worker is.
+/// State of the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerState {
-    /// Its process is being started.
+    /// The process is starting.
     Starting,
-    /// It takes requests.
+    /// The process accepts requests.
     Ready {
         /// Process id.
         pid: u32,
         /// Its private folder.
         folder: PathBuf,
     },
-    /// It gave up, or was asked to end by [`Request::Shutdown`].
+    /// No process is running, after [`WorkerEvent::GaveUp`] or [`Request::Shutdown`].
     Dead,
 }
 
-/// A worker process and the line to it. Dropping it ends the process: it is asked to, waited for shortly, then killed.
+/// Client of a worker process. Dropping it asks the process to end, waits briefly, then kills it.
 pub struct Worker {
     shared: Arc<Shared>,
     supervisor: Option<JoinHandle<()>>,
@@ -77,27 +78,27 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// How long a process may take to greet.
-    patience: Duration,
+    /// Time that a process may take until [`Reply::Ready`].
+    ready_timeout: Duration,
 }
 
 struct State {
     phase: WorkerState,
     inbox: Inbox,
-    /// Jobs and questions that were not answered yet, in order.
+    /// Jobs and queries without a final reply, in order.
     open: VecDeque<Open>,
-    /// The line to the process; there once it is ready.
+    /// Sender of lines to the process; set once it is ready.
     line: Option<Sender<String>>,
     process: Option<Process>,
-    /// The process was asked to end.
+    /// Whether the process was asked to end.
     ending: bool,
-    /// The worker was dropped.
+    /// Whether the client was dropped.
     dropped: bool,
-    /// The thread that follows processes has ended.
-    gone: bool,
+    /// Whether the supervisor thread has ended.
+    has_ended: bool,
 }
 
-/// A job or question that was not answered yet.
+/// A job or query without a final reply.
 struct Open {
     id: JobId,
     request: Request,
@@ -112,7 +113,7 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Starts `program worker`. `wake` is called from another thread whenever [`Worker::poll`] has something new.
+    /// Starts `program worker`. `wake` is called from another thread whenever [`Worker::poll`] has new events.
     pub fn start(program: &Path, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let program = program.to_owned();
         Self::start_with(
@@ -125,17 +126,17 @@ impl Worker {
         )
     }
 
-    /// As [`Worker::start`], with the command made by a closure (each time a process is started): another environment, another
-    /// folder.
+    /// Like [`Worker::start`], with a closure that creates the command each time a process is started, for example with
+    /// another environment or working folder.
     pub fn start_with(command: impl Fn() -> Command + Send + 'static, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self::start_patiently(command, wake, READY_WITHIN)
+        Self::start_with_timeout(command, wake, READY_WITHIN)
     }
 
-    /// As [`Worker::start_with`]; a process that has not greeted within `patience` is killed and counts as dead.
-    pub fn start_patiently(
+    /// Like [`Worker::start_with`]; a process that is not ready within `ready_timeout` is killed and counts as dead.
+    pub fn start_with_timeout(
         command: impl Fn() -> Command + Send + 'static,
         wake: Arc<dyn Fn() + Send + Sync>,
-        patience: Duration,
+        ready_timeout: Duration,
     ) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -146,40 +147,40 @@ impl Worker {
                 process: None,
                 ending: false,
                 dropped: false,
-                gone: false,
+                has_ended: false,
             }),
             changed: Condvar::new(),
             wake,
-            patience,
+            ready_timeout,
         });
         let of_thread = Arc::clone(&shared);
         let supervisor = std::thread::spawn(move || of_thread.supervise(&command));
         Self { shared, supervisor: Some(supervisor) }
     }
 
-    /// Sends a request, now or when a process takes it; never waits, and a dead process is no fault. Jobs and questions that no
-    /// process will take end in [`Reply::Failed`].
+    /// Sends a request, now or when a process is ready, without blocking. Jobs and queries that no process will accept
+    /// end with [`Reply::Failed`].
     pub fn send(&self, request: Request) {
         let mut state = self.shared.state();
-        let told = state.send(request);
+        let has_events = state.send(request);
         drop(state);
-        if told {
+        if has_events {
             (self.shared.wake)();
         }
     }
 
-    /// What happened since the last call, in order; never waits. Progress, stages, spans and memory that nobody polled for are
-    /// merged, so that a window that is not drawn holds no growing heap of them.
+    /// Returns the events since the last call, in order, without blocking. Unread progress, stages, spans and memory
+    /// are merged, so that they do not accumulate while nobody polls.
     pub fn poll(&self) -> Vec<WorkerEvent> {
         self.shared.state().inbox.take()
     }
 
-    /// How it is.
+    /// Returns the state of the worker.
     pub fn state(&self) -> WorkerState {
         self.shared.state().phase.clone()
     }
 
-    /// Tries again after [`WorkerEvent::GaveUp`] or [`Request::Shutdown`].
+    /// Starts a process again after [`WorkerEvent::GaveUp`] or [`Request::Shutdown`].
     pub fn restart(&self) {
         let mut state = self.shared.state();
         if state.phase == WorkerState::Dead {
@@ -195,13 +196,13 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.dropped = true;
-        // The process ends with its standard input.
+        // The process ends when its standard input closes.
         state.line = None;
         if let Some(process) = &mut state.process {
             process.close();
         }
         self.shared.changed.notify_all();
-        let waited = self.shared.changed.wait_timeout_while(state, DROP_WAIT, |state| !state.gone);
+        let waited = self.shared.changed.wait_timeout_while(state, DROP_WAIT, |state| !state.has_ended);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if let Some(process) = &mut state.process {
             process.kill();
@@ -214,7 +215,7 @@ impl Drop for Worker {
 }
 
 impl State {
-    /// Whether the caller has something to poll.
+    /// Sends a request; returns whether there are new events to poll.
     fn send(&mut self, request: Request) -> bool {
         match &request {
             Request::Hello { .. } => return false,
@@ -229,36 +230,39 @@ impl State {
                 if let Some(open) = self.open.iter_mut().find(|o| o.id == id) {
                     open.is_cancelled = true;
                 }
-                return if self.line.is_some() { self.say(&request) } else { self.drop_cancelled() };
+                return if self.line.is_some() { self.write_request(&request) } else { self.drop_cancelled() };
             }
-            Request::Finish { .. } | Request::Release { .. } => return self.line.is_some() && self.say(&request),
+            Request::Finish { .. } | Request::Release { .. } => {
+                return self.line.is_some() && self.write_request(&request);
+            }
             _ => {}
         }
         let Some(id) = request.id() else { return false };
         if self.phase == WorkerState::Dead || self.ending {
-            let sentence = "the engine process has ended: start it again, then try once more".to_owned();
-            self.told(Reply::Failed { id, kind: JobErrorKind::Other, sentence });
+            let sentence = "the engine process has ended: restart it and try again".to_owned();
+            self.push(Reply::Failed { id, kind: JobErrorKind::Other, sentence });
             return true;
         }
-        if self.line.is_some() && self.say(&request) {
+        if self.line.is_some() && self.write_request(&request) {
             return true;
         }
         self.open.push_back(Open { id, request, is_running: false, is_cancelled: false });
         false
     }
 
-    /// Writes a request to the process; `true` if it cannot be written down, which is told.
-    fn say(&mut self, request: &Request) -> bool {
+    /// Writes a request to the process. Returns `true` if it cannot be serialized, which is reported as an event.
+    fn write_request(&mut self, request: &Request) -> bool {
         match serde_json::to_string(request) {
             Ok(line) => {
-                // A process that is gone is noticed by who reads from it.
+                // The thread that reads from the process notices if it has ended.
                 let _ = self.line.as_ref().map(|l| l.send(line));
                 false
             }
             Err(error) => {
-                let sentence =
-                    format!("the request cannot be written down ({error}): use file names that are UTF-8 text");
-                self.told(match request.id() {
+                let sentence = format!(
+                    "the request cannot be written as JSON ({error}): use file names that are valid Unicode (UTF-8)"
+                );
+                self.push(match request.id() {
                     Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, sentence },
                     None => Reply::Fault { sentence },
                 });
@@ -267,12 +271,12 @@ impl State {
         }
     }
 
-    fn told(&mut self, reply: Reply) {
+    fn push(&mut self, reply: Reply) {
         self.inbox.push(WorkerEvent::Reply(reply));
     }
 
-    /// Takes a reply in.
-    fn hear(&mut self, reply: Reply) {
+    /// Handles a reply.
+    fn receive(&mut self, reply: Reply) {
         match &reply {
             Reply::Started { id } => {
                 self.open.iter_mut().filter(|o| o.id == *id).for_each(|o| o.is_running = true);
@@ -283,25 +287,25 @@ impl State {
         if let Some(id) = reply.ends() {
             self.open.retain(|o| o.id != id);
         }
-        self.told(reply);
+        self.push(reply);
     }
 
-    /// Tells the end of jobs that were cancelled while no process was there; `true` if there were some.
+    /// Ends the jobs that were cancelled while no process was running; returns whether there were any.
     fn drop_cancelled(&mut self) -> bool {
         let cancelled: Vec<JobId> = self.open.iter().filter(|o| o.is_cancelled).map(|o| o.id).collect();
         self.open.retain(|o| !o.is_cancelled);
-        cancelled.iter().for_each(|id| self.told(Reply::Cancelled { id: *id }));
+        cancelled.iter().for_each(|id| self.push(Reply::Cancelled { id: *id }));
         !cancelled.is_empty()
     }
 
-    /// Starts no further process; `running` and what waits is lost.
+    /// Starts no further process; the jobs in `running` and all waiting ones are lost.
     fn give_up(&mut self, reason: String, running: Vec<JobId>) {
         let lost = running.into_iter().chain(self.open.drain(..).map(|o| o.id)).collect();
         self.inbox.push(WorkerEvent::GaveUp { reason, lost });
         self.phase = WorkerState::Dead;
     }
 
-    /// Jobs that go with the process that ran them.
+    /// Removes and returns the jobs that were lost with their process.
     fn take_running(&mut self) -> Vec<JobId> {
         self.drop_cancelled();
         let lost = self.open.iter().filter(|o| o.is_running).map(|o| o.id).collect();
@@ -310,10 +314,10 @@ impl State {
     }
 }
 
-/// How a process went.
+/// How a process ended.
 struct Ending {
     reason: String,
-    /// A new one would say the same.
+    /// Whether a new process would fail in the same way.
     is_final: bool,
 }
 
@@ -322,7 +326,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts and follows processes until the worker is dropped.
+    /// Starts and supervises processes until the client is dropped.
     fn supervise(&self, command: &dyn Fn() -> Command) {
         let mut deaths: VecDeque<Instant> = VecDeque::new();
         let mut started_before = false;
@@ -339,9 +343,9 @@ impl Shared {
                 deaths.pop_front();
             }
             if state.ending {
-                // Asked for: what was left is cancelled.
+                // The end was requested, so the remaining jobs are cancelled.
                 let left: Vec<JobId> = running.into_iter().chain(state.open.drain(..).map(|o| o.id)).collect();
-                left.into_iter().for_each(|id| state.told(Reply::Cancelled { id }));
+                left.into_iter().for_each(|id| state.push(Reply::Cancelled { id }));
                 state.phase = WorkerState::Dead;
                 deaths.clear();
             } else if ending.is_final {
@@ -365,47 +369,47 @@ impl Shared {
                 break;
             }
             if deaths.len() >= MAX_DEATHS {
-                // Somebody asked to try again.
+                // A restart was requested.
                 deaths.clear();
             }
         }
-        self.state().gone = true;
+        self.state().has_ended = true;
         self.changed.notify_all();
     }
 
-    /// Kills a process that does not greet in time; whether it was killed. Returns when it has greeted or is over.
-    fn await_greeting(&self, over: &AtomicBool) -> bool {
-        let silent = |s: &mut State| s.phase == WorkerState::Starting && !over.load(Ordering::Relaxed);
-        let waited = self.changed.wait_timeout_while(self.state(), self.patience, silent);
+    /// Waits until the process is ready or has ended, and kills it after the timeout. Returns whether it was killed.
+    fn await_ready(&self, over: &AtomicBool) -> bool {
+        let is_starting = |s: &mut State| s.phase == WorkerState::Starting && !over.load(Ordering::Relaxed);
+        let waited = self.changed.wait_timeout_while(self.state(), self.ready_timeout, is_starting);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        let late = waited.timed_out() && silent(&mut state);
+        let late = waited.timed_out() && is_starting(&mut state);
         if late {
             state.process.iter_mut().for_each(Process::kill);
         }
         late
     }
 
-    /// Follows one process from its start to its end, which comes soon if it does not greet.
+    /// Supervises one process from its start to its end; kills it if it is not ready in time.
     fn follow(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let watch = scope.spawn(|| self.await_greeting(&over));
-            let mut ending = self.hear_out(command, again);
+            let watch = scope.spawn(|| self.await_ready(&over));
+            let mut ending = self.run_process(command, again);
             {
-                // Under the lock, so that the watch does not miss it.
+                // Set under the lock, so that the waiting thread does not miss the notification.
                 let _state = self.state();
                 over.store(true, Ordering::Relaxed);
             }
             self.changed.notify_all();
             if watch.join().unwrap_or(false) && !ending.is_final {
-                ending.reason = format!("it did not answer within {} s", self.patience.as_secs_f64().ceil());
+                ending.reason = format!("it did not respond within {} s", self.ready_timeout.as_secs_f64().ceil());
             }
             ending
         })
     }
 
-    /// Starts one process and hears it until it ends; then removes what it left.
-    fn hear_out(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
+    /// Starts one process, handles its replies until it ends, then removes the files it left.
+    fn run_process(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let (process, output) = match Process::start(command()) {
             Ok(started) => started,
             Err(reason) => return Ending { reason, is_final: true },
@@ -427,13 +431,15 @@ impl Shared {
         loop {
             let reply = match read_line(&mut output, MAX_REPLY_BYTES) {
                 Incoming::End => break,
-                Incoming::Line(text) => child::understand(&text),
-                Incoming::TooLong => {
-                    Reply::Fault { sentence: format!("the worker said more than {MAX_REPLY_BYTES} bytes at once") }
-                }
-                Incoming::NotText => {
-                    Reply::Fault { sentence: "the worker said something that is no UTF-8 text".to_owned() }
-                }
+                Incoming::Line(text) => child::parse_reply(&text),
+                Incoming::TooLong => Reply::Fault {
+                    sentence: format!(
+                        "a reply of the engine process was longer than {MAX_REPLY_BYTES} bytes and was skipped"
+                    ),
+                },
+                Incoming::NotText => Reply::Fault {
+                    sentence: "a reply of the engine process was not UTF-8 text and was skipped".to_owned(),
+                },
             };
             let mut state = self.state();
             match &reply {
@@ -448,16 +454,17 @@ impl Shared {
                         state.inbox.push(WorkerEvent::Restarted);
                     }
                     let waiting: Vec<Request> = state.open.iter().map(|o| o.request.clone()).collect();
-                    let unsaid: Vec<JobId> = waiting.iter().filter(|r| state.say(r)).filter_map(Request::id).collect();
-                    state.open.retain(|o| !unsaid.contains(&o.id));
+                    let unsent: Vec<JobId> =
+                        waiting.iter().filter(|r| state.write_request(r)).filter_map(Request::id).collect();
+                    state.open.retain(|o| !unsent.contains(&o.id));
                 }
                 Reply::Fault { sentence } if state.phase == WorkerState::Starting => {
-                    // What is no worker of this version will not be one the next time.
+                    // A program that does not speak this protocol version will not do so after a restart.
                     refused = Some(sentence.clone());
                 }
                 _ => {}
             }
-            state.hear(reply);
+            state.receive(reply);
             let kill = refused.is_some();
             if kill {
                 state.process.iter_mut().for_each(Process::kill);

@@ -1,8 +1,8 @@
-//! The private folder of a worker, and what is removed when one is dead.
+//! The private folder of a worker, and cleaning up after dead workers.
 //!
-//! The folder lies in the system's temporary folder, can be entered by its owner alone, and holds a marker file that stays locked
-//! as long as the worker lives: the system lets go of the lock however the process ends. A journal in it names the folders that
-//! jobs write results to, so that half-written files of a killed worker can be found.
+//! The folder is in the system's temporary folder and accessible to its owner only. It contains a marker file that is
+//! locked while the worker lives; the system releases the lock however the process ends. A journal in the folder lists
+//! the folders that jobs write results to, so that partly written files of a killed worker can be found.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -11,16 +11,16 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// How the names of private folders begin; the process id follows.
+/// Prefix of the names of private folders; the process id follows.
 const PREFIX: &str = "cytoscope-worker-";
-/// The marker file.
+/// File name of the marker.
 const MARKER: &str = "marker.json";
-/// The journal: a JSON string a line.
+/// File name of the journal: one JSON string per line.
 const JOURNAL: &str = "writing.jsonl";
-/// Most bytes read of a marker or journal.
+/// Maximum number of bytes read from a marker or journal.
 const MAX_READ_BYTES: u64 = 4 << 20;
 
-/// What the marker says.
+/// Contents of the marker file.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Marker {
     /// Always `cytoscope worker`.
@@ -28,7 +28,7 @@ struct Marker {
     pid: u32,
 }
 
-/// The folder of this worker; removed when dropped.
+/// The private folder of this worker; removed when dropped.
 #[derive(Debug)]
 pub(super) struct PrivateFolder {
     path: PathBuf,
@@ -37,7 +37,7 @@ pub(super) struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Makes a folder in `parent` that only its owner can enter.
+    /// Creates a folder in `parent` that only its owner can access.
     pub(super) fn create(parent: &Path) -> io::Result<Self> {
         let prefix = format!("{PREFIX}{}-", std::process::id());
         let mut builder = tempfile::Builder::new();
@@ -48,8 +48,8 @@ impl PrivateFolder {
         builder.permissions(owner);
         let folder = builder.tempdir_in(parent)?;
         let mut file = File::create_new(folder.path().join(MARKER))?;
-        // Locked before it says anything: who finds a marker with words and without a lock knows its worker is dead.
-        // Where there are no locks nothing can be known dead, and nothing is swept.
+        // The file is locked before anything is written, so a non-empty marker without a lock belongs to a dead worker.
+        // On file systems without locks, no worker is known to be dead, and nothing is removed.
         match file.lock() {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
             _ => {}
@@ -63,29 +63,32 @@ impl PrivateFolder {
         &self.path
     }
 
-    /// Notes a folder that results are written to.
-    pub(super) fn writes_to(&self, folder: &Path) {
+    /// Records a folder that results are written to.
+    pub(super) fn record_output_folder(&self, folder: &Path) {
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         if self.journal.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.clone()) {
             let line = serde_json::to_string(&folder).map_err(io::Error::from);
-            let noted = line.and_then(|line| {
+            let recorded = line.and_then(|line| {
                 let mut file = File::options().create(true).append(true).open(self.path.join(JOURNAL))?;
                 file.write_all(format!("{line}\n").as_bytes())
             });
-            if let Err(error) = noted {
-                eprintln!("note: what a crash leaves in {} will not be removed ({error})", folder.display());
+            if let Err(error) = recorded {
+                eprintln!(
+                    "note: partly written files in {} will not be removed after a crash ({error})",
+                    folder.display()
+                );
             }
         }
     }
 
-    /// Removes this process' half-written results, for a job that does not answer.
+    /// Removes this process' partly written results, for a job that does not respond.
     pub(super) fn remove_unfinished(&self) {
         cytoscope_storage::write::remove_unfinished();
     }
 }
 
 impl PrivateFolder {
-    /// Removes the folder, though threads may still know it.
+    /// Removes the folder, even if threads still refer to it.
     pub(super) fn remove_now(&self) {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         let _ = std::fs::remove_dir_all(&self.path);
@@ -98,14 +101,15 @@ impl Drop for PrivateFolder {
     }
 }
 
-/// Reads a small file.
+/// Reads a small file as text.
 fn read_small(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(MAX_READ_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
-/// The process id of the worker whose folder this is: by its name, its marker, and being a folder of one's own.
+/// Returns the process id of the worker that a folder belongs to, according to its name and marker; `None` if it is not
+/// a worker's folder or belongs to another user.
 fn owner(folder: &Path, mine: &Path) -> Option<u32> {
     let name = folder.file_name()?.to_str()?;
     let pid: u32 = name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()?;
@@ -123,7 +127,7 @@ fn owner(folder: &Path, mine: &Path) -> Option<u32> {
     (of.is_dir() && marker.pid == pid && marker.of == "cytoscope worker").then_some(pid)
 }
 
-/// Removes a dead worker's folder and what it half wrote.
+/// Removes a dead worker's folder and its partly written files.
 fn remove(folder: &Path) {
     for line in read_small(&folder.join(JOURNAL)).unwrap_or_default().lines() {
         if let Ok(out) = serde_json::from_str::<PathBuf>(line) {
@@ -133,13 +137,13 @@ fn remove(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// Whether a process with this id lives, where the system tells; its id may be another program's by now.
+/// Returns whether a process with this id exists, if the system reports it; it may be another program by now.
 fn may_live(pid: u32) -> bool {
     cfg!(target_os = "linux") && pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Removes what dead workers left in `parent`: those whose process is gone and whose marker is not locked. `mine` is a folder
-/// of one's own, to know one's own by.
+/// Removes what dead workers left in `parent`: those whose process has ended and whose marker is not locked. `mine` is
+/// a folder of the current user, to recognize the user's folders.
 pub(super) fn sweep(parent: &Path, mine: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let folder = entry.path();
@@ -149,7 +153,7 @@ pub(super) fn sweep(parent: &Path, mine: &Path) {
     }
 }
 
-/// Removes what the worker `pid`, which is known to have ended, left in `parent`.
+/// Removes what the worker `pid` left in `parent`; it must have ended.
 pub(super) fn remove_of(parent: &Path, pid: u32) {
     let prefix = format!("{PREFIX}{pid}-");
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -161,7 +165,7 @@ pub(super) fn remove_of(parent: &Path, pid: u32) {
     }
 }
 
-/// Removes a folder whose marker nobody holds.
+/// Removes a folder whose marker is not locked.
 fn remove_if_dead(folder: &Path) {
     let unlocked = File::open(folder.join(MARKER)).is_ok_and(|marker| marker.try_lock().is_ok());
     if unlocked {
@@ -174,7 +178,7 @@ fn remove_if_dead(folder: &Path) {
 mod tests {
     use super::*;
 
-    /// A folder as a worker of this process id would have left it.
+    /// Creates a folder as a worker with this process id would have left it.
     fn left(parent: &Path, pid: u32, out: &Path) -> PathBuf {
         let folder = parent.join(format!("{PREFIX}{pid}-abc"));
         std::fs::create_dir(&folder).unwrap();
@@ -185,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_dead_workers_left_is_removed() {
+    fn only_folders_of_dead_workers_are_removed() {
         let (parent, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        // Unfinished files as this machine names them: one of a process that lives is locked.
+        // Unfinished files with the names used on this machine; that of a living process is locked.
         let probe = cytoscope_storage::write::PartialFile::create(&out.path().join("a_raw.tif")).unwrap();
         let name = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().file_name();
         drop(probe);
@@ -198,11 +202,11 @@ mod tests {
         writing.lock().unwrap();
         std::fs::write(out.path().join("b.tif.cytoscope-partial"), "named so by someone").unwrap();
         let dead = left(parent.path(), 1_000_001, out.path());
-        // Alive: its marker is locked.
+        // Alive, because its marker is locked.
         let alive = left(parent.path(), 1_000_002, out.path());
         let lock = File::open(alive.join(MARKER)).unwrap();
         lock.lock().unwrap();
-        // Someone else's: no marker, another marker, a marker of another process, no folder.
+        // Not a worker's: no marker, another marker, a marker of another process, a file.
         let others = ["1000003-a", "1000004-b", "1000005-c"].map(|n| parent.path().join(format!("{PREFIX}{n}")));
         others.iter().for_each(|o| std::fs::create_dir(o).unwrap());
         std::fs::write(others[1].join(MARKER), "{}").unwrap();
@@ -213,9 +217,9 @@ mod tests {
         assert!(!dead.exists() && !half(1_000_001).exists());
         assert!(alive.join("live.f32").exists() && half(1_000_002).exists());
         assert!(others.iter().all(|o| o.exists()) && out.path().join("b.tif.cytoscope-partial").exists());
-        assert!(mine.path().join(MARKER).exists(), "one's own folder stays");
+        assert!(mine.path().join(MARKER).exists(), "the own folder stays");
         remove_of(parent.path(), 1_000_002);
-        assert!(alive.join("live.f32").exists(), "the same number, but alive: such as in another container");
+        assert!(alive.join("live.f32").exists(), "same process id, but alive, such as in another container");
         drop(lock);
         drop(writing);
         remove_of(parent.path(), 1_000_002);
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_private_and_goes_with_its_worker() {
+    fn the_folder_is_private_and_removed_with_its_worker() {
         let parent = tempfile::tempdir().unwrap();
         let folder = PrivateFolder::create(parent.path()).unwrap();
         let path = folder.path().to_owned();
@@ -235,8 +239,8 @@ mod tests {
         assert!(path.file_name().unwrap().to_str().unwrap().contains(&std::process::id().to_string()));
         let out = tempfile::tempdir().unwrap();
         let half = cytoscope_storage::write::PartialFile::create(&out.path().join("x")).unwrap();
-        folder.writes_to(out.path());
-        folder.writes_to(out.path());
+        folder.record_output_folder(out.path());
+        folder.record_output_folder(out.path());
         assert_eq!(std::fs::read_to_string(path.join(JOURNAL)).unwrap().lines().count(), 1);
         folder.remove_unfinished();
         drop(folder);

@@ -1,24 +1,25 @@
-//! What the window has not looked at yet, merged so that it does not grow while nobody looks.
+//! Events that the window has not read yet, merged so that they do not accumulate.
 
 use super::{JobId, Reply, WorkerEvent};
 use crate::Event;
 use std::collections::BTreeMap;
 
-/// Most spans that wait to be looked at; older ones are dropped and counted.
+/// Maximum number of unread spans; older ones are dropped and counted.
 const MAX_WAITING_SPANS: usize = 50_000;
-/// Most regions that wait to be looked at in one line; further ones begin another.
+/// Maximum number of unread regions in one event; further ones start another event.
 const MAX_WAITING_REGIONS: usize = 16_384;
 
-/// Events in order.
+/// Unread events, in order.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     events: Vec<WorkerEvent>,
-    /// Spans of each running job that were dropped here, beside those that the worker left out.
+    /// Spans of each running job that were dropped here, in addition to those that the worker left out.
     dropped: BTreeMap<JobId, u64>,
 }
 
 impl Inbox {
-    /// Adds an event; newer progress, stages and memory take the place of older ones, regions and spans join them.
+    /// Adds an event. Newer progress, stages and memory replace older ones; regions and spans are appended to older
+    /// ones.
     pub(super) fn push(&mut self, event: WorkerEvent) {
         let WorkerEvent::Reply(mut new) = event else { return self.events.push(event) };
         if let Reply::Spans { id, dropped, .. } = &mut new {
@@ -29,14 +30,14 @@ impl Inbox {
         }
         let older = self.events.iter_mut().rev();
         let mut waiting = older.filter_map(|e| if let WorkerEvent::Reply(r) = e { Some(r) } else { None });
-        match waiting.find_map(|old| join(old, &new)) {
-            Some(Joined::Yes) => {}
-            Some(Joined::Dropping(id, count)) => *self.dropped.entry(id).or_default() += count,
-            Some(Joined::No) | None => self.events.push(WorkerEvent::Reply(new)),
+        match waiting.find_map(|old| merge(old, &new)) {
+            Some(Merge::Merged) => {}
+            Some(Merge::MergedDropping(id, count)) => *self.dropped.entry(id).or_default() += count,
+            Some(Merge::Barrier) | None => self.events.push(WorkerEvent::Reply(new)),
         }
     }
 
-    /// All events.
+    /// Removes and returns all events.
     pub(super) fn take(&mut self) -> Vec<WorkerEvent> {
         std::mem::take(&mut self.events)
     }
@@ -47,17 +48,18 @@ impl Inbox {
     }
 }
 
-/// Whether an older line took in a newer one.
-enum Joined {
-    Yes,
-    /// It did, and dropped so many spans of a job.
-    Dropping(JobId, u64),
-    /// Nothing older may either.
-    No,
+/// Result of merging a newer reply into an older one.
+enum Merge {
+    /// The replies were merged.
+    Merged,
+    /// The replies were merged, and this many spans of a job were dropped.
+    MergedDropping(JobId, u64),
+    /// The reply must not be merged into this or any older one.
+    Barrier,
 }
 
-/// Lets an older line take in a newer one; `None` if it is of another kind.
-fn join(old: &mut Reply, new: &Reply) -> Option<Joined> {
+/// Merges a newer reply into an older one; `None` if they are of different kinds.
+fn merge(old: &mut Reply, new: &Reply) -> Option<Merge> {
     match (&mut *old, new) {
         (Reply::Stages { id, .. }, Reply::Stages { id: of, .. }) if id == of => *old = new.clone(),
         (Reply::Memory { .. }, Reply::Memory { .. }) => *old = new.clone(),
@@ -66,36 +68,36 @@ fn join(old: &mut Reply, new: &Reply) -> Option<Joined> {
             Reply::Progress { id: of, event: Event::Progress { stage: new_stage, .. } },
         ) if id == of => {
             if stage != new_stage {
-                return Some(Joined::No);
+                return Some(Merge::Barrier);
             }
             *old = new.clone();
         }
-        // What is told between two lines of progress is not moved past them.
-        (Reply::Progress { id, .. }, Reply::Progress { id: of, .. }) if id == of => return Some(Joined::No),
+        // Other events between two progress events keep their place.
+        (Reply::Progress { id, .. }, Reply::Progress { id: of, .. }) if id == of => return Some(Merge::Barrier),
         (Reply::Live { id, path, regions, .. }, Reply::Live { id: of, path: new_path, regions: more, .. })
             if id == of && path == new_path =>
         {
             if regions.len() + more.len() > MAX_WAITING_REGIONS {
-                return Some(Joined::No);
+                return Some(Merge::Barrier);
             }
             regions.extend(more.iter().filter(|r| !regions.contains(r)).copied().collect::<Vec<_>>());
         }
         (
             Reply::Spans { id, spans, marks, dropped },
-            Reply::Spans { id: of, spans: more, marks: more_marks, dropped: in_all },
+            Reply::Spans { id: of, spans: more, marks: more_marks, dropped: total_dropped },
         ) if id == of => {
             spans.extend_from_slice(more);
             marks.extend_from_slice(more_marks);
             let over = spans.len().saturating_sub(MAX_WAITING_SPANS);
             spans.drain(..over);
-            *dropped = in_all + over as u64;
+            *dropped = total_dropped + over as u64;
             if over > 0 {
-                return Some(Joined::Dropping(*id, over as u64));
+                return Some(Merge::MergedDropping(*id, over as u64));
             }
         }
         _ => return None,
     }
-    Some(Joined::Yes)
+    Some(Merge::Merged)
 }
 
 #[cfg(test)]
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_nobody_looked_takes_no_more_than_a_minute() {
+    fn unread_events_do_not_accumulate() {
         let mut inbox = Inbox::default();
         inbox.push(WorkerEvent::Reply(Reply::Started { id: JobId(1) }));
         for i in 0..20_000 {
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(inbox.len(), 6);
         let events = inbox.take();
         assert_eq!(events[0], WorkerEvent::Reply(Reply::Started { id: JobId(1) }));
-        assert_eq!(events[1], WorkerEvent::Reply(progress("predict", 19_999)), "the newest");
+        assert_eq!(events[1], WorkerEvent::Reply(progress("predict", 19_999)), "the newest one");
         let WorkerEvent::Reply(Reply::Live { regions, .. }) = &events[2] else { panic!("{:?}", events[2]) };
         assert_eq!(regions.len(), 9);
         let WorkerEvent::Reply(Reply::Spans { spans, dropped, .. }) = &events[4] else { panic!("{:?}", events[4]) };
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_seen_in_order_is_kept_in_order() {
+    fn notes_and_stages_keep_their_order() {
         let mut inbox = Inbox::default();
         let note = Reply::Progress { id: JobId(1), event: Event::Note { message: "so".into() } };
         let all = [progress("read", 1), progress("predict", 1), note.clone(), progress("predict", 2), note];

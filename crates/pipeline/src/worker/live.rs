@@ -1,4 +1,4 @@
-//! The file that a growing prediction is written to.
+//! The file that a prediction in progress is written to.
 
 use super::LiveRegion;
 use crate::predict::LiveVolume;
@@ -7,10 +7,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a live array: a temporary folder may lie in memory.
+/// Maximum size in bytes of a live array, because temporary folders may be in memory.
 pub(super) const MAX_LIVE_BYTES: usize = 4 << 30;
 
-/// A live array being written: 32-bit floats, little-endian, axes C, Z, Y, X. Removed when dropped.
+/// A live array: 32-bit little-endian floats, axes C, Z, Y, X. The file is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct LiveFile {
     file: File,
@@ -22,13 +22,13 @@ pub(super) struct LiveFile {
 }
 
 impl LiveFile {
-    /// Makes the file for a volume; it takes room only as it is filled.
+    /// Creates the file for a volume; it is sparse and takes disk space only as it is filled.
     pub(super) fn create(path: &Path, volume: &LiveVolume<'_>) -> io::Result<Self> {
         let [z, y, x] = volume.shape_zyx;
         let bytes = element_count(&[volume.channels, z, y, x, size_of::<f32>()]).unwrap_or(usize::MAX);
         if bytes > MAX_LIVE_BYTES {
             let limit = MAX_LIVE_BYTES >> 20;
-            return Err(io::Error::other(format!("it takes {} MiB, at most {limit} MiB are shown", bytes >> 20)));
+            return Err(io::Error::other(format!("it needs {} MiB, the limit is {limit} MiB", bytes >> 20)));
         }
         let file = File::create_new(path)?;
         let live = Self {
@@ -47,7 +47,7 @@ impl LiveFile {
     pub(super) fn write(&self, region: LiveRegion, values: &[f32]) -> io::Result<()> {
         let LiveRegion { start_zyx: [z, y, x], size_zyx: [nz, ny, nx] } = region;
         let [depth, height, width] = self.shape;
-        // Rows as wide as the volume lie one after the other.
+        // Rows that are as wide as the volume are contiguous.
         let rows_at_once = if nx == width { ny } else { 1 };
         let run = (rows_at_once * nx).max(1);
         for (i, part) in values.chunks_exact(run).enumerate() {

@@ -1,17 +1,18 @@
-//! The engine process behind the workbench, and the window's end of the line to it.
+//! The engine process behind the window (the worker), and the client by which the window uses it.
 //!
-//! Drivers and code generators of GPUs do crash natively: then a job fails with a reason and no window closes, because jobs run
-//! in a process of their own, `cytoscope worker`, which is kept warm. [`serve`] is that process: it takes [`Request`]s, one JSON
-//! object a line, from its standard input, and tells [`Reply`]s on its standard output; its log goes to standard error.
-//! [`Worker`] is the client: it starts the process, restarts it when it dies, and says which job was lost. Arrays go through
-//! files in a private folder of the process, which [`LiveArray`] and [`LabelArray`] read.
+//! GPU drivers and their compilers may crash a process. Jobs therefore run in a process of their own,
+//! `cytoscope worker`, which stays alive between jobs: if it crashes, the job fails with a reason and the window stays
+//! open. [`serve`] is that process: it reads [`Request`]s, one JSON object per line, from standard input, and writes
+//! [`Reply`]s to standard output; its log goes to standard error. [`Worker`] is the client: it starts the process,
+//! restarts it if it dies, and reports which job was lost. Arrays are passed as files in a private folder of the
+//! process, which [`LiveArray`] and [`LabelArray`] read.
 //!
-//! The process ends when its standard input closes, in mid-job too, and leaves neither its folder nor half-written results. What
-//! a killed one leaves is removed by the client, and where that was killed as well, by the next worker.
+//! The process ends when its standard input closes, even during a job, and leaves neither its folder nor partly written
+//! results. The client removes what a killed process left; if the client was killed, too, the next worker does.
 //!
-//! Trouble is told, not returned: a line that is not understood is a [`Reply::Fault`], a failed job a [`Reply::Failed`], a dead
-//! process a [`WorkerEvent::Died`]. Only reading arrays gives [`crate::JobError`], and [`serve`] the system's error where no private
-//! folder can be made.
+//! Errors are reported as messages, not returned: an invalid line as [`Reply::Fault`], a failed job as
+//! [`Reply::Failed`], a dead process as [`WorkerEvent::Died`]. Only reading arrays returns [`crate::JobError`], and
+//! [`serve`] returns the system's error if the private folder cannot be created.
 
 mod arrays;
 mod child;
@@ -21,13 +22,13 @@ mod inbox;
 mod live;
 mod protocol;
 mod queue;
+mod reporter;
 mod serve;
-mod teller;
 
 pub use arrays::{LabelArray, LiveArray};
 pub use client::{Worker, WorkerEvent, WorkerState};
 pub use protocol::{
     DeviceInUse, JobId, JobResult, LiveRegion, MAX_LIVE_REGIONS, MAX_QUEUED_JOBS, MAX_REPLY_BYTES, MAX_REQUEST_BYTES,
-    MAX_SPANS_A_JOB, MAX_SPANS_A_SECOND, PROTOCOL_VERSION, Reply, Request,
+    MAX_SPANS_PER_JOB, MAX_SPANS_PER_SECOND, PROTOCOL_VERSION, Reply, Request,
 };
-pub use serve::{Further, Setup, no_further, serve};
+pub use serve::{ExternalJobs, Setup, refuse_external_job, serve};

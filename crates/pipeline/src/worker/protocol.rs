@@ -1,6 +1,7 @@
-//! What the window and its engine process say to each other: one JSON object a line, each with the tag `request` or `reply`.
+//! Messages between the window and its engine process: one JSON object per line, each with the tag `request` or
+//! `reply`.
 //!
-//! `docs/worker-protocol.md` shows every line there is.
+//! `docs/worker-protocol.md` documents every message.
 
 use crate::cards::ModelCard;
 use crate::{
@@ -14,22 +15,23 @@ use serde_json::Value;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Version of the protocol. It changes when a line of one version would be misread by the other.
+/// Version of the protocol. It changes when a message of one version would be misinterpreted by another.
 pub const PROTOCOL_VERSION: u32 = 1;
-/// Most bytes of one request line; longer ones are skipped and told as [`Reply::Fault`].
+/// Maximum length of a request line in bytes; longer lines are skipped and reported as [`Reply::Fault`].
 pub const MAX_REQUEST_BYTES: usize = 16 << 20;
-/// Most bytes of one reply line; longer ones are skipped by the client and told as [`Reply::Fault`].
+/// Maximum length of a reply line in bytes; longer lines are skipped by the client and reported as [`Reply::Fault`].
 pub const MAX_REPLY_BYTES: usize = 64 << 20;
-/// Most jobs that wait in the worker; further ones fail at once.
+/// Maximum number of waiting jobs; further ones fail at once.
 pub const MAX_QUEUED_JOBS: usize = 4096;
-/// Most spans sent a second.
-pub const MAX_SPANS_A_SECOND: usize = 2000;
-/// Most spans sent of one job.
-pub const MAX_SPANS_A_JOB: usize = 100_000;
-/// Most regions in one [`Reply::Live`].
+/// Maximum number of spans sent per second.
+pub const MAX_SPANS_PER_SECOND: usize = 2000;
+/// Maximum number of spans sent per job.
+pub const MAX_SPANS_PER_JOB: usize = 100_000;
+/// Maximum number of regions in one [`Reply::Live`].
 pub const MAX_LIVE_REGIONS: usize = 256;
 
-/// A job (or question) by the number its asker gave it; answers carry it. Numbers are not used twice while a worker lives.
+/// Number of a job or query, assigned by the client and repeated in the replies. Numbers must not be reused while a
+/// worker lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub u64);
@@ -40,111 +42,115 @@ impl fmt::Display for JobId {
     }
 }
 
-/// What the window asks of the worker.
+/// A message from the window to the worker.
 ///
-/// Jobs (`Predict`, `Segment`, `Measure`, `Convert`, `Evaluate`, `Run`) run one at a time in the order they came; each ends in exactly one of
-/// [`Reply::Done`], [`Reply::Failed`] and [`Reply::Cancelled`]. `Devices` and `Models` are answered beside a running job.
+/// Jobs (`Predict`, `Segment`, `Measure`, `Convert`, `Evaluate`, `Run`) run one at a time in the order in which they
+/// arrive; each ends with exactly one of [`Reply::Done`], [`Reply::Failed`] and [`Reply::Cancelled`]. The queries
+/// `Devices` and `Models` are answered while a job runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// The first line: the version that is spoken. Answered by [`Reply::Ready`], or by [`Reply::Fault`] where it is not
-    /// [`PROTOCOL_VERSION`]; nothing else is answered before. [`super::Worker`] says it by itself.
+    /// The first message, with the protocol version of the client. It is answered by [`Reply::Ready`], or by
+    /// [`Reply::Fault`] if the version is not [`PROTOCOL_VERSION`]; no other request is answered before.
+    /// [`super::Worker`] sends it automatically.
     Hello {
-        /// Version spoken.
+        /// Protocol version of the client.
         version: u32,
     },
-    /// Lists the devices of this machine ([`Reply::Devices`]); GPUs are looked for once, in child processes.
+    /// Lists the devices of this machine ([`Reply::Devices`]); GPUs are probed once, in child processes.
     Devices {
-        /// Number of the question.
+        /// Number of the query.
         id: JobId,
     },
     /// Lists the installed models ([`Reply::Models`]).
     Models {
-        /// Number of the question.
+        /// Number of the query.
         id: JobId,
     },
     /// Predicts stacks ([`JobResult::Predict`]).
     Predict {
         /// Number of the job.
         id: JobId,
-        /// The job. Paths are best absolute: relative ones count from the folder that the worker was started in.
+        /// The job. Paths should be absolute; relative ones refer to the working folder of the worker.
         job: PredictJob,
-        /// Whether finished tiles are told as [`Reply::Live`].
+        /// Whether finished tiles are reported as [`Reply::Live`].
         #[serde(default)]
         live: bool,
-        /// Whether single operators are timed on GPUs too, which then wait after each: slower, and without fusing operators. On
-        /// the processor they always are.
+        /// Whether single operators are also timed on GPUs. This is slower, because the device waits after each
+        /// operator and operators are not fused. On the CPU they are always timed.
         #[serde(default)]
         operators: bool,
     },
-    /// Makes objects of a map that is already there ([`JobResult::Segment`]).
+    /// Segments an existing map ([`JobResult::Segment`]).
     Segment {
         /// Number of the job.
         id: JobId,
-        /// The job. Without a path for its labels they go to the private folder as plain numbers, see
-        /// [`crate::LabelFormat::RawU32`]: the fast way for a slider that is being dragged.
+        /// The job. Without a path for the labels, they are written as raw numbers to the private folder (see
+        /// [`crate::LabelFormat::RawU32`]), which is fast enough for an interactive slider.
         job: SegmentJob,
-        /// An earlier segmentation that this one makes needless: it is cancelled (or removed from the queue, where this one
+        /// An earlier segmentation that this one replaces: it is cancelled (or removed from the queue, where this one
         /// takes its place), and its labels in the private folder are removed when this one is done.
         #[serde(default)]
         replaces: Option<JobId>,
     },
-    /// Measures labels that are already there ([`JobResult::Measure`]).
+    /// Measures existing labels ([`JobResult::Measure`]).
     Measure {
         /// Number of the job.
         id: JobId,
         /// The job.
         job: MeasureJob,
     },
-    /// Writes an image in another format ([`JobResult::Convert`]).
+    /// Converts an image to another format ([`JobResult::Convert`]).
     Convert {
         /// Number of the job.
         id: JobId,
         /// The job.
         job: ConvertJob,
     },
-    /// Scores predictions against truth ([`JobResult::Evaluate`]).
+    /// Scores predictions against ground truth ([`JobResult::Evaluate`]).
     Evaluate {
         /// Number of the job.
         id: JobId,
         /// The job.
         job: EvaluateJob,
     },
-    /// Runs a job of a kind that this room does not know ([`JobResult::Run`]); [`super::Setup::further`] knows it.
+    /// Runs a job of a kind that this crate does not know ([`JobResult::Run`]), such as training;
+    /// [`super::Setup::external_jobs`] runs it.
     Run {
         /// Number of the job.
         id: JobId,
-        /// Its kind.
+        /// Kind of the job.
         kind: String,
         /// The job.
         job: Value,
-        /// Folders it writes to: what a crash leaves half-written there is removed.
+        /// Folders that the job writes to: partly written files there are removed after a crash.
         #[serde(default)]
         writes: Vec<PathBuf>,
     },
-    /// Cancels a running job (it answers within a tile) or removes a queued one. One that has ended already is no fault.
+    /// Cancels a running job, which stops within one tile, or removes a queued one. Cancelling a job that has ended is
+    /// not an error.
     Cancel {
         /// Number of the job.
         id: JobId,
     },
-    /// Asks the running job to end now with the best it has: a training takes no further step, and makes its package ready. Jobs that
-    /// cannot end early, that wait or that have ended are not touched.
+    /// Requests the running job to finish early: a training run takes no further step and writes its package. Jobs that
+    /// cannot finish early, are waiting or have ended are not affected.
     Finish {
         /// Number of the job.
         id: JobId,
     },
-    /// Removes the files of an ended job from the private folder: its live array, its labels. Files of jobs that are never
-    /// released go with the worker; a live array also when the next live prediction begins.
+    /// Removes the files of an ended job (live array and labels) from the private folder. Files of jobs that are never
+    /// released are removed with the worker; a live array also when the next live prediction starts.
     Release {
         /// Number of the job.
         id: JobId,
     },
-    /// Ends the worker, as closing its standard input does: a running job is cancelled, queued ones are forgotten.
+    /// Ends the worker, like closing its standard input: a running job is cancelled, queued ones are discarded.
     Shutdown,
 }
 
 impl Request {
-    /// Number of the question or job; of the one meant by `Cancel`, `Finish` and `Release`.
+    /// Returns the number of the query or job; for `Cancel`, `Finish` and `Release`, that of the job they refer to.
     pub fn id(&self) -> Option<JobId> {
         match self {
             Self::Hello { .. } | Self::Shutdown => None,
@@ -162,7 +168,7 @@ impl Request {
         }
     }
 
-    /// Whether it is a job, which is queued and ends in `Done`, `Failed` or `Cancelled`.
+    /// Returns whether the request is a job, which is queued and ends with `Done`, `Failed` or `Cancelled`.
     pub fn is_job(&self) -> bool {
         matches!(
             self,
@@ -175,138 +181,139 @@ impl Request {
         )
     }
 
-    /// Whether it is a question, which is answered beside the jobs.
-    pub fn is_question(&self) -> bool {
+    /// Returns whether the request is a query, which is answered while jobs run.
+    pub fn is_query(&self) -> bool {
         matches!(self, Self::Devices { .. } | Self::Models { .. })
     }
 }
 
-/// What the worker tells the window.
+/// A message from the worker to the window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
-    /// The worker takes requests.
+    /// The worker accepts requests.
     Ready {
-        /// Protocol version spoken.
+        /// Protocol version of the worker.
         version: u32,
         /// Version of the program.
         program: String,
         /// Process id of the worker.
         pid: u32,
-        /// Its private folder, where arrays are.
+        /// Its private folder, which contains the arrays.
         folder: PathBuf,
     },
-    /// The devices of this machine, usable or not, each with the reason.
+    /// The devices of this machine, each with the reason why it is usable or not.
     Devices {
-        /// Number of the question.
+        /// Number of the query.
         id: JobId,
         /// The devices.
         devices: Vec<Device>,
     },
-    /// The installed models; ones that cannot be used are there with their problem.
+    /// The installed models, including those that cannot be used, with the reason.
     Models {
-        /// Number of the question.
+        /// Number of the query.
         id: JobId,
         /// The models.
         models: Vec<ModelCard>,
     },
-    /// A job waits.
+    /// A job was queued.
     Queued {
         /// Number of the job.
         id: JobId,
-        /// Jobs before it, the running one included.
+        /// Number of jobs before it, including the running one.
         ahead: usize,
     },
-    /// A job begins.
+    /// A job has started.
     Started {
         /// Number of the job.
         id: JobId,
     },
-    /// Something a running job tells; how far a stage is comes at most 20 times a second (a stage's end always), all else at once.
+    /// An event of the running job. Progress of a stage is sent at most 20 times per second (the end of a stage
+    /// always), other events at once.
     Progress {
         /// Number of the job.
         id: JobId,
-        /// What it tells.
+        /// The event.
         event: Event,
     },
-    /// Finished parts of a prediction, about 20 times a second at most. They lie in a file of 32-bit floats, little-endian, axes
-    /// C, Z, Y, X on the model's grid, which [`super::LiveArray`] reads; what is not finished yet is 0. Cropped tiles hold final
-    /// values; blended ones the weighted mean so far, and are told again where a later tile changes them. Postprocessing that
-    /// rests on statistics of the whole output is not applied.
+    /// Finished parts of a prediction, at most about 20 times per second. They are in a file of 32-bit little-endian
+    /// floats, axes C, Z, Y, X on the model's grid, which [`super::LiveArray`] reads; unfinished values are 0. Values
+    /// of cropped tiles are final. Values of blended tiles are the weighted means so far, and are reported again if a
+    /// later tile changes them. Postprocessing that needs statistics of the whole output is not applied.
     Live {
         /// Number of the job.
         id: JobId,
         /// The input that is being predicted.
         input: PathBuf,
-        /// Its time point, from 0.
+        /// Time point of the input, from 0.
         time: usize,
-        /// The file; another one for each input and time point.
+        /// Path of the file; there is one for each input and time point.
         path: PathBuf,
-        /// Channels of the array.
+        /// Number of channels.
         channels: usize,
-        /// Extents Z, Y, X of the array: the model's grid, which spans the same field of view as the input's.
+        /// Shape Z, Y, X of the array: the model's grid, which covers the same field of view as the input's.
         shape_zyx: [usize; 3],
-        /// What was finished since the last such line.
+        /// Regions that were finished since the last such message.
         regions: Vec<LiveRegion>,
     },
-    /// Seconds, bytes and voxels by stage so far; 4 times a second while a job runs, and once at its end.
+    /// Time, bytes and voxels by stage so far; sent 4 times per second while a job runs, and once at its end.
     Stages {
         /// Number of the job.
         id: JobId,
         /// The stage table.
         totals: Vec<StageTotal>,
     },
-    /// Spans that ended and memory marks since the last such line; 4 times a second while a job runs. Where there are more than
-    /// [`MAX_SPANS_A_SECOND`], single operators are left out first, the shortest of them before others.
+    /// Finished spans and memory marks since the last such message; sent 4 times per second while a job runs. If there
+    /// are more than [`MAX_SPANS_PER_SECOND`], single operators are left out first, starting with the shortest.
     Spans {
         /// Number of the job.
         id: JobId,
-        /// Spans; their times count from the start of the job.
+        /// Spans, with times relative to the start of the job.
         spans: Vec<SpanRecord>,
         /// Memory marks.
         marks: Vec<MemoryMark>,
-        /// Spans of this job that were left out so far.
+        /// Number of spans of this job that were left out so far.
         dropped: u64,
     },
-    /// Memory of the worker, twice a second while a job runs, and once at its end.
+    /// Memory of the worker; sent twice per second while a job runs, and once at its end.
     Memory {
-        /// Bytes it holds now; 0 where the system does not tell.
+        /// Resident bytes now; 0 if the system does not report them.
         resident_bytes: u64,
-        /// The most it ever held; 0 where the system does not tell.
+        /// Peak resident bytes; 0 if the system does not report them.
         peak_resident_bytes: u64,
-        /// The device the running job computes on, once it is chosen.
+        /// The device that the running job computes on, once it is chosen.
         device: Option<DeviceInUse>,
     },
-    /// A job is done.
+    /// A job has finished.
     Done {
         /// Number of the job.
         id: JobId,
-        /// What it came to.
+        /// Its result.
         result: JobResult,
     },
-    /// A job failed; nothing half-written was left.
+    /// A job failed. No partly written files are left.
     Failed {
         /// Number of the job.
         id: JobId,
-        /// What kind of end it was.
+        /// The kind of error.
         kind: JobErrorKind,
-        /// Why, for people.
+        /// The error message.
         sentence: String,
     },
-    /// A job was cancelled or replaced; nothing half-written was left.
+    /// A job was cancelled or replaced. No partly written files are left.
     Cancelled {
         /// Number of the job.
         id: JobId,
     },
-    /// A line that was not understood, or an answer that cannot be given.
+    /// An invalid message, or a reply that cannot be sent.
     Fault {
-        /// What was met and what was expected.
+        /// What was received and what was expected.
         sentence: String,
     },
 }
 
 impl Reply {
-    /// The job this line ends, if it ends one.
+    /// Returns the job that this message ends, if any.
     pub fn ends(&self) -> Option<JobId> {
         match self {
             Self::Done { id, .. } | Self::Failed { id, .. } | Self::Cancelled { id } => Some(*id),
@@ -315,48 +322,48 @@ impl Reply {
     }
 }
 
-/// A finished part of a growing prediction, in voxels of the model's grid.
+/// A finished region of a prediction in progress, in voxels of the model's grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LiveRegion {
     /// First voxel Z, Y, X.
     pub start_zyx: [usize; 3],
-    /// Extents Z, Y, X.
+    /// Size Z, Y, X.
     pub size_zyx: [usize; 3],
 }
 
-/// The device a job computes on.
+/// The device that a job computes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInUse {
     /// The device.
     pub id: DeviceId,
-    /// What its maker calls it.
+    /// The device's name.
     pub name: String,
-    /// Why it was taken, for people.
+    /// Why it was chosen.
     pub why: String,
 }
 
-/// What a job came to.
+/// Result of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "snake_case")]
 pub enum JobResult {
-    /// Of [`Request::Predict`]; inputs that failed are listed in it.
+    /// Result of [`Request::Predict`], including the inputs that failed.
     Predict(PredictOutcome),
-    /// Of [`Request::Segment`].
+    /// Result of [`Request::Segment`].
     Segment(SegmentReport),
-    /// Of [`Request::Measure`].
+    /// Result of [`Request::Measure`].
     Measure(MeasureReport),
-    /// Of [`Request::Convert`].
+    /// Result of [`Request::Convert`].
     Convert {
         /// The image written.
         output: PathBuf,
     },
-    /// Of [`Request::Evaluate`].
+    /// Result of [`Request::Evaluate`].
     Evaluate(EvaluateReport),
-    /// Of [`Request::Run`].
+    /// Result of [`Request::Run`].
     Run {
-        /// Its kind.
+        /// Kind of the job.
         kind: String,
-        /// What it came to.
+        /// Its result.
         report: Value,
     },
 }
@@ -370,13 +377,13 @@ mod tests {
 
     const DOCS: &str = include_str!("../../../../docs/worker-protocol.md");
 
-    /// The example lines of a section of the documentation.
+    /// Returns the example messages of a section of the documentation.
     fn examples(heading: &str) -> Vec<Value> {
         let section = DOCS.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
         section.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
-    /// The names an enum takes, by what it says to one that it does not.
+    /// Returns the names of an enum's variants, taken from the error for an unknown one.
     fn names<T: DeserializeOwned>(json: &str) -> BTreeSet<String> {
         let Err(error) = serde_json::from_str::<T>(json) else { panic!("{json} was taken") };
         let text = error.to_string();
@@ -386,17 +393,17 @@ mod tests {
 
     fn check<T: DeserializeOwned + Serialize>(heading: &str, tag: &str) -> Vec<Value> {
         let lines = examples(heading);
-        let told: BTreeSet<String> = lines.iter().map(|l| l[tag].as_str().unwrap().to_owned()).collect();
-        assert_eq!(told, names::<T>(&format!("{{\"{tag}\":\"?\"}}")), "documented and known messages differ");
+        let documented: BTreeSet<String> = lines.iter().map(|l| l[tag].as_str().unwrap().to_owned()).collect();
+        assert_eq!(documented, names::<T>(&format!("{{\"{tag}\":\"?\"}}")), "documented and known messages differ");
         for line in &lines {
             let parsed: T = serde_json::from_value(line.clone()).unwrap_or_else(|e| panic!("{e}: {line}"));
-            assert_eq!(&serde_json::to_value(&parsed).unwrap(), line, "an example does not hold every field");
+            assert_eq!(&serde_json::to_value(&parsed).unwrap(), line, "an example does not contain every field");
         }
         lines
     }
 
     #[test]
-    fn the_documentation_shows_every_message_as_it_is() {
+    fn the_documentation_matches_every_message() {
         check::<Request>("## Requests", "request");
         let replies = check::<Reply>("## Replies", "reply");
         let inner = |of: &str, key: &str| -> BTreeSet<String> {
@@ -408,8 +415,8 @@ mod tests {
             (MAX_REQUEST_BYTES, "16 MiB".to_owned()),
             (MAX_REPLY_BYTES, "64 MiB".to_owned()),
             (MAX_QUEUED_JOBS, "4096 jobs".to_owned()),
-            (MAX_SPANS_A_SECOND, "2000 spans".to_owned()),
-            (MAX_SPANS_A_JOB, "100 000 a job".to_owned()),
+            (MAX_SPANS_PER_SECOND, "2000 spans".to_owned()),
+            (MAX_SPANS_PER_JOB, "100 000 a job".to_owned()),
         ] {
             let digits: String = shown.chars().filter(char::is_ascii_digit).collect();
             let unit = if shown.contains("MiB") { 1 << 20 } else { 1 };
@@ -420,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_needs_no_more_than_it_must() {
+    fn optional_fields_of_jobs_may_be_missing() {
         let predict = r#"{"request":"predict","id":1,"job":{"inputs":["a.tif"],"model":"nuclei","out":"o"}}"#;
         let Request::Predict { job, live, .. } = serde_json::from_str(predict).unwrap() else { panic!() };
         assert_eq!((job.device.as_str(), live, job.outputs.len()), ("auto", false, 0));
@@ -429,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_come_back() {
+    fn nan_survives_serialization() {
         let regression =
             cytoscope_objects::regression::Regression { pearson: None, psnr_db: None, ssim: None, mse: f64::NAN };
         let report = EvaluateReport {

@@ -1,10 +1,10 @@
-//! The jobs that wait, and the one that runs.
+//! The queue of jobs: those that wait and the one that runs.
 
 use super::{JobId, MAX_QUEUED_JOBS, Request};
 use crate::CancelToken;
 use std::collections::VecDeque;
 
-/// Jobs in the order they will run.
+/// Jobs in the order in which they will run.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: VecDeque<(JobId, Request)>,
@@ -12,28 +12,28 @@ pub(super) struct Queue {
     ending: bool,
 }
 
-/// Where a job went.
+/// Result of adding a job to the queue.
 #[derive(Debug, PartialEq)]
 pub(super) enum Added {
-    /// Behind so many others, the running one included.
-    At {
-        /// Jobs before it.
+    /// The job was queued.
+    Queued {
+        /// Number of jobs before it, including the running one.
         ahead: usize,
-        /// A waiting job whose place it took.
+        /// A waiting job that it replaced.
         replaced: Option<JobId>,
     },
-    /// Nowhere: its number is in use.
-    Twice,
-    /// Nowhere: too many wait.
+    /// The job was refused because its number is in use.
+    DuplicateId,
+    /// The job was refused because too many jobs are waiting.
     Full,
 }
 
 impl Queue {
-    /// Adds a job: last, or where the one it replaces was.
+    /// Adds a job at the end, or in place of the one that it replaces.
     pub(super) fn add(&mut self, id: JobId, job: Request) -> Added {
         let is_running = |id: JobId| self.running.as_ref().is_some_and(|(r, _)| *r == id);
         if is_running(id) || self.waiting.iter().any(|(w, _)| *w == id) {
-            return Added::Twice;
+            return Added::DuplicateId;
         }
         let old = if let Request::Segment { replaces, .. } = &job { *replaces } else { None };
         let place = old.and_then(|old| self.waiting.iter().position(|(w, _)| *w == old));
@@ -53,10 +53,10 @@ impl Queue {
             return Added::Full;
         }
         self.waiting.insert(at, (id, job));
-        Added::At { ahead: at + usize::from(self.running.is_some()), replaced }
+        Added::Queued { ahead: at + usize::from(self.running.is_some()), replaced }
     }
 
-    /// Asks the running job to stop, or removes a waiting one and gives `true`.
+    /// Cancels a job. Returns `true` if it was waiting and was removed; a running one only receives the request.
     pub(super) fn cancel(&mut self, id: JobId) -> bool {
         if let Some((running, token)) = &self.running
             && *running == id
@@ -68,27 +68,27 @@ impl Queue {
         place.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
-    /// Asks the running job to end with the best it has; any other is not touched.
+    /// Requests the job to finish early if it is the running one.
     pub(super) fn finish(&self, id: JobId) {
         if let Some((_, token)) = self.running.as_ref().filter(|(running, _)| *running == id) {
             token.finish();
         }
     }
 
-    /// The next job, which runs from now on.
-    pub(super) fn begin(&mut self) -> Option<(JobId, Request, CancelToken)> {
+    /// Removes the next job from the queue and marks it as running.
+    pub(super) fn start_next(&mut self) -> Option<(JobId, Request, CancelToken)> {
         let (id, job) = self.waiting.pop_front()?;
         let token = CancelToken::default();
         self.running = Some((id, token.clone()));
         Some((id, job, token))
     }
 
-    /// The running job has ended.
+    /// Marks the running job as ended.
     pub(super) fn finished(&mut self) {
         self.running = None;
     }
 
-    /// Cancels the running job and forgets the others.
+    /// Cancels the running job and removes the others.
     pub(super) fn end(&mut self) {
         self.ending = true;
         self.waiting.clear();
@@ -118,57 +118,57 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_segmentation_takes_the_place_of_the_one_it_replaces() {
+    fn a_newer_segmentation_replaces_the_older_one() {
         let mut queue = Queue::default();
         let add = |queue: &mut Queue, id, replaces| {
             let (id, job) = segment(id, replaces);
             queue.add(id, job)
         };
-        assert_eq!(add(&mut queue, 1, None), Added::At { ahead: 0, replaced: None });
-        let (id, _, token) = queue.begin().unwrap();
+        assert_eq!(add(&mut queue, 1, None), Added::Queued { ahead: 0, replaced: None });
+        let (id, _, token) = queue.start_next().unwrap();
         assert_eq!((id, queue.is_running()), (JobId(1), true));
-        assert_eq!(add(&mut queue, 2, None), Added::At { ahead: 1, replaced: None });
-        // The running one is cancelled and its successor comes before who waited.
-        assert_eq!(add(&mut queue, 3, Some(1)), Added::At { ahead: 1, replaced: None });
+        assert_eq!(add(&mut queue, 2, None), Added::Queued { ahead: 1, replaced: None });
+        // The running job is cancelled, and its replacement precedes the waiting jobs.
+        assert_eq!(add(&mut queue, 3, Some(1)), Added::Queued { ahead: 1, replaced: None });
         assert!(token.is_cancelled());
-        // A waiting one is gone at once, and its place is taken.
-        assert_eq!(add(&mut queue, 4, Some(3)), Added::At { ahead: 1, replaced: Some(JobId(3)) });
-        assert_eq!(add(&mut queue, 5, Some(99)), Added::At { ahead: 3, replaced: None });
-        assert_eq!(add(&mut queue, 4, None), Added::Twice);
-        assert_eq!(add(&mut queue, 1, None), Added::Twice);
+        // A waiting job is removed at once, and its replacement takes its place.
+        assert_eq!(add(&mut queue, 4, Some(3)), Added::Queued { ahead: 1, replaced: Some(JobId(3)) });
+        assert_eq!(add(&mut queue, 5, Some(99)), Added::Queued { ahead: 3, replaced: None });
+        assert_eq!(add(&mut queue, 4, None), Added::DuplicateId);
+        assert_eq!(add(&mut queue, 1, None), Added::DuplicateId);
         queue.finished();
         assert!(queue.cancel(JobId(2)) && !queue.cancel(JobId(2)));
-        let order: Vec<JobId> = std::iter::from_fn(|| queue.begin()).map(|(id, ..)| id).collect();
+        let order: Vec<JobId> = std::iter::from_fn(|| queue.start_next()).map(|(id, ..)| id).collect();
         assert_eq!(order, [JobId(4), JobId(5)]);
     }
 
     #[test]
-    fn only_the_running_job_is_asked_to_finish() {
+    fn only_the_running_job_can_be_finished() {
         let mut queue = Queue::default();
         for i in [1, 2] {
             let (id, job) = segment(i, None);
             queue.add(id, job);
         }
-        let (_, _, first) = queue.begin().unwrap();
+        let (_, _, first) = queue.start_next().unwrap();
         queue.finish(JobId(2));
         assert!(!first.is_finishing());
         queue.finish(JobId(1));
         assert!(first.is_finishing() && !first.is_cancelled());
         queue.finished();
-        let (_, _, second) = queue.begin().unwrap();
+        let (_, _, second) = queue.start_next().unwrap();
         assert!(!second.is_finishing());
     }
 
     #[test]
-    fn no_more_jobs_wait_than_the_limit() {
+    fn the_queue_is_limited() {
         let mut queue = Queue::default();
         for i in 0..MAX_QUEUED_JOBS as u64 {
             let (id, job) = segment(i, None);
-            assert!(matches!(queue.add(id, job), Added::At { .. }));
+            assert!(matches!(queue.add(id, job), Added::Queued { .. }));
         }
         let (id, job) = segment(1 << 40, None);
         assert_eq!(queue.add(id, job), Added::Full);
         queue.end();
-        assert!(queue.begin().is_none() && queue.is_ending());
+        assert!(queue.start_next().is_none() && queue.is_ending());
     }
 }

@@ -1,9 +1,9 @@
-//! The worker itself: requests in, replies out, one job at a time.
+//! The worker process: reads requests, writes replies, runs one job at a time.
 
 use super::folder::{self, PrivateFolder};
 use super::live::LiveFile;
 use super::queue::{Added, Queue};
-use super::teller::{Line, TICK, Teller};
+use super::reporter::{ProgressReporter, ReplyWriter, TICK};
 use super::{JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Reply, Request};
 use crate::devices::Devices;
 use crate::predict::{LiveSink, panic_text};
@@ -19,53 +19,56 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a cancelled job may take to answer once the worker is to end; then its half-written results are removed for it.
+/// Time that a cancelled job may take to stop when the worker ends; after that, its partly written results are removed.
 const GRACE: Duration = Duration::from_secs(5);
-/// Characters of a line that is not understood that are told back.
-const SHOWN_CHARS: usize = 80;
+/// Number of characters of an invalid line that are quoted in the reply.
+const QUOTED_CHARS: usize = 80;
 
-/// What a worker is started with.
+/// Configuration of a worker.
 pub struct Setup {
-    /// Looks for the devices of this machine; called once, when first needed.
+    /// Discovers the devices of this machine; called once, when first needed.
     pub discover: Box<dyn Fn() -> Devices + Send + Sync>,
-    /// Where the private folder is made; usually [`std::env::temp_dir`].
+    /// Folder in which the private folder is created; usually [`std::env::temp_dir`].
     pub temporary: PathBuf,
-    /// Runs the jobs of higher rooms ([`Request::Run`]): the kind, the job, and what it runs with; gives the report.
-    pub further: Box<Further>,
+    /// Runs the jobs of higher crates ([`Request::Run`]).
+    pub external_jobs: Box<ExternalJobs>,
 }
 
-/// Runs a job of a kind that this room does not know; [`no_further`] knows none.
-pub type Further = dyn Fn(&str, Value, &Context) -> Result<Value, JobError> + Send + Sync;
+/// Runs a job of a kind that this crate does not know: takes the kind, the job and its context, and returns the report.
+/// [`refuse_external_job`] refuses every kind.
+pub type ExternalJobs = dyn Fn(&str, Value, &Context) -> Result<Value, JobError> + Send + Sync;
 
-/// Knows no further kinds of jobs.
+/// Refuses every kind of job.
 ///
 /// # Errors
 /// [`JobError::WrongUse`], always.
-pub fn no_further(kind: &str, _job: Value, _context: &Context) -> Result<Value, JobError> {
-    Err(JobError::WrongUse(format!("\"{kind}\" is no kind of job that this worker knows")))
+pub fn refuse_external_job(kind: &str, _job: Value, _context: &Context) -> Result<Value, JobError> {
+    Err(JobError::WrongUse(format!(
+        "unknown kind of job \"{kind}\"; use the window and the worker of the same version of the program"
+    )))
 }
 
-/// What the threads of a worker share.
+/// State that the threads of a worker share.
 struct Shared {
-    line: Arc<Line>,
+    line: Arc<ReplyWriter>,
     queue: Mutex<Queue>,
     changed: Condvar,
     folder: PrivateFolder,
     setup: Setup,
     devices: Mutex<Option<Devices>>,
-    kept: Mutex<Kept>,
+    retained: Mutex<RetainedFiles>,
 }
 
 /// Files in the private folder that outlive their jobs.
 #[derive(Default)]
-struct Kept {
+struct RetainedFiles {
     live: BTreeMap<JobId, LiveFile>,
     labels: BTreeMap<JobId, PathBuf>,
-    /// Segmentations and what each of them replaces.
+    /// The segmentation that each segmentation replaces.
     replaces: BTreeMap<JobId, JobId>,
 }
 
-impl Kept {
+impl RetainedFiles {
     fn release(&mut self, id: JobId) {
         self.live.remove(&id);
         if let Some(path) = self.labels.remove(&id) {
@@ -73,7 +76,7 @@ impl Kept {
         }
     }
 
-    /// Releases what a segmentation replaces, and what that replaced.
+    /// Releases the segmentation that a segmentation replaces, the one that it replaced, and so on.
     fn release_replaced(&mut self, id: JobId) {
         let mut newer = id;
         while let Some(older) = self.replaces.remove(&newer) {
@@ -83,27 +86,28 @@ impl Kept {
     }
 }
 
-/// Serves requests until `input` ends or [`Request::Shutdown`] comes; then cancels the running job, waits for it shortly, and
-/// leaves nothing behind. Threads of a job that does not answer live on: the process is to end now.
+/// Serves requests until `input` ends or [`Request::Shutdown`] is received. Then it cancels the running job, waits for
+/// it briefly, and removes all temporary files. Threads of a job that does not stop keep running, so the process must
+/// exit afterwards.
 ///
 /// # Errors
-/// The system's, if no private folder can be made.
+/// The system's error if the private folder cannot be created.
 pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup: Setup) -> io::Result<()> {
     let folder = PrivateFolder::create(&setup.temporary)?;
     folder::sweep(&setup.temporary, folder.path());
     let shared = Arc::new(Shared {
-        line: Arc::new(Line::new(output)),
+        line: Arc::new(ReplyWriter::new(output)),
         queue: Mutex::default(),
         changed: Condvar::new(),
         folder,
         setup,
         devices: Mutex::default(),
-        kept: Mutex::default(),
+        retained: Mutex::default(),
     });
-    let (ask, questions) = channel();
-    let (of_jobs, of_questions) = (Arc::clone(&shared), Arc::clone(&shared));
-    let jobs = std::thread::spawn(move || of_jobs.run_jobs());
-    std::thread::spawn(move || of_questions.answer(&questions));
+    let (query_sender, queries) = channel();
+    let (for_jobs, for_queries) = (Arc::clone(&shared), Arc::clone(&shared));
+    let jobs = std::thread::spawn(move || for_jobs.run_jobs());
+    std::thread::spawn(move || for_queries.answer(&queries));
     let mut greeted = false;
     loop {
         match read_line(&mut input, MAX_REQUEST_BYTES) {
@@ -111,28 +115,28 @@ pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup
             Incoming::Line(text) if text.trim().is_empty() => {}
             Incoming::Line(text) => match serde_json::from_str::<Request>(&text) {
                 Ok(Request::Shutdown) => break,
-                Ok(request) => shared.take(request, &mut greeted, &ask),
+                Ok(request) => shared.handle(request, &mut greeted, &query_sender),
                 Err(error) => shared.line.fault(format!(
-                    "this line is no request of version {PROTOCOL_VERSION} ({error}): {}",
-                    text.chars().take(SHOWN_CHARS).collect::<String>()
+                    "invalid request for protocol version {PROTOCOL_VERSION} ({error}): {}",
+                    text.chars().take(QUOTED_CHARS).collect::<String>()
                 )),
             },
             Incoming::TooLong => shared
                 .line
-                .fault(format!("a line of more than {MAX_REQUEST_BYTES} bytes was skipped: send several smaller jobs")),
-            Incoming::NotText => shared.line.fault("a line that is no UTF-8 text was skipped: send JSON"),
+                .fault(format!("a line longer than {MAX_REQUEST_BYTES} bytes was skipped: send several smaller jobs")),
+            Incoming::NotText => shared.line.fault("a line that is not UTF-8 text was skipped: send JSON"),
         }
     }
     shared.end();
     if jobs.is_finished() {
         let _ = jobs.join();
     }
-    // The threads that are left must not keep the folder.
+    // The folder is removed even if threads still refer to it.
     shared.folder.remove_now();
     Ok(())
 }
 
-/// What came in.
+/// One read of a line.
 pub(super) enum Incoming {
     Line(String),
     TooLong,
@@ -140,7 +144,7 @@ pub(super) enum Incoming {
     End,
 }
 
-/// Reads a line of at most `limit` bytes; the rest of a longer one is skipped, without being held.
+/// Reads a line of at most `limit` bytes. A longer line is skipped without holding it in memory.
 pub(super) fn read_line(input: &mut impl BufRead, limit: usize) -> Incoming {
     let mut line = Vec::new();
     let mut too_long = false;
@@ -151,7 +155,7 @@ pub(super) fn read_line(input: &mut impl BufRead, limit: usize) -> Incoming {
             Err(_) => return Incoming::End,
         };
         if part.is_empty() {
-            // A line without its end is one that was cut off.
+            // An incomplete last line is ignored.
             return Incoming::End;
         }
         let end = part.iter().position(|b| *b == b'\n');
@@ -178,21 +182,21 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retained(&self) -> MutexGuard<'_, RetainedFiles> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a request: answers it at once, or has it answered.
-    fn take(&self, request: Request, greeted: &mut bool, ask: &Sender<Request>) {
+    /// Handles a request: answers it at once, queues it, or passes it to the thread that answers queries.
+    fn handle(&self, request: Request, greeted: &mut bool, queries: &Sender<Request>) {
         if let Request::Hello { version } = request {
             if version != PROTOCOL_VERSION {
                 return self.line.fault(format!(
-                    "protocol version {version} was asked for, this worker speaks {PROTOCOL_VERSION}: use the window and the \
-                     worker of one version of the program"
+                    "protocol version {version} was requested, but this worker uses {PROTOCOL_VERSION}: use the window and the \
+                     worker of the same version of the program"
                 ));
             }
             *greeted = true;
-            return self.line.tell(&Reply::Ready {
+            return self.line.send(&Reply::Ready {
                 version: PROTOCOL_VERSION,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
@@ -200,17 +204,17 @@ impl Shared {
             });
         }
         if !*greeted {
-            return self.line.fault("the first line must be a hello that says the protocol version");
+            return self.line.fault("the first request must be hello, with the protocol version");
         }
         match request {
             Request::Cancel { id } => {
                 if self.queue().cancel(id) {
-                    self.line.tell(&Reply::Cancelled { id });
+                    self.line.send(&Reply::Cancelled { id });
                 }
             }
             Request::Finish { id } => self.queue().finish(id),
-            Request::Release { id } => self.kept().release(id),
-            question if question.is_question() => _ = ask.send(question),
+            Request::Release { id } => self.retained().release(id),
+            query if query.is_query() => _ = queries.send(query),
             job => self.enqueue(job),
         }
     }
@@ -218,38 +222,38 @@ impl Shared {
     fn enqueue(&self, job: Request) {
         let Some(id) = job.id() else { return };
         if let Request::Segment { replaces: Some(old), .. } = &job {
-            self.kept().replaces.insert(id, *old);
+            self.retained().replaces.insert(id, *old);
         }
         let mut queue = self.queue();
-        // Told under the lock, so that it cannot be told after the job's start.
+        // Sent under the lock, so that it precedes the job's start.
         match queue.add(id, job) {
-            Added::At { ahead, replaced } => {
+            Added::Queued { ahead, replaced } => {
                 if let Some(id) = replaced {
-                    self.line.tell(&Reply::Cancelled { id });
+                    self.line.send(&Reply::Cancelled { id });
                 }
                 if ahead > 0 {
-                    self.line.tell(&Reply::Queued { id, ahead });
+                    self.line.send(&Reply::Queued { id, ahead });
                 }
             }
-            Added::Twice => self.line.fault(format!("job {id} is there already: give each job its own number")),
-            Added::Full => self.line.tell(&Reply::Failed {
+            Added::DuplicateId => self.line.fault(format!("job {id} already exists: give each job its own number")),
+            Added::Full => self.line.send(&Reply::Failed {
                 id,
                 kind: JobErrorKind::OutOfResources,
-                sentence: format!("{MAX_QUEUED_JOBS} jobs wait already: wait for some of them"),
+                sentence: format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished"),
             }),
         }
         drop(queue);
         self.changed.notify_all();
     }
 
-    /// Cancels, and waits shortly for the running job.
+    /// Cancels the running job and waits for it briefly.
     fn end(&self) {
         self.queue().end();
         self.changed.notify_all();
         let waited = self.changed.wait_timeout_while(self.queue(), GRACE, |queue| queue.is_running());
         let stuck = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
         if stuck {
-            eprintln!("note: the running job did not answer within {} s and is left", GRACE.as_secs());
+            eprintln!("note: the running job did not stop within {} s and was abandoned", GRACE.as_secs());
             self.folder.remove_unfinished();
         }
     }
@@ -263,45 +267,45 @@ impl Shared {
                     if queue.is_ending() {
                         return;
                     }
-                    if let Some(next) = queue.begin() {
-                        self.line.tell(&Reply::Started { id: next.0 });
+                    if let Some(next) = queue.start_next() {
+                        self.line.send(&Reply::Started { id: next.0 });
                         break next;
                     }
                     queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 }
             };
             let end = self.run_job(id, job, cancel);
-            // Under the lock, so that the queue is free once the end is told, and not before.
+            // Sent under the lock, so that the queue is free exactly when the end is reported.
             let mut queue = self.queue();
-            self.line.tell(&end);
+            self.line.send(&end);
             queue.finished();
             drop(queue);
             self.changed.notify_all();
         }
     }
 
-    /// Runs one job and gives the line that ends it.
+    /// Runs one job and returns the reply that ends it.
     fn run_job(&self, id: JobId, job: Request, cancel: CancelToken) -> Reply {
-        let outcome = guarded(|| {
+        let outcome = catch_panics(|| {
             let devices = match &job {
                 Request::Predict { job, .. } if job.device == "cpu" => Some(Devices::cpu_only()),
                 Request::Predict { .. } => Some(self.devices()),
                 _ => None,
             };
             let gpu = devices.iter().flat_map(Devices::list).any(|d| d.usable && d.id != DeviceId::Cpu);
-            // Hours of operators are more than anyone looks at.
+            // Spans of operators are not useful for jobs that run for hours.
             let long = matches!(job, Request::Run { .. });
             let operators = !long && (!gpu || matches!(job, Request::Predict { operators: true, .. }));
             let recorder = if operators { Recorder::new() } else { Recorder::without_operators() };
             let folder = self.folder.path().to_owned();
-            let teller = Arc::new(Teller::new(Arc::clone(&self.line), id, recorder.clone(), folder));
-            let heard = Arc::clone(&teller);
-            let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| heard.event(event));
+            let reporter = Arc::new(ProgressReporter::new(Arc::clone(&self.line), id, recorder.clone(), folder));
+            let event_reporter = Arc::clone(&reporter);
+            let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| event_reporter.event(event));
             let context = Context { cancel, sink, recorder };
-            let result = ticking(&teller, || guarded(|| self.result(id, &job, &context, devices, &teller)));
-            let live = teller.finish();
+            let result = with_ticks(&reporter, || catch_panics(|| self.result(id, &job, &context, devices, &reporter)));
+            let live = reporter.finish();
             if let Some(live) = live.filter(|_| result.is_ok()) {
-                self.kept().live.insert(id, live);
+                self.retained().live.insert(id, live);
             }
             result
         });
@@ -318,70 +322,70 @@ impl Shared {
         job: &Request,
         context: &Context,
         devices: Option<Devices>,
-        teller: &Arc<Teller>,
+        reporter: &Arc<ProgressReporter>,
     ) -> Result<JobResult, JobError> {
-        let writes = |path: &Path| {
+        let record_folder_of = |path: &Path| {
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            self.folder.writes_to(folder);
+            self.folder.record_output_folder(folder);
         };
         match job {
             Request::Predict { job, live, .. } => {
-                self.folder.writes_to(&job.out);
+                self.folder.record_output_folder(&job.out);
                 if *live {
-                    self.kept().live.clear();
+                    self.retained().live.clear();
                 }
-                let sink = live.then_some(teller.as_ref() as &dyn LiveSink);
+                let sink = live.then_some(reporter.as_ref() as &dyn LiveSink);
                 let devices = devices.unwrap_or_else(Devices::cpu_only);
                 Ok(JobResult::Predict(job.run_live(context, &devices, sink)?))
             }
             Request::Segment { job, .. } => {
-                job.labels.iter().chain(&job.table).for_each(|p| writes(p));
+                job.labels.iter().chain(&job.table).for_each(|p| record_folder_of(p));
                 let report = if job.labels.is_some() {
                     job.run(context)?
                 } else {
                     let path = self.folder.path().join(format!("labels-{id}.u32"));
                     let report = job.run_raw(context, &path)?;
-                    self.kept().labels.insert(id, path);
+                    self.retained().labels.insert(id, path);
                     report
                 };
-                self.kept().release_replaced(id);
+                self.retained().release_replaced(id);
                 Ok(JobResult::Segment(report))
             }
             Request::Measure { job, .. } => {
-                writes(&job.table);
+                record_folder_of(&job.table);
                 Ok(JobResult::Measure(job.run(context)?))
             }
             Request::Convert { job, .. } => {
-                writes(&job.output);
+                record_folder_of(&job.output);
                 job.run(context)?;
                 Ok(JobResult::Convert { output: job.output.clone() })
             }
             Request::Evaluate { job, .. } => Ok(JobResult::Evaluate(job.run(context)?)),
             Request::Run { kind, job, writes, .. } => {
-                writes.iter().for_each(|folder| self.folder.writes_to(folder));
-                let report = (self.setup.further)(kind, job.clone(), context)?;
+                writes.iter().for_each(|folder| self.folder.record_output_folder(folder));
+                let report = (self.setup.external_jobs)(kind, job.clone(), context)?;
                 Ok(JobResult::Run { kind: kind.clone(), report })
             }
-            other => Err(JobError::WrongUse(format!("{other:?} is no job"))),
+            other => Err(JobError::WrongUse(format!("{other:?} is not a job"))),
         }
     }
 
-    /// The devices, looked for once.
+    /// Returns the devices, which are discovered once.
     fn devices(&self) -> Devices {
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         devices.get_or_insert_with(|| (self.setup.discover)()).clone()
     }
 
-    /// Answers questions, beside the jobs.
-    fn answer(&self, questions: &Receiver<Request>) {
-        for question in questions {
-            let Some(id) = question.id() else { continue };
-            let answer = guarded(|| match question {
+    /// Answers queries while jobs run.
+    fn answer(&self, queries: &Receiver<Request>) {
+        for query in queries {
+            let Some(id) = query.id() else { continue };
+            let answer = catch_panics(|| match query {
                 Request::Devices { id } => Ok(Reply::Devices { id, devices: self.devices().list().to_vec() }),
                 Request::Models { id } => Ok(Reply::Models { id, models: cards::installed() }),
-                other => Err(JobError::WrongUse(format!("{other:?} is no question"))),
+                other => Err(JobError::WrongUse(format!("{other:?} is not a query"))),
             });
-            self.line.tell(&answer.unwrap_or_else(|error| Reply::Failed {
+            self.line.send(&answer.unwrap_or_else(|error| Reply::Failed {
                 id,
                 kind: error.kind(),
                 sentence: error.to_string(),
@@ -391,17 +395,17 @@ impl Shared {
 }
 
 /// Turns a panic into an error.
-fn guarded<T>(work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
+fn catch_panics<T>(work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
 }
 
-/// Runs `work` while another thread tells how it goes.
-fn ticking<T>(teller: &Teller, work: impl FnOnce() -> T) -> T {
+/// Runs `work` while another thread reports progress every [`TICK`].
+fn with_ticks<T>(reporter: &ProgressReporter, work: impl FnOnce() -> T) -> T {
     let (done, ended) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                teller.tick();
+                reporter.tick();
             }
         });
         let result = work();
@@ -418,46 +422,46 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_panic_is_the_end_of_its_job_alone() {
-        let error = guarded(|| -> Result<(), JobError> { panic!("slice 7 is missing") }).unwrap_err();
+    fn a_panic_fails_only_its_job() {
+        let error = catch_panics(|| -> Result<(), JobError> { panic!("slice 7 is missing") }).unwrap_err();
         assert!(error.to_string().contains("slice 7 is missing"), "{error}");
         assert_eq!(error.kind(), JobErrorKind::Other);
     }
 
     #[test]
-    fn a_segmentation_releases_all_that_it_and_its_forerunners_replaced() {
+    fn a_segmentation_releases_all_segmentations_that_it_replaces() {
         let folder = tempfile::tempdir().unwrap();
-        let mut kept = Kept::default();
+        let mut retained = RetainedFiles::default();
         let files = [1, 2, 3, 4].map(|i| (JobId(i), folder.path().join(i.to_string())));
         for (id, path) in &files {
             std::fs::write(path, "labels").unwrap();
-            kept.labels.insert(*id, path.clone());
+            retained.labels.insert(*id, path.clone());
         }
-        // 1 was done, 2 was cancelled before it was, 3 is done; 4 is of another layer.
-        kept.replaces.extend([(JobId(2), JobId(1)), (JobId(3), JobId(2))]);
-        kept.release_replaced(JobId(3));
+        // 1 is done, 2 was cancelled before it was done, 3 is done; 4 is unrelated.
+        retained.replaces.extend([(JobId(2), JobId(1)), (JobId(3), JobId(2))]);
+        retained.release_replaced(JobId(3));
         assert_eq!(files.each_ref().map(|(_, path)| path.exists()), [false, false, true, true]);
-        assert!(kept.replaces.is_empty());
+        assert!(retained.replaces.is_empty());
     }
 
     #[test]
-    fn lines_are_read_one_by_one_and_long_ones_skipped() {
+    fn lines_are_read_one_by_one_and_long_ones_are_skipped() {
         let text: &[u8] = b"one\n\n12345678\n123456789\n\xff\n3\ncut off";
-        // A small buffer, so that lines lie across its ends.
+        // A small buffer, so that lines cross its end.
         let mut input = io::BufReader::with_capacity(3, Cursor::new(text));
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         loop {
-            told.push(match read_line(&mut input, 8) {
+            lines.push(match read_line(&mut input, 8) {
                 Incoming::Line(text) => text,
                 Incoming::TooLong => "too long".to_owned(),
                 Incoming::NotText => "no text".to_owned(),
                 Incoming::End => break,
             });
         }
-        assert_eq!(told, ["one", "", "12345678", "too long", "no text", "3"]);
+        assert_eq!(lines, ["one", "", "12345678", "too long", "no text", "3"]);
     }
 
-    /// Lines, then silence until a job has begun, then the end.
+    /// Returns lines, then blocks until a job has started, then ends.
     struct Lines(Cursor<Vec<u8>>, Receiver<()>);
 
     impl Read for Lines {
@@ -471,11 +475,11 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_does_not_answer_does_not_keep_the_worker() {
+    fn a_job_that_does_not_stop_does_not_keep_the_worker_alive() {
         let temporary = tempfile::tempdir().unwrap();
-        let (begun, wait) = channel();
+        let (started, wait) = channel();
         let discover = move || {
-            let _ = begun.send(());
+            let _ = started.send(());
             // A driver that hangs.
             std::thread::sleep(GRACE * 20);
             Devices::cpu_only()
@@ -487,7 +491,7 @@ mod tests {
         let setup = Setup {
             discover: Box::new(discover),
             temporary: temporary.path().to_owned(),
-            further: Box::new(no_further),
+            external_jobs: Box::new(refuse_external_job),
         };
         let start = Instant::now();
         serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), setup).unwrap();
@@ -495,11 +499,11 @@ mod tests {
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
     }
 
-    /// What a worker says, kept.
+    /// Collects the output of a worker.
     #[derive(Clone, Default)]
-    struct Said(Arc<Mutex<Vec<u8>>>);
+    struct Output(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Said {
+    impl Write for Output {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend(bytes);
             Ok(bytes.len())
@@ -511,23 +515,23 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_a_higher_room_runs_as_any_other_and_all_it_tells_is_heard() {
+    fn jobs_of_higher_crates_run_and_all_their_events_are_sent() {
         let temporary = tempfile::tempdir().unwrap();
         let (ended, wait) = channel();
-        let further = move |kind: &str, job: Value, context: &Context| {
+        let external_jobs = move |kind: &str, job: Value, context: &Context| {
             if kind != "learn" {
                 let _ = ended.send(());
-                return no_further(kind, job, context);
+                return refuse_external_job(kind, job, context);
             }
             let steps = job.get("steps").and_then(Value::as_u64).unwrap_or(0);
             let mut meter = context.meter("learn", steps, "steps");
             for step in 1..=steps {
                 let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);
-                context.tell(&Event::Learned { step, steps, loss, rate, step_secs, stalled_secs });
+                context.emit(&Event::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs });
                 meter.add(1)?;
             }
             let scores = BTreeMap::from([("f1".to_owned(), 0.5)]);
-            context.tell(&Event::Validated { step: steps, score: 0.5, scores, best: true });
+            context.emit(&Event::Validated { step: steps, score: 0.5, scores, best: true });
             Ok(serde_json::json!({"learnt": steps}))
         };
         let run = |id: u64, kind: &str| Request::Run {
@@ -541,17 +545,17 @@ mod tests {
         let setup = Setup {
             discover: Box::new(Devices::cpu_only),
             temporary: temporary.path().to_owned(),
-            further: Box::new(further),
+            external_jobs: Box::new(external_jobs),
         };
-        let said = Said::default();
-        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), said.clone(), setup).unwrap();
-        let text = String::from_utf8(said.0.lock().unwrap().clone()).unwrap();
+        let output = Output::default();
+        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), output.clone(), setup).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let replies: Vec<Reply> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        let told = |is: fn(&Event) -> bool| {
+        let count_events = |is: fn(&Event) -> bool| {
             replies.iter().filter(|r| matches!(r, Reply::Progress { event, .. } if is(event))).count()
         };
-        assert_eq!(told(|e| matches!(e, Event::Learned { .. })), 300, "none is left out, however fast they come");
-        assert_eq!(told(|e| matches!(e, Event::Validated { .. })), 1);
+        assert_eq!(count_events(|e| matches!(e, Event::TrainingSteps { .. })), 300, "no event is left out");
+        assert_eq!(count_events(|e| matches!(e, Event::Validated { .. })), 1);
         let result = JobResult::Run { kind: "learn".to_owned(), report: serde_json::json!({"learnt": 300}) };
         assert!(replies.contains(&Reply::Done { id: JobId(1), result }), "{text}");
         let refused = |r: &Reply| matches!(r, Reply::Failed { id: JobId(2), kind: JobErrorKind::WrongUse, .. });

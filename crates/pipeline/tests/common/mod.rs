@@ -1,4 +1,4 @@
-//! What the pipeline's tests share: outside data, reproducible numbers, small packages, a Python beside.
+//! Helpers of the pipeline's tests: external data, reproducible noise, small packages, Python.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
@@ -8,33 +8,33 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The workspace's folder.
+/// Returns the workspace folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A folder that is not part of the repository, or `None`, said aloud.
-fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
+/// Returns a folder outside the repository; prints a note if it does not exist.
+fn external_folder(variable: &str, beside: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
     if path.is_dir() {
         return Some(path);
     }
     {
         use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not there (set {variable})", path.display());
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist (set {variable})", path.display());
     }
     None
 }
 
 pub fn shared_data() -> Option<PathBuf> {
-    outside("CYTOSCOPE_SHARED_DATA", "../shared/data")
+    external_folder("CYTOSCOPE_SHARED_DATA", "../shared/data")
 }
 
 pub fn bench_models() -> Option<PathBuf> {
-    outside("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
+    external_folder("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
 }
 
-/// A Python that has these modules, or `None`, said aloud.
+/// Returns a Python interpreter with these modules; prints a note if there is none.
 pub fn python(modules: &str) -> Option<String> {
     let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
     let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
@@ -43,12 +43,12 @@ pub fn python(modules: &str) -> Option<String> {
     }
     {
         use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {python} has not all of {modules} (set CYTOSCOPE_PYTHON)");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {python} does not have all of {modules} (set CYTOSCOPE_PYTHON)");
     }
     None
 }
 
-/// Reproducible numbers, roughly normal.
+/// Returns reproducible noise, roughly normally distributed.
 pub fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -64,7 +64,7 @@ pub fn noise_tensor(seed: u64, shape: &[usize]) -> Tensor {
     Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()
 }
 
-/// Largest |a − b| over the range of b: 0 for equal tensors.
+/// Returns the maximum of |a − b|, divided by the range of b; 0 for equal tensors.
 pub fn relative_distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len(), "lengths");
     let (low, high) = b.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));

@@ -1,29 +1,30 @@
-//! One transform from voxels of a patch to voxels of a stack: mirror, turn, magnify, bend, all composed before any voxel is read.
+//! Geometric augmentation: one transform from voxels of a patch to voxels of a stack, which composes mirroring,
+//! rotation, scaling and elastic deformation before any voxel is read.
 
 use super::AugmentOptions;
 use crate::reader::Box3;
 use rand::Rng;
 use std::ops::Range;
 
-/// The geometric part of an augmentation, drawn.
+/// Random parameters of the geometric augmentation of a patch.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Moves {
-    /// −1 along mirrored axes, else 1.
+pub(crate) struct GeometricParams {
+    /// −1 along mirrored axes, otherwise 1.
     pub mirror: [f64; 3],
-    /// Sine and cosine of the turn about Z; exact for quarter turns.
+    /// Sine and cosine of the rotation about Z; exact for quarter turns.
     pub turn: (f64, f64),
-    /// Magnification Z, Y, X.
+    /// Magnification along Z, Y, X.
     pub scale: [f64; 3],
-    /// Distance of nodes and standard deviation of the displacement in µm.
+    /// Distance of control points and standard deviation of the displacement in µm.
     pub elastic: Option<(f64, f64)>,
 }
 
-impl Moves {
+impl GeometricParams {
     pub fn none() -> Self {
         Self { mirror: [1.0; 3], turn: (0.0, 1.0), scale: [1.0; 3], elastic: None }
     }
 
-    /// Draws them; the same number of draws whatever the options.
+    /// Draws the parameters; the number of random numbers does not depend on the options.
     pub fn draw(options: &AugmentOptions, longest_um: f64, rng: &mut impl Rng) -> Self {
         let mut moves = Self::none();
         let flips = [options.flip.z, options.flip.y, options.flip.x];
@@ -54,10 +55,10 @@ impl Moves {
     }
 }
 
-/// Weights of the four cubic B-splines around each position of one axis.
+/// Weights of the four cubic B-splines at each position along one axis.
 #[derive(Debug, Clone, Default)]
 struct Splines {
-    /// First node of each position.
+    /// First control point of each position.
     node: Vec<usize>,
     weights: [Vec<f32>; 4],
     nodes: usize,
@@ -85,45 +86,46 @@ impl Splines {
 
 /// A smooth field of displacements in voxels of the stack.
 #[derive(Debug, Clone)]
-struct Field {
+struct DisplacementField {
     splines: [Splines; 3],
-    /// Coefficients along Z, Y, X of the stack, each `[node z][node y][node x]`.
+    /// Coefficients along Z, Y, X of the stack, each `[z][y][x]` of the control points.
     nodes: [Vec<f32>; 3],
-    /// Greatest displacement.
-    most: [f64; 3],
+    /// Maximum displacement along Z, Y, X.
+    max: [f64; 3],
 }
 
-/// Most standard deviations that a node moves.
+/// Maximum displacement of a control point in standard deviations.
 const NODE_REACH: f64 = 2.0;
-/// Most nodes along one axis.
+/// Maximum number of control points along one axis.
 const MAX_NODES: f64 = 64.0;
 
-/// Where each voxel of a patch lies in a stack.
+/// Transform from voxels of a patch to voxels of a stack.
 #[derive(Debug, Clone)]
 pub(crate) struct Transform {
-    /// Voxel of the stack at voxel 0, 0, 0 of the patch.
+    /// Position in the stack of voxel 0, 0, 0 of the patch.
     base: [f64; 3],
-    /// Voxels of the stack a voxel of the patch: `matrix[stack axis][patch axis]`.
+    /// Voxels of the stack per voxel of the patch: `matrix[stack axis][patch axis]`.
     matrix: [[f64; 3]; 3],
-    field: Option<Field>,
-    /// First voxel of the grid, counted in the patch (negative in its margin), and extents.
+    field: Option<DisplacementField>,
+    /// The patch with its margin, in voxels of the patch (negative in the margin).
     grid: Box3,
 }
 
-/// The two grids a transform joins: a patch and a stack.
+/// The grids of a patch and a stack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grids {
-    /// Extents of the patch.
+    /// Shape of the patch along Z, Y, X.
     pub patch_zyx: [usize; 3],
-    /// Voxels around the patch that are also wanted.
+    /// Margin around the patch along Z, Y, X in voxels.
     pub margin: [usize; 3],
-    /// Voxel size of the patch and of the stack in µm.
+    /// Voxel size of the patch along Z, Y, X in µm.
     pub patch_um: [f64; 3],
+    /// Voxel size of the stack along Z, Y, X in µm.
     pub stack_um: [f64; 3],
 }
 
 impl Grids {
-    /// The patch with its margin.
+    /// Returns the box of the patch with its margin.
     pub fn with_margin(&self) -> Box3 {
         Box3 {
             start: self.margin.map(|m| -(m as i64)),
@@ -133,25 +135,28 @@ impl Grids {
 }
 
 impl Transform {
-    /// The transform that brings the middle voxel of the patch (`n / 2` of each axis) to `centre` of the stack.
-    pub fn new(grids: &Grids, centre: [f64; 3], moves: &Moves, rng: &mut impl Rng) -> Self {
+    /// Creates the transform that maps the central voxel of the patch (`n / 2` along each axis) to `centre` in the
+    /// stack.
+    pub fn new(grids: &Grids, centre: [f64; 3], moves: &GeometricParams, rng: &mut impl Rng) -> Self {
         let (sin, cos) = moves.turn;
-        // In µm about the middle: mirror, magnify, then turn; so the patch is seen upright in its own frame.
-        let turned = [[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]];
+        // In µm about the centre: mirroring, scaling, then rotation.
+        let rotation = [[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]];
         let mut matrix = [[0.0; 3]; 3];
         for (row, stack_um) in matrix.iter_mut().zip(grids.stack_um).enumerate().map(|(i, (r, u))| ((i, r), u)) {
             for a in 0..3 {
-                row.1[a] = turned[row.0][a] * moves.mirror[a] / moves.scale[a] * (grids.patch_um[a] / stack_um);
+                row.1[a] = rotation[row.0][a] * moves.mirror[a] / moves.scale[a] * (grids.patch_um[a] / stack_um);
             }
         }
         let middle = grids.patch_zyx.map(|n| (n / 2) as f64);
         let base = std::array::from_fn(|i| centre[i] - (0..3).map(|a| matrix[i][a] * middle[a]).sum::<f64>());
         let grid = grids.with_margin();
-        let field = moves.elastic.map(|(spacing, amplitude)| Field::draw(grids, &grid, spacing, amplitude, rng));
+        let field =
+            moves.elastic.map(|(spacing, amplitude)| DisplacementField::draw(grids, &grid, spacing, amplitude, rng));
         Self { base, matrix, field, grid }
     }
 
-    /// A plain cut: voxel `i` of the patch lies at `(i + start + ½) · step − ½ + first` of the stack.
+    /// Creates a transform without augmentation: voxel `i` of the patch is at `(i + start + ½) · step − ½ + first` in
+    /// the stack.
     pub fn cut(grids: &Grids, start: [usize; 3], step: [f64; 3], first: [usize; 3]) -> Self {
         let mut matrix = [[0.0; 3]; 3];
         (0..3).for_each(|a| matrix[a][a] = step[a]);
@@ -159,7 +164,7 @@ impl Transform {
         Self { base, matrix, field: None, grid: grids.with_margin() }
     }
 
-    /// The box of the stack that a part of the grid (counted in the patch) reads.
+    /// Returns the box of the stack that is needed for `part` of the grid (in voxels of the patch).
     pub fn reads(&self, part: &Box3) -> Box3 {
         let mut low = self.base;
         let mut high = self.base;
@@ -170,8 +175,8 @@ impl Transform {
                 low[i] += first.min(last);
                 high[i] += first.max(last);
             }
-            let reach = self.field.as_ref().map_or(0.0, |f| f.most[i]);
-            // One voxel besides for interpolation, and one for rounding.
+            let reach = self.field.as_ref().map_or(0.0, |f| f.max[i]);
+            // One additional voxel for interpolation, and one for rounding.
             low[i] = (low[i] - reach).floor() - 1.0;
             high[i] = (high[i] + reach).floor() + 3.0;
         }
@@ -181,11 +186,11 @@ impl Transform {
         }
     }
 
-    /// Rows of a part of the grid, as voxels of the stack counted from `origin`.
-    pub fn rows(&self, part: &Box3, origin: [i64; 3]) -> Rows<'_> {
+    /// Returns the positions of the rows of `part`, in voxels of the stack relative to `origin`.
+    pub fn rows(&self, part: &Box3, origin: [i64; 3]) -> RowPositions<'_> {
         let first_x = (part.start[2] - self.grid.start[2]) as usize;
         let across = (0..3).map(|i| self.matrix[i][2] as f32).collect::<Vec<_>>();
-        Rows {
+        RowPositions {
             transform: self,
             origin,
             first_x: part.start[2] as f32,
@@ -199,14 +204,14 @@ impl Transform {
     }
 }
 
-impl Field {
+impl DisplacementField {
     fn draw(grids: &Grids, grid: &Box3, spacing_um: f64, amplitude_um: f64, rng: &mut impl Rng) -> Self {
         let splines: [Splines; 3] = std::array::from_fn(|a| {
-            let least = grid.size[a] as f64 / MAX_NODES;
-            Splines::new(grid.size[a], (spacing_um / grids.patch_um[a]).max(least).max(1e-6))
+            let min_spacing = grid.size[a] as f64 / MAX_NODES;
+            Splines::new(grid.size[a], (spacing_um / grids.patch_um[a]).max(min_spacing).max(1e-6))
         });
         let count: usize = splines.iter().map(|s| s.nodes).product();
-        // A spline averages its nodes: that takes about two thirds of the spread along each axis.
+        // Splines average the control points, which reduces the standard deviation to about two thirds along each axis.
         let spread = amplitude_um * 1.46f64.powi(3);
         let nodes = std::array::from_fn(|a| {
             (0..count)
@@ -217,33 +222,34 @@ impl Field {
                 })
                 .collect()
         });
-        let most = std::array::from_fn(|a| NODE_REACH * spread / grids.stack_um[a]);
-        Self { splines, nodes, most }
+        let max = std::array::from_fn(|a| NODE_REACH * spread / grids.stack_um[a]);
+        Self { splines, nodes, max }
     }
 }
 
-/// Positions of the voxels of one row after another.
-pub(crate) struct Rows<'a> {
+/// Positions of the voxels of a patch in the stack, row by row.
+pub(crate) struct RowPositions<'a> {
     transform: &'a Transform,
     origin: [i64; 3],
     first_x: f32,
     across: [f32; 3],
-    /// The part's columns, counted in the grid.
+    /// Columns of the part, in voxels of the grid.
     grid_x: Range<usize>,
-    /// The field summed over nodes along Z, then along Y.
+    /// The field evaluated along Z for the current slice.
     plane: [Vec<f32>; 3],
+    /// The field evaluated along Z and Y for the current row.
     line: [Vec<f32>; 3],
     at: [Vec<f32>; 3],
     z: i64,
 }
 
-/// `out[i] += weight · from[i]`.
+/// Computes `out[i] += weight · from[i]`.
 fn add(out: &mut [f32], from: &[f32], weight: f32) {
     out.iter_mut().zip(from).for_each(|(o, f)| *o += weight * f);
 }
 
-impl Rows<'_> {
-    /// Goes to slice `z` of the patch.
+impl RowPositions<'_> {
+    /// Moves to slice `z` of the patch.
     pub fn slice(&mut self, z: i64) {
         self.z = z;
         let Some(field) = &self.transform.field else { return };
@@ -261,7 +267,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Positions of row `y` of the slice along Z, Y, X of the stack.
+    /// Returns the positions of row `y` of the current slice along Z, Y, X of the stack.
     pub fn row(&mut self, y: i64) -> [&[f32]; 3] {
         let transform = self.transform;
         for (i, at) in self.at.iter_mut().enumerate() {
@@ -276,12 +282,13 @@ impl Rows<'_> {
             }
         }
         if let Some(field) = &transform.field {
-            self.bend(field, y);
+            self.add_displacement(field, y);
         }
         [&self.at[0], &self.at[1], &self.at[2]]
     }
 
-    fn bend(&mut self, field: &Field, y: i64) {
+    /// Adds the displacement field to the positions of row `y`.
+    fn add_displacement(&mut self, field: &DisplacementField, y: i64) {
         let index = (y - self.transform.grid.start[1]) as usize;
         let [_, along_y, along_x] = &field.splines;
         let Some(first) = along_y.node.get(index) else { return };
@@ -295,7 +302,7 @@ impl Rows<'_> {
                 add(line, from, weights.get(index).copied().unwrap_or(0.0));
             }
         }
-        // All positions of one cell share their nodes, so each cell is a plain sum along the row.
+        // All positions within a cell have the same control points.
         let [w0, w1, w2, w3] = &along_x.weights;
         let mut x = self.grid_x.start;
         while x < self.grid_x.end {
@@ -321,7 +328,7 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    /// Every position of a part, along each axis of the stack.
+    /// Returns all positions of a part, along each axis of the stack.
     fn positions(transform: &Transform, part: &Box3, origin: [i64; 3]) -> [Vec<f32>; 3] {
         let mut all: [Vec<f32>; 3] = Default::default();
         let mut rows = transform.rows(part, origin);
@@ -337,12 +344,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_box_read_holds_all_positions_and_their_neighbours(
+        fn the_box_contains_all_positions_and_their_neighbours(
             seed in any::<u64>(), z in 1usize..9, y in 1usize..20, x in 1usize..20, margin in 0usize..4, um in 0.3f64..3.0,
         ) {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let grids = Grids { patch_zyx: [z, y, x], margin: [margin; 3], patch_um: [2.0, um, um], stack_um: [1.0, 0.5, 0.6] };
-            let moves = Moves::draw(&AugmentOptions::always(), 20.0, &mut rng);
+            let moves = GeometricParams::draw(&AugmentOptions::always(), 20.0, &mut rng);
             let transform = Transform::new(&grids, [7.0, -3.0, 100.0], &moves, &mut rng);
             for part in [grids.with_margin(), Box3 { start: [0; 3], size: grids.patch_zyx }] {
                 let wanted = transform.reads(&part);
@@ -354,10 +361,10 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_grid_lies_where_the_whole_does() {
+    fn positions_of_a_part_are_those_of_the_whole() {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let grids = Grids { patch_zyx: [4, 9, 7], margin: [2, 3, 5], patch_um: [1.0; 3], stack_um: [1.0; 3] };
-        let moves = Moves::draw(&AugmentOptions::always(), 9.0, &mut rng);
+        let moves = GeometricParams::draw(&AugmentOptions::always(), 9.0, &mut rng);
         let transform = Transform::new(&grids, [50.0; 3], &moves, &mut rng);
         let whole = positions(&transform, &grids.with_margin(), [0; 3]);
         let part = positions(&transform, &Box3 { start: [0; 3], size: grids.patch_zyx }, [0; 3]);
@@ -368,16 +375,16 @@ mod tests {
         }
     }
 
-    /// The field moves voxels as far as it is asked to, and never folds space at the usual strength.
+    /// The displacement has the requested standard deviation, and the field does not fold at the default strength.
     #[test]
-    fn bending_is_as_strong_as_asked() {
+    fn elastic_deformation_has_the_requested_strength() {
         let grids = Grids { patch_zyx: [40, 80, 80], margin: [0; 3], patch_um: [1.0; 3], stack_um: [1.0; 3] };
         let part = grids.with_margin();
         let mut squares = [0.0f64; 3];
         let mut steepest = f32::INFINITY;
         for seed in 0..30 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let moves = Moves { elastic: Some((20.0, 1.2)), ..Moves::none() };
+            let moves = GeometricParams { elastic: Some((20.0, 1.2)), ..GeometricParams::none() };
             let transform = Transform::new(&grids, [20.0, 40.0, 40.0], &moves, &mut rng);
             let at = positions(&transform, &part, [0; 3]);
             for (i, (z, y, x)) in (0..at[0].len()).map(|i| (i, (i / 6400, i / 80 % 80, i % 80))) {
@@ -390,8 +397,8 @@ mod tests {
             }
         }
         for s in squares {
-            assert!((0.7..1.5).contains(&s.sqrt()), "moved by {} µm, asked for 1.2", s.sqrt());
+            assert!((0.7..1.5).contains(&s.sqrt()), "moved by {} µm, expected 1.2", s.sqrt());
         }
-        assert!(steepest > 0.1, "neighbours come as near as {steepest}");
+        assert!(steepest > 0.1, "smallest distance of neighbours: {steepest}");
     }
 }

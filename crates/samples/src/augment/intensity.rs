@@ -1,4 +1,5 @@
-//! What light, optics and a camera do to an image: applied to a normalised patch `[Z][Y][X]`, the target untouched.
+//! Intensity augmentation: illumination, optics and camera, applied to a normalized patch `[Z][Y][X]` but not to the
+//! target.
 
 use super::AugmentOptions;
 use crate::error::SamplesError;
@@ -7,18 +8,18 @@ use cytoscope_objects::smooth::gaussian;
 use rand::{Rng, RngCore};
 use std::sync::OnceLock;
 
-/// The changes of one patch, drawn.
+/// Random parameters of the intensity augmentation of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Changes {
-    /// Slopes along Y and X, and bend, of the light.
+pub(crate) struct IntensityParams {
+    /// Illumination: slopes along Y and X, and curvature.
     light: Option<[f64; 3]>,
-    /// Share kept at the far end, and whether that is the first slice.
+    /// Fraction of the intensity at the dark end, and whether that is the first slice.
     attenuation: Option<(f64, bool)>,
-    /// Sigma Z, Y, X in voxels.
+    /// Sigma along Z, Y, X in voxels.
     blur: Option<[f64; 3]>,
-    /// Slices averaged, and where the first group begins.
+    /// Number of averaged slices, and start of the first group.
     slices: Option<(usize, usize)>,
-    /// Standard deviations, in those of the stack.
+    /// Strength of the photon noise; this and the following are in standard deviations of the stack.
     photons: Option<f64>,
     gaussian: Option<f64>,
     contrast: Option<f64>,
@@ -26,8 +27,8 @@ pub(crate) struct Changes {
     gamma: Option<f64>,
 }
 
-impl Changes {
-    /// Draws them; the same number of draws whatever the options.
+impl IntensityParams {
+    /// Draws the parameters; the number of random numbers does not depend on the options.
     pub fn draw(options: &AugmentOptions, rng: &mut impl Rng) -> Self {
         let mut unit = || rng.random::<f64>();
         let mut changes = Self::default();
@@ -42,13 +43,13 @@ impl Changes {
         }
         let (u, z, yx) = (unit(), unit() * options.blur.sigma_z, unit() * options.blur.sigma_yx);
         if u < options.blur.probability {
-            // Below a quarter of a voxel a Gaussian does nothing.
+            // A sigma below a quarter of a voxel has no visible effect.
             changes.blur = Some([z, yx, yx].map(|s| if s < 0.25 { 0.0 } else { s }));
         }
         let (u, n, phase) = (unit(), unit(), unit());
         if u < options.anisotropy.probability {
-            let most = options.anisotropy.max_slices.max(2);
-            let count = 2 + ((n * (most - 1) as f64) as usize).min(most - 2);
+            let max = options.anisotropy.max_slices.max(2);
+            let count = 2 + ((n * (max - 1) as f64) as usize).min(max - 2);
             changes.slices = Some((count, (phase * count as f64) as usize % count));
         }
         let mut pick = |p: f64, low: f64, high: f64| {
@@ -66,7 +67,7 @@ impl Changes {
         changes
     }
 
-    /// Applies them to a patch that was scaled by `scaling`.
+    /// Applies the augmentation to a patch that was normalized by `scaling`.
     pub fn apply(
         &self,
         image: &mut [f32],
@@ -75,7 +76,7 @@ impl Changes {
         rng: &mut impl RngCore,
     ) -> Result<(), SamplesError> {
         if let Some(light) = self.light {
-            uneven(image, shape, light, scaling.dark);
+            illuminate(image, shape, light, scaling.dark);
         }
         if let Some((kept, first)) = self.attenuation {
             attenuate(image, shape, kept, first, scaling.dark);
@@ -102,8 +103,8 @@ impl Changes {
     }
 }
 
-/// A factor that changes slowly along Y and X, about 1 in the middle.
-fn uneven(image: &mut [f32], [_, ny, nx]: [usize; 3], [sy, sx, bend]: [f64; 3], dark: f32) {
+/// Multiplies by a factor that changes slowly along Y and X and is about 1 in the centre.
+fn illuminate(image: &mut [f32], [_, ny, nx]: [usize; 3], [sy, sx, bend]: [f64; 3], dark: f32) {
     let across = |n: usize| move |i: usize| (2.0 * i as f64 + 1.0) / n as f64 - 1.0;
     let (along_y, along_x) = (across(ny), across(nx));
     let columns: Vec<f32> = (0..nx).map(along_x).map(|u| (sx * u + bend * 0.5 * u * u) as f32).collect();
@@ -114,7 +115,7 @@ fn uneven(image: &mut [f32], [_, ny, nx]: [usize; 3], [sy, sx, bend]: [f64; 3], 
     }
 }
 
-/// Less light slice by slice, exponentially.
+/// Attenuates the intensity exponentially from slice to slice.
 fn attenuate(image: &mut [f32], [nz, ny, nx]: [usize; 3], kept: f64, first: bool, dark: f32) {
     if nz < 2 {
         return;
@@ -126,13 +127,13 @@ fn attenuate(image: &mut [f32], [nz, ny, nx]: [usize; 3], kept: f64, first: bool
     }
 }
 
-/// Averages groups of slices, and interpolates between the middles of the groups.
+/// Averages groups of slices, and interpolates between the centres of the groups.
 fn coarse_slices(image: &mut [f32], [nz, ny, nx]: [usize; 3], count: usize, phase: usize) {
     if nz < 2 * count {
         return;
     }
     let plane = ny * nx;
-    // Groups begin at `phase`; the first and the last may be shorter.
+    // Groups start at `phase`; the first and the last group may be smaller.
     let mut starts: Vec<usize> = (phase..nz).step_by(count).collect();
     if phase > 0 {
         starts.insert(0, 0);
@@ -158,12 +159,13 @@ fn coarse_slices(image: &mut [f32], [nz, ny, nx]: [usize; 3], count: usize, phas
     }
 }
 
-/// Values of the normal distribution at the middles of equally likely steps, so that one draw of a few bits is one normal draw.
+/// Returns quantiles of the normal distribution at the centres of equally likely intervals, so that a random index
+/// gives a normally distributed value.
 fn normal_table() -> &'static [f32; TABLE] {
     static TABLE_CELL: OnceLock<Box<[f32; TABLE]>> = OnceLock::new();
     TABLE_CELL.get_or_init(|| {
         let mut table = Box::new([0.0; TABLE]);
-        // The distribution summed up finely; each step's value is where the sum passes its middle.
+        // Numerical integration of the density; each quantile is where the integral reaches the centre of its interval.
         let step = 1.0 / 4096.0;
         let (mut x, mut sum) = (-6.0f64, 0.0f64);
         let density = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
@@ -179,10 +181,10 @@ fn normal_table() -> &'static [f32; TABLE] {
     })
 }
 
-/// Steps of the table of normal values.
+/// Number of quantiles in the table.
 const TABLE: usize = 4096;
 
-/// Noise that grows with the signal, and noise that does not, in one pass.
+/// Adds photon noise and constant noise in one pass.
 fn noise(image: &mut [f32], photons: f32, constant: f32, dark: f32, std: f32, rng: &mut impl RngCore) {
     let positive = std.is_finite() && std > 0.0;
     if !positive || (photons <= 0.0 && constant <= 0.0) {
@@ -201,7 +203,7 @@ fn noise(image: &mut [f32], photons: f32, constant: f32, dark: f32, std: f32, rn
     }
 }
 
-/// `(v − mean) · contrast + mean + shift`.
+/// Computes `(v − mean) · contrast + mean + shift`.
 fn stretch(image: &mut [f32], contrast: f64, shift: f64) {
     if contrast == 1.0 && shift == 0.0 {
         return;
@@ -212,7 +214,7 @@ fn stretch(image: &mut [f32], contrast: f64, shift: f64) {
     image.iter_mut().for_each(|v| *v = *v * gain + offset);
 }
 
-/// Raises values between the least and the greatest to a power, by a table.
+/// Raises values, relative to the minimum and the maximum, to a power by means of a table.
 fn gamma(image: &mut [f32], power: f32) {
     const STEPS: usize = 1024;
     let (low, high) = image.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
@@ -220,7 +222,7 @@ fn gamma(image: &mut [f32], power: f32) {
     if !range.is_finite() || range <= 0.0 {
         return;
     }
-    // In the square root the power's steep start is straighter.
+    // The table is indexed by the square root, because the power function is steep near 0.
     let curve: Vec<f32> =
         (0..STEPS + 2).map(|i| low + range * ((i as f32 / STEPS as f32).powi(2)).powf(power)).collect();
     for v in image.iter_mut() {
@@ -239,7 +241,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     #[test]
-    fn the_table_is_normal() {
+    fn the_table_is_normally_distributed() {
         let table = normal_table();
         let n = TABLE as f64;
         let mean = table.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_has_the_deviation_asked_for() {
+    fn noise_has_the_requested_standard_deviation() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let deviation = |image: &[f32], about: f32| {
             (image.iter().map(|v| f64::from(v - about).powi(2)).sum::<f64>() / image.len() as f64).sqrt()
@@ -260,14 +262,14 @@ mod tests {
         let mut image = vec![3.0f32; 100_000];
         noise(&mut image, 0.0, 0.2, -1.0, 2.0, &mut rng);
         assert!((deviation(&image, 3.0) - 0.4).abs() < 0.005);
-        // Photons: at four deviations above the dark, twice that of one deviation.
+        // Photon noise at a signal of four standard deviations is twice that at one.
         let mut image = vec![7.0f32; 100_000];
         noise(&mut image, 0.1, 0.0, -1.0, 2.0, &mut rng);
         assert!((deviation(&image, 7.0) - 0.4).abs() < 0.005);
     }
 
     #[test]
-    fn a_power_keeps_the_ends_and_the_order() {
+    fn gamma_keeps_the_range_and_the_order() {
         let mut image: Vec<f32> = (0..1000).map(|i| i as f32 / 100.0 - 3.0).collect();
         let before = image.clone();
         gamma(&mut image, 0.6);
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn coarse_slices_keep_a_slope_and_lose_single_slices() {
+    fn coarse_slices_keep_gradients_and_attenuate_single_slices() {
         let mut image: Vec<f32> = (0..12).flat_map(|z| [z as f32; 4]).collect();
         coarse_slices(&mut image, [12, 2, 2], 3, 1);
         for z in 2..10 {
@@ -294,10 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_without_probabilities() {
+    fn zero_probabilities_change_nothing() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let changes = Changes::draw(&AugmentOptions::none(), &mut rng);
-        assert_eq!(changes, Changes::default());
+        let changes = IntensityParams::draw(&AugmentOptions::none(), &mut rng);
+        assert_eq!(changes, IntensityParams::default());
         let mut image = vec![1.0, 2.0, 3.0];
         let scaling = Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: 0.0 };
         changes.apply(&mut image, [1, 1, 3], &scaling, &mut rng).unwrap();

@@ -1,4 +1,4 @@
-//! Making patches differ: what is changed, how often and how far.
+//! Augmentation: options with probabilities and strengths.
 
 pub(crate) mod geometry;
 pub(crate) mod intensity;
@@ -23,172 +23,173 @@ macro_rules! augmentation {
 }
 
 augmentation!(
-    /// Mirroring, each axis by itself.
+    /// Mirroring along each axis.
     Flip {
-        /// How often along Z, 0 to 1.
+        /// Probability along Z, 0 to 1.
         z: f64 = 0.5,
-        /// How often along Y.
+        /// Probability along Y.
         y: f64 = 0.5,
-        /// How often along X.
+        /// Probability along X.
         x: f64 = 0.5,
     }
 );
 augmentation!(
-    /// Turning about Z.
+    /// Rotation about Z.
     Rotate {
-        /// How often by 0, 90, 180 or 270 degrees, which moves voxels without interpolating.
+        /// Probability of a rotation by 0, 90, 180 or 270 degrees, which needs no interpolation.
         quarter_turns: f64 = 1.0,
-        /// How often by any angle instead.
+        /// Probability of a rotation by a random angle instead.
         any_angle: f64 = 0.5,
     }
 );
 augmentation!(
-    /// Magnifying.
+    /// Scaling.
     Scale {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.5,
-        /// Least magnification.
+        /// Minimum magnification.
         min: f64 = 0.8,
-        /// Greatest magnification.
+        /// Maximum magnification.
         max: f64 = 1.25,
-        /// How far Z may differ from Y and X: 0.1 is a tenth either way.
+        /// Maximum relative difference of the magnification along Z from that along Y and X: 0.1 is ±10 %.
         z_jitter: f64 = 0.1,
     }
 );
 augmentation!(
-    /// Bending by a smooth random field.
+    /// Elastic deformation by a smooth random displacement field.
     Elastic {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.3,
-        /// Distance of the field's nodes in µm; `None`: a quarter of the longest side of the patch.
+        /// Distance of the field's control points in µm; by default a quarter of the longest side of the patch.
         spacing_um: Option<f64> = None,
-        /// Standard deviation of the displacement in µm; `None`: 6 % of the distance of nodes. Above 20 % of it, space may fold.
+        /// Standard deviation of the displacement in µm; by default 6 % of `spacing_um`. Above 20 %, the field may
+        /// fold.
         amplitude_um: Option<f64> = None,
     }
 );
 augmentation!(
-    /// Stretching intensities about their mean.
+    /// Contrast: scaling of intensities about their mean.
     Contrast {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.3,
-        /// Least factor.
+        /// Minimum factor.
         min: f64 = 0.7,
-        /// Greatest factor.
+        /// Maximum factor.
         max: f64 = 1.4,
     }
 );
 augmentation!(
-    /// Adding a constant.
+    /// Brightness: addition of a constant.
     Brightness {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.3,
-        /// Greatest shift, in standard deviations of the stack.
+        /// Maximum shift, in standard deviations of the stack.
         strength: f64 = 0.3,
     }
 );
 augmentation!(
-    /// Raising intensities between the darkest and the brightest of the patch to a power.
+    /// Gamma correction between the minimum and the maximum of the patch.
     Gamma {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.3,
-        /// Least power.
+        /// Minimum exponent.
         min: f64 = 0.7,
-        /// Greatest power.
+        /// Maximum exponent.
         max: f64 = 1.5,
     }
 );
 augmentation!(
-    /// Noise of the camera: the same everywhere.
+    /// Gaussian noise of the camera, independent of the signal.
     GaussianNoise {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.3,
-        /// Greatest standard deviation, in standard deviations of the stack.
+        /// Maximum standard deviation, in standard deviations of the stack.
         strength: f64 = 0.2,
     }
 );
 augmentation!(
-    /// Noise of photons: grows with the root of what is above the darkest value of the stack.
+    /// Photon noise: its variance is proportional to the signal above the minimum of the stack.
     PhotonNoise {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.2,
-        /// Greatest standard deviation where the signal is one standard deviation of the stack, in that unit.
+        /// Maximum standard deviation of the noise at a signal of one standard deviation of the stack, in that unit.
         strength: f64 = 0.2,
     }
 );
 augmentation!(
-    /// Smoothing with a Gaussian.
+    /// Gaussian blur.
     Blur {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.2,
-        /// Greatest sigma along Y and X in voxels.
+        /// Maximum sigma along Y and X in voxels.
         sigma_yx: f64 = 1.2,
-        /// Greatest sigma along Z in voxels.
+        /// Maximum sigma along Z in voxels.
         sigma_z: f64 = 0.8,
     }
 );
 augmentation!(
-    /// Coarser slices: some are averaged, and interpolated back.
+    /// Lower resolution along Z: slices are averaged and interpolated back.
     Anisotropy {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.15,
-        /// Most slices averaged (2 at least).
+        /// Maximum number of slices that are averaged (at least 2).
         max_slices: usize = 3,
     }
 );
 augmentation!(
-    /// Uneven lighting across the field: a slow factor along Y and X.
+    /// Uneven illumination: a slowly varying factor along Y and X.
     Illumination {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.2,
-        /// Greatest change from the middle of the patch to its edge: 0.3 is 30 %.
+        /// Maximum relative change from the centre of the patch to its edge: 0.3 is 30 %.
         strength: f64 = 0.3,
     }
 );
 augmentation!(
-    /// Light lost with depth: intensities fall towards one end of Z.
+    /// Attenuation with depth: intensities decrease towards one end of Z.
     Attenuation {
-        /// How often.
+        /// Probability, 0 to 1.
         probability: f64 = 0.15,
-        /// Greatest share lost from one end of the patch to the other.
+        /// Maximum fraction that is lost from one end of the patch to the other.
         strength: f64 = 0.5,
     }
 );
 
-/// All that may be done to a patch, in the order it is done: one geometric transform of image and target, then light, optics
-/// and camera of the image alone. Written as TOML, every part has defaults.
+/// Augmentation of patches, in this order: one geometric transform of image and target, then illumination, optics and
+/// camera of the image only. All options have defaults when read from TOML.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AugmentOptions {
     /// Mirroring.
     pub flip: Flip,
-    /// Turning about Z.
+    /// Rotation about Z.
     pub rotate: Rotate,
-    /// Magnifying.
+    /// Scaling.
     pub scale: Scale,
-    /// Bending.
+    /// Elastic deformation.
     pub elastic: Elastic,
-    /// Uneven lighting.
+    /// Uneven illumination.
     pub illumination: Illumination,
-    /// Light lost with depth.
+    /// Attenuation with depth.
     pub attenuation: Attenuation,
-    /// Smoothing.
+    /// Gaussian blur.
     pub blur: Blur,
-    /// Coarser slices.
+    /// Lower resolution along Z.
     pub anisotropy: Anisotropy,
-    /// Noise of photons.
+    /// Photon noise.
     pub photon_noise: PhotonNoise,
-    /// Noise of the camera.
+    /// Gaussian noise.
     pub gaussian_noise: GaussianNoise,
-    /// Stretching about the mean.
+    /// Contrast.
     pub contrast: Contrast,
-    /// Adding a constant.
+    /// Brightness.
     pub brightness: Brightness,
-    /// A power.
+    /// Gamma correction.
     pub gamma: Gamma,
 }
 
 impl AugmentOptions {
-    /// Nothing is changed.
+    /// Returns options without any augmentation.
     pub fn none() -> Self {
         let mut all = Self {
             flip: Flip { z: 0.0, y: 0.0, x: 0.0 },
@@ -200,7 +201,7 @@ impl AugmentOptions {
         all.without_intensity()
     }
 
-    /// The same geometry, intensities untouched.
+    /// Returns the same options without intensity augmentation.
     pub fn without_intensity(mut self) -> Self {
         for probability in self.intensity_probabilities() {
             *probability = 0.0;
@@ -208,7 +209,7 @@ impl AugmentOptions {
         self
     }
 
-    /// Everything, always, as far as it goes: for tests and measurements.
+    /// Returns options that apply every augmentation to every patch, for tests and benchmarks.
     pub fn always() -> Self {
         let mut all = Self::default();
         all.rotate.any_angle = 1.0;
@@ -237,7 +238,7 @@ impl AugmentOptions {
     /// Checks every option against its range.
     ///
     /// # Errors
-    /// [`SamplesError::Parameter`] for the first one outside.
+    /// [`SamplesError::Parameter`] for the first option that is out of range.
     pub fn check(&self) -> Result<(), SamplesError> {
         let mut copy = *self;
         let geometric = [
@@ -252,7 +253,7 @@ impl AugmentOptions {
         for p in geometric.into_iter().chain(copy.intensity_probabilities().map(|p| *p)) {
             check_range("the probability of an augmentation", p, 0.0..=1.0, "0 to 1")?;
         }
-        let factor = "0.1 to 10, the least not above the greatest";
+        let factor = "0.1 to 10, with min not above max";
         let ranges = [
             ("augment.scale", self.scale.min, self.scale.max),
             ("augment.contrast", self.contrast.min, self.contrast.max),

@@ -1,7 +1,7 @@
-//! Looking into every pair before hours are spent on it.
+//! Checks of every pair before training.
 
-mod across;
-mod look;
+mod compare_pairs;
+mod inspect_pair;
 
 use crate::dataset::{Dataset, Pair, Part, Problem, Severity, Task};
 use crate::error::SamplesError;
@@ -15,35 +15,35 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What the data are to be good for.
+/// Options of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckOptions {
-    /// Labels are foreground or classes, not objects: one label is enough.
+    /// Whether labels are foreground or classes rather than objects, so that a single label is valid.
     pub semantic: bool,
-    /// The label that means "not known"; the dataset's own where it is `None`.
+    /// Ignore label; by default that of the dataset.
     pub ignore_label: Option<IgnoreLabel>,
 }
 
-/// How intensities of a stack lie.
+/// Intensity statistics of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Intensities {
-    /// The least and the greatest value.
+    /// Minimum.
     pub min: f64,
-    /// See `min`.
+    /// Maximum.
     pub max: f64,
     /// Mean of all voxels.
     pub mean: f64,
     /// Standard deviation of all voxels.
     pub std: f64,
-    /// Percentiles 1, 50 and 99 of at most four million voxels spread evenly.
+    /// Percentiles 1, 50 and 99, computed on at most four million evenly spaced voxels.
     pub percentiles: [f64; 3],
-    /// Share of voxels that are at the greatest value a camera can give (255, 1023, 4095, 65 535 and the like); 0 where the
-    /// greatest value is none of these.
+    /// Fraction of saturated voxels: those with the maximum, if it is the largest value of a camera (255, 1023, 4095,
+    /// 65 535, …); 0 otherwise.
     pub saturated_share: f64,
 }
 
-/// What a pair holds.
+/// Summary of a pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairSummary {
     /// Name of the pair.
@@ -52,56 +52,57 @@ pub struct PairSummary {
     pub image: PathBuf,
     /// Its target.
     pub target: PathBuf,
-    /// The part the data say it is for.
+    /// Part of the data that it belongs to, if the data define it.
     pub part: Option<Part>,
-    /// Extents Z, Y, X.
+    /// Shape along Z, Y, X.
     pub shape_zyx: [usize; 3],
-    /// Type of the image.
+    /// Data type of the image.
     pub image_dtype: Option<DType>,
-    /// Type of the target.
+    /// Data type of the target.
     pub target_dtype: Option<DType>,
-    /// Voxel size Z, Y, X in µm, where it is known.
+    /// Voxel size along Z, Y, X in µm, if known.
     pub voxel_um: [Option<f64>; 3],
-    /// Intensities of the image.
+    /// Intensity statistics of the image.
     pub intensities: Option<Intensities>,
-    /// Intensities of the target, for label-free training.
+    /// Intensity statistics of the target, for label-free prediction.
     pub target_intensities: Option<Intensities>,
-    /// Labels besides background.
+    /// Number of objects.
     pub objects: Option<usize>,
-    /// Median diameter in µm of a ball of an object's volume (in voxels where no voxel size is known).
+    /// Median object diameter in µm: that of the sphere with the object's volume (in voxels if the voxel size is
+    /// unknown).
     pub median_diameter_um: Option<f64>,
-    /// Median extents Z, Y, X in µm of the boxes around objects (in voxels where no voxel size is known).
+    /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown).
     pub median_extent_um: Option<[f64; 3]>,
-    /// Share of voxels that belong to objects.
+    /// Fraction of voxels that belong to objects.
     pub foreground_share: Option<f64>,
-    /// Name of another pair whose image holds the same voxels; the same name for all copies, `None` for the one it names.
+    /// Name of another pair with an identical image; the same name for all copies, `None` for the named pair itself.
     #[serde(default)]
     pub same_image_as: Option<String>,
-    /// Whether the pair can be trained on.
+    /// Whether the pair is usable for training.
     pub usable: bool,
 }
 
-/// What a training set holds, and what is wrong with it.
+/// Result of a check: summaries of all pairs, and all problems.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What the pairs are for.
+    /// The task.
     pub task: Task,
-    /// Every pair.
+    /// Summary of every pair.
     pub pairs: Vec<PairSummary>,
-    /// Everything wrong, the worst first; those that finding the pairs met included.
+    /// All problems, errors first, including those of finding the pairs.
     pub problems: Vec<Problem>,
-    /// Whether the check was stopped before its end.
+    /// Whether the check was stopped early.
     pub stopped: bool,
 }
 
 impl Report {
-    /// The pairs of the dataset that can be trained on.
+    /// Returns the usable pairs of the dataset.
     pub fn usable(&self, dataset: &Dataset) -> Vec<Pair> {
         let usable: BTreeSet<&str> = self.pairs.iter().filter(|p| p.usable).map(|p| p.name.as_str()).collect();
         dataset.pairs.iter().filter(|p| usable.contains(p.name.as_str())).cloned().collect()
     }
 
-    /// Names of pairs whose images hold the same voxels, image by image, for [`crate::SplitOptions::together`].
+    /// Returns the names of pairs with identical images, grouped by image, for [`crate::SplitOptions::together`].
     pub fn copies(&self) -> Vec<Vec<String>> {
         let mut copies = BTreeMap::<&str, Vec<String>>::new();
         for pair in &self.pairs {
@@ -112,20 +113,21 @@ impl Report {
         copies.into_values().collect()
     }
 
-    /// Problems of one severity.
+    /// Returns the problems of one severity.
     pub fn of(&self, severity: Severity) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(move |p| p.severity == severity)
     }
 }
 
-/// Looks into every pair of a dataset: reads all voxels once, in slabs, several files at a time.
+/// Checks every pair of a dataset. All voxels are read once, in slabs, and several files in parallel.
 ///
-/// What cannot be used becomes a problem of [`Severity::Error`] and its pair is left out; nothing makes the check fail as a whole.
+/// An unusable file becomes a problem of [`Severity::Error`], and its pair is excluded; the check itself never fails.
 pub fn check(dataset: &Dataset, options: &CheckOptions) -> Report {
     check_with(dataset, options, &|_, _| ControlFlow::Continue(()))
 }
 
-/// [`check`], telling how many pairs of how many are done; a `Break` stops it, and pairs not looked at count as not usable.
+/// As [`check`], calling `progress` with the number of checked pairs and of all pairs. A `Break` stops the check; pairs
+/// that were not checked are not usable.
 pub fn check_with(
     dataset: &Dataset,
     options: &CheckOptions,
@@ -137,54 +139,54 @@ pub fn check_with(
     };
     let (done, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let total = dataset.pairs.len();
-    let mut looks: Vec<look::Look> = dataset
+    let mut inspections: Vec<inspect_pair::PairInspection> = dataset
         .pairs
         .par_iter()
         .map(|pair| {
             if stop.load(Ordering::Relaxed) {
-                return look::Look::none(pair);
+                return inspect_pair::PairInspection::none(pair);
             }
-            let look = look::look(pair, dataset.task, &options);
+            let inspection = inspect_pair::inspect(pair, dataset.task, &options);
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;
             if progress(done, total).is_break() {
                 stop.store(true, Ordering::Relaxed);
             }
-            look
+            inspection
         })
         .collect();
     let mut problems = dataset.problems.clone();
     let stopped = stop.into_inner();
     if !stopped {
-        across::compare(dataset, &options, &mut looks, &mut problems);
+        compare_pairs::compare(dataset, &options, &mut inspections, &mut problems);
     }
-    let pairs = looks
+    let pairs = inspections
         .into_iter()
-        .map(|look| {
-            let broken = look.problems.iter().any(|p| p.severity == Severity::Error);
-            problems.extend(look.problems);
-            PairSummary { usable: look.finished && !broken, ..look.summary }
+        .map(|inspection| {
+            let has_error = inspection.problems.iter().any(|p| p.severity == Severity::Error);
+            problems.extend(inspection.problems);
+            PairSummary { usable: inspection.finished && !has_error, ..inspection.summary }
         })
         .collect();
     problems.sort_by(|a, b| (b.severity, &a.pair, &a.file).cmp(&(a.severity, &b.pair, &b.file)));
     Report { task: dataset.task, pairs, problems, stopped }
 }
 
-/// A failure as a problem of its pair.
-fn from_error(error: &SamplesError, file: &Path) -> Problem {
+/// Converts an error into a problem of its pair.
+fn problem_from_error(error: &SamplesError, file: &Path) -> Problem {
     match error {
-        SamplesError::Data { file, met, next } => Problem::error(file, met, next),
+        SamplesError::Data { file, problem, next_step } => Problem::error(file, problem, next_step),
         SamplesError::Format(
-            FormatError::Malformed { file, met, next }
-            | FormatError::Unsupported { file, met, next }
-            | FormatError::OverLimit { file, met, next }
-            | FormatError::Misused { file, met, next },
-        ) => Problem::error(file, met, next),
-        SamplesError::OverLimit { file, what, got, limit_name, limit, next } => {
-            Problem::error(file, format!("{what} is {got}, more than the limit {limit_name} = {limit}"), *next)
+            FormatError::Malformed { file, met: problem, next: next_step }
+            | FormatError::Unsupported { file, met: problem, next: next_step }
+            | FormatError::OverLimit { file, met: problem, next: next_step }
+            | FormatError::Misused { file, met: problem, next: next_step },
+        ) => Problem::error(file, problem, next_step),
+        SamplesError::OverLimit { file, what, got, limit_name, limit, next_step } => {
+            Problem::error(file, format!("{what} is {got}, more than the limit {limit_name} = {limit}"), *next_step)
         }
         SamplesError::Format(FormatError::Io { file, source, .. }) | SamplesError::Io { file, source, .. } => {
             Problem::error(file, format!("it cannot be read: {source}"), cytoscope_formats::io_advice(source))
         }
-        other => Problem::error(file, other.to_string(), "correct it, or leave the pair out"),
+        other => Problem::error(file, other.to_string(), "correct the file, or remove the pair"),
     }
 }

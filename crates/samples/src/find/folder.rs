@@ -1,7 +1,7 @@
-//! Searching a folder: which layout it has, and the folders below it.
+//! Search of a folder: detection of its layout, and search of its subfolders.
 
 use super::names::{converter, file_name, is_image, stem};
-use super::{FindOptions, Found, Listing, endings, nnunet, table};
+use super::{FindOptions, Listing, SearchResults, nnunet, suffixes, table};
 use crate::dataset::{Convention, Part, Problem, Task};
 use crate::error::SamplesError;
 use crate::limits::MAX_DEPTH;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-/// Names of two folders with images and targets.
+/// Names of folders with images and with targets, for segmentation.
 const SEGMENTATION: [(&str, &str); 14] = [
     ("images", "masks"),
     ("images", "labels"),
@@ -26,6 +26,7 @@ const SEGMENTATION: [(&str, &str); 14] = [
     ("images", "gt"),
     ("images", "annotations"),
 ];
+/// As [`SEGMENTATION`], for label-free prediction.
 const LABEL_FREE: [(&str, &str); 9] = [
     ("brightfield", "signal"),
     ("bf", "fluo"),
@@ -38,18 +39,23 @@ const LABEL_FREE: [(&str, &str); 9] = [
     ("raw", "gt"),
 ];
 
-/// Searches a folder and, where it holds no data itself, those below it.
-pub(crate) fn search(folder: &Path, task: Task, options: &FindOptions, found: &mut Found) -> Result<(), SamplesError> {
-    below(folder, task, options, None, 0, found)
+/// Searches a folder, or its subfolders if it contains no data itself.
+pub(crate) fn search(
+    folder: &Path,
+    task: Task,
+    options: &FindOptions,
+    found: &mut SearchResults,
+) -> Result<(), SamplesError> {
+    search_below(folder, task, options, None, 0, found)
 }
 
-fn below(
+fn search_below(
     folder: &Path,
     task: Task,
     options: &FindOptions,
     part: Option<Part>,
     depth: usize,
-    found: &mut Found,
+    found: &mut SearchResults,
 ) -> Result<(), SamplesError> {
     let listing = Listing::of(folder, found)?;
     if options.channels.is_some() {
@@ -67,16 +73,16 @@ fn below(
         }
         let mut any = two_folders(&listing, task, part, found)?;
         let problems = found.problems.len();
-        if endings::search(&listing, task, part, found) > 0 {
+        if suffixes::search(&listing, task, part, found) > 0 {
             any = true;
         } else if any {
-            // Loose files beside the two folders are no data.
+            // Other files beside the two folders are not training data.
             found.problems.truncate(problems);
         }
         for file in &listing.files {
             if let Some(program) = converter(file).filter(|_| !file_name(file).ends_with("cover.png")) {
-                let met = "this kind of image is not read";
-                found.problems.push(Problem::warning(file, met, format!("save it as TIFF, with {program}")));
+                let problem = "this image format is not supported";
+                found.problems.push(Problem::warning(file, problem, format!("convert it to TIFF with {program}")));
             }
         }
         if any {
@@ -88,13 +94,18 @@ fn below(
     }
     for sub in &listing.folders {
         let name = file_name(sub);
-        below(sub, task, options, Part::from_word(&name).or(part), depth + 1, found)?;
+        search_below(sub, task, options, Part::from_word(&name).or(part), depth + 1, found)?;
     }
     Ok(())
 }
 
-/// Pairs of two folders. Gives whether there are such folders.
-fn two_folders(listing: &Listing, task: Task, part: Option<Part>, found: &mut Found) -> Result<bool, SamplesError> {
+/// Adds the pairs of a folder of images and a folder of targets. Returns whether there are such folders.
+fn two_folders(
+    listing: &Listing,
+    task: Task,
+    part: Option<Part>,
+    found: &mut SearchResults,
+) -> Result<bool, SamplesError> {
     let names: &[(&str, &str)] = match task {
         Task::Segmentation => &SEGMENTATION,
         Task::LabelFree => &LABEL_FREE,
@@ -102,7 +113,7 @@ fn two_folders(listing: &Listing, task: Task, part: Option<Part>, found: &mut Fo
     let both = names.iter().find_map(|(a, b)| Some((listing.folder(a)?, listing.folder(b)?)));
     let Some((images, targets)) = both else { return Ok(false) };
     let (image_files, target_files) = (Listing::of(images, found)?, Listing::of(targets, found)?);
-    found.convention(Convention::TwoFolders);
+    found.add_convention(Convention::TwoFolders);
     pair_lists(&image_files.files, &target_files.files, (images, targets), task, part, found);
     // images/train and masks/train
     for folder in &image_files.folders {
@@ -115,39 +126,39 @@ fn two_folders(listing: &Listing, task: Task, part: Option<Part>, found: &mut Fo
     Ok(true)
 }
 
-/// Pairs files of equal names; then those whose names are equal but for the endings of images and targets.
+/// Pairs files with the same name, then those whose names differ only by the suffixes of images and targets.
 fn pair_lists(
     images: &[PathBuf],
     targets: &[PathBuf],
     (image_folder, target_folder): (&Path, &Path),
     task: Task,
     part: Option<Part>,
-    found: &mut Found,
+    found: &mut SearchResults,
 ) {
     let mut by_stem: BTreeMap<String, PathBuf> = BTreeMap::new();
     for file in targets {
         if is_image(file) {
             if let Some(other) = by_stem.insert(stem(file).to_lowercase(), file.clone()) {
-                let met = format!("{} has the same name, and is not taken", file_name(&other));
-                found.problems.push(Problem::warning(&other, met, "keep one of them"));
+                let problem = format!("{} has the same name as another target and is not used", file_name(&other));
+                found.problems.push(Problem::warning(&other, problem, "keep one of them"));
             }
         } else {
-            unread(file, found);
+            report_unsupported(file, found);
         }
     }
-    let mut left = Vec::new();
+    let mut unpaired_images = Vec::new();
     for file in images {
         if !is_image(file) {
-            unread(file, found);
+            report_unsupported(file, found);
         } else if let Some(target) = by_stem.remove(&stem(file).to_lowercase()) {
             found.add(&stem(file), file, &target, part, 1.0);
         } else {
-            left.push(file.clone());
+            unpaired_images.push(file.clone());
         }
     }
     let mut by_common: BTreeMap<String, PathBuf> = BTreeMap::new();
     for (key, file) in std::mem::take(&mut by_stem) {
-        let common = endings::common_stem(&key, task).to_owned();
+        let common = suffixes::common_stem(&key, task).to_owned();
         match by_common.entry(common) {
             Entry::Vacant(place) => {
                 place.insert(file);
@@ -157,26 +168,26 @@ fn pair_lists(
             }
         }
     }
-    for file in left {
+    for file in unpaired_images {
         let stem = stem(&file);
-        match by_common.remove(endings::common_stem(&stem, task).to_lowercase().as_str()) {
-            Some(target) => found.add(endings::common_stem(&stem, task), &file, &target, part, 1.0),
+        match by_common.remove(suffixes::common_stem(&stem, task).to_lowercase().as_str()) {
+            Some(target) => found.add(suffixes::common_stem(&stem, task), &file, &target, part, 1.0),
             None => {
-                let next = format!("put a file of the same name into {}", target_folder.display());
-                found.problems.push(Problem::warning(&file, "this image has no target", next));
+                let next_step = format!("put a file of the same name into {}", target_folder.display());
+                found.problems.push(Problem::warning(&file, "this image has no target", next_step));
             }
         }
     }
     for file in by_stem.into_values().chain(by_common.into_values()) {
-        let next = format!("put a file of the same name into {}", image_folder.display());
-        found.problems.push(Problem::warning(&file, "this target has no image", next));
+        let next_step = format!("put a file of the same name into {}", image_folder.display());
+        found.problems.push(Problem::warning(&file, "this target has no image", next_step));
     }
 }
 
-/// A file that is no image: a problem where it is one of a kind not read here.
-fn unread(file: &Path, found: &mut Found) {
+/// Adds a problem if the file is an image of an unsupported format.
+fn report_unsupported(file: &Path, found: &mut SearchResults) {
     if let Some(program) = converter(file) {
-        let next = format!("save it as TIFF, with {program}");
-        found.problems.push(Problem::warning(file, "this kind of image is not read", next));
+        let next_step = format!("convert it to TIFF with {program}");
+        found.problems.push(Problem::warning(file, "this image format is not supported", next_step));
     }
 }

@@ -1,13 +1,13 @@
-//! Finding pairs of files in a folder or a table.
+//! Finding pairs of image and target in folders and tables.
 
-mod endings;
 mod folder;
 mod names;
 mod nnunet;
+mod suffixes;
 mod table;
 
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Task};
-use crate::error::{NO_PAIR, SamplesError, check_limit, check_range, met_most};
+use crate::error::{NO_PAIR, SamplesError, check_limit, check_range, most_common_problem};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
 use crate::summary;
 use cytoscope_volume::Axes;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Order of the numbers of a `spacing` beside nnU-Net's TIFF files.
+/// Axis order of `spacing` in the JSON files beside nnU-Net's TIFF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpacingOrder {
@@ -31,53 +31,53 @@ pub enum SpacingOrder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelPair {
-    /// The channel that a network sees, from 0.
+    /// Channel of the image, counted from 0.
     pub input: usize,
-    /// The channel it is to predict, from 0.
+    /// Channel of the target, counted from 0.
     pub target: usize,
 }
 
-/// How to look for pairs.
+/// Options for finding pairs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FindOptions {
-    /// Every file is a pair by itself: one channel in, another out.
+    /// If set, every file is a pair: one of its channels is the image, another one the target.
     pub channels: Option<ChannelPair>,
-    /// Channel of the images, where they have several (with nnU-Net, which of the `_0000`, `_0001`, … files).
+    /// Channel of the images, if they have several (for nnU-Net, the number in `_0000`, `_0001`, …).
     pub image_channel: Option<usize>,
-    /// Channel of the targets, where they have several.
+    /// Channel of the targets, if they have several.
     pub target_channel: Option<usize>,
-    /// Time point of images and targets, where they have several.
+    /// Time point of images and targets, if they have several.
     pub time: Option<usize>,
-    /// Axes of the files where their own are wrong, such as `ZYX`.
+    /// Axes of the files, such as `ZYX`, if their own are wrong.
     pub axes: Option<Axes>,
-    /// Column of a table that names the part (`train`, `valid`, `test`); `split` and the like are found by themselves.
+    /// Column of a table with the part of the data (`train`, `valid`, `test`); usual names such as `split` are
+    /// detected.
     pub split_column: Option<String>,
-    /// Voxel size Z, Y, X in µm, for files that say it wrong or not at all.
+    /// Voxel size along Z, Y, X in µm, if the files lack it or state it wrongly.
     pub voxel_um: Option<[f64; 3]>,
-    /// Order of nnU-Net's `spacing`; `None` takes Z, Y, X and says so.
+    /// Axis order of nnU-Net's `spacing`; by default Z, Y, X, with a warning.
     pub spacing_order: Option<SpacingOrder>,
 }
 
-/// Finds the pairs under a path with the defaults of [`FindOptions`]: a folder in one of the usual layouts, a table, or an
-/// nnU-Net `dataset.json`. Files that pair with nothing become problems of the dataset.
+/// Finds the pairs under a path with the defaults of [`FindOptions`]: a folder in one of the usual layouts, a table, or
+/// an nnU-Net `dataset.json`. Files without a counterpart become problems of the dataset.
 ///
-/// Only names and small text files are read; [`crate::check`] looks into the images.
+/// Only file names and small text files are read; [`crate::check`] reads the images.
 ///
 /// # Errors
-/// [`SamplesError`] if the path cannot be read, is over a limit, or holds no pair at all (the message says what was looked
-/// for and what is there).
+/// [`SamplesError`] if the path cannot be read, a limit is exceeded, or there is no pair.
 pub fn find_pairs(path: &Path, task: Task) -> Result<Dataset, SamplesError> {
     find_pairs_with(path, task, &FindOptions::default())
 }
 
-/// [`find_pairs`] with options.
+/// As [`find_pairs`], with options.
 ///
 /// # Errors
 /// As [`find_pairs`].
 pub fn find_pairs_with(path: &Path, task: Task, options: &FindOptions) -> Result<Dataset, SamplesError> {
-    let about = std::fs::metadata(path).map_err(SamplesError::io(path, "looking at the training data"))?;
-    let mut found = Found::default();
+    let about = std::fs::metadata(path).map_err(SamplesError::io(path, "opening the training data"))?;
+    let mut found = SearchResults::default();
     if about.is_dir() {
         folder::search(path, task, options, &mut found)?;
     } else if names::extension(path) == "csv" {
@@ -90,29 +90,29 @@ pub fn find_pairs_with(path: &Path, task: Task, options: &FindOptions) -> Result
     } else {
         return Err(SamplesError::data(
             path,
-            "this is one file, and training takes pairs of an image and its target",
-            "name the folder that holds both, or a table (.csv) with their names; for two channels of this file give \
+            "this is a single file, but training needs pairs of an image and its target",
+            "choose the folder with both, or a table (.csv) of the files; for two channels of this file, set \
              data.same_file = true, data.image_channel and data.target_channel in the settings",
         ));
     }
     found.finish(path, task, options)
 }
 
-/// What a search has found so far.
+/// Results of a search so far.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchResults {
     pub pairs: Vec<Pair>,
     pub problems: Vec<Problem>,
     pub conventions: Vec<Convention>,
     pub ignore_label: Option<i64>,
     pub labels_are_classes: bool,
-    /// Files and folders looked at.
+    /// Number of files and folders searched.
     pub seen: u64,
 }
 
-impl Found {
-    /// Notes a convention, once.
-    pub fn convention(&mut self, convention: Convention) {
+impl SearchResults {
+    /// Adds a layout, unless it is already known.
+    pub fn add_convention(&mut self, convention: Convention) {
         if !self.conventions.contains(&convention) {
             self.conventions.push(convention);
         }
@@ -123,27 +123,27 @@ impl Found {
         self.pairs.push(Pair { part, weight, ..Pair::new(name, image, target) });
     }
 
-    /// Adds a file whose channels are image and target.
+    /// Adds a pair whose image and target are channels of one file.
     pub fn add_channels(&mut self, file: &Path, options: &FindOptions, part: Option<Part>) {
         if let Some(channels) = options.channels {
             let image = ImageRef { channel: Some(channels.input), ..ImageRef::of(file) };
             let target = ImageRef { channel: Some(channels.target), ..ImageRef::of(file) };
             let name = names::stem(file);
             self.pairs.push(Pair { part, image, target, ..Pair::new(name, file, file) });
-            self.convention(Convention::Channels);
+            self.add_convention(Convention::Channels);
         }
     }
 
-    /// Counts what was looked at.
-    pub fn look(&mut self, folder: &Path, count: u64) -> Result<(), SamplesError> {
+    /// Adds to the number of files and folders searched, and checks it against the limit.
+    pub fn count_entries(&mut self, folder: &Path, count: u64) -> Result<(), SamplesError> {
         self.seen = self.seen.saturating_add(count);
-        let next = "name the folder that holds the training data itself";
-        check_limit(folder, "the number of files searched", self.seen, ("MAX_FILES", MAX_FILES), next)
+        let next_step = "choose the folder that directly contains the training data";
+        check_limit(folder, "the number of files searched", self.seen, ("MAX_FILES", MAX_FILES), next_step)
     }
 
     fn finish(mut self, root: &Path, task: Task, options: &FindOptions) -> Result<Dataset, SamplesError> {
-        let next = "name a part of the data";
-        check_limit(root, "the number of pairs", self.pairs.len() as u64, ("MAX_PAIRS", MAX_PAIRS), next)?;
+        let next_step = "use a part of the data";
+        check_limit(root, "the number of pairs", self.pairs.len() as u64, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
         if self.pairs.is_empty() {
             let advice = match task {
                 Task::Segmentation => {
@@ -153,7 +153,7 @@ impl Found {
                 }
                 Task::LabelFree => {
                     "put both stacks side by side as NAME_bf.tif and NAME_fluo.tif, into the folders brightfield and \
-                     signal; for two channels of one file give data.same_file = true, data.image_channel and \
+                     signal; for two channels of one file, set data.same_file = true, data.image_channel and \
                      data.target_channel in the settings"
                         .to_owned()
                 }
@@ -162,9 +162,10 @@ impl Found {
                 return Err(SamplesError::data(root, NO_PAIR, advice));
             }
             self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
-            let next = summary::kinds(&self.problems).first().map_or(advice, |kind| kind.example.next_step.clone());
-            let met = format!("{NO_PAIR}: {}", met_most(&self.problems));
-            return Err(SamplesError::NoPairs { dataset: Box::new(self.dataset(root, task)), met, next });
+            let next_step =
+                summary::kinds(&self.problems).first().map_or(advice, |kind| kind.example.next_step.clone());
+            let problem = format!("{NO_PAIR}: {}", most_common_problem(&self.problems));
+            return Err(SamplesError::NoPairs { dataset: Box::new(self.dataset(root, task)), problem, next_step });
         }
         for um in options.voxel_um.into_iter().flatten() {
             check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
@@ -199,7 +200,7 @@ impl Found {
     }
 }
 
-/// Pairs of one name in several folders are told apart by their folder, and where that is not enough by a number.
+/// Makes names unique by adding the folder, and if that is not enough, a number.
 fn make_names_unique(pairs: &mut [Pair], root: &Path) {
     let count = |pairs: &[Pair]| {
         let mut count = BTreeMap::<String, usize>::new();
@@ -217,10 +218,10 @@ fn make_names_unique(pairs: &mut [Pair], root: &Path) {
         }
     }
     let taken = count(pairs);
-    let mut next = BTreeMap::<String, usize>::new();
+    let mut next_number = BTreeMap::<String, usize>::new();
     for pair in pairs.iter_mut() {
         if taken.get(&pair.name).is_some_and(|n| *n > 1) {
-            let number = next.entry(pair.name.clone()).or_default();
+            let number = next_number.entry(pair.name.clone()).or_default();
             *number += 1;
             pair.name = format!("{}#{number}", pair.name);
         }

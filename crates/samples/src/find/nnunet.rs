@@ -1,7 +1,7 @@
 //! nnU-Net's layout: `imagesTr/CASE_0000.tif`, `labelsTr/CASE.tif`, `dataset.json`, and `CASE.json` with the spacing.
 
 use super::names::{file_name, is_image, read_text, stem};
-use super::{FindOptions, Found, Listing, SpacingOrder};
+use super::{FindOptions, Listing, SearchResults, SpacingOrder};
 use crate::dataset::{Convention, Pair, Part, Problem, Task};
 use crate::error::SamplesError;
 use cytoscope_volume::VoxelSize;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A case's name and the number of its channel.
+/// Splits `CASE_0001` into the name of the case and the number of the channel.
 fn case_and_channel(stem: &str) -> Option<(&str, usize)> {
     let (case, number) = stem.rsplit_once('_')?;
     let digits = number.len() == 4 && number.bytes().all(|b| b.is_ascii_digit());
@@ -18,43 +18,48 @@ fn case_and_channel(stem: &str) -> Option<(&str, usize)> {
 
 fn json(path: &Path) -> Result<Value, SamplesError> {
     serde_json::from_slice(&read_text(path)?)
-        .map_err(|e| SamplesError::data(path, format!("it is no JSON: {e}"), "correct or remove it"))
+        .map_err(|e| SamplesError::data(path, format!("it is not valid JSON: {e}"), "correct or remove the file"))
 }
 
-/// Reads a dataset folder; the test part only where it has labels.
-pub(crate) fn read(folder: &Path, task: Task, options: &FindOptions, found: &mut Found) -> Result<(), SamplesError> {
+/// Reads a dataset folder; the test set only if it has labels.
+pub(crate) fn read(
+    folder: &Path,
+    task: Task,
+    options: &FindOptions,
+    found: &mut SearchResults,
+) -> Result<(), SamplesError> {
     let listing = Listing::of(folder, found)?;
-    let mut ending = None;
+    let mut extension = None;
     match listing.file("dataset.json") {
         Some(path) => {
             let about = json(path)?;
-            ending = about.get("file_ending").and_then(Value::as_str).map(str::to_owned);
+            extension = about.get("file_ending").and_then(Value::as_str).map(str::to_owned);
             let labels = about.get("labels").and_then(Value::as_object);
             found.ignore_label = labels.and_then(|l| l.get("ignore")).and_then(Value::as_i64);
             found.labels_are_classes = labels.is_some();
         }
         None => {
-            let met = "there is no dataset.json, which says what the labels mean";
-            found.problems.push(Problem::warning(folder, met, "add it, where a label means \"ignore\""));
+            let problem = "there is no dataset.json, which declares the labels";
+            found.problems.push(Problem::warning(folder, problem, "add it if there is an ignore label"));
         }
     }
-    found.convention(Convention::NnUnet);
+    found.add_convention(Convention::NnUnet);
     let mut spacing_seen = false;
     for (images, labels, part) in [("imagesTr", "labelsTr", None), ("imagesTs", "labelsTs", Some(Part::Test))] {
         let Some(image_folder) = listing.folder(images) else { continue };
         let Some(label_folder) = listing.folder(labels) else {
             if part.is_none() {
-                let next = "put the labels there, named like the images without _0000";
-                return Err(SamplesError::data(folder, "there is imagesTr and no labelsTr", next));
+                let next_step = "add the folder labelsTr, with files named like the images without _0000";
+                return Err(SamplesError::data(folder, "it contains imagesTr but no labelsTr", next_step));
             }
             continue;
         };
         let image_files = Listing::of(image_folder, found)?;
         let label_files = Listing::of(label_folder, found)?;
-        if let Some(ending) = ending.as_deref().filter(|e| !is_image(Path::new(&format!("x{e}")))) {
-            let next = "convert images and labels to .tif, and say so in dataset.json as file_ending";
-            let met = format!("its files end in {ending}, which is not read");
-            return Err(SamplesError::data(folder, met, next));
+        if let Some(extension) = extension.as_deref().filter(|e| !is_image(Path::new(&format!("x{e}")))) {
+            let next_step = "convert images and labels to .tif, and set file_ending in dataset.json";
+            let problem = format!("its files have the extension {extension}, which is not supported");
+            return Err(SamplesError::data(folder, problem, next_step));
         }
         let mut targets: BTreeMap<String, PathBuf> =
             label_files.files.iter().filter(|f| is_image(f)).map(|f| (stem(f), f.clone())).collect();
@@ -65,26 +70,26 @@ pub(crate) fn read(folder: &Path, task: Task, options: &FindOptions, found: &mut
             cases.entry(case.to_owned()).or_default().insert(channel, file.clone());
         }
         for (case, channels) in cases {
-            let wanted = options.image_channel.unwrap_or(0);
-            let Some(image) = channels.get(&wanted) else {
+            let channel = options.image_channel.unwrap_or(0);
+            let Some(image) = channels.get(&channel) else {
                 let file = channels.values().next().cloned().unwrap_or_else(|| image_folder.join(&case));
-                let met = format!("case {case} has no channel {wanted} (no file {case}_{wanted:04})");
-                let next = "give one that every case has as data.image_channel in the settings";
-                found.problems.push(Problem::warning(&file, met, next));
+                let problem = format!("case {case} has no channel {channel} (no file {case}_{channel:04})");
+                let next_step = "set data.image_channel in the settings to a channel that every case has";
+                found.problems.push(Problem::warning(&file, problem, next_step));
                 continue;
             };
             let Some(target) = targets.remove(&case) else {
-                let next = format!("put {case} into {}", label_folder.display());
-                found.problems.push(Problem::warning(image, "this image has no labels", next));
+                let next_step = format!("add the labels of {case} to {}", label_folder.display());
+                found.problems.push(Problem::warning(image, "this image has no labels", next_step));
                 continue;
             };
             if channels.len() > 1 && options.image_channel.is_none() {
-                let met = format!("case {case} has {} channels, and the first is taken", channels.len());
-                let next = "give data.image_channel in the settings, the one to learn from";
-                found.problems.push(Problem::warning(image, met, next));
+                let problem = format!("case {case} has {} channels; the first one is used", channels.len());
+                let next_step = "set data.image_channel in the settings to the channel of the images";
+                found.problems.push(Problem::warning(image, problem, next_step));
             }
             let mut pair = Pair { part, ..Pair::new(case.clone(), image, target) };
-            // The number of the file is the channel; inside the file there is one.
+            // The channel is the number in the file name; the file itself has a single channel.
             pair.image.channel = options.image_channel.map(|_| 0);
             let beside = [format!("{case}.json"), file_name(image).replace(&extension_of(image), ".json")];
             if let Some(path) = beside.iter().find_map(|n| image_files.file(n)) {
@@ -94,19 +99,19 @@ pub(crate) fn read(folder: &Path, task: Task, options: &FindOptions, found: &mut
             found.pairs.push(pair);
         }
         for file in targets.into_values() {
-            let next = format!("put its image into {} with _0000 after its name", image_folder.display());
-            found.problems.push(Problem::warning(&file, "these labels have no image", next));
+            let next_step = format!("add its image to {}, with _0000 after its name", image_folder.display());
+            found.problems.push(Problem::warning(&file, "these labels have no image", next_step));
         }
     }
     if spacing_seen && options.spacing_order.is_none() {
-        let met = "the spacing beside the images is taken as Z, Y, X; some writers put X first";
-        let next = "check the voxel sizes, and give data.spacing_order in the settings: \"zyx\", or \"xyz\" if they are \
-                    turned";
-        found.problems.push(Problem::warning(folder, met, next));
+        let problem = "the spacing beside the images is interpreted as Z, Y, X; some programs write X, Y, Z";
+        let next_step = "check the voxel sizes, and set data.spacing_order in the settings to \"zyx\", or to \"xyz\" \
+                    if they are reversed";
+        found.problems.push(Problem::warning(folder, problem, next_step));
     }
     if task == Task::LabelFree {
-        let met = "nnU-Net's layout holds label images; they are taken as intensities here";
-        found.problems.push(Problem::warning(folder, met, "choose segmentation, or another folder"));
+        let problem = "nnU-Net's layout contains label images, which are used as intensities here";
+        found.problems.push(Problem::warning(folder, problem, "choose segmentation, or another folder"));
     }
     Ok(())
 }
@@ -116,15 +121,15 @@ fn extension_of(path: &Path) -> String {
     name.get(stem(path).len()..).unwrap_or_default().to_owned()
 }
 
-/// The voxel size Z, Y, X in µm that a file beside an image says.
-fn spacing(path: &Path, options: &FindOptions, found: &mut Found) -> Option<[f64; 3]> {
+/// Reads the voxel size along Z, Y, X in µm from the JSON file of an image.
+fn spacing(path: &Path, options: &FindOptions, found: &mut SearchResults) -> Option<[f64; 3]> {
     let numbers = json(path).ok().and_then(|v| {
         let list = v.get("spacing")?.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<_>>>()?;
         <[f64; 3]>::try_from(list).ok()
     });
     let Some(mut numbers) = numbers else {
-        let met = "it does not hold \"spacing\": three positive numbers";
-        found.problems.push(Problem::warning(path, met, "write the distances of voxels along Z, Y, X"));
+        let problem = "it has no \"spacing\" of three positive numbers";
+        found.problems.push(Problem::warning(path, problem, "write the voxel size along Z, Y, X in µm"));
         return None;
     };
     if options.spacing_order == Some(SpacingOrder::Xyz) {
@@ -132,8 +137,8 @@ fn spacing(path: &Path, options: &FindOptions, found: &mut Found) -> Option<[f64
     }
     let [z, y, x] = numbers;
     if let Err(implausible) = VoxelSize::new_um(z, y, x).check() {
-        let next = "write the distances of voxels along Z, Y, X in µm";
-        found.problems.push(Problem::warning(path, implausible.to_string(), next));
+        let next_step = "write the voxel size along Z, Y, X in µm";
+        found.problems.push(Problem::warning(path, implausible.to_string(), next_step));
         return None;
     }
     Some(numbers)

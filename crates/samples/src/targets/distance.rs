@@ -1,13 +1,14 @@
-//! The exact Euclidean distance of every voxel of an object to the nearest voxel that is not of it, touching objects included.
+//! Exact Euclidean distance of every voxel of an object to the nearest voxel outside it, including voxels of touching
+//! objects.
 //!
-//! Squared distances axis by axis, each axis cut into runs of one label: along X from the ends of the run, along Y and Z by the
-//! lower envelope of parabolas (Felzenszwalb and Huttenlocher, Theory of Computing 8, 2012) with a parabola of height 0 just
-//! outside each end.
+//! Squared distances are computed axis by axis within runs of one label: along X from the ends of the run, along Y and
+//! Z by the lower envelope of parabolas (Felzenszwalb and Huttenlocher, Theory of Computing 8, 2012), with a parabola
+//! of height 0 just outside each end.
 
 use crate::objects::IGNORED;
 
-/// Distance in µm to the centre of the nearest voxel of another label (0 for background and for voxels not known). The volume's
-/// border is no boundary; an object without any other voxel in the volume is infinitely far from it.
+/// Returns the distance in µm to the centre of the nearest voxel of another label (0 for background and the ignore
+/// label). The border of the volume is not a boundary; the distance is infinite if the volume contains no other label.
 pub(crate) fn own_distance_um(labels: &[u32], [nz, ny, nx]: [usize; 3], voxel_um: [f64; 3]) -> Vec<f32> {
     let mut out = vec![0.0f32; labels.len()];
     if labels.is_empty() || labels.len() != nz * ny * nx {
@@ -34,7 +35,7 @@ pub(crate) fn own_distance_um(labels: &[u32], [nz, ny, nx]: [usize; 3], voxel_um
     out
 }
 
-/// Squared distances along one row, from the ends of each run.
+/// Computes squared distances along one row, from the ends of each run.
 fn along_x(row: &[u32], out: &mut [f32], step: f32) {
     let mut start = 0;
     for run in row.chunk_by(|a, b| a == b) {
@@ -51,11 +52,12 @@ fn along_x(row: &[u32], out: &mut [f32], step: f32) {
     }
 }
 
-/// Scratch space of the lower envelope.
+/// Buffers for the lower envelope.
 struct Scratch {
     heights: Vec<f32>,
-    /// Positions and heights of the parabolas on the envelope, and from where on each is lowest.
+    /// Positions and heights of the parabolas on the envelope.
     vertex: Vec<(f32, f32)>,
+    /// Position from which each parabola is the lowest.
     from: Vec<f32>,
 }
 
@@ -64,7 +66,7 @@ impl Scratch {
         Self { heights: vec![0.0; longest], vertex: vec![(0.0, 0.0); longest + 3], from: vec![0.0; longest + 3] }
     }
 
-    /// One line of `count` voxels `stride` apart.
+    /// Processes one line of `count` voxels at distance `stride`.
     fn line(&mut self, labels: &[u32], out: &mut [f32], first: usize, stride: usize, count: usize, step: f32) {
         let mut start = 0;
         while start < count {
@@ -80,23 +82,23 @@ impl Scratch {
         }
     }
 
-    /// One run of a line, with another label before it, after it, both or neither.
-    #[expect(clippy::too_many_arguments, reason = "an inner loop's operands")]
+    /// Processes one run of a line; `before` and `after` tell whether another label precedes or follows it.
+    #[expect(clippy::too_many_arguments, reason = "operands of an inner loop")]
     fn run(&mut self, out: &mut [f32], first: usize, stride: usize, len: usize, step: f32, before: bool, after: bool) {
         let weight = step * step;
-        // Short runs, which are many, need no envelope.
+        // Short runs are frequent and need no envelope.
         if len == 1 {
             if before || after {
                 out[first] = out[first].min(weight);
             }
             return;
         }
-        let mut most = 0.0f32;
+        let mut max = 0.0f32;
         for (i, h) in self.heights[..len].iter_mut().enumerate() {
             *h = out[first + i * stride];
-            most = most.max(*h);
+            max = max.max(*h);
         }
-        if most <= weight {
+        if max <= weight {
             return;
         }
         let mut top = 0usize;
@@ -119,7 +121,7 @@ impl Scratch {
                     (top, any) = (0, true);
                     break;
                 }
-                // Where the new parabola falls below the last one.
+                // Position where the new parabola falls below the last one.
                 let (v, height) = self.vertex[top];
                 let cross = ((h - height) / weight + at * at - v * v) / (2.0 * (at - v));
                 if cross <= self.from[top] {
@@ -156,7 +158,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn by_searching(labels: &[u32], [_, ny, nx]: [usize; 3], voxel: [f64; 3]) -> Vec<f64> {
+    fn brute_force(labels: &[u32], [_, ny, nx]: [usize; 3], voxel: [f64; 3]) -> Vec<f64> {
         let at = |i: usize| [i / (ny * nx), i / nx % ny, i % nx];
         (0..labels.len())
             .map(|i| {
@@ -173,8 +175,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_searching_all_voxels(coarse in prop::collection::vec(0u32..4, 3 * 3 * 4), vz in 0.3f64..3.0, vy in 0.3f64..3.0, ignore in any::<bool>()) {
-            // Blocks of 2 x 2 x 2 voxels, so that objects have insides and touch.
+        fn equals_brute_force_search(coarse in prop::collection::vec(0u32..4, 3 * 3 * 4), vz in 0.3f64..3.0, vy in 0.3f64..3.0, ignore in any::<bool>()) {
+            // Blocks of 2 x 2 x 2 voxels, so that objects have interiors and touch.
             let shape = [6, 6, 8];
             let labels: Vec<u32> = (0..6 * 6 * 8)
                 .map(|i| coarse[(i / 48 / 2 * 3 + i / 8 % 6 / 2) * 4 + i % 8 / 2])
@@ -182,7 +184,7 @@ mod tests {
                 .collect();
             let voxel = [vz, vy, 0.7];
             let got = own_distance_um(&labels, shape, voxel);
-            for (g, w) in got.iter().zip(by_searching(&labels, shape, voxel)) {
+            for (g, w) in got.iter().zip(brute_force(&labels, shape, voxel)) {
                 let g = f64::from(*g);
                 prop_assert!((g.is_infinite() && w.is_infinite()) || (g - w).abs() < 1e-4, "{} {}", g, w);
             }
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_object_is_infinitely_far() {
+    fn the_distance_is_infinite_without_another_label() {
         assert!(own_distance_um(&[5; 60], [3, 4, 5], [1.0; 3]).iter().all(|d| d.is_infinite()));
     }
 }

@@ -1,20 +1,20 @@
-//! Weights that make a network care for the thin gaps between objects.
+//! Higher loss weights in thin gaps between objects.
 
 use crate::error::{SamplesError, check_range};
 use crate::objects::IGNORED;
 use serde::{Deserialize, Serialize};
 
-/// More weight where two objects nearly touch.
+/// Higher loss weights where two objects nearly touch.
 ///
-/// A stretch of background along Z, Y or X between two different objects, at most `max_gap_um` long, weighs
-/// `1 + strength · exp(−(length / max_gap_um)² · 2)`, the shortest such stretch counting; where two objects touch, the voxels on both
-/// sides weigh `1 + strength`.
+/// Background voxels between two different objects along Z, Y or X, at most `max_gap_um` apart, have the weight `1 +
+/// strength · exp(−2 · (length / max_gap_um)²)` of the shortest such gap. Where two objects touch, the voxels on both
+/// sides have the weight `1 + strength`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GapWeight {
-    /// Longest gap in µm.
+    /// Maximum length of a gap in µm.
     pub max_gap_um: f64,
-    /// Weight added at most.
+    /// Maximum additional weight.
     pub strength: f64,
 }
 
@@ -30,7 +30,7 @@ impl GapWeight {
         check_range("the weight of gaps", self.strength, 0.0..=1000.0, "0 to 1000")
     }
 
-    /// Factors for every voxel of a label volume, 1 where nothing is near.
+    /// Returns the weight of every voxel of a label volume; 1 outside gaps.
     pub(crate) fn factors(&self, labels: &[u32], [nz, ny, nx]: [usize; 3], voxel_um: [f64; 3]) -> Vec<f32> {
         let mut out = vec![1.0f32; labels.len()];
         let plane = ny * nx;
@@ -42,7 +42,7 @@ impl GapWeight {
     }
 
     fn line(&self, labels: &[u32], out: &mut [f32], first: usize, stride: usize, count: usize, step: f64) {
-        // The object met last, and the voxel after it.
+        // The last object and the voxel after it.
         let mut last: Option<(u32, usize)> = None;
         for i in 0..count {
             let label = labels[first + i * stride];
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_weigh_more_the_thinner_they_are() {
+    fn thinner_gaps_have_higher_weights() {
         let gap = GapWeight { max_gap_um: 2.0, strength: 3.0 };
         let row = [1, 1, 0, 2, 0, 0, 3, 0, 0, 0, 4, 5, 0, 5];
         let got = gap.factors(&row, [1, 1, 14], [1.0; 3]);

@@ -1,41 +1,43 @@
-//! What a network is to learn from a label patch.
+//! Training targets, computed from label patches.
 
+pub(crate) mod channels;
 pub(crate) mod distance;
 pub(crate) mod gaps;
-pub(crate) mod make;
 
 pub use gaps::GapWeight;
 
 use crate::error::{SamplesError, check_range};
 use serde::{Deserialize, Serialize};
 
-/// The target's channels. All of them are made from the augmented label patch, so distances are true ones in µm of the patch's grid.
+/// Kind of a training target. All channels are computed from the augmented label patch, so distances are correct in µm.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum TargetKind {
     /// 1 in objects, 0 elsewhere.
     Semantic,
-    /// Foreground, and height: the distance of a voxel to the nearest one that is not of its object, divided by the greatest
-    /// such distance in the object; 0 outside objects.
+    /// Foreground, and height: the distance of a voxel to the nearest voxel outside its object, divided by the maximum
+    /// of this distance in the object; 0 outside objects.
     Instances,
-    /// Foreground, and a band: voxels of objects that have a voxel of another object or of background beside them or within a width.
+    /// Foreground, and boundary: voxels of objects that are adjacent to, or within a width of, another object or
+    /// background.
     Boundary {
-        /// Width of the band in µm.
+        /// Width of the boundary in µm.
         width_um: f64,
     },
-    /// Foreground, and `tanh(distance / scale)` of the distance of a voxel to the nearest one that is not of its object.
+    /// Foreground, and `tanh(distance / scale)`, with the distance of a voxel to the nearest voxel outside its object.
     Distance {
         /// Scale in µm.
         scale_um: f64,
     },
-    /// Foreground, and the unit vector (Z, Y, X, in µm) to the voxel of the object that is nearest to its centroid; 0 there and outside.
+    /// Foreground, and flow: the unit vector (Z, Y, X) to the voxel of the object that is closest to its centroid; 0 at
+    /// that voxel and outside objects.
     Flow,
-    /// The target image's intensities as they are.
+    /// Intensities of the target image.
     Regression,
 }
 
 impl TargetKind {
-    /// Number of channels.
+    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         match self {
             TargetKind::Semantic | TargetKind::Regression => 1,
@@ -44,7 +46,7 @@ impl TargetKind {
         }
     }
 
-    /// Names of the channels, in order.
+    /// Returns the names of the channels in order.
     pub fn channel_names(&self) -> &'static [&'static str] {
         match self {
             TargetKind::Semantic => &["foreground"],
@@ -56,12 +58,12 @@ impl TargetKind {
         }
     }
 
-    /// Whether the target is made of labels.
+    /// Returns whether the target is computed from labels.
     pub fn of_labels(&self) -> bool {
         !matches!(self, TargetKind::Regression)
     }
 
-    /// Whether an object has to be seen beyond the patch to be measured.
+    /// Returns whether objects beyond the patch border affect the target.
     pub(crate) fn needs_margin(&self) -> bool {
         !matches!(self, TargetKind::Semantic | TargetKind::Regression)
     }

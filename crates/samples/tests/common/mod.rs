@@ -1,26 +1,32 @@
-//! What the tests share: small stacks on the disk, and where the real ones are.
+//! Test helpers: small stacks on disk, and the location of real data.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
 use cytoscope_formats::{Compression, WriteSpec, container_for_path, write_array};
 use cytoscope_volume::{Array, Samples, VoxelSize};
 use std::path::{Path, PathBuf};
 
-/// Writes a stack Z, Y, X; its folder is made.
+/// Writes a stack Z, Y, X; its folder is created.
 pub fn write(path: &Path, shape: [usize; 3], samples: impl Into<Samples>) {
     write_with(path, shape, samples, VoxelSize::default(), Compression::None);
 }
 
-/// Writes a stack with its voxel size.
-pub fn write_with(path: &Path, shape: [usize; 3], samples: impl Into<Samples>, voxel: VoxelSize, packing: Compression) {
+/// Writes a stack with a voxel size and compression.
+pub fn write_with(
+    path: &Path,
+    shape: [usize; 3],
+    samples: impl Into<Samples>,
+    voxel: VoxelSize,
+    compression: Compression,
+) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let array = Array::new("ZYX".parse().unwrap(), shape.to_vec(), samples).unwrap();
     let mut spec = WriteSpec::of(&array, container_for_path(path).unwrap());
     spec.voxel_size_um = voxel;
-    spec.compression = packing;
+    spec.compression = compression;
     write_array(path, &array, &spec).unwrap();
 }
 
-/// A tiny image and labels that pass every check, different for each number.
+/// Returns shape, image and labels of a tiny pair that passes every check; different for each number.
 pub fn tiny(number: usize) -> ([usize; 3], Vec<u16>, Vec<u16>) {
     let shape = [4, 8, 10];
     let labels: Vec<u16> = (0..320)
@@ -41,7 +47,7 @@ pub fn tiny_pair(image: &Path, target: &Path, number: usize) {
     write(target, shape, labels);
 }
 
-/// Labels of balls on a lattice, some of which touch: `[Z][Y][X]`, voxel size in µm.
+/// Returns labels of balls on a lattice, some of which touch: `[Z][Y][X]`.
 pub fn balls([nz, ny, nx]: [usize; 3], voxel_um: [f64; 3], step_um: f64, radius_um: f64) -> Vec<u16> {
     let mut labels = vec![0u16; nz * ny * nx];
     for (i, label) in labels.iter_mut().enumerate() {
@@ -56,7 +62,7 @@ pub fn balls([nz, ny, nx]: [usize; 3], voxel_um: [f64; 3], step_um: f64, radius_
     labels
 }
 
-/// A file of the shared data, or `None` (said aloud) where it is absent.
+/// Returns the path of a file of the shared data, or `None` with a message if it does not exist.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
         Some(root) => PathBuf::from(root),

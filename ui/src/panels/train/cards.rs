@@ -1,4 +1,4 @@
-//! Things to choose from, drawn.
+//! Cards to choose from: tasks, start models and times.
 
 use crate::theme;
 use cytoscope_formats::label_color;
@@ -8,10 +8,10 @@ use eframe::egui::{
 };
 use egui_phosphor::regular as icon;
 
-/// Height of the picture of a task.
+/// Height of a task picture in points.
 const PICTURE: f32 = 132.0;
 
-/// Cells of the pictures: centre and radius as shares of the picture's height.
+/// Cells in the pictures: centre x and y and radius, as fractions of the picture.
 const CELLS: [(f32, f32, f32); 8] = [
     (0.22, 0.25, 0.15),
     (0.55, 0.19, 0.11),
@@ -23,7 +23,7 @@ const CELLS: [(f32, f32, f32); 8] = [
     (0.92, 0.84, 0.12),
 ];
 
-/// What a card is drawn with.
+/// Stroke and fill of a card.
 fn stroke(ui: &Ui, response: &Response, selected: bool) -> (Stroke, Color32) {
     let visuals = ui.visuals();
     let stroke = if selected {
@@ -37,7 +37,7 @@ fn stroke(ui: &Ui, response: &Response, selected: bool) -> (Stroke, Color32) {
     (stroke, fill)
 }
 
-/// A ring around what the keys are at.
+/// Draws a ring around the focused card.
 fn focus_ring(ui: &Ui, response: &Response, rect: Rect) {
     if response.has_focus() {
         let ring = Stroke::new(2.0, ui.visuals().hyperlink_color);
@@ -49,7 +49,7 @@ fn radio_info(response: &Response, enabled: bool, selected: bool, name: &str) {
     response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::RadioButton, enabled, selected, name));
 }
 
-/// A small picture of a task, its name and a sentence.
+/// A card with a picture of a task, its name and a description.
 pub(super) fn task_card(ui: &mut Ui, width: f32, selected: bool, task: Task, name: &str, sentence: &str) -> Response {
     let text = ui.painter().layout(
         sentence.to_owned(),
@@ -122,7 +122,7 @@ fn draw_task(painter: &Painter, rect: Rect, task: Task) {
     painter.text(middle, Align2::CENTER_CENTER, icon::ARROW_RIGHT, FontId::proportional(20.0), theme::ACCENT);
 }
 
-/// A row to choose: a name, a mark of where it comes from, and a sentence.
+/// A selectable row: a name, a note on its origin, and a description.
 pub(super) fn row(ui: &mut Ui, selected: bool, name: &str, mark: &str, sentence: &str) -> Response {
     let width = ui.available_width();
     let weak = ui.visuals().weak_text_color();
@@ -149,7 +149,7 @@ pub(super) fn row(ui: &mut Ui, selected: bool, name: &str, mark: &str, sentence:
     response
 }
 
-/// A choice of how long.
+/// A card for a time budget.
 pub(super) fn time(ui: &mut Ui, width: f32, selected: bool, name: &str, minutes: f64) -> Response {
     let (rect, response) = ui.allocate_exact_size(vec2(width, 58.0), Sense::click());
     radio_info(&response, true, selected, name);

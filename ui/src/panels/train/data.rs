@@ -1,13 +1,13 @@
-//! From what is learnt: a folder or a table, its pairs, and what is wrong with them.
+//! The Data page: a folder or table, its pairs and their problems.
 
-use super::{LISTED, colored, headline, icon_text_button, named, title};
+use super::{LISTED, colored, icon_text_button, named, page_header, title};
 use crate::app::Workbench;
 use crate::document::file_name;
-use crate::opener::Ask;
+use crate::opener::FileRequest;
 use crate::panels::weak;
 use crate::theme;
 use crate::training::Check;
-use crate::training::thumbs::{Look, Thumb, Thumbs};
+use crate::training::thumbs::{Thumb, ThumbStyle, Thumbs};
 use crate::work::{JobState, JobView};
 use cytoscope_samples::summary::ProblemKind;
 use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, Task};
@@ -16,55 +16,55 @@ use eframe::egui::{self, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::path::PathBuf;
 
-/// Edge of a thumbnail on screen.
+/// Edge length of a thumbnail in points.
 const THUMB: f32 = 64.0;
-/// Most problems that are shown one by one; more are shown by kind.
+/// Up to this many problems are listed one by one, more are grouped by kind.
 const ONE_BY_ONE: usize = 12;
-/// Files listed of a kind of problem.
+/// Number of files listed per kind of problem.
 const FILES_LISTED: usize = 200;
-/// Name of the choice that masks are enough for.
-const FOREGROUND_ONLY: &str = "Learn foreground only, not single objects";
+/// Label of the option to train on masks.
+const FOREGROUND_ONLY: &str = "Foreground only";
 
 impl Workbench {
     pub(super) fn data_page(&mut self, ui: &mut Ui) {
         let sentence = match self.wizard.plan.task {
             Task::Segmentation => {
-                "A folder with images and their label images, such as cell1.tif and cell1_masks.tif, or folders images and masks; or a \
-                 table (CSV) with the columns raw and seg."
+                "A folder of images and label images, such as cell1.tif and cell1_masks.tif, or the folders images \
+                 and masks; or a table (CSV) with the columns raw and seg."
             }
             Task::LabelFree => {
-                "A folder with pairs such as plate1_brightfield.tif and plate1_signal.tif; or a table (CSV) with the columns \
-                 brightfield and signal."
+                "A folder of pairs such as plate1_brightfield.tif and plate1_signal.tif; or a table (CSV) with the \
+                 columns brightfield and signal."
             }
         };
-        headline(ui, "What should it learn from?", sentence);
+        page_header(ui, "Choose training data", sentence);
         self.choose_data(ui);
         let check = std::mem::take(&mut self.wizard.check);
         match &check {
             Check::None => self.no_data(ui),
             Check::Running(id) => {
                 let job = self.work.jobs.iter().find(|j| j.id == *id);
-                looking(ui, job);
+                check_progress(ui, job);
             }
             Check::Failed(reason) => {
                 ui.add_space(theme::GROUP_GAP);
                 let color = theme::bad(ui.visuals());
                 colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
                 ui.add_space(theme::GAP);
-                if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Look again").clicked() {
+                if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Check again").clicked() {
                     self.wizard.check = check;
                     return self.check_data();
                 }
             }
             Check::Done(report) => {
-                let again = self.found(ui, report);
+                let again = self.check_result(ui, report);
                 if again {
                     self.wizard.check = check;
                     return self.check_data();
                 }
             }
         }
-        // A new choice may have begun another look.
+        // A new choice may have started another check.
         if matches!(self.wizard.check, Check::None) {
             self.wizard.check = check;
         }
@@ -89,18 +89,18 @@ impl Workbench {
             }
         });
         ui.horizontal_wrapped(|ui| {
-            if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose a folder…").clicked() {
-                self.ask_training(Ask::TrainingFolder, String::new());
+            if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose folder…").clicked() {
+                self.ask_training(FileRequest::TrainingFolder, String::new());
             }
-            if icon_text_button(ui, true, icon::TABLE, "Choose a table…").clicked() {
-                self.ask_training(Ask::TrainingTable, String::new());
+            if icon_text_button(ui, true, icon::TABLE, "Choose table…").clicked() {
+                self.ask_training(FileRequest::TrainingTable, String::new());
             }
             let folder = self.settings.dataset_folder.clone();
             let may = folder.is_some() && self.wizard.plan.task == Task::Segmentation;
             let button = icon_text_button(ui, may, icon::PENCIL_LINE, "Use my corrections");
             let why = match self.wizard.plan.task {
-                Task::Segmentation => "Correct the labels of a stack first, then press Use as training data there",
-                Task::LabelFree => "Corrected labels are examples for segmenting objects",
+                Task::Segmentation => "First correct the labels of a stack and choose Use as training data there",
+                Task::LabelFree => "Corrected labels can only train segmentation",
             };
             let button = match &folder {
                 Some(folder) => button.on_hover_text(folder.display().to_string()).on_disabled_hover_text(why),
@@ -112,10 +112,10 @@ impl Workbench {
         });
         if self.wizard.plan.task == Task::Segmentation {
             let mut only = self.wizard.plan.foreground_only;
-            let about = "What belongs to objects is told from background, and not to which of them: masks are enough \
-                         for that, and objects that touch come out as one";
+            let about = "Trains foreground against background, without separating objects. Masks are enough for this; \
+                         touching objects are not separated";
             if ui.checkbox(&mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
-                self.learn_foreground(only);
+                self.set_foreground_only(only);
             }
         }
         if let Some(path) = chosen {
@@ -136,12 +136,12 @@ impl Workbench {
             ui.label(RichText::new(icon::IMAGES).size(38.0).color(theme::ACCENT));
             ui.label(RichText::new("Drop a folder of pairs here").size(17.0).strong());
             ui.add_space(2.0);
-            weak(ui, "Five pairs are a beginning, twenty are good. Some are kept back to measure what was learnt.");
+            weak(ui, "Use at least five pairs; twenty are better. Some of them become the validation set.");
         });
     }
 
-    /// What was found; whether it should be looked at again.
-    fn found(&mut self, ui: &mut Ui, report: &CheckReport) -> bool {
+    /// Draws the result of the data check; returns whether to check again.
+    fn check_result(&mut self, ui: &mut Ui, report: &CheckReport) -> bool {
         let pairs = &report.report.pairs;
         let usable = pairs.iter().filter(|p| p.usable).count();
         let errors = report.report.of(Severity::Error).count();
@@ -156,8 +156,8 @@ impl Workbench {
                 (false, _) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
             };
             ui.label(RichText::new(sign).size(18.0).color(color));
-            ui.label(RichText::new(counted(usable, pairs.len())).strong().size(15.0));
-            if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Look again").clicked() {
+            ui.label(RichText::new(pair_count(usable, pairs.len())).strong().size(15.0));
+            if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Check again").clicked() {
                 again = true;
             }
         });
@@ -188,15 +188,15 @@ impl Workbench {
         if !pairs.is_empty() {
             title(ui, "Pairs");
             let listed = self.wizard.listed[1];
-            let look = Look::of_target(report.report.task);
+            let style = ThumbStyle::of_target(report.report.task);
             for summary in pairs.iter().take(listed) {
                 let pair = report.dataset.pairs.iter().find(|p| p.name == summary.name);
-                show_pair(ui, &mut self.wizard.thumbs, look, summary, pair, part_of(report, &summary.name));
+                show_pair(ui, &mut self.wizard.thumbs, style, summary, pair, part_of(report, &summary.name));
             }
             more(ui, pairs.len(), &mut self.wizard.listed[1], "pairs");
         } else {
             ui.add_space(theme::GROUP_GAP);
-            let text = "No pair of an image and what should come out was found. Files pair by their names: cell1.tif with \
+            let text = "No pair of an image and a target was found. Files are paired by name: cell1.tif with \
                         cell1_masks.tif (or _labels), cell1_raw.tif with cell1_labels.tif.";
             ui.add(egui::Label::new(text).wrap());
         }
@@ -204,11 +204,11 @@ impl Workbench {
     }
 }
 
-fn counted(usable: usize, all: usize) -> String {
+fn pair_count(usable: usize, all: usize) -> String {
     match (usable, all) {
         (_, 0) => "No pairs".to_owned(),
-        (1, 1) => "1 pair to learn from".to_owned(),
-        (u, a) if u == a => format!("{a} pairs to learn from"),
+        (1, 1) => "1 usable pair".to_owned(),
+        (u, a) if u == a => format!("{a} usable pairs"),
         (u, a) => format!("{u} of {a} pairs can be used"),
     }
 }
@@ -216,14 +216,13 @@ fn counted(usable: usize, all: usize) -> String {
 fn problems_title(errors: usize, warnings: usize) -> String {
     let n = |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     match (errors, warnings) {
-        (0, w) => n(w, "thing to know"),
+        (0, w) => n(w, "warning"),
         (e, 0) => n(e, "problem"),
         (e, w) => format!("{}, {}", n(e, "problem"), n(w, "warning")),
     }
-    .replace("thing to knows", "things to know")
 }
 
-/// Where a pair goes.
+/// The part of the split that contains a pair.
 fn part_of(report: &CheckReport, name: &str) -> Option<Part> {
     let split = report.split.as_ref()?;
     let has = |pairs: &[Pair]| pairs.iter().any(|p| p.name == name);
@@ -235,15 +234,15 @@ fn part_of(report: &CheckReport, name: &str) -> Option<Part> {
     }
 }
 
-fn looking(ui: &mut Ui, job: Option<&JobView>) {
+fn check_progress(ui: &mut Ui, job: Option<&JobView>) {
     let progress = job.map(|j| &j.progress);
     ui.add_space(theme::GROUP_GAP);
     ui.horizontal(|ui| {
         ui.spinner();
         let text = match progress.filter(|p| p.total > 0) {
-            Some(p) => format!("Looking through {} of {} {}", p.done, p.total, p.unit),
-            None if job.is_some_and(|j| j.state == JobState::Queued) => "Waiting for another job to end…".to_owned(),
-            None => "Looking for pairs…".to_owned(),
+            Some(p) => format!("Checking {} of {} {}", p.done, p.total, p.unit),
+            None if job.is_some_and(|j| j.state == JobState::Queued) => "Waiting for another job…".to_owned(),
+            None => "Searching for pairs…".to_owned(),
         };
         ui.label(text);
     });
@@ -253,21 +252,21 @@ fn looking(ui: &mut Ui, job: Option<&JobView>) {
 }
 
 fn show_problem(ui: &mut Ui, problem: &Problem) {
-    let left_out = if problem.severity == Severity::Error { " · left out" } else { "" };
+    let left_out = if problem.severity == Severity::Error { " · excluded" } else { "" };
     let name = format!("{}{left_out}", file_name(&problem.file));
     problem_frame(ui, problem, &name, |_| {});
 }
 
-/// Problems that differ in nothing but file, names and numbers: the first of them, and which files they are about.
+/// A group of problems that differ only in file, names and numbers: the first one, and the list of files.
 fn show_kind(ui: &mut Ui, kind: &ProblemKind, problems: &[Problem]) {
     if kind.members.len() == 1 {
         return show_problem(ui, &kind.example);
     }
-    let left_out = if kind.severity == Severity::Error { " · left out" } else { "" };
+    let left_out = if kind.severity == Severity::Error { " · excluded" } else { "" };
     let name = format!("{}, such as {}{left_out}", kind.count(), file_name(&kind.example.file));
     problem_frame(ui, &kind.example, &name, |ui| {
         let id = ui.id().with(&kind.example.sentence);
-        egui::CollapsingHeader::new("Which files").id_salt(id).show(ui, |ui| {
+        egui::CollapsingHeader::new("Files").id_salt(id).show(ui, |ui| {
             for problem in kind.members.iter().take(FILES_LISTED).filter_map(|i| problems.get(*i)) {
                 weak(ui, format!("{}: {}", file_name(&problem.file), problem.sentence))
                     .on_hover_text(problem.file.display().to_string());
@@ -302,7 +301,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
     ui.add_space(2.0);
 }
 
-/// With a capital at its beginning and a stop at its end.
+/// Capitalizes a text and ends it with a full stop.
 fn sentence_of(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
@@ -320,14 +319,14 @@ fn more(ui: &mut Ui, all: usize, listed: &mut usize, what: &str) {
     }
 }
 
-/// Facts of a pair in a few words.
+/// Summary of a pair: size, voxel size, number of objects.
 fn facts(summary: &PairSummary) -> String {
     let [z, y, x] = summary.shape_zyx;
     let mut parts = vec![format!("{z} × {y} × {x} voxels")];
     if let [Some(z), Some(y), Some(x)] = summary.voxel_um {
         parts.push(format!("{} × {} × {} µm", short(z), short(y), short(x)));
     } else {
-        parts.push("voxel size not known".to_owned());
+        parts.push("voxel size unknown".to_owned());
     }
     if let Some(objects) = summary.objects {
         parts.push(if objects == 1 { "1 object".to_owned() } else { format!("{objects} objects") });
@@ -343,25 +342,25 @@ fn short(v: f64) -> String {
 fn show_pair(
     ui: &mut Ui,
     thumbs: &mut Thumbs,
-    look: Look,
+    style: ThumbStyle,
     summary: &PairSummary,
     pair: Option<&Pair>,
     part: Option<Part>,
 ) {
     ui.horizontal(|ui| {
         ui.set_min_height(THUMB);
-        let images = pair.map(|p| [(&p.image, Look::Gray, "image"), (&p.target, look, "target")]);
-        for (image, look, what) in images.into_iter().flatten() {
+        let images = pair.map(|p| [(&p.image, ThumbStyle::Gray, "image"), (&p.target, style, "target")]);
+        for (image, style, what) in images.into_iter().flatten() {
             let (rect, response) = ui.allocate_exact_size(vec2(THUMB, THUMB), Sense::hover());
             response.widget_info(|| {
                 egui::WidgetInfo::labeled(egui::WidgetType::Image, true, format!("{what} of {}", summary.name))
             });
             ui.painter().rect_filled(rect, 4.0, theme::IMAGE_BACKGROUND);
-            // Only of what is on screen.
+            // Only visible thumbnails are loaded.
             if !ui.is_rect_visible(rect) {
                 continue;
             }
-            match thumbs.get(image, look) {
+            match thumbs.get(image, style) {
                 Thumb::Ready(texture) => {
                     let size = texture.size_vec2();
                     let fitted = size * (THUMB / size.max_elem().max(1.0));
@@ -386,11 +385,11 @@ fn show_pair(
             ));
             weak(ui, facts(summary));
             let (text, color) = match (summary.usable, part) {
-                (false, _) => ("left out", theme::bad(ui.visuals())),
-                (true, Some(Part::Validation)) => ("kept back to measure", ui.visuals().hyperlink_color),
-                (true, Some(Part::Test)) => ("for a last look", ui.visuals().weak_text_color()),
-                (true, Some(Part::Train)) => ("to learn from", ui.visuals().weak_text_color()),
-                (true, None) => ("to learn from and to measure", ui.visuals().weak_text_color()),
+                (false, _) => ("excluded", theme::bad(ui.visuals())),
+                (true, Some(Part::Validation)) => ("validation", ui.visuals().hyperlink_color),
+                (true, Some(Part::Test)) => ("test", ui.visuals().weak_text_color()),
+                (true, Some(Part::Train)) => ("training", ui.visuals().weak_text_color()),
+                (true, None) => ("training and validation", ui.visuals().weak_text_color()),
             };
             ui.label(RichText::new(text).size(12.0).color(color));
         });
@@ -403,12 +402,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_fit_their_numbers() {
-        assert_eq!(counted(1, 1), "1 pair to learn from");
-        assert_eq!(counted(3, 4), "3 of 4 pairs can be used");
+    fn counts_use_singular_and_plural() {
+        assert_eq!(pair_count(1, 1), "1 usable pair");
+        assert_eq!(pair_count(3, 4), "3 of 4 pairs can be used");
         assert_eq!(problems_title(1, 0), "1 problem");
         assert_eq!(problems_title(2, 1), "2 problems, 1 warning");
-        assert_eq!(problems_title(0, 3), "3 things to know");
+        assert_eq!(problems_title(0, 3), "3 warnings");
         assert_eq!(sentence_of("it is empty"), "It is empty.");
         assert_eq!(short(0.65), "0.65");
         assert_eq!(short(2.0), "2");

@@ -1,8 +1,8 @@
-//! The training wizard: steps at the right, the step that is open in the middle.
+//! The training wizard: the list of steps on the right, the current page in the centre.
 
 mod cards;
 mod data;
-mod learn;
+mod progress;
 mod results;
 mod start;
 mod usage;
@@ -16,36 +16,38 @@ use crate::training::models::Saving;
 use crate::training::plan::{SCRATCH, Step};
 use crate::training::run::RunState;
 use cytoscope_samples::Task;
-use cytoscope_train::{TrainReport, Verdict};
+use cytoscope_train::{ChosenNetwork, TrainReport};
 use eframe::egui::{self, Margin, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 
-/// Pairs and problems listed at first, and more at a time.
+/// Pairs and problems listed initially.
 pub(crate) const LISTED: usize = 40;
-/// Height of the bar with the buttons that lead on.
+/// Height of the navigation bar in points.
 pub(crate) const FOOT: f32 = 56.0;
-/// Widest a page gets: longer lines are hard to read.
+/// Maximum width of a page in points; longer lines are hard to read.
 const PAGE_WIDTH: f32 = 900.0;
 
-/// What came of a training, in a sentence.
-pub(crate) fn verdict(report: &TrainReport) -> String {
+/// Summary of a finished training run in one sentence.
+pub(crate) fn summary_sentence(report: &TrainReport) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
-        (Verdict::Start, ..) if report.only_objects_are_better() => {
-            "The network is the one that training started from: none that was learnt scored better. How objects are made of \
-             what it gives suits these images now."
+        (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
+            "No trained network scored better than the start model, so its network is kept. The postprocessing was \
+             adapted to these images."
                 .to_owned()
         }
-        (Verdict::Start, ..) => {
-            "Nothing that was learnt scored better than what training started from: that is kept.".to_owned()
+        (ChosenNetwork::Start, ..) => {
+            "No trained network scored better than the start model, so the start model is kept.".to_owned()
         }
-        (Verdict::Taught, _, 0) => "The model learnt; there was nothing to measure it on.".to_owned(),
-        (Verdict::Taught, true, _) => "The model learnt the task from scratch.".to_owned(),
-        (Verdict::Taught, false, _) => "The model learnt: it scores better than what training started from.".to_owned(),
+        (ChosenNetwork::Trained, _, 0) => {
+            "The model was trained; there was no validation set to score it on.".to_owned()
+        }
+        (ChosenNetwork::Trained, true, _) => "The model was trained from scratch.".to_owned(),
+        (ChosenNetwork::Trained, false, _) => "The trained model scores better than the start model.".to_owned(),
     }
 }
 
-/// A button that leads on.
-fn lead_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
+/// A primary button.
+fn primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
     let label = RichText::new(format!("{name}  {sign}")).size(15.0).strong();
     let mut button = egui::Button::new(if enabled { label.color(theme::ON_ACCENT) } else { label })
         .min_size(vec2(120.0, theme::MAIN_BUTTON_HEIGHT));
@@ -55,7 +57,7 @@ fn lead_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Resp
     named(ui.add_enabled(enabled, button), enabled, name)
 }
 
-/// A button with an icon before its name.
+/// A button with an icon and a text.
 fn icon_text_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
     named(ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {name}"))), enabled, name)
 }
@@ -65,14 +67,14 @@ fn named(response: egui::Response, enabled: bool, name: &str) -> egui::Response 
     response
 }
 
-/// A title over a part of a page.
+/// Draws a section title.
 fn title(ui: &mut Ui, text: &str) {
     ui.add_space(theme::GROUP_GAP);
     ui.label(RichText::new(text).strong().size(15.0));
 }
 
-/// A page's first lines.
-fn headline(ui: &mut Ui, text: &str, sentence: &str) {
+/// Draws the headline of a page with an optional sentence below.
+fn page_header(ui: &mut Ui, text: &str, sentence: &str) {
     ui.label(RichText::new(text).strong().size(21.0));
     if !sentence.is_empty() {
         ui.add(egui::Label::new(RichText::new(sentence).weak()).wrap());
@@ -80,13 +82,13 @@ fn headline(ui: &mut Ui, text: &str, sentence: &str) {
     ui.add_space(theme::GROUP_GAP);
 }
 
-/// Text in a colour of its own, that wraps.
+/// Draws wrapped text in a colour.
 fn colored(ui: &mut Ui, color: egui::Color32, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).color(color)).wrap())
 }
 
 impl Workbench {
-    /// Offers to go on with what an earlier window did not finish.
+    /// Offers to continue a training run that an earlier window did not finish.
     pub(crate) fn training_bar(&mut self, ui: &mut Ui) {
         if !self.wizard.offer {
             return;
@@ -98,7 +100,7 @@ impl Workbench {
                 ui.label(RichText::new(icon::GRADUATION_CAP).size(16.0).color(theme::ACCENT));
                 ui.label(format!("The training of {name} was not finished."));
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    let later = ui.button("Later").on_hover_text("It stays where it is, under Train");
+                    let later = ui.button("Later").on_hover_text("The training run stays under Train");
                     if named(later, true, "Continue training later").clicked() {
                         self.wizard.offer = false;
                     }
@@ -112,7 +114,7 @@ impl Workbench {
         });
     }
 
-    /// What was chosen at a step, in a few words.
+    /// Summary of the choices of a step.
     fn step_summary(&self, step: Step) -> String {
         let wizard = &self.wizard;
         let plan = &wizard.plan;
@@ -123,7 +125,7 @@ impl Workbench {
                 Task::LabelFree => "Predict a stain".to_owned(),
             },
             Step::Data => match (&plan.data, &wizard.check) {
-                (None, _) => "Nothing chosen yet".to_owned(),
+                (None, _) => "Not chosen".to_owned(),
                 (Some(path), Check::Done(report)) => {
                     let usable = report.report.pairs.iter().filter(|p| p.usable).count();
                     format!("{} · {usable} pairs", file_name(path))
@@ -135,7 +137,7 @@ impl Workbench {
                 let from = if plan.from == SCRATCH { "From scratch".to_owned() } else { self.start_name() };
                 format!("{from} · {} min", plan.minutes)
             }
-            Step::Learn => match &wizard.run.state {
+            Step::Train => match &wizard.run.state {
                 RunState::Idle if wizard.report.is_some() => "Done".to_owned(),
                 RunState::Idle => String::new(),
                 RunState::Running(_) if wizard.run.steps > 0 => {
@@ -146,18 +148,18 @@ impl Workbench {
                 RunState::Finishing(_) => "Finishing…".to_owned(),
                 RunState::Stopping(_) => "Stopping…".to_owned(),
                 RunState::Paused => "Paused".to_owned(),
-                RunState::Failed(_) => "Stopped by a failure".to_owned(),
+                RunState::Failed(_) => "Failed".to_owned(),
             },
             Step::Results => wizard.report.as_ref().map_or_else(String::new, |r| results::short(r)),
             Step::Use => plan.saved.as_deref().map_or_else(String::new, |p| format!("Saved as {}", file_name(p))),
         }
     }
 
-    /// The steps, at the right.
+    /// Draws the list of steps on the right.
     pub(crate) fn training_panel(&mut self, ui: &mut Ui) {
         let open = self.wizard.plan.step;
         for (i, step) in Step::ALL.into_iter().enumerate() {
-            let (may, is_open) = (self.wizard.may(step), step == open);
+            let (may, is_open) = (self.wizard.can_open(step), step == open);
             let done = step < open;
             let summary = self.step_summary(step);
             let response = step_row(ui, i + 1, step.title(), &summary, may || is_open, is_open, done);
@@ -167,19 +169,19 @@ impl Workbench {
         }
         ui.add_space(theme::GROUP_GAP);
         let hint = match open {
-            Step::Task | Step::Data => "Everything is computed on this machine; images are only read.",
-            Step::Start => "A model that has learnt something similar needs fewer images and less time.",
-            Step::Learn => {
-                "Predictions wait while a model learns: pause the training to predict, and continue it later. Closing the window \
-                 pauses it, too."
+            Step::Task | Step::Data => "Everything runs on this machine. Images are only read.",
+            Step::Start => "Fine-tuning a model for similar images needs fewer pairs and less time.",
+            Step::Train => {
+                "Predictions wait during training: pause the training to predict, and continue it later. Closing the \
+                 window also pauses it."
             }
-            Step::Results => "Scores are of images that were not learnt from.",
-            Step::Use => "A saved model is offered in Predict from now on.",
+            Step::Results => "Scores are measured on the validation set.",
+            Step::Use => "Saved models are listed in Predict.",
         };
         weak(ui, hint);
     }
 
-    /// The step that is open.
+    /// Draws the page of the current step.
     pub(crate) fn training_page(&mut self, ui: &mut Ui) {
         let step = self.wizard.plan.step;
         let frame = egui::Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(24, 10));
@@ -194,7 +196,7 @@ impl Workbench {
                     Step::Task => self.task_page(ui),
                     Step::Data => self.data_page(ui),
                     Step::Start => self.start_page(ui),
-                    Step::Learn => self.learn_page(ui),
+                    Step::Train => self.training_progress_page(ui),
                     Step::Results => self.results_page(ui),
                     Step::Use => self.use_page(ui),
                 }
@@ -203,7 +205,7 @@ impl Workbench {
     }
 
     fn back_and_next(&mut self, ui: &mut Ui, step: Step) {
-        let back = step.back().filter(|b| self.wizard.may(*b) && step != Step::Results);
+        let back = step.back().filter(|b| self.wizard.can_open(*b) && step != Step::Results);
         let button =
             egui::Button::new(format!("{}  Back", icon::ARROW_LEFT)).min_size(vec2(80.0, theme::MAIN_BUTTON_HEIGHT));
         let response = ui.add_enabled(back.is_some(), button);
@@ -216,54 +218,52 @@ impl Workbench {
             Step::Start => {
                 let idle = self.wizard.saving == Saving::No;
                 let may = idle && self.wizard.is_usable() && self.options.program.is_some();
-                if lead_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
+                if primary_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
                     self.start_training();
                 }
             }
             Step::Use => {
                 let may = self.wizard.saving == Saving::No;
-                if icon_text_button(ui, may, icon::PLUS, "Teach another model").clicked() {
-                    self.teach_another();
+                if icon_text_button(ui, may, icon::PLUS, "Train another model").clicked() {
+                    self.train_another();
                 }
             }
             _ => {
-                let next = step.next().filter(|n| self.wizard.may(*n));
-                let response = lead_button(ui, next.is_some(), icon::ARROW_RIGHT, "Next");
+                let next = step.next().filter(|n| self.wizard.can_open(*n));
+                let response = primary_button(ui, next.is_some(), icon::ARROW_RIGHT, "Next");
                 if let (true, Some(next)) = (response.clicked(), next) {
                     self.go_to_step(next);
                 }
-                self.why_no_next(ui, step);
+                self.next_disabled_reason(ui, step);
             }
         });
     }
 
-    fn why_no_next(&self, ui: &mut Ui, step: Step) {
+    fn next_disabled_reason(&self, ui: &mut Ui, step: Step) {
         let text = match (step, &self.wizard.check) {
             (Step::Data, Check::None) => "Choose data first",
-            (Step::Data, Check::Running(_)) => "Looking through the data…",
-            (Step::Data, Check::Failed(_)) => "Nothing to learn from there",
-            (Step::Data, Check::Done(_)) if !self.wizard.is_usable() => "No pair can be used yet",
+            (Step::Data, Check::Running(_)) => "Checking the data…",
+            (Step::Data, Check::Failed(_)) => "No usable data there",
+            (Step::Data, Check::Done(_)) if !self.wizard.is_usable() => "No usable pair yet",
             _ => return,
         };
         ui.label(RichText::new(text).weak().size(12.0));
     }
 
     fn task_page(&mut self, ui: &mut Ui) {
-        headline(
-            ui,
-            "What should the model learn?",
-            "It learns from examples of yours: images, and for each what should come out.",
-        );
+        page_header(ui, "Choose a task", "The model is trained on your pairs: images, each with its target.");
         let tasks = [
             (
                 Task::Segmentation,
                 "Segment objects",
-                "Nuclei or cells in an image. Examples are images with label images, where every object has its own number.",
+                "Finds nuclei or cells in an image. Pairs are images with label images, in which every object has its \
+                 own number.",
             ),
             (
                 Task::LabelFree,
                 "Predict a stain",
-                "What a fluorescent stain would show, from an image without it. Examples are pairs of images of the same place.",
+                "Predicts a fluorescent stain from an image without it. Pairs are two images of the same field of \
+                 view.",
             ),
         ];
         let narrow = ui.available_width() < 560.0;
@@ -280,7 +280,7 @@ impl Workbench {
     }
 }
 
-/// A step in the list of steps.
+/// Draws one row of the step list.
 fn step_row(
     ui: &mut Ui,
     number: usize,

@@ -1,29 +1,29 @@
-//! How well it went: scores before and after, pair by pair.
+//! The Results page: scores before and after training, for all pairs and each pair.
 
-use super::{headline, title, verdict};
+use super::{page_header, summary_sentence, title};
 use crate::app::Workbench;
 use crate::panels::{seconds, weak};
 use crate::theme;
 use cytoscope_samples::Task;
-use cytoscope_train::{TrainReport, Verdict};
+use cytoscope_train::{ChosenNetwork, TrainReport};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 
-/// The score that people ask for first.
+/// The main score of a report.
 pub(super) fn short(report: &TrainReport) -> String {
     let first = ["f1@0.5", "pearson", "dice"].into_iter().find_map(|n| Some((n, *report.after.get(n)?)));
     first.map_or_else(String::new, |(name, score)| format!("{} {score:.3}", score_name(name)))
 }
 
-/// A score's name for people.
+/// Name of a score for display.
 pub(super) fn score_name(name: &str) -> String {
     match name {
-        "pearson" => "Pearson's correlation".to_owned(),
-        "psnr_db" => "Peak signal to noise (dB)".to_owned(),
-        "ssim" => "Structural similarity".to_owned(),
+        "pearson" => "Pearson correlation".to_owned(),
+        "psnr_db" => "PSNR (dB)".to_owned(),
+        "ssim" => "SSIM".to_owned(),
         "dice" => "Dice".to_owned(),
         other => match other.strip_prefix("f1@") {
-            Some(overlap) => format!("F1 at overlap {overlap}"),
+            Some(overlap) => format!("F1 at IoU {overlap}"),
             None => other.to_owned(),
         },
     }
@@ -33,14 +33,14 @@ fn number(v: Option<&f64>) -> String {
     v.map_or_else(|| "–".to_owned(), |v| format!("{v:.3}"))
 }
 
-/// A pair's scores.
+/// Scores of one pair.
 struct Row<'a> {
     name: &'a str,
     before: Option<f64>,
     after: f64,
 }
 
-/// Pairs, the best first.
+/// Pairs, best first.
 fn rows(report: &TrainReport) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = report
         .pairs_after
@@ -57,26 +57,27 @@ fn rows(report: &TrainReport) -> Vec<Row<'_>> {
 impl Workbench {
     pub(super) fn results_page(&mut self, ui: &mut Ui) {
         let Some(report) = self.wizard.report.take() else { return };
-        headline(ui, &format!("How good is {}?", self.wizard.plan.name), "");
-        let taught = report.verdict == Verdict::Taught;
+        page_header(ui, &format!("Results of {}", self.wizard.plan.name), "");
+        let trained = report.verdict == ChosenNetwork::Trained;
         ui.horizontal_wrapped(|ui| {
-            let (sign, color) = if taught {
+            let (sign, color) = if trained {
                 (icon::CHECK_CIRCLE, theme::good(ui.visuals()))
             } else {
                 (icon::INFO, theme::warn(ui.visuals()))
             };
             ui.label(RichText::new(sign).size(20.0).color(color));
-            ui.add(egui::Label::new(RichText::new(verdict(&report)).size(15.0)).wrap());
+            ui.add(egui::Label::new(RichText::new(summary_sentence(&report)).size(15.0)).wrap());
         });
-        if !taught && !report.only_objects_are_better() {
-            weak(ui, "More pairs, or more time, may help; so may beginning from scratch.");
+        if !trained && !report.only_segmentation_improved() {
+            weak(ui, "More pairs, more time, or training from scratch may help.");
         }
         scores(ui, &report);
         pairs(ui, &report);
         self.examples(ui, report.before.is_empty());
         let [z, y, x] = report.patch_zyx;
         let facts = format!(
-            "{} steps of {} patches ({z} × {y} × {x} voxels) in {}, on {}; {} pairs learnt from, {} kept back; {} values taught.",
+            "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} training pairs, {} \
+             validation pairs; {} trainable parameters.",
             report.steps,
             report.batch,
             seconds(report.seconds),
@@ -100,22 +101,20 @@ impl Workbench {
 }
 
 impl Workbench {
-    /// Pictures of what the model makes of images kept back. `new` is one that there was nothing before.
+    /// Draws example outputs on validation images. `new` is set for models trained from scratch.
     fn examples(&mut self, ui: &mut Ui, new: bool) {
         let wizard = &mut self.wizard;
         if wizard.examples.is_empty() {
             return;
         }
-        title(ui, "What it makes of images kept back");
+        title(ui, "Validation examples");
         weak(
             ui,
             match (wizard.plan.task, new) {
-                (Task::Segmentation, true) => "True objects in yellow, those that were found in blue.",
-                (Task::Segmentation, false) => {
-                    "True objects in yellow, those found before and those found now in blue."
-                }
-                (Task::LabelFree, true) => "The image, the true stain, and the predicted one.",
-                (Task::LabelFree, false) => "The image, the true stain, what was predicted before, and what is now.",
+                (Task::Segmentation, true) => "True objects in yellow, predicted objects in blue.",
+                (Task::Segmentation, false) => "True objects in yellow; predictions before and after training in blue.",
+                (Task::LabelFree, true) => "Image, true stain, predicted stain.",
+                (Task::LabelFree, false) => "Image, true stain, predictions before and after training.",
             },
         );
         for shown in &mut wizard.examples {
@@ -128,13 +127,13 @@ impl Workbench {
             let texture = shown.texture(ui.ctx());
             let picture = egui::Image::new((texture.id(), vec2(width, height) * scale));
             let response = ui.add(picture.corner_radius(egui::CornerRadius::same(4)));
-            let name = format!("What the model makes of an image kept back: {}", shown.caption);
+            let name = format!("Model output on a validation image: {}", shown.caption);
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         }
     }
 }
 
-/// Scores of all images kept back together.
+/// Draws the scores over the whole validation set.
 pub(super) fn scores(ui: &mut Ui, report: &TrainReport) {
     if report.after.is_empty() {
         return;
@@ -147,9 +146,9 @@ pub(super) fn scores(ui: &mut Ui, report: &TrainReport) {
         if has_before {
             ui.label(RichText::new("Before").weak());
         }
-        ui.label(RichText::new(if has_int8 { "After, floats" } else { "After" }).weak());
+        ui.label(RichText::new(if has_int8 { "After (float)" } else { "After" }).weak());
         if has_int8 {
-            ui.label(RichText::new("After, int8").weak());
+            ui.label(RichText::new("After (int8)").weak());
         }
         ui.end_row();
         for (name, after) in &report.after {
@@ -164,7 +163,7 @@ pub(super) fn scores(ui: &mut Ui, report: &TrainReport) {
             ui.end_row();
         }
     });
-    weak(ui, format!("What decides is the {}.", report.metric));
+    weak(ui, format!("Selection metric: {}.", report.metric));
 }
 
 fn pairs(ui: &mut Ui, report: &TrainReport) {
@@ -172,7 +171,7 @@ fn pairs(ui: &mut Ui, report: &TrainReport) {
     if rows.is_empty() {
         return;
     }
-    title(ui, "Image by image");
+    title(ui, "Scores by image");
     let has_before = rows.iter().any(|r| r.before.is_some());
     let (good, bad) = (theme::good(ui.visuals()), theme::bad(ui.visuals()));
     let several = rows.len() > 1;
@@ -187,7 +186,7 @@ fn pairs(ui: &mut Ui, report: &TrainReport) {
                     Some(c) if c.abs() >= 0.0005 => {
                         ui.colored_label(if c > 0.0 { good } else { bad }, format!("{c:+.3}"))
                     }
-                    _ => ui.label(RichText::new("the same").weak()),
+                    _ => ui.label(RichText::new("unchanged").weak()),
                 };
             } else {
                 ui.label(format!("{:.3}", row.after));

@@ -1,65 +1,65 @@
-//! What training begins from, and how long it lasts.
+//! The Settings page: start model, time budget and model name.
 
-use super::{cards, headline, icon_text_button, title};
+use super::{cards, icon_text_button, page_header, title};
 use crate::app::Workbench;
-use crate::opener::Ask;
+use crate::opener::FileRequest;
 use crate::panels::weak;
 use crate::theme;
 use crate::training::plan::{MINUTES, SCRATCH};
-use crate::training::start::misfit;
+use crate::training::start::incompatibility;
 use cytoscope_pipeline::cards::ModelCard;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
 impl Workbench {
-    /// What training begins from, as its package calls itself.
+    /// Title of the start model.
     pub(super) fn start_name(&self) -> String {
         let from = &self.wizard.plan.from;
         let of = |m: &&ModelCard| m.path.display().to_string() == *from;
-        let own = self.wizard.own_start.as_deref();
+        let own = self.wizard.start_file.as_deref();
         let card = self.work.models.iter().find(of).or_else(|| own.filter(|m| of(m)));
         card.map_or_else(|| crate::document::file_name(std::path::Path::new(from)), |m| m.title.clone())
     }
 
     pub(super) fn start_page(&mut self, ui: &mut Ui) {
-        headline(ui, "What should it begin from?", "");
+        page_header(ui, "Choose a start model", "");
         let task = self.wizard.plan.task;
-        let fits = |m: &&ModelCard| misfit(m, task).is_none();
+        let fits = |m: &&ModelCard| incompatibility(m, task).is_none();
         let mut chosen = None;
         let scratch = self.wizard.plan.from == SCRATCH;
-        let sentence = "A small 3-D U-Net that knows nothing yet. Best with twenty pairs or more.";
-        if cards::row(ui, scratch, "A new network", "from scratch", sentence).clicked() {
+        let sentence = "A small untrained 3-D U-Net. Best with twenty pairs or more.";
+        if cards::row(ui, scratch, "New network", "from scratch", sentence).clicked() {
             chosen = Some(SCRATCH.to_owned());
         }
         let own_folder = self.wizard.models_folder();
-        let own = self.wizard.own_start.as_deref().filter(|m| fits(m));
+        let own = self.wizard.start_file.as_deref().filter(|m| fits(m));
         for model in self.work.models.iter().filter(fits).chain(own) {
             let path = model.path.display().to_string();
             let mark = match own.is_some_and(|o| o.path == model.path) {
-                true => "a file of yours",
+                true => "file",
                 false if model.path.starts_with(&own_folder) => "your model",
-                false => "comes with Cytoscope",
+                false => "included",
             };
             let selected = self.wizard.plan.from == path;
             if cards::row(ui, selected, &model.title, mark, &model.description).clicked() {
                 chosen = Some(path);
             }
         }
-        if icon_text_button(ui, true, icon::FOLDER_OPEN, "Another model file…")
+        if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose model file…")
             .on_hover_text("A bioimage.io package (.zip) or an ONNX file")
             .clicked()
         {
-            self.ask_training(Ask::StartModel, String::new());
+            self.ask_training(FileRequest::StartModel, String::new());
         }
-        let own = self.wizard.own_start.as_deref();
-        if let Some((own, why)) = own.and_then(|m| Some((m, misfit(m, task)?))) {
-            weak(ui, format!("{} cannot be begun from. {why}", own.name));
+        let own = self.wizard.start_file.as_deref();
+        if let Some((own, why)) = own.and_then(|m| Some((m, incompatibility(m, task)?))) {
+            weak(ui, format!("{} cannot be the start model. {why}", own.name));
         }
         if let Some(from) = chosen {
             self.wizard.plan.from = from;
         }
         self.how_long(ui);
-        title(ui, "What is it called?");
+        title(ui, "Model name");
         let edit =
             egui::TextEdit::singleline(&mut self.wizard.plan.name).desired_width(300.0).margin(egui::vec2(8.0, 5.0));
         let edit = ui.add(edit);
@@ -72,7 +72,7 @@ impl Workbench {
 
     fn how_long(&mut self, ui: &mut Ui) {
         ui.add_space(theme::GAP);
-        title(ui, "How long may it take?");
+        title(ui, "Time budget");
         let width = ((ui.available_width() - 24.0) / 3.0).clamp(110.0, 190.0);
         ui.horizontal_wrapped(|ui| {
             for (name, minutes) in MINUTES {
@@ -93,7 +93,7 @@ impl Workbench {
                 value: Some(self.wizard.plan.minutes),
                 ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Minutes")
             });
-            ui.label("in all, or what you like");
+            ui.label("in total");
         });
         weak(ui, self.wizard.cost_sentence());
     }

@@ -1,6 +1,6 @@
-//! Saving the model, predicting with it, giving it away.
+//! The last page: saving, using and exporting the model.
 
-use super::{headline, icon_text_button, lead_button, results, title};
+use super::{icon_text_button, page_header, primary_button, results, title};
 use crate::app::Workbench;
 use crate::panels::weak;
 use crate::theme;
@@ -12,11 +12,11 @@ use egui_phosphor::regular as icon;
 
 impl Workbench {
     pub(super) fn use_page(&mut self, ui: &mut Ui) {
-        headline(ui, "Keep it and use it", "");
+        page_header(ui, "Save and use the model", "");
         let saved = self.wizard.plan.saved.clone();
-        let (place, taken) = self.place_of_model();
+        let (place, taken) = self.model_destination();
         let idle = self.wizard.saving == Saving::No;
-        ui.label("Name of the model");
+        ui.label("Model name");
         ui.horizontal(|ui| {
             let edit = egui::TextEdit::singleline(&mut self.wizard.plan.name)
                 .desired_width(300.0)
@@ -30,7 +30,7 @@ impl Workbench {
             let named = !clean_name(&self.wizard.plan.name).is_empty();
             if saved.is_none() {
                 let may = named && !taken && idle;
-                if lead_button(ui, may, icon::FLOPPY_DISK, "Save to my models").clicked() {
+                if primary_button(ui, may, icon::FLOPPY_DISK, "Save to my models").clicked() {
                     self.save_model();
                 }
             }
@@ -43,32 +43,32 @@ impl Workbench {
                 ui.horizontal_wrapped(|ui| {
                     let color = theme::good(ui.visuals());
                     ui.label(RichText::new(icon::CHECK_CIRCLE).size(17.0).color(color));
-                    ui.label("Saved among your models.");
+                    ui.label("Saved to your models.");
                 });
                 weak(ui, path.display().to_string());
                 ui.add_space(theme::GAP);
                 let listed = self.work.models.iter().any(|m| m.path == *path);
-                if lead_button(ui, listed, icon::SPARKLE, "Predict with it").clicked() {
+                if primary_button(ui, listed, icon::SPARKLE, "Predict with this model").clicked() {
                     self.use_model();
                 }
             }
             None if taken => {
                 let color = theme::bad(ui.visuals());
-                super::colored(ui, color, "There is a model of this name already: choose another.");
+                super::colored(ui, color, "A model with this name already exists: choose another name.");
             }
             None => {
-                weak(ui, format!("It goes to {}", place.display()));
+                weak(ui, format!("Will be saved to {}", place.display()));
             }
         }
-        title(ui, "Give it away");
+        title(ui, "Export");
         ui.horizontal_wrapped(|ui| {
             if icon_text_button(ui, idle, icon::PACKAGE, "Export as bioimage.io package…")
-                .on_hover_text("A zip that other programs of the BioImage Model Zoo read, too")
+                .on_hover_text("A zip file that other bioimage.io tools can read")
                 .clicked()
             {
                 self.ask_export(Format::Zip);
             }
-            if icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("The network alone").clicked()
+            if icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network").clicked()
             {
                 self.ask_export(Format::Onnx);
             }
@@ -76,9 +76,9 @@ impl Workbench {
         if let Some(report) = self.wizard.report.take() {
             results::scores(ui, &report);
             if report.after_int8.is_empty() {
-                weak(ui, "The model computes in floats: in int8 it would have lost accuracy, or was not tried.");
+                weak(ui, "The package holds the float network only: int8 lost accuracy or was not tried.");
             } else {
-                weak(ui, "The package holds both networks: processors compute in int8, others in floats.");
+                weak(ui, "The package holds both networks: CPUs use int8, other devices use float.");
             }
             if let Some(quantized) = &report.quantized {
                 costs(ui, quantized);
@@ -92,7 +92,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// The two networks side by side, as measured here.
+/// Draws size and speed of the float and int8 networks, as measured on this machine.
 fn costs(ui: &mut Ui, quantized: &Quantized) {
     title(ui, "Size and speed on this machine");
     let mut rows = vec![(
@@ -106,7 +106,7 @@ fn costs(ui: &mut Ui, quantized: &Quantized) {
     for time in &quantized.tile_times {
         let threads = if time.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", time.threads) };
         rows.push((
-            format!("A tile of {}, {threads}", spatial.join(" × ")),
+            format!("Tile of {}, {threads}", spatial.join(" × ")),
             format!("{:.1} ms", time.f32_wall_ms),
             format!("{:.1} ms", time.int8_wall_ms),
             time.f32_wall_ms / time.int8_wall_ms.max(1e-6),
@@ -115,7 +115,7 @@ fn costs(ui: &mut Ui, quantized: &Quantized) {
     }
     egui::Grid::new("costs").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         ui.label("");
-        for name in ["Floats", "int8", ""] {
+        for name in ["Float", "int8", ""] {
             ui.label(RichText::new(name).weak());
         }
         ui.end_row();

@@ -1,4 +1,4 @@
-// The finished picture, drawn into the window.
+// Draws the finished picture into the window.
 
 @group(0) @binding(0) var picture: texture_2d<f32>;
 @group(0) @binding(1) var linear_sampler: sampler;
@@ -19,7 +19,7 @@ fn as_it_is(corner: Corner) -> @location(0) vec4<f32> {
     return textureSampleLevel(picture, linear_sampler, corner.at, 0.0);
 }
 
-// For windows whose format makes sRGB of linear light.
+// For sRGB window formats, which expect linear values.
 @fragment
 fn to_linear(corner: Corner) -> @location(0) vec4<f32> {
     let c = textureSampleLevel(picture, linear_sampler, corner.at, 0.0);

@@ -1,22 +1,23 @@
-//! Where one looks at the volume from: turned freely, moved, brought closer, flat or in perspective.
+//! Camera of the 3-D view: free rotation, panning and zoom, in orthographic or perspective projection.
 //!
-//! Space is in µm with axes X (right), Y (down), Z (away from the viewer): a slice seen as it is stored, not mirrored.
+//! World coordinates are in µm with axes X (right), Y (down), Z (away from the viewer), so that slices are not
+//! mirrored.
 
 use eframe::egui::{Pos2, Rect, Vec2, vec2};
 
 /// A point or direction: X, Y, Z.
 pub type Xyz = [f64; 3];
 
-/// Tilt and turn of the first look, in degrees: the first slice on top, the stack lying as on a stage.
+/// Initial tilt and turn in degrees: the first slice on top, as if the stack lay on a stage.
 const HOME_DEGREES: [f64; 2] = [-52.0, -28.0];
 
-/// Share of the pane that the volume fills at first.
+/// Fraction of the pane that the volume fills initially.
 const FILL: f64 = 0.78;
 
-/// Distance of the eye in perspective, in diagonals of the volume.
+/// Distance of the eye in perspective projection, in volume diagonals.
 const EYE_DIAGONALS: f64 = 1.4;
 
-/// Least and most zoom.
+/// Minimum and maximum zoom.
 pub const ZOOM: [f64; 2] = [0.3, 40.0];
 
 pub(crate) fn add(a: Xyz, b: Xyz) -> Xyz {
@@ -36,21 +37,21 @@ pub(crate) fn length(a: Xyz) -> f64 {
 pub struct Rotation([f64; 4]);
 
 impl Rotation {
-    /// None.
-    pub const NONE: Rotation = Rotation([1.0, 0.0, 0.0, 0.0]);
+    /// The identity.
+    pub const IDENTITY: Rotation = Rotation([1.0, 0.0, 0.0, 0.0]);
 
-    /// About an axis, right-handed; an axis without length turns nothing.
-    pub fn about(axis: Xyz, radians: f64) -> Self {
+    /// Right-handed rotation about an axis; a zero axis gives the identity.
+    pub fn from_axis_angle(axis: Xyz, radians: f64) -> Self {
         let n = length(axis);
         if n.is_nan() || n <= 0.0 {
-            return Self::NONE;
+            return Self::IDENTITY;
         }
         let (sin, cos) = (radians / 2.0).sin_cos();
         Self([cos, axis[0] / n * sin, axis[1] / n * sin, axis[2] / n * sin])
     }
 
-    /// This one after `first`.
-    pub fn after(self, first: Rotation) -> Self {
+    /// The rotation that applies `first`, then `self`.
+    pub fn compose(self, first: Rotation) -> Self {
         let [a, b, c, d] = self.0;
         let [e, f, g, h] = first.0;
         let q = [
@@ -59,19 +60,19 @@ impl Rotation {
             a * g - b * h + c * e + d * f,
             a * h + b * g - c * f + d * e,
         ];
-        // Thousands of small turns stay a rotation.
+        // Normalized, so that rounding errors of many small rotations do not add up.
         let n = q.iter().map(|v| v * v).sum::<f64>().sqrt();
-        if n > 0.0 { Self(q.map(|v| v / n)) } else { Self::NONE }
+        if n > 0.0 { Self(q.map(|v| v / n)) } else { Self::IDENTITY }
     }
 
-    /// The opposite one.
-    pub fn back(self) -> Self {
+    /// The inverse rotation.
+    pub fn inverse(self) -> Self {
         let [w, x, y, z] = self.0;
         Self([w, -x, -y, -z])
     }
 
-    /// Turns a vector.
-    pub fn turn(self, v: Xyz) -> Xyz {
+    /// Rotates a vector.
+    pub fn apply(self, v: Xyz) -> Xyz {
         let [w, x, y, z] = self.0;
         let cross = |a: Xyz, b: Xyz| [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
         let axis = [x, y, z];
@@ -80,59 +81,60 @@ impl Rotation {
     }
 }
 
-/// Where one looks.
+/// Camera position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Camera {
-    /// From the volume's axes to right, down, away.
+    /// Rotation from volume axes to view axes (right, down, away).
     pub rotation: Rotation,
-    /// What is in the middle of the pane, from the middle of the volume, as shares of its diagonal.
+    /// Point at the centre of the pane, relative to the volume's centre, in diagonals.
     pub target: Xyz,
-    /// 1 fits the volume.
+    /// Zoom; 1 fits the volume.
     pub zoom: f64,
-    /// Nearer things are larger.
+    /// Whether the projection is perspective.
     pub perspective: bool,
 }
 
 impl Default for Camera {
     fn default() -> Self {
         let [tilt, turn] = HOME_DEGREES.map(f64::to_radians);
-        let rotation = Rotation::about([1.0, 0.0, 0.0], tilt).after(Rotation::about([0.0, 0.0, 1.0], turn));
+        let rotation =
+            Rotation::from_axis_angle([1.0, 0.0, 0.0], tilt).compose(Rotation::from_axis_angle([0.0, 0.0, 1.0], turn));
         Self { rotation, target: [0.0; 3], zoom: 1.0, perspective: false }
     }
 }
 
 impl Camera {
-    /// The way a slice is seen.
+    /// The view along Z, as in a slice view.
     pub fn front() -> Self {
-        Self { rotation: Rotation::NONE, ..Self::default() }
+        Self { rotation: Rotation::IDENTITY, ..Self::default() }
     }
 
-    /// Turns as if the near side were moved by the pointer; `moved` is a share of the pane, 1 turns half around.
+    /// Rotates as if the pointer dragged the near side. `moved` is a fraction of the pane; 1 is half a turn.
     ///
-    /// It turns about axes of the pane, so no direction is special and nothing locks.
+    /// Rotation axes lie in the pane, which avoids gimbal lock.
     pub fn rotate(&mut self, moved: Vec2) {
         let axis = [f64::from(moved.y), -f64::from(moved.x), 0.0];
-        let turned = Rotation::about(axis, f64::from(moved.length()) * std::f64::consts::PI);
-        self.rotation = turned.after(self.rotation);
+        let turned = Rotation::from_axis_angle(axis, f64::from(moved.length()) * std::f64::consts::PI);
+        self.rotation = turned.compose(self.rotation);
     }
 }
 
-/// A straight line of sight.
+/// A viewing ray.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ray {
-    /// Where it begins, in µm.
+    /// Start point in µm.
     pub origin: Xyz,
-    /// Where it goes, of any length.
+    /// Direction, not normalized.
     pub direction: Xyz,
 }
 
-/// A camera before a volume in a pane: from µm to points on screen and back.
+/// Projection of a volume onto a pane: from µm to screen points and back.
 #[derive(Debug, Clone, Copy)]
 pub struct Projection {
     rotation: Rotation,
     target_um: Xyz,
     center: Pos2,
-    /// Points on screen a µm, at the target.
+    /// Screen points per µm at the target.
     pub points_per_um: f64,
     eye_um: f64,
     perspective: bool,
@@ -141,16 +143,16 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Of a volume of this size (X, Y, Z).
+    /// The projection of a volume of size X, Y, Z in µm onto `rect`.
     pub fn new(camera: &Camera, size_um: Xyz, rect: Rect) -> Self {
         let diagonal_um = length(size_um).max(1e-9);
         let mut seen = [1e-9f64; 2];
         for corner in corners(size_um) {
-            let at = Camera::default().rotation.turn(add(corner, scale(size_um, -0.5)));
+            let at = Camera::default().rotation.apply(add(corner, scale(size_um, -0.5)));
             seen = [seen[0].max(at[0].abs()), seen[1].max(at[1].abs())];
         }
-        let room = [f64::from(rect.width().max(8.0)), f64::from(rect.height().max(8.0))];
-        let fitted = (room[0] / (2.0 * seen[0])).min(room[1] / (2.0 * seen[1])) * FILL;
+        let pane_size = [f64::from(rect.width().max(8.0)), f64::from(rect.height().max(8.0))];
+        let fitted = (pane_size[0] / (2.0 * seen[0])).min(pane_size[1] / (2.0 * seen[1])) * FILL;
         Self {
             rotation: camera.rotation,
             target_um: add(scale(size_um, 0.5), scale(camera.target, diagonal_um)),
@@ -163,43 +165,43 @@ impl Projection {
         }
     }
 
-    /// Where a point is on screen, and how far behind the target in µm.
+    /// Screen position of a point, and its depth behind the target in µm.
     pub fn to_screen(&self, um: Xyz) -> (Pos2, f64) {
-        let [x, y, z] = self.rotation.turn(add(um, scale(self.target_um, -1.0)));
+        let [x, y, z] = self.rotation.apply(add(um, scale(self.target_um, -1.0)));
         let nearer = if self.perspective { self.eye_um / (self.eye_um + z).max(self.eye_um * 1e-3) } else { 1.0 };
         let points = self.points_per_um * nearer;
         (self.center + vec2((x * points) as f32, (y * points) as f32), z)
     }
 
-    /// The line of sight through a point on screen; its parts are linear in that point.
+    /// The viewing ray through a screen point. Origin and direction are linear in the point.
     pub fn ray(&self, at: Pos2) -> Ray {
         let off = at - self.center;
         let (x, y) = (f64::from(off.x) / self.points_per_um, f64::from(off.y) / self.points_per_um);
-        let back = self.rotation.back();
+        let back = self.rotation.inverse();
         let (from, to) = if self.perspective {
             ([0.0, 0.0, -self.eye_um], [x / self.eye_um, y / self.eye_um, 1.0])
         } else {
-            // Far enough that the whole volume lies ahead, wherever the target is.
+            // Far enough that the whole volume lies ahead for any target.
             ([x, y, -2.0 * self.diagonal_um], [0.0, 0.0, 1.0])
         };
-        Ray { origin: add(back.turn(from), self.target_um), direction: back.turn(to) }
+        Ray { origin: add(back.apply(from), self.target_um), direction: back.apply(to) }
     }
 
-    /// A direction given as right, down, away: in the volume's axes.
+    /// Transforms a direction from view axes (right, down, away) to volume axes.
     pub fn from_view(&self, direction: Xyz) -> Xyz {
-        self.rotation.back().turn(direction)
+        self.rotation.inverse().apply(direction)
     }
 
-    /// Moves what is seen by so many points.
+    /// Pans by a number of screen points.
     pub fn pan(&self, camera: &mut Camera, moved: Vec2) {
         let um = [-f64::from(moved.x) / self.points_per_um, -f64::from(moved.y) / self.points_per_um, 0.0];
         let target = add(camera.target, scale(self.from_view(um), 1.0 / self.diagonal_um));
-        // The middle of the pane stays in the volume, so that it cannot be lost.
+        // The target stays inside the volume, so that it cannot leave the pane.
         let half = scale(self.size_um, 0.5 / self.diagonal_um);
         camera.target = std::array::from_fn(|i| target[i].clamp(-half[i], half[i]));
     }
 
-    /// Brings closer what is under a point of the screen.
+    /// Zooms about a screen point.
     pub fn zoom(&self, camera: &mut Camera, factor: f64, at: Pos2) {
         let before = camera.zoom;
         camera.zoom = (before * factor).clamp(ZOOM[0], ZOOM[1]);
@@ -209,7 +211,7 @@ impl Projection {
     }
 }
 
-/// The corners of a box from the origin; bit 0 is X, 1 is Y, 2 is Z.
+/// Corners of a box at the origin; bits 0, 1, 2 of the index select X, Y, Z.
 pub fn corners(size: Xyz) -> [Xyz; 8] {
     std::array::from_fn(|i| std::array::from_fn(|a| if i >> a & 1 == 1 { size[a] } else { 0.0 }))
 }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_sight_meets_the_point_it_was_drawn_through() {
+    fn rays_pass_through_their_screen_point() {
         for perspective in [false, true] {
             let mut camera = Camera { perspective, zoom: 1.7, ..Camera::default() };
             camera.rotate(vec2(0.3, -0.45));
@@ -260,25 +262,25 @@ mod tests {
     }
 
     #[test]
-    fn dragging_moves_the_near_side_with_the_pointer_from_any_direction() {
+    fn dragging_moves_the_near_side_with_the_pointer() {
         let mut camera = Camera::default();
         for step in 0..200 {
             let moved = [vec2(0.02, 0.0), vec2(0.0, 0.02), vec2(-0.013, 0.017)][step % 3];
             let projection = Projection::new(&camera, SIZE, RECT);
-            // The point nearest to the eye on the axis of sight.
+            // A point near the eye on the viewing axis.
             let near = add(scale(SIZE, 0.5), projection.from_view([0.0, 0.0, -5.0]));
             camera.rotate(moved);
             let (after, _) = Projection::new(&camera, SIZE, RECT).to_screen(near);
             let went = after - RECT.center();
             assert!(went.normalized().dot(moved.normalized()) > 0.999, "step {step}: {moved:?} moved it by {went:?}");
         }
-        let turned = camera.rotation.turn([1.0, 2.0, 3.0]);
+        let turned = camera.rotation.apply([1.0, 2.0, 3.0]);
         assert!((length(turned) - 14f64.sqrt()).abs() < 1e-9, "still a rotation");
-        assert!(close(camera.rotation.back().turn(turned), [1.0, 2.0, 3.0]));
+        assert!(close(camera.rotation.inverse().apply(turned), [1.0, 2.0, 3.0]));
     }
 
     #[test]
-    fn the_whole_volume_fits_at_first_and_zoom_keeps_what_is_under_the_pointer() {
+    fn the_volume_fits_initially_and_zoom_keeps_the_point_under_the_pointer() {
         let mut camera = Camera::default();
         let projection = Projection::new(&camera, SIZE, RECT);
         for corner in corners(SIZE) {
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn panning_follows_the_pointer_and_cannot_lose_the_volume() {
+    fn panning_follows_the_pointer_and_keeps_the_volume_in_view() {
         let mut camera = Camera::front();
         let projection = Projection::new(&camera, SIZE, RECT);
         let middle = scale(SIZE, 0.5);

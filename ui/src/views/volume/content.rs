@@ -1,27 +1,27 @@
-//! What a volume holds, ready for the graphics card and for picking: intensities as 8-bit or half floats, labels by number.
+//! Volume data for rendering and picking: intensities as 8-bit or half floats, labels as indices.
 
 use super::camera::{Ray, Xyz, add, length, scale};
 use super::grid::Grid;
 use crate::data::plane::{Plane, Values};
 use std::collections::HashMap;
 
-/// Side of the blocks of which the largest value is known, so that rays pass over what they cannot show.
+/// Edge length of the blocks with known maximum, which let rays skip blocks that cannot contribute.
 pub const BLOCK: usize = 8;
 
-/// Steps of a picking ray, in voxels of the volume.
+/// Step length of picking rays in texels.
 const PICK_STEP: f64 = 0.25;
 
-/// Values as the graphics card filters them, each 0 to 1 between the least and the largest of the volume.
+/// Texture values, normalized to 0 to 1 between minimum and maximum of the volume.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Texels {
-    /// 255 is 1.
+    /// 8-bit values; 255 stands for 1.
     U8(Vec<u8>),
-    /// Half floats, as bits; none is negative, so they are in order as integers.
+    /// Half floats as bits. They are non-negative, so they compare like integers.
     F16(Vec<u16>),
 }
 
 impl Texels {
-    /// One of them, 0 to 1.
+    /// The normalized value at an index.
     pub fn get(&self, i: usize) -> Option<f32> {
         match self {
             Texels::U8(v) => v.get(i).map(|v| f32::from(*v) / 255.0),
@@ -29,7 +29,7 @@ impl Texels {
         }
     }
 
-    /// Bytes held.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Texels::U8(v) => v.len(),
@@ -38,45 +38,45 @@ impl Texels {
     }
 }
 
-/// Intensities of one channel at one time.
+/// Intensities of one channel and time point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Intensities {
-    /// Which voxels.
+    /// Sampling grid.
     pub grid: Grid,
-    /// Axes Z, Y, X.
+    /// Values with axes Z, Y, X.
     pub texels: Texels,
-    /// The largest of each block and the voxels that touch it; axes Z, Y, X.
+    /// Maximum of each block including adjacent voxels; axes Z, Y, X.
     pub blocks: Texels,
-    /// The value that is stored as 0.
+    /// Value stored as 0.
     pub offset: f32,
-    /// How much larger the value is that is stored as 1.
+    /// Difference between the values stored as 1 and 0.
     pub range: f32,
 }
 
-/// Labels at one time.
+/// Labels of one time point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Labels {
-    /// Which voxels.
+    /// Sampling grid.
     pub grid: Grid,
-    /// Axes Z, Y, X: places in `ids`.
+    /// Indices into `ids`, axes Z, Y, X.
     pub indices: Vec<u32>,
-    /// The labels there are; the first is 0, background.
+    /// Distinct labels; the first is 0, background.
     pub ids: Vec<u32>,
-    /// 255 where a block holds a label; axes Z, Y, X.
+    /// 255 for blocks that contain a label, otherwise 0; axes Z, Y, X.
     pub blocks: Vec<u8>,
 }
 
 /// A volume that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Volume {
-    /// Of a channel or a map.
+    /// Intensities of a channel or map.
     Intensities(Intensities),
-    /// Of a label image.
+    /// Labels of a label image.
     Labels(Labels),
 }
 
 impl Volume {
-    /// Bytes held.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Volume::Intensities(v) => v.texels.bytes() + v.blocks.bytes(),
@@ -85,16 +85,16 @@ impl Volume {
     }
 }
 
-/// Blocks along Z, Y, X.
+/// Number of blocks along Z, Y, X.
 pub fn blocks_zyx(size_zyx: [usize; 3]) -> [usize; 3] {
     size_zyx.map(|n| n.div_ceil(BLOCK))
 }
 
-/// Half-precision bits of a share of 0 to 1, rounded to nearest; what is no number becomes 0.
+/// Half-precision bits of a value from 0 to 1, rounded to nearest; NaN becomes 0.
 pub fn to_half(share: f32) -> u16 {
     let share = if share > 0.0 { share.min(1.0) } else { 0.0 };
     if share < 6.103_515_6e-5 {
-        // Below the smallest normal one there are even steps of 2^-24.
+        // Subnormal numbers are multiples of 2^-24.
         return (share * 16_777_216.0).round() as u16;
     }
     ((share.to_bits() + 0x1000) >> 13).wrapping_sub(112 << 10) as u16
@@ -107,23 +107,23 @@ fn from_half(bits: u16) -> f32 {
     f32::from_bits((u32::from(bits) + (112 << 10)) << 13)
 }
 
-/// Gathers the planes of a volume.
+/// Builds a volume from its planes.
 pub struct Builder {
     grid: Grid,
     values: Option<Values>,
 }
 
 impl Builder {
-    /// Of no plane yet.
+    /// An empty builder.
     pub fn new(grid: Grid) -> Self {
         Self { grid, values: None }
     }
 
-    /// Puts the next plane on top.
+    /// Appends the next plane.
     pub fn push(&mut self, plane: Plane) {
         let [_, rows, columns] = self.grid.size_zyx;
         let mut new = plane.values;
-        // A source that gives another size than asked for loses or gains zeros, and does no harm.
+        // Planes of an unexpected size are truncated or zero-padded.
         new.resize(rows * columns);
         match (&mut self.values, new) {
             (Some(Values::U8(all)), Values::U8(new)) => all.extend(new),
@@ -131,7 +131,7 @@ impl Builder {
             (Some(Values::F32(all)), Values::F32(new)) => all.extend(new),
             (Some(Values::Labels(all)), Values::Labels(new)) => all.extend(new),
             (Some(all), new) => {
-                // Planes of different kinds.
+                // Planes of different types become float.
                 let joined = (0..all.len()).map(|i| all.get(i)).chain((0..new.len()).map(|i| new.get(i)));
                 *all = Values::F32(joined.map(|v| v.unwrap_or(0.0) as f32).collect());
             }
@@ -139,7 +139,7 @@ impl Builder {
         }
     }
 
-    /// The volume, once all planes are there; missing ones are zero.
+    /// Finishes the volume; missing planes are zero.
     pub fn finish(self) -> Volume {
         let grid = self.grid;
         let mut values = self.values.unwrap_or(Values::U8(Vec::new()));
@@ -170,17 +170,17 @@ impl Intensities {
 
     fn new(grid: Grid, texels: Texels, offset: f32, range: f32) -> Self {
         let blocks = match &texels {
-            Texels::U8(v) => Texels::U8(largest(v, grid.size_zyx, 1)),
-            Texels::F16(v) => Texels::F16(largest(v, grid.size_zyx, 1)),
+            Texels::U8(v) => Texels::U8(block_maxima(v, grid.size_zyx, 1)),
+            Texels::F16(v) => Texels::F16(block_maxima(v, grid.size_zyx, 1)),
         };
         Self { grid, texels, blocks, offset, range }
     }
 
-    /// The brightest voxel of the volume (Z, Y, X) along a line of sight.
+    /// The brightest texel (Z, Y, X) along a ray.
     pub fn brightest(&self, ray: &TexelRay) -> Option<[usize; 3]> {
         let mut best: Option<(f32, [usize; 3])> = None;
         for zyx in ray.voxels(&self.grid) {
-            let Some(value) = self.texels.get(place(zyx, self.grid.size_zyx)) else { continue };
+            let Some(value) = self.texels.get(flat_index(zyx, self.grid.size_zyx)) else { continue };
             if value > 0.0 && best.is_none_or(|(b, _)| value > b) {
                 best = Some((value, zyx));
             }
@@ -208,33 +208,33 @@ impl Labels {
                 last.1
             })
             .collect();
-        let blocks = largest(&indices, grid.size_zyx, 0).iter().map(|n| if *n > 0 { 255 } else { 0 }).collect();
+        let blocks = block_maxima(&indices, grid.size_zyx, 0).iter().map(|n| if *n > 0 { 255 } else { 0 }).collect();
         Self { grid, indices, ids, blocks }
     }
 
-    /// The label at a voxel of the volume.
-    pub fn at(&self, texel_zyx: [usize; 3]) -> Option<u32> {
-        let index = *self.indices.get(place(texel_zyx, self.grid.size_zyx))?;
+    /// The label at a texel.
+    pub fn label_at(&self, texel_zyx: [usize; 3]) -> Option<u32> {
+        let index = *self.indices.get(flat_index(texel_zyx, self.grid.size_zyx))?;
         self.ids.get(index as usize).copied()
     }
 
-    /// The place of a label in `ids`; 0 where it is none of them.
+    /// Index of a label in `ids`; 0 if it does not occur.
     pub fn index_of(&self, label: Option<u32>) -> u32 {
         label.and_then(|l| self.ids.iter().position(|id| *id == l)).unwrap_or(0) as u32
     }
 
-    /// The first label along a line of sight, and its voxel of the volume (Z, Y, X).
-    pub fn first(&self, ray: &TexelRay) -> Option<(u32, [usize; 3])> {
-        ray.voxels(&self.grid).find_map(|zyx| self.at(zyx).filter(|l| *l > 0).map(|l| (l, zyx)))
+    /// The first label along a ray, and its texel (Z, Y, X).
+    pub fn first_label(&self, ray: &TexelRay) -> Option<(u32, [usize; 3])> {
+        ray.voxels(&self.grid).find_map(|zyx| self.label_at(zyx).filter(|l| *l > 0).map(|l| (l, zyx)))
     }
 }
 
-fn place([z, y, x]: [usize; 3], [_, rows, columns]: [usize; 3]) -> usize {
+fn flat_index([z, y, x]: [usize; 3], [_, rows, columns]: [usize; 3]) -> usize {
     (z * rows + y) * columns + x
 }
 
-/// The largest of each block, `apron` voxels around it counted in.
-fn largest<T: Copy + Ord + Default>(v: &[T], size_zyx: [usize; 3], apron: usize) -> Vec<T> {
+/// Maximum of each block, including `apron` voxels around it.
+fn block_maxima<T: Copy + Ord + Default>(v: &[T], size_zyx: [usize; 3], apron: usize) -> Vec<T> {
     let [bz, by, bx] = blocks_zyx(size_zyx);
     let mut out = vec![T::default(); bz * by * bx];
     let span = |i: usize, n: usize| {
@@ -248,8 +248,8 @@ fn largest<T: Copy + Ord + Default>(v: &[T], size_zyx: [usize; 3], apron: usize)
         for k in span(z, size_zyx[0]) {
             for j in span(y, size_zyx[1]) {
                 for i in span(x, size_zyx[2]) {
-                    if let Some(most) = out.get_mut((k * by + j) * bx + i) {
-                        *most = (*most).max(*value);
+                    if let Some(max_value) = out.get_mut((k * by + j) * bx + i) {
+                        *max_value = (*max_value).max(*value);
                     }
                 }
             }
@@ -258,16 +258,16 @@ fn largest<T: Copy + Ord + Default>(v: &[T], size_zyx: [usize; 3], apron: usize)
     out
 }
 
-/// A line of sight measured in voxels of a volume.
+/// A ray in texel coordinates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TexelRay {
     origin: Xyz,
-    /// Of length 1.
+    /// Unit vector.
     direction: Xyz,
 }
 
 impl TexelRay {
-    /// Of a line in µm; `None` where it goes nowhere.
+    /// Converts a ray in µm; `None` if its direction is zero or not finite.
     pub fn new(ray: &Ray, texel_um: Xyz) -> Option<Self> {
         let divided = |v: Xyz| -> Xyz { std::array::from_fn(|i| v[i] / texel_um[i]) };
         let direction = divided(ray.direction);
@@ -275,7 +275,7 @@ impl TexelRay {
         (n.is_finite() && n > 0.0).then(|| Self { origin: divided(ray.origin), direction: scale(direction, 1.0 / n) })
     }
 
-    /// Voxels of a volume along it, Z, Y, X, nearest first; one may come several times in a row.
+    /// Texels (Z, Y, X) along the ray, nearest first, possibly repeated.
     fn voxels(&self, grid: &Grid) -> impl Iterator<Item = [usize; 3]> + use<> {
         let (origin, direction) = (self.origin, self.direction);
         let extent = grid.size_texels();
@@ -316,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn half_floats_are_those_of_the_standard() {
-        // The type of half floats of another room stands for the truth.
+    fn half_floats_follow_ieee_754() {
+        // Another crate's half float type is the reference.
         let Samples::F16(mut truth) = Samples::zeros(DType::F16, 1) else { panic!("no half floats") };
         let mut before = 0.0;
         for bits in 0..=0x3C00u16 {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back_from_what_is_stored() {
+    fn stored_values_convert_back() {
         let value = |z: usize, i: usize| (1000 + 137 * z + 11 * i) as u16;
         let Volume::Intensities(v) = build([3, 4, 5], |z| Values::U16((0..20).map(|i| value(z, i)).collect())) else {
             panic!("no intensities")
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_knows_the_largest_value_that_interpolation_can_meet_in_it() {
+    fn block_maxima_include_interpolation_neighbours() {
         let size = [9, 17, 20];
         let bright = [7usize, 8, 16];
         let Volume::Intensities(v) = build(size, |z| {
@@ -371,16 +371,16 @@ mod tests {
                         let from = block * BLOCK;
                         at + 1 >= from && at <= from + BLOCK
                     });
-                    let most = v.blocks.get((k * by + j) * bx + i).unwrap();
-                    assert_eq!(most > 0.0, touches, "block {k} {j} {i}");
+                    let max_value = v.blocks.get((k * by + j) * bx + i).unwrap();
+                    assert_eq!(max_value > 0.0, touches, "block {k} {j} {i}");
                 }
             }
         }
     }
 
     #[test]
-    fn a_line_of_sight_picks_the_first_label_and_the_brightest_voxel() {
-        // Label 700 hides 9 from the front; from behind it is the other way round.
+    fn rays_pick_the_first_label_and_the_brightest_voxel() {
+        // Seen from the front label 700 hides 9, from behind 9 hides 700.
         let labels = |z: usize| {
             let mut plane = vec![0u32; 100];
             if z == 3 {
@@ -397,12 +397,12 @@ mod tests {
         let line = |z: f64, dz: f64| {
             TexelRay::new(&Ray { origin: [3.2, 2.2, z], direction: [0.0, 0.0, dz] }, texel_um).unwrap()
         };
-        assert_eq!(v.first(&line(-5.0, 1.0)), Some((700, [3, 4, 6])));
-        assert_eq!(v.first(&line(50.0, -3.0)), Some((9, [7, 4, 6])));
+        assert_eq!(v.first_label(&line(-5.0, 1.0)), Some((700, [3, 4, 6])));
+        assert_eq!(v.first_label(&line(50.0, -3.0)), Some((9, [7, 4, 6])));
         let beside = Ray { origin: [0.2, 2.2, -5.0], direction: [0.0, 0.0, 1.0] };
-        assert_eq!(v.first(&TexelRay::new(&beside, texel_um).unwrap()), None);
+        assert_eq!(v.first_label(&TexelRay::new(&beside, texel_um).unwrap()), None);
         let outside = Ray { origin: [-0.2, 2.2, -5.0], direction: [0.0, 0.0, 1.0] };
-        assert_eq!(v.first(&TexelRay::new(&outside, texel_um).unwrap()), None);
+        assert_eq!(v.first_label(&TexelRay::new(&outside, texel_um).unwrap()), None);
         assert_eq!((v.index_of(Some(9)), v.index_of(Some(8)), v.index_of(None)), (2, 0, 0));
         let bright = |z: usize| Values::U16(labels(z).iter().map(|l| *l as u16).collect());
         let Volume::Intensities(v) = build([10, 10, 10], bright) else { panic!("no intensities") };

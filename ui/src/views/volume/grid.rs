@@ -1,41 +1,41 @@
-//! How a stack is thinned to a volume that a graphics card holds easily.
+//! Downsampling of a stack to a volume of limited size for the graphics card.
 
 use crate::data::plane::{Orientation, PlaneAt};
 
-/// Most voxels of a volume along an axis; every graphics driver takes textures of this size.
+/// Maximum extent of a volume along an axis; all graphics drivers support textures of this size.
 pub const MAX_SIDE: usize = 256;
 
-/// Most bytes of a volume of labels, the largest kind: what is allocated is checked against it.
+/// Maximum size of a label volume, the largest kind, in bytes.
 pub const MAX_VOLUME_BYTES: usize = MAX_SIDE * MAX_SIDE * MAX_SIDE * 4;
 
-/// Which voxels of a stack make up its volume.
+/// Sampling of a stack by its volume, whose voxels are called texels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grid {
-    /// Slices, rows, columns of the stack.
+    /// Extents Z, Y, X of the stack.
     pub full_zyx: [usize; 3],
-    /// Slices, rows, columns of the stack that one voxel stands for.
+    /// Voxels of the stack per texel along Z, Y, X.
     pub stride_zyx: [usize; 3],
-    /// Slices, rows, columns of the volume.
+    /// Extents Z, Y, X of the volume.
     pub size_zyx: [usize; 3],
 }
 
 impl Grid {
-    /// Of a stack with these extents. Where the file has a pyramid, rows and columns are thinned by a power of two, so that a
-    /// small level is read instead of the large one.
+    /// The grid for a stack with these extents. For files with a pyramid the stride along Y and X is a power of two, so
+    /// that a smaller level can be read.
     pub fn of(full_zyx: [usize; 3], pyramid: bool) -> Self {
         let full = full_zyx.map(|n| n.max(1));
-        let across = full[1].max(full[2]).div_ceil(MAX_SIDE);
-        let across = if pyramid { across.next_power_of_two() } else { across };
-        let stride_zyx = [full[0].div_ceil(MAX_SIDE), across, across];
+        let stride = full[1].max(full[2]).div_ceil(MAX_SIDE);
+        let stride = if pyramid { stride.next_power_of_two() } else { stride };
+        let stride_zyx = [full[0].div_ceil(MAX_SIDE), stride, stride];
         Self { full_zyx: full, stride_zyx, size_zyx: std::array::from_fn(|a| full[a].div_ceil(stride_zyx[a])) }
     }
 
-    /// Voxels of the volume.
+    /// Number of texels.
     pub fn voxels(&self) -> usize {
         self.size_zyx.iter().product()
     }
 
-    /// The plane of the stack that makes slice `z` of the volume: the middle one of those it stands for.
+    /// The plane of the stack that gives slice `z` of the volume: the middle one of those it represents.
     pub fn plane(&self, z: usize, channel: usize, time: usize) -> PlaneAt {
         PlaneAt {
             orientation: Orientation::Xy,
@@ -48,22 +48,22 @@ impl Grid {
         }
     }
 
-    /// Size in µm, X, Y, Z, of the stack.
+    /// Size of the stack in µm, X, Y, Z.
     pub fn size_um(&self, voxel_um: [f64; 3]) -> [f64; 3] {
         [2, 1, 0].map(|a| self.full_zyx[a] as f64 * voxel_um[a])
     }
 
-    /// Size in µm, X, Y, Z, of a voxel of the volume.
+    /// Size of a texel in µm, X, Y, Z.
     pub fn texel_um(&self, voxel_um: [f64; 3]) -> [f64; 3] {
         [2, 1, 0].map(|a| self.stride_zyx[a] as f64 * voxel_um[a])
     }
 
-    /// Size of the stack in voxels of the volume, X, Y, Z: the last voxel may stand for less than the others.
+    /// Size of the stack in texels, X, Y, Z; the last texel may be partial.
     pub fn size_texels(&self) -> [f64; 3] {
         [2, 1, 0].map(|a| self.full_zyx[a] as f64 / self.stride_zyx[a] as f64)
     }
 
-    /// The voxel of the stack in the middle of a voxel of the volume; Z, Y, X.
+    /// The voxel (Z, Y, X) of the stack at the centre of a texel.
     pub fn full_voxel(&self, texel_zyx: [usize; 3]) -> [usize; 3] {
         std::array::from_fn(|a| (texel_zyx[a] * self.stride_zyx[a] + self.stride_zyx[a] / 2).min(self.full_zyx[a] - 1))
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_stacks_are_whole_and_large_ones_stay_within_the_budget() {
+    fn small_stacks_are_not_downsampled_and_large_ones_fit_the_limit() {
         let small = Grid::of([60, 128, 256], false);
         assert_eq!((small.stride_zyx, small.size_zyx), ([1, 1, 1], [60, 128, 256]));
         for full in [[257, 300, 2304], [1, 1, 1], [5000, 9, 9], [40, 100_000, 70_001], [0, 3, 3]] {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_nth_slice_is_read_thinned_and_none_beyond_the_end() {
+    fn every_nth_slice_is_read_and_none_beyond_the_end() {
         let grid = Grid::of([1000, 2304, 2304], false);
         assert_eq!((grid.stride_zyx, grid.size_zyx), ([4, 9, 9], [250, 256, 256]));
         let planes: Vec<usize> = (0..grid.size_zyx[0]).map(|z| grid.plane(z, 0, 0).index).collect();

@@ -1,9 +1,8 @@
-//! The stack in three dimensions: projected intensities or labels as surfaces, turned with the mouse, with the cursor that all
-//! views share.
+//! The 3-D view: projected intensities or label surfaces, rotated with the mouse, with the shared crosshair.
 //!
-//! The volume is a thinned copy of the stack ([`grid`]), read on a thread of its own ([`reader`]), kept ready for the graphics
-//! card ([`content`]) and drawn by it ([`render`]) only when something about the picture has changed. Where the graphics card
-//! or its driver refuses, the pane says so in a sentence and the other views go on.
+//! The volume is a downsampled copy of the stack ([`grid`]), read on a worker thread ([`reader`]), converted for the
+//! graphics card ([`content`]) and drawn by it ([`render`]) only when the picture has changed. If the graphics card or
+//! driver fails, the pane shows a message and the other views keep working.
 
 pub mod camera;
 pub mod content;
@@ -16,8 +15,8 @@ pub mod render;
 #[cfg(test)]
 mod tests;
 
-use super::slice::{Happened, Options, draw_scale_bar, on_image};
-use crate::data::composite::{Intensity, LabelLook};
+use super::slice::{ViewOptions, ViewResponse, draw_caption, draw_scale_bar};
+use crate::data::composite::{Intensity, LabelDisplay};
 use crate::data::loader::SourceId;
 use crate::document::{Document, Overlay, Role};
 use crate::theme;
@@ -27,25 +26,25 @@ use eframe::egui::{self, Align2, FontId, Key, PointerButton, Rect, Sense, Stroke
 use eframe::wgpu::TextureFormat;
 use egui_phosphor::regular as icon;
 use grid::Grid;
-use picture::{Mode, Picture, Shot, label_colors};
-use reader::{Answer, KEPT_BYTES, Key as VolumeKey, Reader, Request};
-use render::Stage;
+use picture::{Mode, Picture, PictureParams, label_colors};
+use reader::{Key as VolumeKey, LoadState, Reader, Request, VOLUME_CACHE_BYTES};
+use render::VolumeRenderer;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Channels shown at once.
+/// Maximum number of channels shown at once.
 const CHANNELS: usize = 3;
 
-/// The picture is made at full size when nothing has moved for so long.
+/// The picture is drawn at full resolution after this time without movement.
 const STILL_SECS: f64 = 0.2;
 
-/// Length of a step along a line of sight in voxels of the volume, at rest and while something moves.
-const STEPS: [f32; 2] = [0.6, 1.2];
+/// Step length of rays in texels, at rest and while moving.
+const STEP_TEXELS: [f32; 2] = [0.6, 1.2];
 
-/// What a press of an arrow key turns by, as a share of dragging across the pane.
+/// Rotation per arrow key press, as a fraction of a drag across the pane.
 const KEY_TURN: f32 = 1.0 / 24.0;
 
-/// A place among the layers of the picture.
+/// A layer of the picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Slot {
     Channel(usize),
@@ -53,44 +52,44 @@ enum Slot {
     Labels,
 }
 
-/// The state of the view between frames.
+/// State of the 3-D view between frames.
 #[derive(Default)]
 pub struct VolumeView {
     reader: Option<Reader>,
-    stage: Stage,
+    renderer: VolumeRenderer,
     cameras: HashMap<SourceId, Camera>,
     perspective: bool,
-    /// Chosen by hand; otherwise labels where there are any.
+    /// Mode chosen by the user; by default labels if there are any.
     chosen: Option<Mode>,
-    /// The newest volume of each slot: shown until the one that is wanted has come.
+    /// The newest loaded volume of each slot, shown until the requested one is loaded.
     newest: HashMap<Slot, Arc<Volume>>,
-    colors: Option<(Arc<Volume>, LabelLook, Arc<Vec<u8>>)>,
+    colors: Option<(Arc<Volume>, LabelDisplay, Arc<Vec<u8>>)>,
     failed: Option<String>,
     document: SourceId,
-    before: Option<(Camera, Vec2, Vec<Intensity>)>,
+    last_seen: Option<(Camera, Vec2, Vec<Intensity>)>,
     moved_at: f64,
     moving: bool,
     id: Option<egui::Id>,
 }
 
-/// What is to be seen of a document, and what has come of it.
+/// The loaded layers of a document.
 struct Layers {
     intensities: Vec<(Arc<Volume>, Intensity)>,
     labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
 }
 
 impl VolumeView {
-    /// Its widget's id, once it was drawn.
+    /// Id of the widget, once it was drawn.
     pub fn id(&self) -> Option<egui::Id> {
         self.id
     }
 
-    /// Whether everything on screen is there, at full size.
+    /// Whether everything is loaded and drawn at full resolution.
     pub fn is_settled(&self) -> bool {
         !self.moving && self.reader.as_ref().is_none_or(|r| r.progress().is_none())
     }
 
-    /// How the document is projected.
+    /// The projection mode for a document.
     pub fn mode(&self, document: &Document) -> Mode {
         match (self.chosen, labels_of(document)) {
             (Some(Mode::Labels) | None, Some(_)) => Mode::Labels,
@@ -99,60 +98,66 @@ impl VolumeView {
         }
     }
 
-    /// Projects in another way.
-    pub fn choose(&mut self, mode: Mode) {
+    /// Sets the projection mode.
+    pub fn set_mode(&mut self, mode: Mode) {
         self.chosen = Some(mode);
     }
 
-    /// Looks at a document from elsewhere.
-    pub fn look(&mut self, document: SourceId, camera: Camera) {
+    /// Sets the camera of a document.
+    pub fn set_camera(&mut self, document: SourceId, camera: Camera) {
         self.perspective = camera.perspective;
         self.cameras.insert(document, camera);
     }
 
-    /// Every document is seen as at first.
+    /// Resets the cameras of all documents.
     pub fn reset(&mut self) {
         self.cameras.clear();
     }
 
-    /// Pictures that the graphics card has drawn.
+    /// Number of pictures drawn.
     pub fn drawn(&self) -> usize {
-        self.stage.drawn()
+        self.renderer.drawn()
     }
 
-    /// Whether the graphics card is at work on a picture, some of it each frame.
+    /// Whether a picture is being drawn over several frames.
     pub fn is_drawing(&self) -> bool {
-        self.stage.is_drawing()
+        self.renderer.is_drawing()
     }
 
-    /// Hidden, it reads nothing and holds nothing on the graphics card.
-    pub fn rest(&mut self) {
+    /// Releases all resources while the view is hidden.
+    pub fn release(&mut self) {
         if let Some(reader) = &self.reader {
-            reader.want(&[]);
+            reader.request(&[]);
         }
-        if !self.newest.is_empty() || self.stage.drawn() > 0 {
+        if !self.newest.is_empty() || self.renderer.drawn() > 0 {
             self.newest.clear();
             self.colors = None;
-            self.stage = Stage::default();
+            self.renderer = VolumeRenderer::default();
         }
         self.moving = false;
         self.id = None;
     }
 
-    /// Forgets a source, which has changed or gone.
+    /// Drops a source that has changed or was closed.
     pub fn forget(&mut self, source: SourceId) {
         if let Some(reader) = &self.reader {
             reader.forget(source);
         }
         self.cameras.remove(&source);
         if self.document == source {
-            self.rest();
+            self.release();
         }
     }
 
-    /// Draws the view into all there is of `ui`, in a window of this format.
-    pub fn show(&mut self, ui: &mut Ui, document: &mut Document, target: TextureFormat, options: Options) -> Happened {
-        let mut happened = Happened::default();
+    /// Draws the view into the available area of `ui`; `target` is the texture format of the window.
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        document: &mut Document,
+        target: TextureFormat,
+        options: ViewOptions,
+    ) -> ViewResponse {
+        let mut view_response = ViewResponse::default();
         let size = ui.available_size().max(vec2(8.0, 8.0));
         let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
         let mode = self.mode(document);
@@ -162,7 +167,7 @@ impl VolumeView {
         if self.document != document.id {
             self.document = document.id;
             self.newest.clear();
-            self.before = None;
+            self.last_seen = None;
         }
         let grid = Grid::of(document.extents.zyx, document.image.meta().levels.len() > 1);
         let size_um = grid.size_um(document.voxel_um);
@@ -180,38 +185,38 @@ impl VolumeView {
             true => Layers { intensities: Vec::new(), labels: None },
             false => self.layers(ui, document, grid, mode),
         };
-        let looks = layers.intensities.iter().map(|(_, look)| look.clone()).collect();
-        self.watch_movement(ui, (camera, rect.size(), looks));
+        let looks = layers.intensities.iter().map(|(_, display)| display.clone()).collect();
+        self.detect_movement(ui, (camera, rect.size(), looks));
         if response.clicked() {
             response.request_focus();
             let ray = TexelRay::new(&projection.ray(response.interact_pointer_pos().unwrap_or(rect.center())), {
                 grid.texel_um(document.voxel_um)
             });
             if let Some(ray) = ray {
-                happened.picked = pick(document, grid, &layers, &ray);
+                view_response.picked = pick(document, grid, &layers, &ray);
             }
         }
 
         let painter = ui.painter_at(rect);
         painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
-        outline::behind(&painter, &projection, size_um);
+        outline::draw_behind(&painter, &projection, size_um);
         if !layers.intensities.is_empty() || layers.labels.is_some() {
-            let picture = Picture::new(Shot {
+            let picture = Picture::new(PictureParams {
                 projection: &projection,
                 rect,
                 size: self.pixels(ui, rect),
                 grid,
                 voxel_um: document.voxel_um,
                 mode,
-                step: STEPS[usize::from(self.moving)],
-                at_once: self.moving,
+                step: STEP_TEXELS[usize::from(self.moving)],
+                single_frame: self.moving,
                 layers: layers.intensities,
                 labels: layers.labels,
                 selected: document.selected,
             });
-            painter.add(self.stage.callback(ui.ctx(), rect, picture, target));
+            painter.add(self.renderer.callback(ui.ctx(), rect, picture, target));
         }
-        outline::before(&painter, &projection, size_um);
+        outline::draw_front(&painter, &projection, size_um);
         if options.crosshair {
             outline::cursor(&painter, &projection, size_um, document);
         }
@@ -219,25 +224,26 @@ impl VolumeView {
             draw_scale_bar(&painter, rect, projection.points_per_um);
         }
         if options.bare {
-            return happened;
+            return view_response;
         }
-        on_image(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, "3-D");
-        self.tell(&painter, rect);
+        draw_caption(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, "3-D");
+        self.draw_status(&painter, rect);
         if response.has_focus() {
             painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
         }
         self.buttons(ui, rect, document);
-        happened
+        view_response
     }
 
-    /// Notes whether anything moves, a slider included: then pictures are made smaller, and once more when it has come to rest.
-    fn watch_movement(&mut self, ui: &Ui, now_seen: (Camera, Vec2, Vec<Intensity>)) {
+    /// Detects movement of camera, size or display settings. While moving, pictures are smaller; a full-size one
+    /// follows at rest.
+    fn detect_movement(&mut self, ui: &Ui, now_seen: (Camera, Vec2, Vec<Intensity>)) {
         let now = ui.input(|i| i.time);
-        if self.before.as_ref().is_some_and(|b| *b != now_seen) {
+        if self.last_seen.as_ref().is_some_and(|b| *b != now_seen) {
             self.moved_at = now;
             self.moving = true;
         }
-        self.before = Some(now_seen);
+        self.last_seen = Some(now_seen);
         if self.moving {
             let left = STILL_SECS - (now - self.moved_at);
             self.moving = left > 0.0;
@@ -247,7 +253,7 @@ impl VolumeView {
         }
     }
 
-    /// Pixels of the picture: those of the pane, half as many each way while something moves.
+    /// Width and height of the picture: those of the pane, halved while moving.
     fn pixels(&self, ui: &Ui, rect: Rect) -> [u32; 2] {
         let scale = ui.ctx().pixels_per_point();
         let across = |from: f32, to: f32| (((to * scale).round() - (from * scale).round()).max(1.0)) as u32;
@@ -255,7 +261,7 @@ impl VolumeView {
         if self.moving { full.map(|n| n.div_ceil(2)) } else { full }
     }
 
-    /// Asks for the volumes that are to be seen, and takes those that are there.
+    /// Requests the visible volumes and returns the loaded ones.
     fn layers(&mut self, ui: &Ui, document: &Document, grid: Grid, mode: Mode) -> Layers {
         let mut wanted: Vec<(Slot, Request)> = Vec::new();
         let time_of = |o: &Overlay| if o.times > 1 { document.time.min(o.times - 1) } else { 0 };
@@ -276,15 +282,15 @@ impl VolumeView {
         }
         let reader = self.reader.get_or_insert_with(|| {
             let ctx = ui.ctx().clone();
-            Reader::new(KEPT_BYTES, move || ctx.request_repaint())
+            Reader::new(VOLUME_CACHE_BYTES, move || ctx.request_repaint())
         });
-        reader.want(&wanted.iter().map(|(_, r)| r.clone()).collect::<Vec<_>>());
+        reader.request(&wanted.iter().map(|(_, r)| r.clone()).collect::<Vec<_>>());
         self.failed = None;
         for (slot, request) in &wanted {
             match reader.get(&request.key) {
-                Answer::Ready(volume) => _ = self.newest.insert(*slot, volume),
-                Answer::Waiting => {}
-                Answer::Failed(why) => {
+                LoadState::Ready(volume) => _ = self.newest.insert(*slot, volume),
+                LoadState::Waiting => {}
+                LoadState::Failed(why) => {
                     self.newest.remove(slot);
                     self.failed = Some(why);
                 }
@@ -295,13 +301,13 @@ impl VolumeView {
             let Some(volume) = self.newest.get(slot).map(Arc::clone) else { continue };
             match slot {
                 Slot::Channel(c) => {
-                    // Limits are taken from the first slice; before, the picture would flash.
+                    // Channels without contrast limits are skipped to avoid a flash.
                     let channel = document.channels.get(*c).filter(|c| !c.wants_limits);
-                    layers.intensities.extend(channel.map(|c| (volume, c.look.clone())));
+                    layers.intensities.extend(channel.map(|c| (volume, c.display.clone())));
                 }
                 Slot::Map => {
                     let map = document.of_role(Role::Map);
-                    layers.intensities.extend(map.map(|o| (volume, o.look.clone())));
+                    layers.intensities.extend(map.map(|o| (volume, o.display.clone())));
                 }
                 Slot::Labels => {
                     layers.labels = labels_of(document).map(|o| (Arc::clone(&volume), self.colors(&volume, &o.labels)));
@@ -311,26 +317,26 @@ impl VolumeView {
         layers
     }
 
-    fn colors(&mut self, volume: &Arc<Volume>, look: &LabelLook) -> Arc<Vec<u8>> {
-        // What is selected is no matter of colours.
-        let look = LabelLook { selected: None, ..look.clone() };
+    fn colors(&mut self, volume: &Arc<Volume>, display: &LabelDisplay) -> Arc<Vec<u8>> {
+        // The selection does not affect the colours.
+        let display = LabelDisplay { selected: None, ..display.clone() };
         if let Some((of, with, colors)) = &self.colors
             && Arc::ptr_eq(of, volume)
-            && *with == look
+            && *with == display
         {
             return Arc::clone(colors);
         }
         let colors = match &**volume {
-            Volume::Labels(labels) => Arc::new(label_colors(labels, &look)),
+            Volume::Labels(labels) => Arc::new(label_colors(labels, &display)),
             Volume::Intensities(_) => Arc::default(),
         };
-        self.colors = Some((Arc::clone(volume), look, Arc::clone(&colors)));
+        self.colors = Some((Arc::clone(volume), display, Arc::clone(&colors)));
         colors
     }
 
-    /// What keeps the picture from being complete.
-    fn tell(&self, painter: &egui::Painter, rect: Rect) {
-        if let Some(problem) = self.stage.problem() {
+    /// Draws loading progress or errors.
+    fn draw_status(&self, painter: &egui::Painter, rect: Rect) {
+        if let Some(problem) = self.renderer.problem() {
             let text = format!("The 3-D view cannot be shown. {problem}");
             let width = (rect.width() - 40.0).max(60.0);
             let galley = painter.layout(text, FontId::proportional(13.0), theme::ON_IMAGE, width);
@@ -339,19 +345,19 @@ impl VolumeView {
         }
         let at = rect.right_bottom() - vec2(8.0, 8.0);
         if let Some(share) = self.reader.as_ref().and_then(Reader::progress) {
-            on_image(painter, at, Align2::RIGHT_BOTTOM, &format!("reading {:.0} %", share * 100.0));
+            draw_caption(painter, at, Align2::RIGHT_BOTTOM, &format!("reading {:.0} %", share * 100.0));
         } else if let Some(why) = &self.failed {
-            on_image(painter, at, Align2::RIGHT_BOTTOM, &format!("cannot be read: {why}"));
+            draw_caption(painter, at, Align2::RIGHT_BOTTOM, &format!("cannot be read: {why}"));
         }
     }
 
-    /// The corner with modes, perspective, reset.
+    /// Draws the buttons for mode, perspective and reset.
     fn buttons(&mut self, ui: &mut Ui, rect: Rect, document: &Document) {
         let mode = self.mode(document);
         let corner = Rect::from_min_max(rect.min + vec2(40.0, 5.0), rect.right_top() + vec2(-6.0, 31.0));
         let builder = egui::UiBuilder::new().max_rect(corner).layout(egui::Layout::right_to_left(egui::Align::Min));
         ui.scope_builder(builder, |ui| {
-            // Images are dark in every theme, and what lies on them, too.
+            // The pane is dark in every theme, so its buttons use the dark theme.
             let dark = ui.ctx().style_of(egui::Theme::Dark);
             ui.set_style(dark);
             ui.spacing_mut().item_spacing.x = 2.0;
@@ -385,12 +391,12 @@ fn corner_button(ui: &mut Ui, sign: &str, name: &str, enabled: bool, on: bool) -
     response.on_hover_text(name).on_disabled_hover_text(format!("{name}: no labels are shown"))
 }
 
-/// The labels that are shown as surfaces: those found, else those known to be.
+/// The labels to show as surfaces: predicted ones, or else the ground truth.
 fn labels_of(document: &Document) -> Option<&Overlay> {
     [Role::Labels, Role::Truth].into_iter().find_map(|role| document.of_role(role).filter(|o| o.visible))
 }
 
-/// Turns, moves and brings closer.
+/// Handles rotation, panning and zoom.
 fn interact(ui: &Ui, response: &egui::Response, rect: Rect, projection: &Projection, camera: &mut Camera) {
     let across = rect.width().min(rect.height()).max(1.0);
     let shift = ui.input(|i| i.modifiers.shift);
@@ -437,13 +443,13 @@ fn interact(ui: &Ui, response: &egui::Response, rect: Rect, projection: &Project
     }
 }
 
-/// Moves the cursor to what was clicked: the first label, or the brightest voxel of the first channel. The label, if labels
-/// are shown; 0 where there is none.
+/// Moves the crosshair to the clicked object: the first label along the ray, or the brightest voxel of the first
+/// channel. Returns the label if labels are shown; 0 is background.
 fn pick(document: &mut Document, grid: Grid, layers: &Layers, ray: &TexelRay) -> Option<u32> {
     if let Some((volume, _)) = &layers.labels
         && let Volume::Labels(labels) = &**volume
     {
-        let Some((label, at)) = labels.first(ray) else { return Some(0) };
+        let Some((label, at)) = labels.first_label(ray) else { return Some(0) };
         document.cursor = grid.full_voxel(at);
         return Some(label);
     }

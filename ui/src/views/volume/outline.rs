@@ -1,15 +1,15 @@
-//! Lines around the volume: its box, its axes, and where the cursor's slices cut it.
+//! Lines around the volume: bounding box, axes, and the crosshair's slices.
 
 use super::camera::{Projection, Xyz, corners};
 use crate::document::Document;
 use crate::theme;
 use eframe::egui::{Align2, FontId, Painter, Pos2, Stroke};
 
-/// Letters stand so many points beyond the end of their edge.
+/// Distance of axis letters from the end of their edge in points.
 const LETTER_GAP: f32 = 9.0;
 
-/// Edges shorter than this on screen have no letter.
-const LEAST_EDGE: f32 = 14.0;
+/// Edges shorter than this many points have no letter.
+const MIN_EDGE: f32 = 14.0;
 
 /// Edges as pairs of corners, and the axis each runs along.
 fn edges() -> impl Iterator<Item = (usize, usize, usize)> {
@@ -20,7 +20,7 @@ fn farthest(depths: &[f64; 8]) -> usize {
     (0..8).fold(0, |best, i| if depths[i] > depths[best] + 1e-9 { i } else { best })
 }
 
-/// Draws the edges that the volume hides (`behind`) or the others.
+/// Draws the edges behind the volume (`behind`) or the others.
 fn draw(painter: &Painter, projection: &Projection, size_um: Xyz, behind: bool) {
     let seen = corners(size_um).map(|c| projection.to_screen(c));
     let hidden = farthest(&seen.map(|(_, depth)| depth));
@@ -30,13 +30,13 @@ fn draw(painter: &Painter, projection: &Projection, size_um: Xyz, behind: bool) 
     }
 }
 
-/// The edges behind the volume; to be drawn first.
-pub fn behind(painter: &Painter, projection: &Projection, size_um: Xyz) {
+/// Draws the edges behind the volume; call before drawing the volume.
+pub fn draw_behind(painter: &Painter, projection: &Projection, size_um: Xyz) {
     draw(painter, projection, size_um, true);
 }
 
-/// The edges before the volume, and the letters of the axes.
-pub fn before(painter: &Painter, projection: &Projection, size_um: Xyz) {
+/// Draws the edges in front of the volume and the axis letters.
+pub fn draw_front(painter: &Painter, projection: &Projection, size_um: Xyz) {
     draw(painter, projection, size_um, false);
     let origin = projection.to_screen([0.0; 3]).0;
     for (axis, letter) in ["X", "Y", "Z"].into_iter().enumerate() {
@@ -44,14 +44,14 @@ pub fn before(painter: &Painter, projection: &Projection, size_um: Xyz) {
         end[axis] = size_um[axis];
         let end = projection.to_screen(end).0;
         let along = end - origin;
-        if along.length() >= LEAST_EDGE {
+        if along.length() >= MIN_EDGE {
             let at = end + along.normalized() * LETTER_GAP;
             painter.text(at, Align2::CENTER_CENTER, letter, FontId::proportional(12.0), theme::AXIS_COLORS[axis]);
         }
     }
 }
 
-/// Where the three slices of the cursor cut the box.
+/// Draws the outlines of the crosshair's three slices.
 pub fn cursor(painter: &Painter, projection: &Projection, size_um: Xyz, document: &Document) {
     for axis in 0..3 {
         let at = (document.cursor[2 - axis] as f64 + 0.5) * document.voxel_um[2 - axis];

@@ -1,47 +1,48 @@
-//! What a picture of volumes depends on, as the shader is told: two that are equal look the same.
+//! All inputs of a rendered picture, in the form of the shader. Equal values give equal pictures.
 
 use super::camera::Projection;
 use super::content::{Intensities, Labels, Volume};
 use super::grid::Grid;
 use super::pipelines::LAYERS;
-use crate::data::composite::{Blending, Intensity, LabelLook};
+use crate::data::composite::{Blending, Intensity, LabelDisplay};
 use eframe::egui::{Rect, pos2};
 use std::sync::Arc;
 
-/// Steps of the tables that colours are looked up in, as in the shader.
+/// Entries of the colour lookup tables, as in the shader.
 pub(super) const LUT_STEPS: usize = 1024;
 
-/// Colours of labels in a row of their texture, as in the shader.
+/// Width of the label colour texture, as in the shader.
 pub(super) const COLORS_ACROSS: usize = 1024;
 
-/// Most labels that have a colour of their own.
+/// Maximum number of label colours.
 const MAX_COLORS: usize = COLORS_ACROSS * 2048;
 
-/// Optical depth of the whole diagonal at full brightness, when what lies before dims what lies behind.
+/// Optical depth of the diagonal at full brightness in attenuated mode.
 const ATTENUATION: f64 = 10.0;
 
-/// Pixels drawn in one frame at rest: larger pictures take several, so that the window answers even where the processor draws.
+/// Pixels drawn per frame at rest. Larger pictures take several frames, so that the window stays responsive even with
+/// software rendering.
 const BAND_PIXELS: u32 = 1 << 17;
 
-/// Where the light comes from: right, down, away.
+/// Direction to the light: right, down, away.
 const LIGHT: [f64; 3] = [-0.5, -0.7, -0.65];
 
-/// How volumes are projected.
+/// Projection modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// The brightest value along each line of sight.
+    /// Maximum intensity projection.
     Maximum,
-    /// The same, dimmed by what lies before it.
+    /// Maximum intensity projection attenuated by the intensities in front.
     Attenuated,
     /// Labels as lit surfaces.
     Labels,
 }
 
 impl Mode {
-    /// Every one.
+    /// All modes.
     pub const ALL: [Mode; 3] = [Mode::Maximum, Mode::Attenuated, Mode::Labels];
 
-    /// Its name.
+    /// Name for display.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Maximum => "maximum intensity",
@@ -51,7 +52,8 @@ impl Mode {
     }
 }
 
-/// What the shader is told, as a row of texels; the same fields in the same order. Whole numbers up to 2^24 are exact.
+/// Shader parameters as a row of texels, with the fields in the same order as in the shader. Integers up to 2^24 are
+/// exact.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct Scene {
@@ -68,7 +70,7 @@ pub(super) struct Scene {
     layers: [[f32; 4]; LAYERS],
 }
 
-/// All that a picture depends on.
+/// All inputs of a rendered picture.
 #[derive(Clone)]
 pub struct Picture {
     pub(super) scene: Scene,
@@ -76,7 +78,7 @@ pub struct Picture {
     pub(super) lut: Vec<u8>,
     pub(super) layers: Vec<Arc<Volume>>,
     pub(super) labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
-    at_once: bool,
+    single_frame: bool,
 }
 
 impl PartialEq for Picture {
@@ -95,123 +97,123 @@ impl PartialEq for Picture {
     }
 }
 
-/// What is to be drawn.
-pub struct Shot<'a> {
-    /// From where.
+/// Parameters of a picture.
+pub struct PictureParams<'a> {
+    /// Projection of the camera.
     pub projection: &'a Projection,
-    /// The pane.
+    /// Area of the pane.
     pub rect: Rect,
-    /// Pixels of the picture: width, height.
+    /// Width and height in pixels.
     pub size: [u32; 2],
-    /// Voxels of the stack; the same for all layers.
+    /// Sampling grid, the same for all layers.
     pub grid: Grid,
-    /// Voxel size Z, Y, X of the stack.
+    /// Voxel size Z, Y, X of the stack in µm.
     pub voxel_um: [f64; 3],
-    /// How.
+    /// Projection mode.
     pub mode: Mode,
-    /// Length of a step in voxels of the volume.
+    /// Step length of rays in texels.
     pub step: f32,
-    /// Draw it in one frame, however large.
-    pub at_once: bool,
-    /// Intensities, lowest first.
+    /// Whether to draw in one frame, whatever the size.
+    pub single_frame: bool,
+    /// Intensity layers, lowest first.
     pub layers: Vec<(Arc<Volume>, Intensity)>,
     /// Labels and their colours ([`label_colors`]).
     pub labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
-    /// The label that stands out.
+    /// The highlighted label.
     pub selected: Option<u32>,
 }
 
-/// Colours of the labels of a volume, as rows of a texture.
-pub fn label_colors(labels: &Labels, look: &LabelLook) -> Vec<u8> {
+/// Colours of the labels of a volume, as rows of an RGBA texture.
+pub fn label_colors(labels: &Labels, display: &LabelDisplay) -> Vec<u8> {
     let rows = labels.ids.len().min(MAX_COLORS).div_ceil(COLORS_ACROSS).max(1);
     let mut out = vec![128u8; rows * COLORS_ACROSS * 4];
     for (texel, id) in out.chunks_exact_mut(4).zip(&labels.ids) {
-        let [r, g, b] = look.color(*id);
+        let [r, g, b] = display.color(*id);
         texel.copy_from_slice(&[r, g, b, 255]);
     }
     out
 }
 
-/// One row of the table of colours.
-fn lut_row(look: &Intensity) -> impl Iterator<Item = u8> + use<'_> {
+/// One row of the colour lookup table.
+fn lut_row(display: &Intensity) -> impl Iterator<Item = u8> + use<'_> {
     (0..LUT_STEPS).flat_map(|i| {
-        let share = (i as f32 / (LUT_STEPS - 1) as f32).powf(look.gamma.max(0.01));
-        let [r, g, b] = look.map.color(share);
+        let share = (i as f32 / (LUT_STEPS - 1) as f32).powf(display.gamma.max(0.01));
+        let [r, g, b] = display.map.color(share);
         [r as u8, g as u8, b as u8, 255]
     })
 }
 
-fn wide(v: [f64; 3], w: f64) -> [f32; 4] {
+fn with_w(v: [f64; 3], w: f64) -> [f32; 4] {
     [v[0] as f32, v[1] as f32, v[2] as f32, w as f32]
 }
 
 impl Picture {
-    /// Of what is to be drawn.
-    pub fn new(shot: Shot<'_>) -> Self {
-        let texel_um = shot.grid.texel_um(shot.voxel_um);
-        let size_um = shot.grid.size_um(shot.voxel_um);
+    /// Computes the shader parameters.
+    pub fn new(params: PictureParams<'_>) -> Self {
+        let texel_um = params.grid.texel_um(params.voxel_um);
+        let size_um = params.grid.size_um(params.voxel_um);
         let diagonal_um = super::camera::length(size_um).max(1e-9);
-        let [w, h] = shot.size.map(|n| n.max(1) as f32);
-        let corner = shot.rect.min;
-        let right = pos2(corner.x + shot.rect.width() / w, corner.y);
-        let down = pos2(corner.x, corner.y + shot.rect.height() / h);
-        let [at, right, down] = [corner, right, down].map(|p| shot.projection.ray(p));
+        let [w, h] = params.size.map(|n| n.max(1) as f32);
+        let corner = params.rect.min;
+        let right = pos2(corner.x + params.rect.width() / w, corner.y);
+        let down = pos2(corner.x, corner.y + params.rect.height() / h);
+        let [at, right, down] = [corner, right, down].map(|p| params.projection.ray(p));
         let texels = |v: [f64; 3]| -> [f64; 3] { std::array::from_fn(|i| v[i] / texel_um[i]) };
         let minus = |a: [f64; 3], b: [f64; 3]| -> [f64; 3] { std::array::from_fn(|i| a[i] - b[i]) };
-        let light = shot.projection.from_view(super::camera::scale(LIGHT, 1.0 / super::camera::length(LIGHT)));
+        let light = params.projection.from_view(super::camera::scale(LIGHT, 1.0 / super::camera::length(LIGHT)));
         let mut layers = [[0f32; 4]; LAYERS];
         let mut lut = Vec::new();
-        for (layer, (volume, look)) in layers.iter_mut().zip(&shot.layers) {
+        for (layer, (volume, display)) in layers.iter_mut().zip(&params.layers) {
             if let Volume::Intensities(v) = &**volume {
-                *layer = limits(v, look);
+                *layer = layer_params(v, display);
             }
-            lut.extend(lut_row(look));
+            lut.extend(lut_row(display));
         }
         lut.resize(LAYERS * LUT_STEPS * 4, 0);
-        let selected = match shot.labels.as_ref().map(|(v, _)| &**v) {
-            Some(Volume::Labels(labels)) => labels.index_of(shot.selected),
+        let selected = match params.labels.as_ref().map(|(v, _)| &**v) {
+            Some(Volume::Labels(labels)) => labels.index_of(params.selected),
             _ => 0,
         };
-        let mode = match shot.mode {
+        let mode = match params.mode {
             Mode::Maximum => 0.0,
             Mode::Attenuated => 1.0,
             Mode::Labels => 2.0,
         };
         Self {
             scene: Scene {
-                origin: wide(texels(at.origin), 0.0),
-                origin_right: wide(texels(minus(right.origin, at.origin)), 0.0),
-                origin_down: wide(texels(minus(down.origin, at.origin)), 0.0),
-                direction: wide(texels(at.direction), 0.0),
-                direction_right: wide(texels(minus(right.direction, at.direction)), 0.0),
-                direction_down: wide(texels(minus(down.direction, at.direction)), 0.0),
-                size: wide(shot.grid.size_texels(), f64::from(shot.step)),
-                texel_um: wide(texel_um, ATTENUATION / diagonal_um),
-                light: wide(light, diagonal_um),
-                what: [mode, shot.layers.len().min(LAYERS) as f32, selected as f32, 0.0],
+                origin: with_w(texels(at.origin), 0.0),
+                origin_right: with_w(texels(minus(right.origin, at.origin)), 0.0),
+                origin_down: with_w(texels(minus(down.origin, at.origin)), 0.0),
+                direction: with_w(texels(at.direction), 0.0),
+                direction_right: with_w(texels(minus(right.direction, at.direction)), 0.0),
+                direction_down: with_w(texels(minus(down.direction, at.direction)), 0.0),
+                size: with_w(params.grid.size_texels(), f64::from(params.step)),
+                texel_um: with_w(texel_um, ATTENUATION / diagonal_um),
+                light: with_w(light, diagonal_um),
+                what: [mode, params.layers.len().min(LAYERS) as f32, selected as f32, 0.0],
                 layers,
             },
-            size: shot.size.map(|n| n.max(1)),
+            size: params.size.map(|n| n.max(1)),
             lut,
-            layers: shot.layers.into_iter().take(LAYERS).map(|(v, _)| v).collect(),
-            labels: shot.labels,
-            at_once: shot.at_once,
+            layers: params.layers.into_iter().take(LAYERS).map(|(v, _)| v).collect(),
+            labels: params.labels,
+            single_frame: params.single_frame,
         }
     }
 
-    /// Rows drawn in one frame.
-    pub(super) fn band(&self) -> u32 {
+    /// Number of rows drawn per frame.
+    pub(super) fn rows_per_frame(&self) -> u32 {
         let [width, height] = self.size;
-        if self.at_once { height } else { (BAND_PIXELS / width.max(1)).clamp(1, height) }
+        if self.single_frame { height } else { (BAND_PIXELS / width.max(1)).clamp(1, height) }
     }
 }
 
-/// A layer's texel of the scene: contrast limits as stored values.
-fn limits(v: &Intensities, look: &Intensity) -> [f32; 4] {
-    let low = (look.low - v.offset) / v.range;
-    let scale = if look.high > look.low { v.range / (look.high - look.low) } else { 0.0 };
-    let covers = if look.blending == Blending::Opaque { 1.0 } else { 0.0 };
-    [low, scale, look.opacity.clamp(0.0, 1.0), covers]
+/// Parameters of a layer: contrast limits in normalized values, opacity and blending.
+fn layer_params(v: &Intensities, display: &Intensity) -> [f32; 4] {
+    let low = (display.low - v.offset) / v.range;
+    let scale = if display.high > display.low { v.range / (display.high - display.low) } else { 0.0 };
+    let covers = if display.blending == Blending::Opaque { 1.0 } else { 0.0 };
+    [low, scale, display.opacity.clamp(0.0, 1.0), covers]
 }
 
 #[cfg(test)]
@@ -220,7 +222,7 @@ mod tests {
     use crate::views::volume::content::Texels;
 
     #[test]
-    fn the_shaders_agree_with_the_constants_here() {
+    fn shader_constants_match() {
         let march = include_str!("shader.wgsl");
         assert!(march.contains(&format!("const LUT_LAST: f32 = {}.0;", LUT_STEPS - 1)));
         assert!(march.contains(&format!("const COLORS_ACROSS: u32 = {COLORS_ACROSS}u;")));
@@ -229,11 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn contrast_limits_are_those_of_the_values_before_they_were_stored() {
+    fn contrast_limits_refer_to_original_values() {
         let grid = Grid::of([1, 1, 1], false);
         let texels = Texels::F16(vec![0]);
         let v = Intensities { grid, blocks: texels.clone(), texels, offset: 100.0, range: 400.0 };
-        let look = Intensity {
+        let display = Intensity {
             map: crate::data::composite::ColorMap::Gray,
             low: 200.0,
             high: 300.0,
@@ -241,10 +243,10 @@ mod tests {
             opacity: 1.0,
             blending: Blending::Additive,
         };
-        let [low, scale, ..] = limits(&v, &look);
+        let [low, scale, ..] = layer_params(&v, &display);
         let share = |value: f32| ((value - 100.0) / 400.0 - low) * scale;
         assert_eq!((share(200.0), share(300.0)), (0.0, 1.0));
-        let none = Intensity { low: 5.0, high: 5.0, ..look };
-        assert_eq!(limits(&v, &none)[1], 0.0);
+        let none = Intensity { low: 5.0, high: 5.0, ..display };
+        assert_eq!(layer_params(&v, &none)[1], 0.0);
     }
 }

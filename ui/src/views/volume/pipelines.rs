@@ -1,24 +1,24 @@
-//! The two passes on the graphics card: lines of sight through the volumes into a picture, and the picture into the window.
+//! The two render pipelines: ray marching into a picture, and drawing the picture into the window.
 
 use eframe::wgpu;
 
-/// Format of the finished picture; every driver draws into it.
+/// Format of the picture, which every driver can render to.
 pub const PICTURE_FORMAT: wgpu::TextureFormat = wgpu::TextureFormat::Rgba8Unorm;
 
-/// Layers of intensities that are drawn at once.
+/// Maximum number of intensity layers.
 pub const LAYERS: usize = 4;
 
-/// Passes and what they are given.
+/// Render pipelines and their bind group layouts.
 pub struct Pipelines {
-    /// Lines of sight.
+    /// Ray marching.
     pub march: wgpu::RenderPipeline,
-    /// What they are given.
+    /// Bind group layout of ray marching.
     pub march_layout: wgpu::BindGroupLayout,
-    /// Picture into window.
+    /// Draws the picture into the window.
     pub blit: wgpu::RenderPipeline,
-    /// What it is given.
+    /// Bind group layout of drawing into the window.
     pub blit_layout: wgpu::BindGroupLayout,
-    /// Interpolates between texels.
+    /// Linear sampler.
     pub sampler: wgpu::Sampler,
 }
 
@@ -45,7 +45,7 @@ fn sampler(binding: u32) -> wgpu::BindGroupLayoutEntry {
 }
 
 impl Pipelines {
-    /// For a window of this format. Mistakes of driver or shader come to the device's error scope.
+    /// Creates the pipelines for a window format. Errors are reported in the device's error scope.
     pub fn new(device: &wgpu::Device, target: wgpu::TextureFormat) -> Self {
         use wgpu::TextureViewDimension::{D2, D3};
         let smooth = wgpu::TextureSampleType::Float { filterable: true };

@@ -1,9 +1,9 @@
-//! Volumes read on a thread of their own: what is wanted newest wins, what is no longer wanted is broken off, what was read is
-//! kept within a budget.
+//! Reads volumes on a worker thread: the newest requests take precedence, obsolete ones are cancelled, and volumes are
+//! cached within a byte budget.
 
 use super::content::{Builder, Volume};
 use super::grid::Grid;
-use crate::data::kept::Kept;
+use crate::data::cache::Cache;
 use crate::data::loader::SourceId;
 use crate::data::source::{Cancel, PlaneSource, SourceError};
 use std::collections::{HashMap, VecDeque};
@@ -11,42 +11,42 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Bytes of volumes kept, those on screen among them.
-pub const KEPT_BYTES: usize = 512 << 20;
+/// Size of the volume cache in bytes, including volumes on screen.
+pub const VOLUME_CACHE_BYTES: usize = 512 << 20;
 
-/// The window is woken each time so many slices out of a hundred were read.
-const TOLD_PERCENT: usize = 4;
+/// Percentage of slices after which the window is woken to update progress.
+const PROGRESS_PERCENT: usize = 4;
 
-/// What a volume is read from.
+/// Cache key of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The source.
+    /// Id of the source.
     pub source: SourceId,
-    /// Channel.
+    /// Channel index.
     pub channel: usize,
     /// Time point.
     pub time: usize,
-    /// Which voxels.
+    /// Sampling grid.
     pub grid: Grid,
 }
 
-/// A volume to be read.
+/// A request for a volume.
 #[derive(Clone)]
 pub struct Request {
-    /// What.
+    /// Key of the volume.
     pub key: Key,
-    /// From where.
+    /// Source of its planes.
     pub source: Arc<dyn PlaneSource>,
 }
 
-/// What a volume asked for came to, so far.
+/// State of a requested volume.
 #[derive(Debug, Clone)]
-pub enum Answer {
-    /// It is there.
+pub enum LoadState {
+    /// The volume is loaded.
     Ready(Arc<Volume>),
-    /// It is being read, or waits.
+    /// The volume is queued or being read.
     Waiting,
-    /// It cannot be read.
+    /// The volume cannot be read; the reason.
     Failed(String),
 }
 
@@ -61,7 +61,7 @@ struct State {
     wanted: Vec<Key>,
     waiting: VecDeque<Request>,
     running: Option<Running>,
-    kept: Kept<Key, Volume>,
+    cache: Cache<Key, Volume>,
     failed: HashMap<Key, String>,
     stop: bool,
 }
@@ -79,14 +79,14 @@ impl Shared {
     }
 }
 
-/// Reads volumes.
+/// Loads and caches volumes.
 pub struct Reader {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Reader {
-    /// A reader that calls `wake` whenever there is something new to show.
+    /// A reader that calls `wake` on progress and when a volume is loaded.
     pub fn new(budget_bytes: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -99,8 +99,8 @@ impl Reader {
         Self { shared, thread }
     }
 
-    /// Says all that is wanted now, most wanted first; what is being read and not among it is broken off.
-    pub fn want(&self, requests: &[Request]) {
+    /// Sets the requested volumes, most important first. Reading of others is cancelled.
+    pub fn request(&self, requests: &[Request]) {
         let mut state = self.shared.state();
         if state.wanted.iter().eq(requests.iter().map(|r| &r.key)) {
             return;
@@ -112,7 +112,7 @@ impl Reader {
             running.cancel.cancel();
         }
         let missing = requests.iter().filter(|r| {
-            !state.kept.has(&r.key)
+            !state.cache.contains(&r.key)
                 && !state.failed.contains_key(&r.key)
                 && state.running.as_ref().is_none_or(|running| running.key != r.key)
         });
@@ -120,45 +120,45 @@ impl Reader {
         self.shared.work.notify_one();
     }
 
-    /// A volume, if it is there.
-    pub fn get(&self, key: &Key) -> Answer {
+    /// State of a volume.
+    pub fn get(&self, key: &Key) -> LoadState {
         let mut state = self.shared.state();
-        if let Some(volume) = state.kept.get(key) {
-            return Answer::Ready(volume);
+        if let Some(volume) = state.cache.get(key) {
+            return LoadState::Ready(volume);
         }
-        state.failed.get(key).map_or(Answer::Waiting, |why| Answer::Failed(why.clone()))
+        state.failed.get(key).map_or(LoadState::Waiting, |why| LoadState::Failed(why.clone()))
     }
 
-    /// How much of what is wanted was read, 0 to 1; `None` if all of it.
+    /// Progress of reading from 0 to 1; `None` if everything is loaded.
     pub fn progress(&self) -> Option<f32> {
         let state = self.shared.state();
-        let left = state.waiting.len() + usize::from(state.running.is_some());
-        if left == 0 {
+        let remaining = state.waiting.len() + usize::from(state.running.is_some());
+        if remaining == 0 {
             return None;
         }
         let of_running = state
             .running
             .as_ref()
             .map_or(0.0, |r| r.slices_done.load(Ordering::Relaxed) as f32 / r.key.grid.size_zyx[0].max(1) as f32);
-        let all = state.wanted.len().max(left) as f32;
-        Some(((all - left as f32 + of_running) / all).clamp(0.0, 1.0))
+        let all = state.wanted.len().max(remaining) as f32;
+        Some(((all - remaining as f32 + of_running) / all).clamp(0.0, 1.0))
     }
 
-    /// Forgets everything of a source, which has changed or gone.
+    /// Drops all volumes and requests of a source that has changed or was closed.
     pub fn forget(&self, source: SourceId) {
         let mut state = self.shared.state();
         state.wanted.retain(|k| k.source != source);
         state.waiting.retain(|r| r.key.source != source);
         state.failed.retain(|k, _| k.source != source);
-        state.kept.forget(|k| k.source == source);
+        state.cache.forget(|k| k.source == source);
         if let Some(running) = state.running.as_ref().filter(|r| r.key.source == source) {
             running.cancel.cancel();
         }
     }
 
-    /// Bytes of volumes held now.
-    pub fn kept_bytes(&self) -> usize {
-        self.shared.state().kept.bytes()
+    /// Size of the cached volumes in bytes.
+    pub fn cached_bytes(&self) -> usize {
+        self.shared.state().cache.bytes()
     }
 }
 
@@ -202,14 +202,14 @@ fn run(shared: &Shared) {
         let result = read(&request, &cancel, &slices_done, &*shared.wake);
         let mut state = shared.state();
         state.running = None;
-        // Broken off or forgotten at the last moment counts, too.
+        // The request may have been cancelled after the last slice.
         match cancel.check().and(result) {
             Ok(volume) => {
-                let (bytes, State { kept, wanted, .. }) = (volume.bytes(), &mut *state);
-                kept.put(request.key, volume, bytes, shared.budget, |k| wanted.contains(k));
+                let (bytes, State { cache, wanted, .. }) = (volume.bytes(), &mut *state);
+                cache.put(request.key, volume, bytes, shared.budget, |k| wanted.contains(k));
             }
             Err(SourceError::Cancelled) => {
-                // Wanted again since it was broken off.
+                // It was requested again after it was cancelled.
                 if state.wanted.contains(&request.key) {
                     state.waiting.push_back(request);
                 }
@@ -227,14 +227,14 @@ fn read(request: &Request, cancel: &Cancel, done: &AtomicUsize, wake: &dyn Fn())
     let Key { channel, time, grid, .. } = request.key;
     let slices = grid.size_zyx[0];
     let mut builder = Builder::new(grid);
-    let mut told = 0;
+    let mut reported = 0;
     for z in 0..slices {
         cancel.check()?;
         builder.push(request.source.plane(&grid.plane(z, channel, time), cancel)?);
         done.store(z + 1, Ordering::Relaxed);
         let percent = (z + 1) * 100 / slices;
-        if percent >= told + TOLD_PERCENT {
-            told = percent;
+        if percent >= reported + PROGRESS_PERCENT {
+            reported = percent;
             wake();
         }
     }
@@ -249,15 +249,15 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
-    /// Planes whose every value is their index; reading one takes until `open`.
+    /// Planes filled with their index; reading blocks until `open` is set.
     #[derive(Default)]
-    struct Numbered {
+    struct NumberedPlanes {
         reads: AtomicUsize,
         open: AtomicBool,
         fails: bool,
     }
 
-    impl PlaneSource for Numbered {
+    impl PlaneSource for NumberedPlanes {
         fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
             self.reads.fetch_add(1, Ordering::SeqCst);
             while !self.open.load(Ordering::SeqCst) {
@@ -276,7 +276,7 @@ mod tests {
         Key { source: 5, channel, time: 0, grid: Grid::of([20, 10, 10], false) }
     }
 
-    fn until(what: &str, mut is: impl FnMut() -> bool) {
+    fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
         let end = Instant::now() + Duration::from_secs(20);
         while !is() {
             assert!(Instant::now() < end, "{what} did not come");
@@ -285,61 +285,61 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_wanted_is_broken_off_and_the_rest_comes() {
-        let numbered = Arc::new(Numbered::default());
+    fn obsolete_requests_are_cancelled_and_the_rest_is_read() {
+        let numbered = Arc::new(NumberedPlanes::default());
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let request = |c| Request { key: key(c), source: Arc::clone(&source) };
         let reader = Reader::new(1 << 20, || {});
-        reader.want(&(0..50).map(request).collect::<Vec<_>>());
-        until("the first read", || numbered.reads.load(Ordering::SeqCst) == 1);
+        reader.request(&(0..50).map(request).collect::<Vec<_>>());
+        wait_until("the first read", || numbered.reads.load(Ordering::SeqCst) == 1);
         assert!(reader.progress().is_some_and(|p| p < 0.1));
-        reader.want(&[request(77)]);
+        reader.request(&[request(77)]);
         numbered.open.store(true, Ordering::SeqCst);
-        until("the volume", || matches!(reader.get(&key(77)), Answer::Ready(_)));
-        until("rest", || reader.progress().is_none());
+        wait_until("the volume", || matches!(reader.get(&key(77)), LoadState::Ready(_)));
+        wait_until("rest", || reader.progress().is_none());
         assert_eq!(numbered.reads.load(Ordering::SeqCst), 1 + 20, "nothing else was read");
-        let Answer::Ready(volume) = reader.get(&key(77)) else { panic!("gone") };
+        let LoadState::Ready(volume) = reader.get(&key(77)) else { panic!("gone") };
         let Volume::Intensities(v) = &*volume else { panic!("no intensities") };
         assert_eq!((v.texels.get(0), v.texels.get(1999)), (Some(0.0), Some(19.0 / 255.0)), "slices are in order");
         reader.forget(5);
-        assert_eq!(reader.kept_bytes(), 0);
-        assert!(matches!(reader.get(&key(77)), Answer::Waiting));
+        assert_eq!(reader.cached_bytes(), 0);
+        assert!(matches!(reader.get(&key(77)), LoadState::Waiting));
     }
 
     #[test]
-    fn volumes_are_kept_within_the_budget_but_those_on_screen_always() {
-        let numbered = Arc::new(Numbered { open: true.into(), ..Numbered::default() });
+    fn volumes_are_cached_within_the_budget_and_visible_ones_are_pinned() {
+        let numbered = Arc::new(NumberedPlanes { open: true.into(), ..NumberedPlanes::default() });
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let request = |c| Request { key: key(c), source: Arc::clone(&source) };
         let reader = Reader::new(5000, || {});
         for c in 0..6 {
-            reader.want(&[request(c), request(c + 1)]);
+            reader.request(&[request(c), request(c + 1)]);
             for k in [c, c + 1] {
-                until("a volume", || matches!(reader.get(&key(k)), Answer::Ready(_)));
+                wait_until("a volume", || matches!(reader.get(&key(k)), LoadState::Ready(_)));
             }
-            assert!(reader.kept_bytes() <= 5000, "{}", reader.kept_bytes());
+            assert!(reader.cached_bytes() <= 5000, "{}", reader.cached_bytes());
         }
         let reads = numbered.reads.load(Ordering::SeqCst);
         assert_eq!(reads, 7 * 20, "what is kept is not read again");
         let tight = Reader::new(1, || {});
-        tight.want(&[request(0), request(1)]);
+        tight.request(&[request(0), request(1)]);
         for k in [0, 1] {
-            until("a volume", || matches!(tight.get(&key(k)), Answer::Ready(_)));
+            wait_until("a volume", || matches!(tight.get(&key(k)), LoadState::Ready(_)));
         }
-        assert!([0, 1].iter().all(|k| matches!(tight.get(&key(*k)), Answer::Ready(_))));
+        assert!([0, 1].iter().all(|k| matches!(tight.get(&key(*k)), LoadState::Ready(_))));
     }
 
     #[test]
-    fn a_source_that_fails_says_why_and_is_not_asked_again() {
-        let numbered = Arc::new(Numbered { open: true.into(), fails: true, ..Numbered::default() });
+    fn a_failed_source_reports_why_and_is_not_read_again() {
+        let numbered = Arc::new(NumberedPlanes { open: true.into(), fails: true, ..NumberedPlanes::default() });
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let reader = Reader::new(1 << 20, || {});
         for _ in 0..3 {
-            reader.want(&[Request { key: key(0), source: Arc::clone(&source) }]);
-            until("an answer", || matches!(reader.get(&key(0)), Answer::Failed(_)));
-            reader.want(&[]);
+            reader.request(&[Request { key: key(0), source: Arc::clone(&source) }]);
+            wait_until("an answer", || matches!(reader.get(&key(0)), LoadState::Failed(_)));
+            reader.request(&[]);
         }
-        let Answer::Failed(why) = reader.get(&key(0)) else { panic!("no failure") };
+        let LoadState::Failed(why) = reader.get(&key(0)) else { panic!("no failure") };
         assert!(why.contains("the disk is gone"));
         assert_eq!(numbered.reads.load(Ordering::SeqCst), 1);
     }

@@ -1,6 +1,7 @@
-//! The volume on the graphics card: uploaded once, drawn into a picture when anything about it changes, shown every frame.
+//! Rendering of volumes on the graphics card: volumes are uploaded once, the picture is redrawn when something changes,
+//! and shown every frame.
 //!
-//! It fails softly: what the driver refuses is kept as a sentence ([`Stage::problem`]), and nothing is drawn.
+//! After a driver error nothing is drawn, and [`VolumeRenderer::problem`] returns the message.
 
 use super::content::{Texels, Volume, blocks_zyx};
 use super::picture::{COLORS_ACROSS, LUT_STEPS, Picture, Scene};
@@ -10,7 +11,7 @@ use eframe::egui_wgpu::{self, CallbackResources, CallbackTrait, ScreenDescriptor
 use eframe::wgpu;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A texel of the scene: four floats.
+/// Bytes of a scene texel: four floats.
 const SCENE_TEXEL_BYTES: u32 = 16;
 
 #[derive(Default)]
@@ -20,31 +21,31 @@ struct Inner {
     drawn: usize,
 }
 
-/// What the graphics card holds of one pane; dropped, it holds nothing.
+/// Graphics resources of one pane, released on drop.
 #[derive(Clone, Default)]
-pub struct Stage(Arc<Mutex<Inner>>);
+pub struct VolumeRenderer(Arc<Mutex<Inner>>);
 
-impl Stage {
+impl VolumeRenderer {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing can be drawn, if so.
+    /// The error message if nothing can be drawn.
     pub fn problem(&self) -> Option<String> {
         self.inner().problem.clone()
     }
 
-    /// Pictures drawn so far: no more than changes.
+    /// Number of pictures drawn so far.
     pub fn drawn(&self) -> usize {
         self.inner().drawn
     }
 
-    /// Whether a picture is still being drawn, some of it each frame.
+    /// Whether a picture is being drawn over several frames.
     pub fn is_drawing(&self) -> bool {
-        self.inner().gpu.as_ref().is_some_and(|g| g.growing.is_some())
+        self.inner().gpu.as_ref().is_some_and(|g| g.in_progress.is_some())
     }
 
-    /// Something to paint into a window of this format.
+    /// The paint callback for a picture; `target` is the texture format of the window.
     pub fn callback(
         &self,
         ctx: &egui::Context,
@@ -52,13 +53,13 @@ impl Stage {
         picture: Picture,
         target: wgpu::TextureFormat,
     ) -> egui::Shape {
-        let callback = Callback { stage: self.clone(), picture, target, ctx: ctx.clone() };
+        let callback = Callback { renderer: self.clone(), picture, target, ctx: ctx.clone() };
         egui::Shape::Callback(egui_wgpu::Callback::new_paint_callback(rect, callback))
     }
 }
 
 struct Callback {
-    stage: Stage,
+    renderer: VolumeRenderer,
     picture: Picture,
     target: wgpu::TextureFormat,
     ctx: egui::Context,
@@ -73,25 +74,25 @@ impl CallbackTrait for Callback {
         encoder: &mut wgpu::CommandEncoder,
         _resources: &mut CallbackResources,
     ) -> Vec<wgpu::CommandBuffer> {
-        let mut inner = self.stage.inner();
+        let mut inner = self.renderer.inner();
         if inner.problem.is_some() {
             return Vec::new();
         }
-        if inner.gpu.as_ref().is_some_and(|g| g.growing.is_none() && g.last.as_ref() == Some(&self.picture)) {
+        if inner.gpu.as_ref().is_some_and(|g| g.in_progress.is_none() && g.last.as_ref() == Some(&self.picture)) {
             return Vec::new();
         }
         let made = match inner.gpu.take() {
             Some(gpu) => Ok(gpu),
-            None => watched(device, || Gpu::new(device, self.target)),
+            None => with_error_scopes(device, || Gpu::new(device, self.target)),
         };
         let drawn = made.and_then(|mut gpu| {
             gpu.check(device, &self.picture)?;
-            watched(device, || gpu.draw(device, queue, encoder, &self.picture))?;
+            with_error_scopes(device, || gpu.draw(device, queue, encoder, &self.picture))?;
             Ok(gpu)
         });
         match drawn {
             Ok(gpu) => {
-                match gpu.growing {
+                match gpu.in_progress {
                     Some(_) => self.ctx.request_repaint(),
                     None => inner.drawn += 1,
                 }
@@ -111,36 +112,36 @@ impl CallbackTrait for Callback {
         pass: &mut wgpu::RenderPass<'static>,
         _resources: &CallbackResources,
     ) {
-        let inner = self.stage.inner();
+        let inner = self.renderer.inner();
         if let Some(gpu) = &inner.gpu
-            && let Some(Canvas { bound, .. }) = &gpu.shown
+            && let Some(Canvas { bind_group, .. }) = &gpu.shown
         {
             pass.set_pipeline(&gpu.pipelines.blit);
-            pass.set_bind_group(0, bound, &[]);
+            pass.set_bind_group(0, bind_group, &[]);
             pass.draw(0..3, 0..1);
         }
     }
 }
 
-/// Does something with the device, and says in a sentence what the driver refused.
-fn watched<T>(device: &wgpu::Device, act: impl FnOnce() -> T) -> Result<T, String> {
+/// Runs `act` within error scopes of the device; driver errors become a message.
+fn with_error_scopes<T>(device: &wgpu::Device, act: impl FnOnce() -> T) -> Result<T, String> {
     let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
     let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
     let done = act();
-    let refused = [at_once(validation.pop()), at_once(memory.pop())].into_iter().flatten().flatten().next();
+    let refused = [poll_ready(validation.pop()), poll_ready(memory.pop())].into_iter().flatten().flatten().next();
     match refused {
         None => Ok(done),
-        Some(wgpu::Error::OutOfMemory { .. }) => Err("The graphics card has too little memory free.".to_owned()),
+        Some(wgpu::Error::OutOfMemory { .. }) => Err("The graphics card is out of memory.".to_owned()),
         Some(error) => {
             let text = error.to_string();
             let last = text.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or("no reason given").to_owned();
-            Err(format!("The graphics driver refuses: {last}"))
+            Err(format!("The graphics driver reported an error: {last}"))
         }
     }
 }
 
-/// The result of a future that is ready at once, as those of error scopes are outside of browsers.
-fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+/// Polls a future once. Futures of error scopes are ready immediately outside browsers.
+fn poll_ready<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
         std::task::Poll::Ready(value) => Some(value),
@@ -148,7 +149,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// A layer on the card.
+/// A volume uploaded to the graphics card.
 struct Layer {
     volume: Arc<Volume>,
     texels: wgpu::TextureView,
@@ -159,28 +160,28 @@ struct Gpu {
     pipelines: Pipelines,
     scene: wgpu::Texture,
     lut: wgpu::Texture,
-    /// Stand for what there is none of.
+    /// Placeholder textures for missing layers.
     no_intensity: wgpu::TextureView,
     no_label: wgpu::TextureView,
     no_color: wgpu::TextureView,
     layers: Vec<Layer>,
     labels: Option<Layer>,
     colors: Option<(Arc<Vec<u8>>, wgpu::TextureView)>,
-    bound: Option<wgpu::BindGroup>,
-    /// The picture in the window.
+    bind_group: Option<wgpu::BindGroup>,
+    /// The displayed picture.
     shown: Option<Canvas>,
-    /// The one before, to be drawn on again.
+    /// The previous canvas, for reuse.
     spare: Option<Canvas>,
-    /// The next one, and how many of its rows are drawn.
-    growing: Option<(Canvas, u32)>,
-    /// What was drawn last, or is being drawn.
+    /// The canvas in progress and the number of rows drawn.
+    in_progress: Option<(Canvas, u32)>,
+    /// The picture that was drawn last or is in progress.
     last: Option<Picture>,
 }
 
-/// A picture, and itself bound to be drawn into the window.
+/// A render target with its bind group for drawing into the window.
 struct Canvas {
     texture: wgpu::Texture,
-    bound: wgpu::BindGroup,
+    bind_group: wgpu::BindGroup,
 }
 
 fn make_texture(
@@ -290,15 +291,15 @@ impl Gpu {
             layers: Vec::new(),
             labels: None,
             colors: None,
-            bound: None,
+            bind_group: None,
             shown: None,
             spare: None,
-            growing: None,
+            in_progress: None,
             last: None,
         }
     }
 
-    /// Whether the device takes textures of these sizes.
+    /// Checks whether the device supports the texture sizes.
     fn check(&self, device: &wgpu::Device, picture: &Picture) -> Result<(), String> {
         let limits = device.limits();
         let sides = picture.layers.iter().chain(picture.labels.iter().map(|(v, _)| v)).flat_map(|v| match &**v {
@@ -308,7 +309,7 @@ impl Gpu {
         let side = sides.max().unwrap_or(1);
         if side > limits.max_texture_dimension_3d as usize {
             return Err(format!(
-                "The graphics card takes volumes of up to {} voxels a side, this one has {side}.",
+                "This volume has {side} voxels along one side; the graphics card supports up to {}.",
                 limits.max_texture_dimension_3d
             ));
         }
@@ -323,8 +324,8 @@ impl Gpu {
         picture: &Picture,
     ) {
         let begun = self.last.as_ref() == Some(picture);
-        let (canvas, done) = match self.growing.take() {
-            Some(growing) if begun => growing,
+        let (canvas, done) = match self.in_progress.take() {
+            Some(in_progress) if begun => in_progress,
             dropped => {
                 self.begin(device, queue, picture);
                 let spare = dropped.map(|(c, _)| c).or(self.spare.take());
@@ -332,8 +333,8 @@ impl Gpu {
             }
         };
         let height = canvas.texture.height();
-        let rows = picture.band().min(height - done.min(height));
-        if let Some(bound) = &self.bound {
+        let rows = picture.rows_per_frame().min(height - done.min(height));
+        if let Some(bind_group) = &self.bind_group {
             let into = view(&canvas.texture);
             let load = if done == 0 { wgpu::LoadOp::Clear(wgpu::Color::TRANSPARENT) } else { wgpu::LoadOp::Load };
             let mut pass = encoder.begin_render_pass(&wgpu::RenderPassDescriptor {
@@ -347,20 +348,20 @@ impl Gpu {
                 ..Default::default()
             });
             pass.set_pipeline(&self.pipelines.march);
-            pass.set_bind_group(0, bound, &[]);
+            pass.set_bind_group(0, bind_group, &[]);
             pass.set_scissor_rect(0, done, canvas.texture.width(), rows);
             pass.draw(0..3, 0..1);
         }
         if done + rows >= height {
             self.spare = self.shown.replace(canvas);
         } else {
-            self.growing = Some((canvas, done + rows));
+            self.in_progress = Some((canvas, done + rows));
         }
     }
 
-    /// Brings to the card what a picture needs.
+    /// Uploads the data and parameters of a picture.
     fn begin(&mut self, device: &wgpu::Device, queue: &wgpu::Queue, picture: &Picture) {
-        self.bring(device, queue, picture);
+        self.upload_layers(device, queue, picture);
         write(queue, &self.scene, bytemuck::bytes_of(&picture.scene), SCENE_TEXEL_BYTES);
         if self.last.as_ref().is_none_or(|l| l.lut != picture.lut) {
             write(queue, &self.lut, &picture.lut, 4);
@@ -368,16 +369,16 @@ impl Gpu {
         self.last = Some(picture.clone());
     }
 
-    /// Something to draw a picture on: the spare one, if it fits.
+    /// A canvas of the picture's size: the spare one if it fits, otherwise a new one.
     fn canvas(&self, device: &wgpu::Device, picture: &Picture, spare: Option<Canvas>) -> Canvas {
-        let most = device.limits().max_texture_dimension_2d;
-        let [width, height] = picture.size.map(|n| n.min(most));
+        let max = device.limits().max_texture_dimension_2d;
+        let [width, height] = picture.size.map(|n| n.min(max));
         if let Some(spare) = spare.filter(|c| [c.texture.width(), c.texture.height()] == [width, height]) {
             return spare;
         }
         let usage = wgpu::TextureUsages::TEXTURE_BINDING | wgpu::TextureUsages::RENDER_ATTACHMENT;
         let texture = make_texture(device, wgpu::TextureDimension::D2, [width, height, 1], PICTURE_FORMAT, usage);
-        let bound = device.create_bind_group(&wgpu::BindGroupDescriptor {
+        let bind_group = device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some("picture"),
             layout: &self.pipelines.blit_layout,
             entries: &[
@@ -385,25 +386,25 @@ impl Gpu {
                 wgpu::BindGroupEntry { binding: 1, resource: wgpu::BindingResource::Sampler(&self.pipelines.sampler) },
             ],
         });
-        Canvas { texture, bound }
+        Canvas { texture, bind_group }
     }
 
-    /// Uploads what is not there yet, and lets go of what is no longer drawn.
-    fn bring(&mut self, device: &wgpu::Device, queue: &wgpu::Queue, picture: &Picture) {
+    /// Uploads missing volumes and releases unused ones.
+    fn upload_layers(&mut self, device: &wgpu::Device, queue: &wgpu::Queue, picture: &Picture) {
         let mut old = std::mem::take(&mut self.layers);
         let kept: Vec<Option<Layer>> = picture
             .layers
             .iter()
             .map(|v| old.iter().position(|l| Arc::ptr_eq(&l.volume, v)).map(|i| old.swap_remove(i)))
             .collect();
-        let mut changed = !old.is_empty() || self.bound.is_none();
+        let mut changed = !old.is_empty() || self.bind_group.is_none();
         drop(old);
         for (volume, layer) in picture.layers.iter().zip(kept) {
             let same_place = layer.is_some();
             changed |= !same_place;
             self.layers.push(layer.unwrap_or_else(|| Layer::new(device, queue, volume)));
         }
-        // The order may have changed, too.
+        // The order of the layers may have changed.
         let before = self.last.iter().flat_map(|l| &l.layers);
         changed |= !before.map(Arc::as_ptr).eq(picture.layers.iter().map(Arc::as_ptr));
         let wanted = picture.labels.as_ref();
@@ -424,7 +425,7 @@ impl Gpu {
             changed = true;
         }
         if changed {
-            self.bound = Some(self.bind(device));
+            self.bind_group = Some(self.bind(device));
         }
     }
 

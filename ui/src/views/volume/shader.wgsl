@@ -1,33 +1,33 @@
-// Lines of sight marched through volumes. Lengths are in voxels of the volume ("texels") unless a name says µm.
+// Ray marching through volumes. Lengths are in voxels of the volume ("texels") unless a name says µm.
 
 const BLOCK: f32 = 8.0;
 const LUT_LAST: f32 = 1023.0;
 const COLORS_ACROSS: u32 = 1024u;
-// No line meets more blocks or steps: drivers reset what does not end.
+// Upper bound of blocks and steps per ray: drivers reset shaders that run too long.
 const MAX_STEPS: i32 = 4096;
 
 struct Scene {
-    // Line of sight of the pixel corner 0, 0, and what a pixel to the right and down adds.
+    // Ray of pixel corner (0, 0), and its change per pixel to the right and down.
     origin: vec4<f32>,
     origin_right: vec4<f32>,
     origin_down: vec4<f32>,
     direction: vec4<f32>,
     direction_right: vec4<f32>,
     direction_down: vec4<f32>,
-    // Size of the stack; w: length of a step.
+    // Size of the stack; w: step length.
     size: vec4<f32>,
-    // Size of a texel in µm; w: attenuation a µm.
+    // Size of a texel in µm; w: attenuation per µm.
     texel_um: vec4<f32>,
-    // Towards the light, in µm; w: diagonal of the stack in µm.
+    // Direction to the light; w: diagonal of the stack in µm.
     light: vec4<f32>,
-    // Mode (0 maximum, 1 attenuated, 2 labels), layers, index of the selected label, unused.
+    // Mode (0 maximum, 1 attenuated, 2 labels), number of layers, index of the selected label, unused.
     what: vec4<u32>,
-    // Of each layer: lower limit and 1 / (upper - lower) as stored, opacity, whether it covers those below.
+    // Per layer: lower limit and 1 / (upper - lower) in stored values, opacity, 1 if it covers the layers below.
     layers: array<vec4<f32>, 4>,
 }
 
-// The scene comes as a row of texels and not as uniforms: drivers that draw on the processor bake uniforms that steer loops
-// into the machine code, and would compile it anew, for half a second, whenever the camera moves.
+// The scene is a row of texels instead of uniforms: software drivers compile uniforms that control loops into the
+// machine code and would recompile it, which takes half a second, whenever the camera moves.
 @group(0) @binding(0) var scene_texels: texture_2d<f32>;
 var<private> scene: Scene;
 
@@ -84,7 +84,7 @@ fn ray_of(pixel: vec2<f32>) -> Ray {
     ray.origin = scene.origin.xyz + scene.origin_right.xyz * pixel.x + scene.origin_down.xyz * pixel.y;
     let direction = scene.direction.xyz + scene.direction_right.xyz * pixel.x + scene.direction_down.xyz * pixel.y;
     var d = normalize(direction);
-    // No part is zero, so that none is divided by.
+    // Components are kept away from zero because they are divided by.
     d = select(d, vec3<f32>(1e-6), abs(d) < vec3<f32>(1e-6));
     ray.direction = d;
     ray.inverse = 1.0 / d;
@@ -97,7 +97,7 @@ fn ray_of(pixel: vec2<f32>) -> Ray {
     return ray;
 }
 
-// Where the line leaves the block that `at` lies in.
+// Ray parameter at which the ray leaves the block containing `at`.
 fn leaves_block(ray: Ray, at: vec3<f32>) -> f32 {
     let corner = (floor(at / BLOCK) + step(vec3<f32>(0.0), ray.direction)) * BLOCK;
     let t = (corner - ray.origin) * ray.inverse;
@@ -113,7 +113,7 @@ fn block_of(blocks: texture_3d<f32>, at: vec3<f32>) -> f32 {
     return textureLoad(blocks, clamp(vec3<i32>(at / BLOCK), vec3<i32>(0), last), 0).r;
 }
 
-// The largest share along the line.
+// The maximum value along the ray, normalized to the contrast limits.
 fn maximum(volume: texture_3d<f32>, blocks: texture_3d<f32>, ray: Ray, layer: vec4<f32>) -> f32 {
     let to_unit = 1.0 / vec3<f32>(textureDimensions(volume));
     let ahead = scene.size.w;
@@ -138,7 +138,7 @@ fn maximum(volume: texture_3d<f32>, blocks: texture_3d<f32>, ray: Ray, layer: ve
     return best;
 }
 
-// The largest share along the line, each dimmed by what lies before it.
+// The maximum value along the ray, with each value attenuated by those in front.
 fn attenuated(volume: texture_3d<f32>, blocks: texture_3d<f32>, ray: Ray, layer: vec4<f32>) -> f32 {
     let to_unit = 1.0 / vec3<f32>(textureDimensions(volume));
     let ahead = scene.size.w;
@@ -190,7 +190,7 @@ fn label_at(at: vec3<i32>) -> u32 {
     return textureLoad(labels, at, 0).r;
 }
 
-// How much of the surroundings of a point has a label, 0 to 1, without steps.
+// Trilinearly interpolated fraction, 0 to 1, of a label around a point.
 fn mask(at: vec3<f32>, label: u32) -> f32 {
     let corner = floor(at - 0.5);
     let f = at - 0.5 - corner;
@@ -234,7 +234,7 @@ fn surface(ray: Ray) -> vec4<f32> {
         }
     }
     let at = ray.origin + ray.direction * t;
-    // Wide enough that single voxels do not show as steps.
+    // Wide enough to smooth single voxels.
     let e = 1.5;
     let x = vec3<f32>(e, 0.0, 0.0);
     let slope = vec3<f32>(
@@ -259,7 +259,7 @@ fn surface(ray: Ray) -> vec4<f32> {
     return vec4<f32>(min(color * (0.38 + 0.5 * lit + 0.3 * facing) * fog + shine * 0.12, vec3<f32>(1.0)), 1.0);
 }
 
-// Colour, and how much of what is behind it covers, multiplied in.
+// Premultiplied colour and alpha.
 @fragment
 fn march(@builtin(position) position: vec4<f32>) -> @location(0) vec4<f32> {
     load_scene();

@@ -1,4 +1,4 @@
-//! The view as it comes out of a graphics driver, here one in software.
+//! The 3-D view rendered by a graphics driver, here in software.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use super::*;
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 const SHAPE: [usize; 3] = [24, 48, 72];
 const VOXEL_UM: [f64; 3] = [1.5, 0.5, 0.5];
-/// X, Y, Z in µm of a ball off the middle, and its radius.
+/// Centre X, Y, Z in µm of a ball off the centre of the stack.
 const BALL_UM: [f64; 3] = [26.0, 8.0, 24.0];
 const RADIUS_UM: f64 = 4.0;
 const PANE: Vec2 = Vec2 { x: 420.0, y: 340.0 };
 
-/// Counts what is read from a file.
+/// Counts the planes read from a file.
 struct Counting {
     of: Arc<dyn PlaneSource>,
     reads: AtomicUsize,
@@ -56,7 +56,7 @@ fn write(path: &std::path::Path, samples: Samples) {
     write_array(path, &array, &WriteSpec { voxel_size_um, ..WriteSpec::of(&array, Container::OmeTiff) }).unwrap();
 }
 
-/// A stack with a bright ball on a dim ground.
+/// A stack with a bright ball on a dim background.
 fn state() -> State {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ball.ome.tif");
@@ -67,7 +67,7 @@ fn state() -> State {
     let counting = Arc::new(Counting { of: Arc::clone(&document.source), reads: AtomicUsize::new(0) });
     document.source = Arc::<Counting>::clone(&counting);
     document.channels[0].wants_limits = false;
-    document.channels[0].look = Intensity {
+    document.channels[0].display = Intensity {
         map: ColorMap::Gray,
         low: 100.0,
         high: 800.0,
@@ -82,7 +82,7 @@ fn setup() -> WgpuSetup {
     egui_kittest::wgpu::default_wgpu_setup()
 }
 
-/// Whether there is a driver to draw with; says so past the test runner where there is none.
+/// Whether there is a graphics driver. If not, prints that the test is skipped.
 fn has_driver(test: &str) -> bool {
     let mut instance = wgpu::InstanceDescriptor::new_without_display_handle();
     instance.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
@@ -100,7 +100,7 @@ fn harness(state: State, setup: WgpuSetup) -> Harness<'static, State> {
     Harness::builder().with_size(PANE).with_step_dt(1.0 / 60.0).wgpu_setup(setup).build_ui_state(
         |ui, state: &mut State| {
             state.rect = ui.available_rect_before_wrap();
-            let options = Options {
+            let options = ViewOptions {
                 crosshair: false,
                 scale_bar: false,
                 swipe: None,
@@ -109,14 +109,14 @@ fn harness(state: State, setup: WgpuSetup) -> Harness<'static, State> {
                 bare: false,
                 only_xy: false,
             };
-            let happened = state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
-            state.picked = happened.picked.or(state.picked);
+            let view_response = state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
+            state.picked = view_response.picked.or(state.picked);
         },
         state,
     )
 }
 
-/// Steps until everything is there, and takes the picture.
+/// Runs frames until everything is loaded and drawn, and returns the image.
 fn settled(harness: &mut Harness<'_, State>) -> RgbaImage {
     let end = Instant::now() + Duration::from_secs(60);
     harness.run_steps(2);
@@ -140,7 +140,7 @@ fn projection(state: &State) -> Projection {
     Projection::new(&camera, um, state.rect)
 }
 
-/// Middle and extents (across, down) of what is as good as white: the ball alone is.
+/// Centre and size of the nearly white pixels, which only the ball has.
 fn white(image: &RgbaImage) -> (egui::Pos2, Vec2) {
     let (mut sum, mut n, mut bounds) = (Vec2::ZERO, 0, Rect::NOTHING);
     for (x, y, pixel) in image.enumerate_pixels() {
@@ -167,7 +167,7 @@ fn the_ball_is_seen_where_it_is_projected_from_any_side() {
     let eye = Camera { perspective: true, ..aside };
     for (name, camera) in [("front", Camera::front()), ("home", Camera::default()), ("aside", aside), ("eye", eye)] {
         let id = harness.state().document.id;
-        harness.state_mut().view.look(id, camera);
+        harness.state_mut().view.set_camera(id, camera);
         let (at, size) = white(&settled(&mut harness));
         let projection = projection(harness.state());
         let expected = projection.to_screen(BALL_UM).0;
@@ -178,7 +178,7 @@ fn the_ball_is_seen_where_it_is_projected_from_any_side() {
         }
     }
     assert_eq!(harness.state().counting.reads.load(Ordering::SeqCst), SHAPE[0], "each slice was read once");
-    harness.state_mut().view.choose(Mode::Attenuated);
+    harness.state_mut().view.set_mode(Mode::Attenuated);
     let (at, _) = white(&settled(&mut harness));
     let expected = projection(harness.state()).to_screen(BALL_UM).0;
     assert!((at - expected).length() < 4.0, "attenuated: {at:?}, not {expected:?}");
@@ -200,11 +200,11 @@ fn another_contrast_is_another_picture_of_the_same_reading_and_nothing_new_is_dr
         harness.render().unwrap();
     }
     assert_eq!(harness.state().view.drawn(), drawn, "nothing has changed");
-    harness.state_mut().document.channels[0].look.high = 1700.0;
-    // The ground of the pane shines through what is not at full brightness.
+    harness.state_mut().document.channels[0].display.high = 1700.0;
+    // The background of the pane shows through pixels below full brightness.
     let half = red(&settled(&mut harness));
     assert!((127..=127 + 8).contains(&half), "half way between the limits is {half}");
-    harness.state_mut().document.channels[0].look.map = ColorMap::Tint([0, 255, 0]);
+    harness.state_mut().document.channels[0].display.map = ColorMap::Tint([0, 255, 0]);
     assert!(red(&settled(&mut harness)) <= 8);
     assert_eq!(harness.state().counting.reads.load(Ordering::SeqCst), reads, "nothing was read again");
     assert_eq!(harness.state().view.drawn(), drawn + 2);
@@ -233,7 +233,7 @@ fn labels_are_surfaces_in_their_own_colours_and_a_click_selects() {
         let off = seen.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(r.max(g).max(b) > 90 && off < 0.15, "label {id} is {:?}, not {:?}", [r, g, b], label_color(id.into()));
     }
-    // A lit ball is not of one brightness.
+    // A lit ball has varying brightness.
     let above = projection(harness.state()).to_screen(BALL_UM).0;
     let side = image.get_pixel(above.x as u32, above.y as u32 + 16).0;
     assert_ne!(side, image.get_pixel(above.x as u32, above.y as u32 - 12).0);
@@ -308,7 +308,7 @@ fn a_card_that_takes_no_such_volume_is_told_in_a_sentence() {
     });
     let mut harness = harness(state(), WgpuSetup::CreateNew(new));
     settled(&mut harness);
-    let problem = harness.state().view.stage.problem().expect("72 voxels are more than 64");
+    let problem = harness.state().view.renderer.problem().expect("72 voxels are more than 64");
     assert!(problem.contains("64") && problem.contains("72"), "{problem}");
     settled(&mut harness);
     assert_eq!(harness.state().view.drawn(), 0);
@@ -319,7 +319,7 @@ fn the_pane_and_its_buttons_have_names() {
     use egui_kittest::kittest::Queryable;
     let mut harness = Harness::builder().with_size(PANE).build_ui_state(
         |ui, state: &mut State| {
-            let options = Options {
+            let options = ViewOptions {
                 crosshair: true,
                 scale_bar: true,
                 swipe: None,
@@ -355,7 +355,7 @@ fn hidden_it_lets_go_of_the_card_and_shown_again_it_reads_nothing_again() {
     }
     let mut harness = harness(state(), setup());
     let (before, _) = white(&settled(&mut harness));
-    harness.state_mut().view.rest();
+    harness.state_mut().view.release();
     assert_eq!((harness.state().view.drawn(), harness.state().view.id()), (0, None));
     let (after, _) = white(&settled(&mut harness));
     assert_eq!((before, harness.state().view.drawn()), (after, 1));

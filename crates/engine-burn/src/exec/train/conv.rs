@@ -1,4 +1,4 @@
-//! Gradients of convolutions.
+//! Runs gradients of convolutions.
 
 use super::super::elementwise::{Fold, folded};
 use super::super::{Image, is_half};
@@ -9,8 +9,9 @@ use burn_tensor::module::conv3d;
 use burn_tensor::ops::{ConvOptions, PadMode};
 use burn_tensor::{FloatDType, Slice, Tensor};
 
-/// The weights of the convolution that takes gradients back: inputs and outputs of each group change places, taps are reversed.
-pub(super) fn turn<B: Backend>(w: Image<B>, groups: usize, form: Form) -> Image<B> {
+/// Returns the weights of the convolution that computes the input gradient: input and output channels of each group are
+/// swapped, and the taps are reversed.
+pub(super) fn flip_weights<B: Backend>(w: Image<B>, groups: usize, form: Form) -> Image<B> {
     let [outputs, each, d, h, width] = w.dims();
     let taps = d * h * width;
     let mut w: Tensor<B, 4> = w.reshape([groups, outputs / groups.max(1), each, taps]);
@@ -20,38 +21,38 @@ pub(super) fn turn<B: Backend>(w: Image<B>, groups: usize, form: Form) -> Image<
     w.swap_dims(1, 2).reshape(form)
 }
 
-/// One after the other along the first axis.
-fn join<B: Backend, const D: usize>(mut parts: Vec<Tensor<B, D>>) -> Tensor<B, D> {
+/// Concatenates along the first axis.
+fn concat<B: Backend, const D: usize>(mut parts: Vec<Tensor<B, D>>) -> Tensor<B, D> {
     match parts.pop() {
         Some(only) if parts.is_empty() => only,
         last => Tensor::cat(parts.into_iter().chain(last).collect(), 0),
     }
 }
 
-/// Rows as the channels of single voxels, laid out so that Burn reads four channels at once: for that no axis but theirs may have
-/// a stride of 1, not even one of length 1.
+/// Turns rows into the channels of single voxels, in a memory layout that lets Burn read four channels at once: no axis
+/// but the channel axis may have a stride of 1, not even an axis of length 1.
 fn as_channels<B: Backend>(rows: Tensor<B, 2>) -> Image<B> {
     let [count, channels] = rows.dims();
     let last: Image<B> = rows.reshape([count, 1, 1, 1, channels]);
     last.permute([0, 4, 1, 2, 3])
 }
 
-/// Voxels that one thread of the device adds up: there is more to do side by side, and sums are more exact.
-const VOXELS: usize = 1024;
+/// Number of voxels that one device thread sums up; more parts give more parallelism and more accurate sums.
+const VOXELS_PER_PART: usize = 1024;
 
-/// The gradient of a convolution's weights: for each tap the products of what it saw and the gradient, summed over samples and
-/// space.
+/// Returns the gradient of a convolution's weights: for each tap, the products of its input and the output gradient,
+/// summed over samples and space.
 ///
-/// These are matrix products with short sides and a very long middle, for which Burn 0.21 has no kernel that cuts the middle in
-/// parts, and some that are wrong. So the voxels are cut in parts here, a part is a group of a grouped convolution that sees
-/// voxels as channels, and the parts' results are added.
-pub(super) fn weights<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: Form) -> Image<B> {
+/// These are matrix products with short outer axes and a very long inner axis. Burn 0.21 has no kernel that splits the
+/// inner axis, and some of its kernels are wrong. The voxels are therefore split here: each part is one group of a
+/// grouped convolution whose channels are voxels, and the results of the parts are added.
+pub(super) fn weight_gradient<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: Form) -> Image<B> {
     let Taps { kernel, stride, dilation, groups } = *taps;
     let [outputs, inputs, ..] = form;
     let [samples, _, d, h, w] = dy.dims();
     let voxels = samples * d * h * w;
-    // One part would be a convolution without groups, which Burn may make a matrix product of.
-    let parts = voxels.div_ceil(VOXELS).max(2);
+    // A single part would be a convolution without groups, which Burn may run as a matrix product.
+    let parts = voxels.div_ceil(VOXELS_PER_PART).max(2);
     let each = voxels.div_ceil(parts).next_multiple_of(4);
     let sides = |x: Image<B>| if samples == 1 { x.swap_dims(0, 1) } else { x.permute([1, 0, 2, 3, 4]) };
     let filled = |x: Tensor<B, 2>| {
@@ -59,13 +60,13 @@ pub(super) fn weights<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: 
         if missing == 0 { x } else { x.pad([(0, 0), (0, missing)], PadMode::Constant(0.0)) }
     };
     let dtype = x.dtype();
-    // Burn's convolutions with groups add up in the type they are given: too few digits for so many voxels.
+    // Burn's grouped convolutions accumulate in the type of their inputs; 16 bits are too few for so many voxels.
     let wide = |x: Image<B>| if is_half(&x) { x.cast(FloatDType::F32) } else { x };
     let (x, dy) = (sides(wide(x)), sides(wide(dy)));
     let count = kernel.iter().product::<usize>().max(1);
     let at_once = (TAPS_AT_ONCE / (inputs * parts * each).max(1)).clamp(1, count);
     let per_group = outputs / groups.max(1);
-    let mut whole = Vec::with_capacity(groups);
+    let mut gradients = Vec::with_capacity(groups);
     for group in 0..groups {
         let dy = dy.clone().slice_dim(0, group * per_group..(group + 1) * per_group);
         let flat: Tensor<B, 2> = filled(dy.reshape([per_group, voxels]));
@@ -92,14 +93,14 @@ pub(super) fn weights<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: 
                 ]);
                 filled(seen.reshape([inputs, voxels]))
             });
-            let seen = as_channels(join(seen.collect()));
+            let seen = as_channels(concat(seen.collect()));
             let products = conv3d(seen, seen_by.clone(), None, ConvOptions::new([1; 3], [0; 3], [1; 3], parts));
             let products: Tensor<B, 3> = products.reshape([number * inputs, parts, per_group]);
             sums.push(folded(products, Fold::Sum).reshape([number * inputs, per_group]));
         }
-        let sums: Tensor<B, 3> = join(sums).reshape([count, inputs, per_group]);
-        whole.push(sums.permute([2, 1, 0]).reshape([per_group, inputs, kernel[0], kernel[1], kernel[2]]));
+        let sums: Tensor<B, 3> = concat(sums).reshape([count, inputs, per_group]);
+        gradients.push(sums.permute([2, 1, 0]).reshape([per_group, inputs, kernel[0], kernel[1], kernel[2]]));
     }
-    let whole = join(whole);
-    if whole.dtype() == dtype { whole } else { whole.cast(dtype) }
+    let gradients = concat(gradients);
+    if gradients.dtype() == dtype { gradients } else { gradients.cast(dtype) }
 }

@@ -1,4 +1,4 @@
-//! Losses and their gradients by the prediction.
+//! Runs losses and their gradients with respect to the prediction.
 
 use super::super::Image;
 use super::super::elementwise::{Fold, folded, sigmoid, softplus};
@@ -8,19 +8,19 @@ use burn_tensor::Tensor;
 use burn_tensor::backend::Backend;
 use cytoscope_graph::training::{Loss, LossKind, LossTerm};
 
-/// Keeps logarithms and quotients of probabilities finite.
-const LEAST: f32 = 1e-12;
-/// Keeps means over nothing at 0.
-const NOTHING: f32 = 1e-30;
+/// Lower bound of probabilities; keeps logarithms and quotients finite.
+const MIN_PROBABILITY: f32 = 1e-12;
+/// Lower bound of the sum of weights; makes means over no voxels 0.
+const MIN_WEIGHT_SUM: f32 = 1e-30;
 
-/// What a term compares: its channels, and the weight of each voxel where there is one.
-struct Compared<B: Backend> {
+/// Prediction `x` and target `t` of a loss term's channels, and the weight of each voxel, if any.
+struct LossInputs<B: Backend> {
     x: Image<B>,
     t: Image<B>,
     weight: Option<Image<B>>,
 }
 
-impl<B: Backend> Compared<B> {
+impl<B: Backend> LossInputs<B> {
     fn new(term: &LossTerm, x: &Image<B>, target: &Image<B>, weight: Option<&Image<B>>) -> Self {
         let channels = |of: &Image<B>| {
             let all = term.channels == (0..of.dims()[1]);
@@ -41,97 +41,98 @@ impl<B: Backend> Compared<B> {
         }
     }
 
-    /// The prediction, through σ where the term asks for it.
+    /// Returns the prediction, after a sigmoid if the term has one.
     fn p(&self, term: &LossTerm) -> Image<B> {
         if term.sigmoid { sigmoid(self.x.clone()) } else { self.x.clone() }
     }
 
-    /// The sum of all weights over the term's channels.
+    /// Returns the sum of the weights over voxels and the term's channels.
     fn total(&self) -> Image<B> {
         let [n, channels, d, h, w] = self.x.dims();
         match &self.weight {
-            Some(weight) => sum(weight.clone()).mul_scalar(channels as f32).clamp_min(NOTHING),
+            Some(weight) => sum(weight.clone()).mul_scalar(channels as f32).clamp_min(MIN_WEIGHT_SUM),
             None => Tensor::full([1; 5], (n * channels * d * h * w) as f32, &self.x.device()),
         }
     }
 }
 
-/// The sum of everything.
+/// Returns the sum of all elements.
 fn sum<B: Backend>(x: Image<B>) -> Image<B> {
     let count: usize = x.dims().iter().product();
     folded(x.reshape([1, count, 1]), Fold::Sum).reshape([1; 5])
 }
 
-/// Sums by channel, in the form that is broadcast over images.
+/// Returns the sum of each channel, as `[1, C, 1, 1, 1]`.
 fn sums<B: Backend>(x: Image<B>) -> Image<B> {
     let channels = x.dims()[1];
     moves::reshape(channel_sums(x), [1, channels, 1, 1, 1])
 }
 
-/// 1 − x.
-fn rest<B: Backend>(x: Image<B>) -> Image<B> {
+/// Returns 1 − x.
+fn one_minus<B: Backend>(x: Image<B>) -> Image<B> {
     x.neg().add_scalar(1.0)
 }
 
-/// Of two, the first where the target is above ½.
+/// Returns `yes` where the target is above ½, else `no`.
 fn by_target<B: Backend>(t: &Image<B>, yes: Image<B>, no: Image<B>) -> Image<B> {
     no.mask_where(t.clone().greater_elem(0.5), yes)
 }
 
-/// The probability given to the truth, what is missing from it to 1, and its logarithm.
-fn truth<B: Backend>(term: &LossTerm, c: &Compared<B>) -> [Image<B>; 3] {
+/// Returns the probability of the true class, its complement to 1, and its logarithm.
+fn true_class<B: Backend>(term: &LossTerm, c: &LossInputs<B>) -> [Image<B>; 3] {
     let x = c.x.clone();
     if term.sigmoid {
         let s = by_target(&c.t, x.clone(), x.neg());
-        let log = softplus(s.clone().neg()).neg().clamp_min(LEAST.ln());
-        return [sigmoid(s.clone()).clamp_min(LEAST), sigmoid(s.neg()).clamp_min(LEAST), log];
+        let log = softplus(s.clone().neg()).neg().clamp_min(MIN_PROBABILITY.ln());
+        return [sigmoid(s.clone()).clamp_min(MIN_PROBABILITY), sigmoid(s.neg()).clamp_min(MIN_PROBABILITY), log];
     }
-    let q = by_target(&c.t, x.clone(), rest(x.clone())).clamp_min(LEAST);
-    let missing = by_target(&c.t, rest(x.clone()), x).clamp_min(LEAST);
+    let q = by_target(&c.t, x.clone(), one_minus(x.clone())).clamp_min(MIN_PROBABILITY);
+    let missing = by_target(&c.t, one_minus(x.clone()), x).clamp_min(MIN_PROBABILITY);
     [q.clone(), missing, q.log()]
 }
 
-/// The value of each voxel, of kinds that are weighted means over voxels.
-fn values<B: Backend>(term: &LossTerm, c: &Compared<B>) -> Option<Image<B>> {
+/// Returns the loss of each voxel, for kinds that are weighted means over voxels.
+fn values<B: Backend>(term: &LossTerm, c: &LossInputs<B>) -> Option<Image<B>> {
     let (x, t) = (c.x.clone(), c.t.clone());
     Some(match term.kind {
         LossKind::BinaryCrossEntropy | LossKind::DiceCrossEntropy { .. } if term.sigmoid => softplus(x.clone()) - x * t,
         LossKind::BinaryCrossEntropy | LossKind::DiceCrossEntropy { .. } => {
-            let (yes, no) = (x.clone().clamp_min(LEAST).log(), rest(x).clamp_min(LEAST).log());
-            (t.clone() * yes + rest(t) * no).neg()
+            let (yes, no) = (x.clone().clamp_min(MIN_PROBABILITY).log(), one_minus(x).clamp_min(MIN_PROBABILITY).log());
+            (t.clone() * yes + one_minus(t) * no).neg()
         }
         LossKind::Focal { gamma } => {
-            let [_, missing, log] = truth(term, c);
+            let [_, missing, log] = true_class(term, c);
             (missing.powf_scalar(gamma) * log).neg()
         }
         LossKind::MeanSquared => {
-            let away = c.p(term) - t;
-            away.clone() * away
+            let difference = c.p(term) - t;
+            difference.clone() * difference
         }
         LossKind::MeanAbsolute => (c.p(term) - t).abs(),
         LossKind::Huber { delta } => {
-            let away = (c.p(term) - t).abs();
-            let near = away.clone().clamp_max(delta);
-            near.clone() * (away - near.mul_scalar(0.5))
+            let difference = (c.p(term) - t).abs();
+            let near = difference.clone().clamp_max(delta);
+            near.clone() * (difference - near.mul_scalar(0.5))
         }
         LossKind::Dice { .. } | LossKind::Tversky { .. } => return None,
     })
 }
 
-/// The derivative of [`values`] by the prediction.
-fn slopes<B: Backend>(term: &LossTerm, c: &Compared<B>) -> Option<Image<B>> {
+/// Returns the derivative of [`values`] with respect to the prediction.
+fn voxel_gradients<B: Backend>(term: &LossTerm, c: &LossInputs<B>) -> Option<Image<B>> {
     let (x, t) = (c.x.clone(), c.t.clone());
-    let squashed = |by_p: Image<B>, p: Image<B>| if term.sigmoid { by_p * p.clone() * rest(p) } else { by_p };
+    let through_sigmoid =
+        |by_p: Image<B>, p: Image<B>| if term.sigmoid { by_p * p.clone() * one_minus(p) } else { by_p };
     Some(match term.kind {
         LossKind::BinaryCrossEntropy | LossKind::DiceCrossEntropy { .. } if term.sigmoid => sigmoid(x) - t,
         LossKind::BinaryCrossEntropy | LossKind::DiceCrossEntropy { .. } => {
-            let (yes, no) = (x.clone().clamp_min(LEAST), rest(x).clamp_min(LEAST));
-            rest(t.clone()) / no - t / yes
+            let (yes, no) = (x.clone().clamp_min(MIN_PROBABILITY), one_minus(x).clamp_min(MIN_PROBABILITY));
+            one_minus(t.clone()) / no - t / yes
         }
         LossKind::Focal { gamma } => {
-            let [q, missing, log] = truth(term, c);
+            let [q, missing, log] = true_class(term, c);
             let by_q = if term.sigmoid {
-                // Times q(1 − q), which takes away what is divided by.
+                // The factor q(1 − q) of the sigmoid cancels the divisions.
                 let powered = missing.clone().powf_scalar(gamma);
                 powered.clone() * q * log.mul_scalar(gamma) - powered * missing
             } else {
@@ -142,22 +143,22 @@ fn slopes<B: Backend>(term: &LossTerm, c: &Compared<B>) -> Option<Image<B>> {
         }
         LossKind::MeanSquared => {
             let p = c.p(term);
-            squashed((p.clone() - t).mul_scalar(2.0), p)
+            through_sigmoid((p.clone() - t).mul_scalar(2.0), p)
         }
         LossKind::MeanAbsolute => {
             let p = c.p(term);
-            squashed((p.clone() - t).sign(), p)
+            through_sigmoid((p.clone() - t).sign(), p)
         }
         LossKind::Huber { delta } => {
             let p = c.p(term);
-            squashed((p.clone() - t).clamp(-delta, delta), p)
+            through_sigmoid((p.clone() - t).clamp(-delta, delta), p)
         }
         LossKind::Dice { .. } | LossKind::Tversky { .. } => return None,
     })
 }
 
-/// α, β and s of the overlap part of a kind. Dice is Tversky with α = β = ½.
-fn overlap(kind: LossKind) -> Option<[f32; 3]> {
+/// Returns α, β and the smoothing term of the Tversky part of a loss. Dice is Tversky with α = β = ½.
+fn tversky_parameters(kind: LossKind) -> Option<[f32; 3]> {
     match kind {
         LossKind::Dice { smooth } | LossKind::DiceCrossEntropy { smooth } => Some([0.5, 0.5, smooth / 2.0]),
         LossKind::Tversky { alpha, beta, smooth } => Some([alpha, beta, smooth]),
@@ -165,18 +166,18 @@ fn overlap(kind: LossKind) -> Option<[f32; 3]> {
     }
 }
 
-/// The overlap of each channel, and what it was divided by.
-fn overlaps<B: Backend>(c: &Compared<B>, p: &Image<B>, [alpha, beta, smooth]: [f32; 3]) -> (Image<B>, Image<B>) {
+/// Returns the Tversky index of each channel, and its denominator.
+fn tversky_index<B: Backend>(c: &LossInputs<B>, p: &Image<B>, [alpha, beta, smooth]: [f32; 3]) -> (Image<B>, Image<B>) {
     let both = sums(c.weighted(p.clone() * c.t.clone()));
     let predicted = sums(c.weighted(p.clone()));
     let true_ = sums(c.weighted(c.t.clone()));
     let wrong = (predicted - both.clone()).mul_scalar(alpha) + (true_ - both.clone()).mul_scalar(beta);
     let above = both.add_scalar(smooth);
-    let below = (above.clone() + wrong).clamp_min(LEAST);
+    let below = (above.clone() + wrong).clamp_min(MIN_PROBABILITY);
     (above / below.clone(), below)
 }
 
-/// The loss.
+/// Returns the loss as `[1; 5]`.
 pub(super) fn value<B: Backend>(
     loss: &Loss,
     x: Image<B>,
@@ -191,20 +192,20 @@ pub(super) fn value<B: Backend>(
         });
     };
     for term in &loss.terms {
-        let c = Compared::new(term, &x, target, weight);
+        let c = LossInputs::new(term, &x, target, weight);
         if let Some(values) = values(term, &c) {
             add((sum(c.weighted(values)) / c.total()).mul_scalar(term.factor));
         }
-        if let Some(shape) = overlap(term.kind) {
-            let (overlap, _) = overlaps(&c, &c.p(term), shape);
-            add(sum(rest(overlap)).mul_scalar(term.factor / term.channels.len() as f32));
+        if let Some(shape) = tversky_parameters(term.kind) {
+            let (index, _) = tversky_index(&c, &c.p(term), shape);
+            add(sum(one_minus(index)).mul_scalar(term.factor / term.channels.len() as f32));
         }
     }
     total.or_else(|| Some(Tensor::zeros([1; 5], &x.device())))
 }
 
-/// The loss's gradient by the prediction, times `dy`.
-pub(super) fn slope<B: Backend>(
+/// Returns the gradient of the loss with respect to the prediction, times `dy`.
+pub(super) fn gradient<B: Backend>(
     loss: &Loss,
     x: Image<B>,
     target: &Image<B>,
@@ -214,18 +215,18 @@ pub(super) fn slope<B: Backend>(
     let all = x.dims()[1];
     let mut total: Option<Image<B>> = None;
     for term in &loss.terms {
-        let c = Compared::new(term, &x, target, weight);
-        let pointwise =
-            slopes(term, &c).map(|slopes| c.weighted(slopes) * (dy.clone() / c.total()).mul_scalar(term.factor));
-        let shared = overlap(term.kind).map(|shape| {
+        let c = LossInputs::new(term, &x, target, weight);
+        let pointwise = voxel_gradients(term, &c)
+            .map(|gradients| c.weighted(gradients) * (dy.clone() / c.total()).mul_scalar(term.factor));
+        let shared = tversky_parameters(term.kind).map(|shape| {
             let p = c.p(term);
-            let (overlap, below) = overlaps(&c, &p, shape);
+            let (index, below) = tversky_index(&c, &p, shape);
             let [alpha, beta, _] = shape;
-            // By p: −(wt·below − above·(wt + α(w − wt) − βwt))/below², = w·(t·by_truth + by_all).
-            let by_truth = overlap.clone().mul_scalar(1.0 - alpha - beta).sub_scalar(1.0) / below.clone();
-            let by_all = overlap.mul_scalar(alpha) / below;
+            // Derivative by p: −(wt·below − above·(wt + α(w − wt) − βwt))/below² = w·(t·by_truth + by_all).
+            let by_truth = index.clone().mul_scalar(1.0 - alpha - beta).sub_scalar(1.0) / below.clone();
+            let by_all = index.mul_scalar(alpha) / below;
             let by_p = c.weighted(c.t.clone() * by_truth + by_all);
-            let by_x = if term.sigmoid { by_p * p.clone() * rest(p) } else { by_p };
+            let by_x = if term.sigmoid { by_p * p.clone() * one_minus(p) } else { by_p };
             by_x * dy.clone().mul_scalar(term.factor / term.channels.len() as f32)
         });
         let part = match (pointwise, shared) {

@@ -1,77 +1,79 @@
-//! What only training asks for: gradients, losses, optimizers.
+//! Runs the steps of training: gradients, losses, optimizers.
 
+mod activation;
 mod conv;
 mod loss;
 mod norm;
 mod pool;
-mod slope;
 mod update;
 
 use super::{Image, Inputs, Uploaded, layers};
 use crate::form::Form;
-use crate::plan::Teach;
+use crate::plan::TrainKind;
 use burn_tensor::backend::Backend;
 use cytoscope_graph::ValueId;
 
-/// Runs a step of training; `None` if its inputs are not those it was planned with.
+/// Runs a step of training. Returns `None` if the inputs do not match the plan.
 pub(super) fn run<B: Backend>(
-    kind: &Teach,
+    kind: &TrainKind,
     outputs: &[(ValueId, Form)],
     inputs: Vec<Image<B>>,
     uploaded: &Uploaded<B>,
 ) -> Option<Vec<Image<B>>> {
     let (_, form) = *outputs.first()?;
     let mut inputs = Inputs(inputs.into_iter());
-    if let Teach::GlobalNorm = kind {
-        return Some(vec![update::norm(inputs.0)?]);
+    if let TrainKind::GlobalNorm = kind {
+        return Some(vec![update::global_norm(inputs.0)?]);
     }
     let x = inputs.next()?;
     Some(match kind {
-        Teach::Slope(activation) => vec![slope::slope(x, inputs.next()?, *activation)],
-        Teach::Turn { groups } => vec![conv::turn(x, *groups, form)],
-        Teach::Weights(taps) => vec![conv::weights(x, inputs.next()?, taps, form)],
-        Teach::Frozen { epsilon } => {
+        TrainKind::ActivationGradient(activation) => vec![activation::gradient(x, inputs.next()?, *activation)],
+        TrainKind::FlipWeights { groups } => vec![conv::flip_weights(x, *groups, form)],
+        TrainKind::WeightGradient(taps) => vec![conv::weight_gradient(x, inputs.next()?, taps, form)],
+        TrainKind::FrozenBatchNorm { epsilon } => {
             let (scale, bias) = (layers::by_channel(inputs.next()?), layers::by_channel(inputs.next()?));
             let (mean, variance) = (layers::by_channel(inputs.next()?), layers::by_channel(inputs.next()?));
             let gain = scale / variance.add_scalar(*epsilon).sqrt();
             vec![(x - mean) * gain + bias]
         }
-        Teach::Batch { epsilon, statistics } => {
+        TrainKind::BatchNorm { epsilon, statistics } => {
             let (scale, bias) = (inputs.next()?, inputs.next()?);
             norm::batch(x, scale, bias, *epsilon, *statistics)
         }
-        Teach::Norm { over, epsilon, wanted } => {
+        TrainKind::NormGradient { over, epsilon, wanted } => {
             let (scale, dy) = (inputs.next()?, inputs.next()?);
             norm::gradients(x, scale, dy, *over, *epsilon, *wanted)
         }
-        Teach::Pool { max: true, before, after, axes } => vec![pool::of_max(x, inputs.next()?, (before, after), axes)?],
-        Teach::Pool { max: false, before, axes, after } => {
-            vec![pool::of_mean(x.dims(), inputs.next()?, (before, after), axes, &uploaded.constants)?]
+        TrainKind::PoolGradient { max: true, before, after, axes } => {
+            vec![pool::max_gradient(x, inputs.next()?, (before, after), axes)?]
         }
-        Teach::Round { low, high } => {
+        TrainKind::PoolGradient { max: false, before, axes, after } => {
+            vec![pool::mean_gradient(x.dims(), inputs.next()?, (before, after), axes, &uploaded.constants)?]
+        }
+        TrainKind::FakeQuantize { low, high } => {
             let scales = inputs.next()?;
             vec![(x / scales.clone()).round().clamp(*low, *high) * scales]
         }
-        Teach::Inside { low, high } => {
+        TrainKind::FakeQuantizeGradient { low, high } => {
             let (scales, dy) = (inputs.next()?, inputs.next()?);
             let steps = x / scales;
             let dy = dy.mask_fill(steps.clone().lower_elem(*low - 0.5), 0.0);
             vec![dy.mask_fill(steps.greater_elem(*high + 0.5), 0.0)]
         }
-        Teach::Loss { loss, weighted } => {
+        TrainKind::Loss { loss, weighted } => {
             let (target, weight) = (inputs.next()?, inputs.next_if(*weighted)?);
             vec![loss::value(loss, x, &target, weight.as_ref())?]
         }
-        Teach::LossSlope { loss, weighted } => {
+        TrainKind::LossGradient { loss, weighted } => {
             let (target, weight) = (inputs.next()?, inputs.next_if(*weighted)?);
-            vec![loss::slope(loss, x, &target, weight.as_ref(), inputs.next()?)?]
+            vec![loss::gradient(loss, x, &target, weight.as_ref(), inputs.next()?)?]
         }
-        Teach::Rates { beta1, beta2 } => vec![update::rates(x, inputs.next()?, [*beta1, *beta2])],
-        Teach::Update(optimizer) => {
+        TrainKind::Rates { beta1, beta2 } => vec![update::rates(x, inputs.next()?, [*beta1, *beta2])],
+        TrainKind::Update(optimizer) => {
             let (p, g, first) = (inputs.next()?, inputs.next()?, inputs.next()?);
             let second = inputs.next_if(optimizer.has_second())?;
             update::update(*optimizer, x, p, g, first, second)?
         }
-        Teach::GlobalNorm => return None,
+        TrainKind::GlobalNorm => return None,
     })
 }

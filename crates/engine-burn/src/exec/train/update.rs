@@ -1,4 +1,4 @@
-//! Optimizers.
+//! Runs optimizer updates.
 
 use super::super::Image;
 use super::super::elementwise::{Fold, folded};
@@ -6,8 +6,8 @@ use burn_tensor::Tensor;
 use burn_tensor::backend::Backend;
 use cytoscope_graph::training::Optimizer;
 
-/// The root of the sum of all squares.
-pub(super) fn norm<B: Backend>(gradients: impl Iterator<Item = Image<B>>) -> Option<Image<B>> {
+/// Returns the global L2 norm of all gradients.
+pub(super) fn global_norm<B: Backend>(gradients: impl Iterator<Item = Image<B>>) -> Option<Image<B>> {
     let squares = gradients.map(|g| {
         let count: usize = g.dims().iter().product();
         let g: Tensor<B, 3> = g.reshape([1, count, 1]);
@@ -16,33 +16,34 @@ pub(super) fn norm<B: Backend>(gradients: impl Iterator<Item = Image<B>>) -> Opt
     Some(squares.reduce(|a, b| a + b)?.sqrt().reshape([1; 5]))
 }
 
-/// One number of a list.
+/// Returns one element of a list.
 fn pick<B: Backend>(list: &Image<B>, index: usize) -> Image<B> {
     list.clone().slice_dim(0, index..index + 1)
 }
 
-/// 1 − βˢ without loss where βˢ is near 1; what a state with memory β is divided by after s steps.
-fn gathered<B: Backend>(steps: Image<B>, beta: f32) -> Image<B> {
+/// Returns Adam's bias correction 1 − βˢ after s steps, without cancellation where βˢ is near 1.
+fn bias_correction<B: Backend>(steps: Image<B>, beta: f32) -> Image<B> {
     if beta <= 0.0 {
         return steps.zeros_like().add_scalar(1.0);
     }
     let y = steps.mul_scalar(f64::from(beta).ln());
     let far = y.clone().exp().neg().add_scalar(1.0);
-    // −(y + y²/2 + y³/6)
+    // 1 − eʸ ≈ −(y + y²/2 + y³/6)
     let near = y.clone() * (y.clone().mul_scalar(1.0 / 6.0).add_scalar(0.5) * y.clone()).add_scalar(1.0);
     far.mask_where(y.greater_elem(-0.05), near.neg())
 }
 
-/// Factor of gradients (scale and clipping), rate, and what the two states are divided by.
+/// Returns the factor of the gradients (scale and clipping), the learning rate, and the bias corrections of both
+/// moments.
 pub(super) fn rates<B: Backend>(hyper: Image<B>, norm: Image<B>, [beta1, beta2]: [f32; 2]) -> Image<B> {
     let [rate, steps, scale, limit] = [0, 1, 2, 3].map(|i| pick(&hyper, i));
     let scaled = norm * scale.clone();
     let clipped = (limit.clone() / scaled.clamp_min(1e-30)).clamp_max(1.0);
     let factor = scale * clipped.mask_fill(limit.lower_equal_elem(0.0), 1.0);
-    Tensor::cat(vec![factor, rate, gathered(steps.clone(), beta1), gathered(steps, beta2)], 0)
+    Tensor::cat(vec![factor, rate, bias_correction(steps.clone(), beta1), bias_correction(steps, beta2)], 0)
 }
 
-/// One step on one parameter: the parameter, and its states.
+/// Updates one parameter tensor; returns it and its optimizer states.
 pub(super) fn update<B: Backend>(
     optimizer: Optimizer,
     rates: Image<B>,
@@ -51,14 +52,14 @@ pub(super) fn update<B: Backend>(
     first: Image<B>,
     second: Option<Image<B>>,
 ) -> Option<Vec<Image<B>>> {
-    let [factor, rate, full1, full2] = [0, 1, 2, 3].map(|i| pick(&rates, i));
+    let [factor, rate, correction1, correction2] = [0, 1, 2, 3].map(|i| pick(&rates, i));
     let mut g = g * factor;
     let (beta1, beta2, epsilon) = match optimizer {
         Optimizer::Sgd { momentum, nesterov, weight_decay } => {
             let g = g + p.clone().mul_scalar(weight_decay);
             let first = first.mul_scalar(momentum) + g.clone();
-            let way = if nesterov { g + first.clone().mul_scalar(momentum) } else { first.clone() };
-            return Some(vec![p - way * rate, first]);
+            let direction = if nesterov { g + first.clone().mul_scalar(momentum) } else { first.clone() };
+            return Some(vec![p - direction * rate, first]);
         }
         Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
             p = p.clone() - p.mul_scalar(weight_decay) * rate.clone();
@@ -69,10 +70,10 @@ pub(super) fn update<B: Backend>(
             (beta1, beta2, epsilon)
         }
     };
-    let rest = |beta: f32| 1.0 - f64::from(beta);
-    let first = first.mul_scalar(beta1) + g.clone().mul_scalar(rest(beta1));
-    let second = second?.mul_scalar(beta2) + (g.clone() * g).mul_scalar(rest(beta2));
-    let spread = (second.clone() / full2).sqrt().add_scalar(epsilon);
-    let p = p - first.clone() / full1 / spread * rate;
+    let complement = |beta: f32| 1.0 - f64::from(beta);
+    let first = first.mul_scalar(beta1) + g.clone().mul_scalar(complement(beta1));
+    let second = second?.mul_scalar(beta2) + (g.clone() * g).mul_scalar(complement(beta2));
+    let spread = (second.clone() / correction2).sqrt().add_scalar(epsilon);
+    let p = p - first.clone() / correction1 / spread * rate;
     Some(vec![p, first, second])
 }

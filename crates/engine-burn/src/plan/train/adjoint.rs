@@ -1,20 +1,21 @@
-//! Gradients of what moves elements or makes weighted sums of them along axes: every position of the input gathers from the
-//! positions of the output that were made of it.
+//! Plans gradients of operators that move elements or compute weighted sums along axes: each input position gathers the
+//! gradients of the output positions that it contributed to.
 
 use super::super::moves::pad_positions;
 use super::super::window::Parts;
-use super::super::{Kind, Planned, Planner, because};
-use super::Teach;
+use super::super::{Kind, PlanResult, Planner, unsupported};
+use super::TrainKind;
 use crate::form::count;
 use cytoscope_graph::{Node, PadMode, PoolAttrs, ResizeAttrs, ValueId};
 
-/// Most output elements that an input element may go into along an axis.
-const MOST_TAPS: usize = 64;
+/// Largest number of output elements that an input element may contribute to along an axis.
+const MAX_TAPS: usize = 64;
 
 impl Planner<'_> {
-    /// Steps from `dy` to `dx`, where each position of an axis of the output was made of these parts of the input.
-    fn gather(&mut self, node: &Node, dy: ValueId, axes: Vec<(usize, Parts)>) -> Planned {
-        let dx = self.only(node)?;
+    /// Plans the step from `dy` to `dx`, given for each axis the input positions that each output position was computed
+    /// from.
+    fn gather(&mut self, node: &Node, dy: ValueId, axes: Vec<(usize, Parts)>) -> PlanResult {
+        let dx = self.only_input_gradient(node)?;
         let form = self.form(dx)?;
         let mut found = Vec::with_capacity(axes.len());
         for (axis, parts) in axes {
@@ -26,18 +27,18 @@ impl Planner<'_> {
                     }
                 }
             }
-            found.push((axis, self.taps(&back, axis, MOST_TAPS)?));
+            found.push((axis, self.taps(&back, axis, MAX_TAPS)?));
         }
         let from = self.source(dy)?;
         self.push(Kind::Resample(found), vec![from], dx)
     }
 
-    pub(super) fn resize_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, attrs: &ResizeAttrs) -> Planned {
+    pub(super) fn resize_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, attrs: &ResizeAttrs) -> PlanResult {
         let axes = self.resize_taps(own, attrs, self.input(own, 0)?, dy)?;
         self.gather(node, dy, axes)
     }
 
-    pub(super) fn slice_gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> Planned {
+    pub(super) fn slice_gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> PlanResult {
         let (x, out) = (self.input(own, 0)?, self.form(dy)?);
         let mut axes = Vec::new();
         for (axis, from, step) in self.slice_cuts(own, x, out)? {
@@ -47,7 +48,7 @@ impl Planner<'_> {
         self.gather(node, dy, axes)
     }
 
-    pub(super) fn pad_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, mode: PadMode) -> Planned {
+    pub(super) fn pad_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, mode: PadMode) -> PlanResult {
         let x = self.input(own, 0)?;
         let (rank, form) = (self.shape(x)?.len(), self.form(x)?);
         let mut axes = Vec::new();
@@ -58,7 +59,7 @@ impl Planner<'_> {
                 (0..n + before + after).map(|o| inside(o - before).map(|i| (i, 1.0)).into_iter().collect()).collect()
             } else {
                 let positions = pad_positions(mode, n, before, after);
-                let Some(positions) = positions else { return because("beyond what it can mirror") };
+                let Some(positions) = positions else { return unsupported("with padding that is too large") };
                 positions.into_iter().map(|i| inside(i.into()).map(|i| (i, 1.0)).into_iter().collect()).collect()
             };
             axes.push((axis, parts));
@@ -66,8 +67,13 @@ impl Planner<'_> {
         self.gather(node, dy, axes)
     }
 
-    /// The way back of a form of six axes and their order.
-    pub(super) fn shuffle_gradient(&mut self, node: &Node, dy: ValueId, shuffle: ([usize; 6], [usize; 6])) -> Planned {
+    /// Plans the inverse of a permutation of six axes.
+    pub(super) fn shuffle_gradient(
+        &mut self,
+        node: &Node,
+        dy: ValueId,
+        shuffle: ([usize; 6], [usize; 6]),
+    ) -> PlanResult {
         let (six, order) = shuffle;
         let mut back = [0; 6];
         for (to, &from) in order.iter().enumerate() {
@@ -75,7 +81,7 @@ impl Planner<'_> {
                 *slot = to;
             }
         }
-        let dx = self.only(node)?;
+        let dx = self.only_input_gradient(node)?;
         let from = self.source(dy)?;
         let six = order.map(|from| six.get(from).copied().unwrap_or(1));
         self.push(Kind::Shuffle { six, order: back }, vec![from], dx)
@@ -88,12 +94,12 @@ impl Planner<'_> {
         dy: ValueId,
         attrs: &PoolAttrs,
         max: bool,
-    ) -> Planned {
-        let (x, dx) = (self.input(own, 0)?, self.only(node)?);
+    ) -> PlanResult {
+        let (x, dx) = (self.input(own, 0)?, self.only_input_gradient(node)?);
         let (before, after, axes) = self.pool_axes(x, dy, attrs, max)?;
         let form = self.form(dx)?;
         let inputs = vec![self.source(x)?, self.source(dy)?];
-        let kind = Kind::Train(Teach::Pool { max, before, after, axes });
+        let kind = Kind::Train(TrainKind::PoolGradient { max, before, after, axes });
         self.push_many(kind, inputs, vec![(dx, form)], 4 * count(&form));
         Ok(())
     }

@@ -1,34 +1,34 @@
-//! Gradients of convolutions.
+//! Plans gradients of convolutions.
 
 use super::super::conv::spatial;
-use super::super::{Cut, Kind, Planned, Planner, Window, because};
-use super::{Taps, Teach};
-use crate::form::{count, three};
+use super::super::{Cut, Kind, PlanResult, Planner, Window, unsupported};
+use super::{Taps, TrainKind};
+use crate::form::{count, to_3d};
 use cytoscope_graph::{ConvAttrs, Node, ValueId};
 
-/// Most elements of an input's taps that are put side by side at once, where one tap alone is not more.
+/// Largest number of elements of input taps that are concatenated at once, unless a single tap has more.
 pub(crate) const TAPS_AT_ONCE: usize = 1 << 24;
 
 impl Planner<'_> {
-    pub(super) fn conv_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, attrs: &ConvAttrs) -> Planned {
+    pub(super) fn conv_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, attrs: &ConvAttrs) -> PlanResult {
         let (x, w) = (self.input(own, 0)?, self.input(own, 1)?);
         let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
         if lengths.len() != attrs.kernel.len() || lengths.is_empty() || lengths.len() > 3 {
-            return because(format!("with {} spatial axes", attrs.kernel.len()));
+            return unsupported(format!("with {} spatial axes", attrs.kernel.len()));
         }
         let (before, _) = attrs.padding.resolve(&lengths, &attrs.kernel, &attrs.strides, &attrs.dilations);
         let taps = Taps {
-            kernel: three(&attrs.kernel, 1),
-            stride: three(&attrs.strides, 1),
-            dilation: three(&attrs.dilations, 1),
+            kernel: to_3d(&attrs.kernel, 1),
+            stride: to_3d(&attrs.strides, 1),
+            dilation: to_3d(&attrs.dilations, 1),
             groups: attrs.group,
         };
-        let before = three(&before, 0);
+        let before = to_3d(&before, 0);
         if let Some(dx) = node.output(0) {
-            self.back_to_input(dy, w, dx, &taps, before)?;
+            self.input_gradient(dy, w, dx, &taps, before)?;
         }
         if let Some(dw) = node.output(1) {
-            self.back_to_weights(x, dy, dw, &taps, before)?;
+            self.weight_gradient(x, dy, dw, &taps, before)?;
         }
         if let Some(db) = node.output(2) {
             let (from, form) = (self.source(dy)?, self.form(dy)?);
@@ -37,15 +37,15 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Where the stride is 1, a convolution with the taps in reverse order takes the gradient back; else a transposed one.
-    fn back_to_input(&mut self, dy: ValueId, w: ValueId, dx: ValueId, taps: &Taps, before: [usize; 3]) -> Planned {
+    /// Plans the input gradient: a convolution with reversed taps if the stride is 1, else a transposed convolution.
+    fn input_gradient(&mut self, dy: ValueId, w: ValueId, dx: ValueId, taps: &Taps, before: [usize; 3]) -> PlanResult {
         let Taps { kernel, stride, dilation, groups } = *taps;
         let window = Window { stride, padding: [0; 3], dilation, groups };
         if stride != [1; 3] {
             return self.transposed(dy, w, None, dx, &window, ([0; 3], before));
         }
         let (out, input) = (self.form(dy)?, self.form(dx)?);
-        // Zeros around the gradient (fewer than none: what is cut off), so that each element of x is made of its windows.
+        // Padding of the gradient (negative: cropping), such that each element of x gets the gradients of its windows.
         let mut cut = out.map(|len| Cut { start: 0, len, step: 1 });
         let (mut first, mut last) = ([0usize; 3], [0usize; 3]);
         for a in 0..3 {
@@ -54,7 +54,7 @@ impl Planner<'_> {
             let trail = (input[a + 2] + reach) as i64 - out[a + 2] as i64 - lead;
             let (gone, left) = ((-lead).max(0) as usize, out[a + 2].saturating_sub((-trail).max(0) as usize));
             if gone >= left {
-                return because("whose output lies outside its input");
+                return unsupported("with an output that lies outside its input");
             }
             cut[a + 2] = Cut { start: gone, len: left - gone, step: 1 };
             (first[a], last[a]) = (lead.max(0) as usize, trail.max(0) as usize);
@@ -70,20 +70,20 @@ impl Planner<'_> {
         }
         let [outputs, each, d, h, width] = self.form(w)?;
         if groups == 0 || !outputs.is_multiple_of(groups) {
-            return because(format!("with {groups} groups of {outputs} channels"));
+            return unsupported(format!("with {groups} groups of {outputs} channels"));
         }
         let weights = self.source(w)?;
         let form = [each * groups, outputs / groups, d, h, width];
-        let turned = self.between(Kind::Train(Teach::Turn { groups }), vec![weights], form);
+        let turned = self.between(Kind::Train(TrainKind::FlipWeights { groups }), vec![weights], form);
         let window = Window { padding, ..window };
         let kind = Kind::Conv { window, bias: false, residual: false, activation: None };
         self.push(kind, vec![from, turned], dx)
     }
 
-    fn back_to_weights(&mut self, x: ValueId, dy: ValueId, dw: ValueId, taps: &Taps, before: [usize; 3]) -> Planned {
+    fn weight_gradient(&mut self, x: ValueId, dy: ValueId, dw: ValueId, taps: &Taps, before: [usize; 3]) -> PlanResult {
         let (input, out, form) = (self.form(x)?, self.form(dy)?, self.form(dw)?);
         if taps.groups == 0 || !form[0].is_multiple_of(taps.groups) || form[1] * taps.groups != input[1] {
-            return because(format!("with {} groups of {} channels", taps.groups, form[0]));
+            return unsupported(format!("with {} groups of {} channels", taps.groups, form[0]));
         }
         let after: [usize; 3] = std::array::from_fn(|a| {
             let reach = (out[a + 2] - 1) * taps.stride[a] + (taps.kernel[a] - 1) * taps.dilation[a] + 1;
@@ -94,11 +94,11 @@ impl Planner<'_> {
             from = self.padded(from, x, spatial(before), spatial(after), 0.0)?;
         }
         let inputs = vec![from, self.source(dy)?];
-        // The gradient turned, taps side by side, and these once more on the way.
+        // Temporaries: the permuted gradient, the concatenated taps, and one copy of these.
         let one = count(&out) / out[1].max(1) * input[1];
         let all = one * taps.kernel.iter().product::<usize>();
-        let spare = count(&out) + 2 * all.min(one.max(TAPS_AT_ONCE));
-        self.push_many(Kind::Train(Teach::Weights(*taps)), inputs, vec![(dw, form)], spare);
+        let scratch_elements = count(&out) + 2 * all.min(one.max(TAPS_AT_ONCE));
+        self.push_many(Kind::Train(TrainKind::WeightGradient(*taps)), inputs, vec![(dw, form)], scratch_elements);
         Ok(())
     }
 }

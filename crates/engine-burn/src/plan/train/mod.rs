@@ -1,25 +1,25 @@
-//! What only training asks for: gradients, losses, optimizers.
+//! Plans the steps of training: gradients, losses, optimizers.
 
 mod adjoint;
 mod conv;
 
 pub(crate) use conv::TAPS_AT_ONCE;
 
-use super::{Kind, Planned, Planner, PoolAxis, Refusal, Source, because};
+use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupported};
 use crate::form::{Form, count};
 use cytoscope_graph::training::{Loss, Optimizer};
 use cytoscope_graph::{Activation, Node, Op, ReduceOp, ValueId, op_name};
 
-/// What is normalised together.
+/// Which elements are normalised together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    /// This many groups of channels of a sample.
+pub(crate) enum NormScope {
+    /// This many groups of channels, for each sample.
     Groups(usize),
-    /// A channel of all samples.
+    /// Each channel, over all samples.
     Batch,
 }
 
-/// How the taps of a convolution's weights lie on its (padded) input.
+/// Geometry of a convolution's taps on its padded input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taps {
     pub kernel: [usize; 3],
@@ -28,43 +28,43 @@ pub(crate) struct Taps {
     pub groups: usize,
 }
 
-/// Steps of training. Gradients are those of one result of a step by its inputs; those that are not wanted are not made.
+/// Operations of training steps, with their inputs and outputs. Gradients that are not requested are not computed.
 #[derive(Debug)]
-pub(crate) enum Teach {
-    /// `[x, dy]` -> dx
-    Slope(Activation),
-    /// `[w]` -> weights of the convolution that takes gradients back to where its stride is 1.
-    Turn { groups: usize },
-    /// `[x with its padding, dy]` -> dw
-    Weights(Taps),
-    /// `[x, scale, bias, mean, variance]`
-    Frozen { epsilon: f32 },
-    /// `[x, scale, bias]` -> `[y, mean?, variance?]` of the batch
-    Batch { epsilon: f32, statistics: [bool; 2] },
-    /// `[x, scale, dy]` -> `[dx?, gradient of scale?, gradient of bias?]`
-    Norm { over: Over, epsilon: f32, wanted: [bool; 3] },
-    /// `[x, dy]` -> dx
-    Pool { max: bool, before: [usize; 5], after: [usize; 5], axes: Vec<PoolAxis> },
-    /// `[x, scales]`
-    Round { low: f32, high: f32 },
-    /// `[x, scales, dy]` -> dx
-    Inside { low: f32, high: f32 },
-    /// `[prediction, target, weight?]` -> the loss
+pub(crate) enum TrainKind {
+    /// `[x, dy]` -> dx of an activation.
+    ActivationGradient(Activation),
+    /// `[w]` -> weights of the convolution that computes the input gradient of a convolution of stride 1.
+    FlipWeights { groups: usize },
+    /// `[padded x, dy]` -> dw of a convolution.
+    WeightGradient(Taps),
+    /// `[x, scale, bias, mean, variance]` -> y, batch norm with fixed statistics.
+    FrozenBatchNorm { epsilon: f32 },
+    /// `[x, scale, bias]` -> `[y, mean?, variance?]`, batch norm with the statistics of the batch.
+    BatchNorm { epsilon: f32, statistics: [bool; 2] },
+    /// `[x, scale, dy]` -> `[dx?, gradient of scale?, gradient of bias?]` of a norm.
+    NormGradient { over: NormScope, epsilon: f32, wanted: [bool; 3] },
+    /// `[x, dy]` -> dx of pooling.
+    PoolGradient { max: bool, before: [usize; 5], after: [usize; 5], axes: Vec<PoolAxis> },
+    /// `[x, scales]` -> x rounded to multiples of the scales within `low..=high` steps.
+    FakeQuantize { low: f32, high: f32 },
+    /// `[x, scales, dy]` -> dx of fake quantization: dy where x is within the range.
+    FakeQuantizeGradient { low: f32, high: f32 },
+    /// `[prediction, target, weight?]` -> loss.
     Loss { loss: Loss, weighted: bool },
-    /// `[prediction, target, weight?, gradient of the loss]` -> gradient of the prediction
-    LossSlope { loss: Loss, weighted: bool },
-    /// `[g…]` -> root of the sum of squares
+    /// `[prediction, target, weight?, gradient of the loss]` -> gradient of the prediction.
+    LossGradient { loss: Loss, weighted: bool },
+    /// `[g…]` -> global L2 norm of the gradients.
     GlobalNorm,
-    /// `[hyper, norm]` -> [`RATES`] numbers: factor of gradients, rate, and what the two states are divided by.
+    /// `[hyper, norm]` -> [`RATES`] numbers: factor of the gradients, learning rate, and two bias corrections.
     Rates { beta1: f32, beta2: f32 },
-    /// `[rates, p, g, first, second?]` -> `[p, first, second?]`
+    /// `[rates, p, g, first, second?]` -> `[p, first, second?]`, one optimizer update.
     Update(Optimizer),
 }
 
-/// How many numbers [`Teach::Rates`] makes.
+/// Number of values that [`TrainKind::Rates`] computes.
 pub(crate) const RATES: usize = 4;
 
-/// What optimizers with the same inputs and memories share.
+/// The inputs and betas that determine the rates of an optimizer update.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Shared {
     hyper: Source,
@@ -73,46 +73,46 @@ pub(crate) struct Shared {
 }
 
 impl Planner<'_> {
-    /// The vector-Jacobian product of an operator.
-    pub(super) fn vjp(&mut self, node: &Node, of: &Op) -> Planned {
-        let Some((Some(dy), inputs)) = node.inputs.split_last() else { return because("without a gradient") };
-        // As the operator itself has them: no rule takes the gradient for an input.
+    /// Plans the vector-Jacobian product of an operator.
+    pub(super) fn vjp(&mut self, node: &Node, of: &Op) -> PlanResult {
+        let Some((Some(dy), inputs)) = node.inputs.split_last() else { return unsupported("without a gradient") };
+        // The original node, without the gradient among its inputs.
         let own = Node { name: node.name.clone(), op: of.clone(), inputs: inputs.to_vec(), outputs: Vec::new() };
         self.gradient(node, &own, *dy).map_err(|refusal| match refusal {
-            Refusal::Operator => Refusal::Because(format!("of {}", op_name(of))),
-            Refusal::Because(what) => Refusal::Because(format!("of {} {what}", op_name(of))),
+            Unsupported::Operator => Unsupported::Feature(format!("of {}", op_name(of))),
+            Unsupported::Feature(what) => Unsupported::Feature(format!("of {} {what}", op_name(of))),
             other => other,
         })
     }
 
-    fn gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> Planned {
+    fn gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> PlanResult {
         match &own.op {
             Op::Conv(attrs) => self.conv_gradient(node, own, dy, attrs),
             Op::Activation(activation) => {
-                let dx = self.only(node)?;
+                let dx = self.only_input_gradient(node)?;
                 let inputs = vec![self.source(self.input(own, 0)?)?, self.source(dy)?];
-                self.push(Kind::Train(Teach::Slope(*activation)), inputs, dx)
+                self.push(Kind::Train(TrainKind::ActivationGradient(*activation)), inputs, dx)
             }
             Op::InstanceNormalization { epsilon } => {
                 let channels = self.form(self.input(own, 0)?)?[1];
-                self.norm_gradient(node, own, dy, Over::Groups(channels), *epsilon)
+                self.norm_gradient(node, own, dy, NormScope::Groups(channels), *epsilon)
             }
             Op::GroupNormalization { groups, epsilon } => {
-                self.norm_gradient(node, own, dy, Over::Groups(*groups), *epsilon)
+                self.norm_gradient(node, own, dy, NormScope::Groups(*groups), *epsilon)
             }
-            Op::BatchNormalizationTraining { epsilon } => self.norm_gradient(node, own, dy, Over::Batch, *epsilon),
+            Op::BatchNormalizationTraining { epsilon } => self.norm_gradient(node, own, dy, NormScope::Batch, *epsilon),
             Op::FakeQuantize { scales, axis, low, high } => {
-                let (x, dx) = (self.input(own, 0)?, self.only(node)?);
-                let scales = self.steps_of(x, scales, *axis)?;
+                let (x, dx) = (self.input(own, 0)?, self.only_input_gradient(node)?);
+                let scales = self.quantization_scales(x, scales, *axis)?;
                 let inputs = vec![self.source(x)?, scales, self.source(dy)?];
-                self.push(Kind::Train(Teach::Inside { low: *low, high: *high }), inputs, dx)
+                self.push(Kind::Train(TrainKind::FakeQuantizeGradient { low: *low, high: *high }), inputs, dx)
             }
             Op::Loss(loss) => {
-                let (mut inputs, weighted) = self.compared(own)?;
-                let dx = self.only(node)?;
+                let (mut inputs, weighted) = self.loss_inputs(own)?;
+                let dx = self.only_input_gradient(node)?;
                 let form = self.form(dx)?;
                 inputs.push(self.source(dy)?);
-                let kind = Kind::Train(Teach::LossSlope { loss: loss.clone(), weighted });
+                let kind = Kind::Train(TrainKind::LossGradient { loss: loss.clone(), weighted });
                 self.push_many(kind, inputs, vec![(dx, form)], 5 * count(&form));
                 Ok(())
             }
@@ -129,30 +129,30 @@ impl Planner<'_> {
                 let shuffle = self.space_shuffle(self.input(own, 0)?, *block)?;
                 self.shuffle_gradient(node, dy, shuffle)
             }
-            _ => Err(Refusal::Operator),
+            _ => Err(Unsupported::Operator),
         }
     }
 
-    /// The gradient of the first input, where no other is wanted.
-    fn only(&self, node: &Node) -> Planned<ValueId> {
+    /// Returns the output for the first input's gradient, if no other gradient is requested.
+    fn only_input_gradient(&self, node: &Node) -> PlanResult<ValueId> {
         if let Some(other) = node.outputs.iter().skip(1).position(Option::is_some) {
-            return because(format!("by its input {}", other + 1));
+            return unsupported(format!("with a gradient for input {}", other + 1));
         }
-        node.output(0).map_or_else(|| because("without an output"), Ok)
+        node.output(0).map_or_else(|| unsupported("without an output"), Ok)
     }
 
-    fn norm_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, over: Over, epsilon: f32) -> Planned {
+    fn norm_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, over: NormScope, epsilon: f32) -> PlanResult {
         let (x, scale) = (self.input(own, 0)?, self.input(own, 1)?);
         let form = self.form(x)?;
         let channels = form[1];
-        if let Over::Groups(groups) = over
+        if let NormScope::Groups(groups) = over
             && (groups == 0 || !channels.is_multiple_of(groups))
         {
-            return because(format!("with {groups} groups of {channels} channels"));
+            return unsupported(format!("with {groups} groups of {channels} channels"));
         }
         for index in [1, 2] {
             if count(&self.form(self.input(own, index)?)?) != channels {
-                return because("without scale and bias for each channel");
+                return unsupported("without scale and bias for each channel");
             }
         }
         let (mut wanted, mut outputs) = ([false; 3], Vec::new());
@@ -163,14 +163,19 @@ impl Planner<'_> {
             }
         }
         let inputs = vec![self.source(x)?, self.source(scale)?, self.source(dy)?];
-        self.push_many(Kind::Train(Teach::Norm { over, epsilon, wanted }), inputs, outputs, 3 * count(&form));
+        self.push_many(
+            Kind::Train(TrainKind::NormGradient { over, epsilon, wanted }),
+            inputs,
+            outputs,
+            3 * count(&form),
+        );
         Ok(())
     }
 
-    pub(super) fn batch_norm_training(&mut self, node: &Node, epsilon: f32) -> Planned {
+    pub(super) fn batch_norm_training(&mut self, node: &Node, epsilon: f32) -> PlanResult {
         let (x, scale, bias) = (self.input(node, 0)?, self.input(node, 1)?, self.input(node, 2)?);
         let form = self.form(x)?;
-        let y = node.output(0).map_or_else(|| because("without an output"), Ok)?;
+        let y = node.output(0).map_or_else(|| unsupported("without an output"), Ok)?;
         let mut outputs = vec![(y, form)];
         let mut statistics = [false; 2];
         for (index, slot) in statistics.iter_mut().enumerate() {
@@ -180,28 +185,28 @@ impl Planner<'_> {
             }
         }
         let inputs = vec![self.source(x)?, self.source(scale)?, self.source(bias)?];
-        self.push_many(Kind::Train(Teach::Batch { epsilon, statistics }), inputs, outputs, count(&form));
+        self.push_many(Kind::Train(TrainKind::BatchNorm { epsilon, statistics }), inputs, outputs, count(&form));
         Ok(())
     }
 
-    /// The scales of a tensor that is rounded, in the form they are broadcast in.
-    pub(super) fn steps_of(&mut self, x: ValueId, scales: &[f32], axis: usize) -> Planned<Source> {
+    /// Returns the scales of fake quantization in the form in which they are broadcast.
+    pub(super) fn quantization_scales(&mut self, x: ValueId, scales: &[f32], axis: usize) -> PlanResult<Source> {
         let (shape, mut form) = (self.shape(x)?, [1; 5]);
         if scales.len() > 1 {
             let (_, at) = self.axis(axis as i64, shape.len())?;
             form[at] = scales.len();
         } else if scales.is_empty() {
-            return because("without scales");
+            return unsupported("without scales");
         }
         let form: Form = form;
         Ok(Source::Constant(self.constant(form, scales.to_vec())))
     }
 
-    /// Sources of what a loss compares, and whether a weight is among them.
-    fn compared(&mut self, node: &Node) -> Planned<(Vec<Source>, bool)> {
+    /// Returns the inputs of a loss, and whether a weight is among them.
+    fn loss_inputs(&mut self, node: &Node) -> PlanResult<(Vec<Source>, bool)> {
         let (x, target) = (self.input(node, 0)?, self.input(node, 1)?);
         if self.shape(x)?.len() < 2 {
-            return because("on a tensor without channels");
+            return unsupported("on a tensor without channels");
         }
         let mut inputs = vec![self.source(x)?, self.source(target)?];
         if let Some(weight) = node.input(2) {
@@ -211,25 +216,25 @@ impl Planner<'_> {
         Ok((inputs, weighted))
     }
 
-    pub(super) fn loss(&mut self, node: &Node, loss: &Loss) -> Planned {
-        let (inputs, weighted) = self.compared(node)?;
+    pub(super) fn loss(&mut self, node: &Node, loss: &Loss) -> PlanResult {
+        let (inputs, weighted) = self.loss_inputs(node)?;
         let size = count(&self.form(self.input(node, 0)?)?);
         let output = self.output(node)?;
-        let kind = Kind::Train(Teach::Loss { loss: loss.clone(), weighted });
+        let kind = Kind::Train(TrainKind::Loss { loss: loss.clone(), weighted });
         self.push_many(kind, inputs, vec![(output, [1; 5])], 4 * size);
         Ok(())
     }
 
-    pub(super) fn global_norm(&mut self, node: &Node) -> Planned {
+    pub(super) fn global_norm(&mut self, node: &Node) -> PlanResult {
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for value in node.inputs.iter().flatten() {
             inputs.push(self.source(*value)?);
         }
         let output = self.output(node)?;
-        self.push(Kind::Train(Teach::GlobalNorm), inputs, output)
+        self.push(Kind::Train(TrainKind::GlobalNorm), inputs, output)
     }
 
-    pub(super) fn update(&mut self, node: &Node, optimizer: Optimizer) -> Planned {
+    pub(super) fn update(&mut self, node: &Node, optimizer: Optimizer) -> PlanResult {
         let betas = match optimizer {
             Optimizer::AdamW { beta1, beta2, .. } | Optimizer::Adam { beta1, beta2, .. } => (beta1, beta2),
             Optimizer::Sgd { .. } => (0.0, 0.0),
@@ -240,7 +245,7 @@ impl Planner<'_> {
             Some((_, rates)) => *rates,
             None => {
                 let rates = self.scratch();
-                let kind = Kind::Train(Teach::Rates { beta1: betas.0, beta2: betas.1 });
+                let kind = Kind::Train(TrainKind::Rates { beta1: betas.0, beta2: betas.1 });
                 self.push_scratch(kind, vec![hyper, norm], rates, [RATES, 1, 1, 1, 1]);
                 self.rates.push((shared, rates));
                 rates
@@ -253,16 +258,16 @@ impl Planner<'_> {
         }
         let mut outputs = Vec::with_capacity(states);
         for index in 0..states {
-            let output = node.output(index).map_or_else(|| because(format!("without output {index}")), Ok)?;
+            let output = node.output(index).map_or_else(|| unsupported(format!("without output {index}")), Ok)?;
             outputs.push((output, self.form(output)?));
         }
         let size = outputs.first().map_or(0, |(_, form)| count(form));
-        self.push_many(Kind::Train(Teach::Update(optimizer)), inputs, outputs, 2 * size);
+        self.push_many(Kind::Train(TrainKind::Update(optimizer)), inputs, outputs, 2 * size);
         Ok(())
     }
 
-    /// Sums by channel of `from`, whose form is `form`.
-    fn channel_sums(&mut self, from: Source, mut form: Form, output: ValueId) -> Planned {
+    /// Plans the sum of each channel of `from`, whose form is `form`.
+    fn channel_sums(&mut self, from: Source, mut form: Form, output: ValueId) -> PlanResult {
         let runs = super::elementwise::runs(&mut form, [true, false, true, true, true]);
         self.push(Kind::Reduce { kind: ReduceOp::Sum, runs }, vec![from], output)
     }

@@ -1,17 +1,17 @@
-//! Steps of training against the reference executor, and against the processor's engine.
+//! Training steps, compared with the reference executor and the CPU engine.
 
 mod networks;
 mod operators;
 
 use cytoscope_graph::{Graph, Tensor, reference};
 
-/// What the reference executor makes of a graph.
+/// Returns the outputs of the reference executor.
 fn expected(graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
     let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
     reference::run(graph, &names.zip(inputs.iter().cloned()).collect::<Vec<_>>()).unwrap()
 }
 
-/// Lengths of the difference and of what was expected.
+/// Returns the L2 norms of the difference and of the expected tensor.
 fn lengths(got: &Tensor, want: &Tensor) -> (f64, f64) {
     assert_eq!(got.shape(), want.shape());
     let (got, want) = (got.to_f64_vec(), want.to_f64_vec());

@@ -1,4 +1,4 @@
-//! Whole steps of training.
+//! Whole training steps.
 
 use super::{expected, lengths};
 use crate::{engine, numbers};
@@ -13,10 +13,11 @@ use cytoscope_graph::{
     Tensor, ValueId,
 };
 
-/// Factor of the loss in mixed precision.
+/// Loss scale in mixed precision.
 const LOSS_SCALE: f32 = 1024.0;
 
-/// A stack, a target of 0 and 1, a weight, the loss's factor (in mixed precision), and the network's own parameters.
+/// Returns an image, a target of 0 and 1, a weight map, the loss scale (in mixed precision), and the initial
+/// parameters.
 fn inputs(net: &Graph, made: &GradientGraph) -> Vec<Tensor> {
     let count = made.graph.inputs.len() - made.parameters.len();
     let mut all = Vec::new();
@@ -46,7 +47,7 @@ fn shapes(of: &[Tensor]) -> Vec<Vec<usize>> {
     of.iter().map(|t| t.shape().to_vec()).collect()
 }
 
-/// Every output of a step, twice, against the reference.
+/// Checks that every output of a step agrees with the reference executor, in two consecutive runs.
 fn compare(name: &str, net: &Graph, made: &GradientGraph, tolerance: f64) {
     let Some(engine) = engine() else { return };
     let inputs = inputs(net, made);
@@ -60,11 +61,11 @@ fn compare(name: &str, net: &Graph, made: &GradientGraph, tolerance: f64) {
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             let what = i.checked_sub(1).and_then(|i| made.parameters.get(i)).map_or("other", |p| p.name.as_str());
             let (off, norm) = lengths(got, want);
-            assert!(off <= tolerance * norm.max(1e-4), "{name}, output {i} ({what}): off by {off} of {norm}");
+            assert!(off <= tolerance * norm.max(1e-4), "{name}, output {i} ({what}): differs by {off} of {norm}");
             worst = worst.max(off / norm.max(1e-4));
         }
     }
-    eprintln!("{name}: {} outputs, off by {worst:.1e} at most", want.len());
+    eprintln!("{name}: {} outputs, largest difference {worst:.1e}", want.len());
 }
 
 fn u_net(filters: &[usize], upsampling: Upsampling, strides: &[[usize; 3]]) -> Graph {
@@ -82,21 +83,21 @@ fn u_net(filters: &[usize], upsampling: Upsampling, strides: &[[usize; 3]]) -> G
 const DICE: LossKind = LossKind::DiceCrossEntropy { smooth: 1.0 };
 
 #[test]
-fn a_u_net_with_transposed_convolutions() {
+fn a_u_net_with_transposed_convolutions_matches_the_reference() {
     let net = u_net(&[8, 12, 16], UNet3d::default().upsampling, &[[1, 2, 2], [2, 2, 2]]);
     let (net, made) = step(&net, &[2, 1, 6, 12, 20], DICE);
     compare("U-Net", &net, &made, 2e-3);
 }
 
 #[test]
-fn a_u_net_with_nearest_upsampling_and_odd_channels() {
+fn a_u_net_with_nearest_upsampling_and_odd_channels_matches_the_reference() {
     let net = u_net(&[5, 7], Upsampling::Nearest, &[[2; 3]]);
     let (net, made) = step(&net, &[1, 1, 4, 6, 8], DICE);
     compare("odd channels", &net, &made, 2e-3);
 }
 
 #[test]
-fn a_residual_network_with_instance_norms() {
+fn a_residual_network_with_instance_norms_matches_the_reference() {
     let config = DynUNet { filters: vec![8, 12, 16], ..DynUNet::default() };
     let net = dynunet(&config, &Weights::Random { seed: 7 }).unwrap();
     let (net, made) = step(&net, &[2, 1, 8, 12, 16], DICE);
@@ -104,7 +105,7 @@ fn a_residual_network_with_instance_norms() {
 }
 
 #[test]
-fn mixed_precision_makes_the_gradients_of_16_bits() {
+fn mixed_precision_gradients_are_as_accurate_as_the_reference() {
     let Some(engine) = engine() else { return };
     let nets = [
         (u_net(&[8, 12, 16], UNet3d::default().upsampling, &[[1, 2, 2], [2, 2, 2]]), 2),
@@ -126,8 +127,8 @@ fn mixed_precision_makes_the_gradients_of_16_bits() {
         let mut session = engine.compile(&made.graph, &shapes(&given), &CompileOptions::default()).unwrap();
         assert!(session.report().fallbacks.is_empty(), "{:?}", session.report());
         let got = session.run(&given).unwrap();
-        // Sixteen bits are rounded in another order on the device than in the reference: what counts is that its gradients are
-        // no further from those of 32 bits.
+        // Rounding to 16 bits happens in another order on the device than in the reference. Its gradients must not be
+        // further from those in 32 bits than the reference's.
         let distance = |a: &[Tensor], b: &[Tensor], scale: f64| {
             let (mut off, mut norm) = (0.0, 0.0);
             for (a, b) in a.iter().zip(b).skip(1).take(made.parameters.len()) {
@@ -140,7 +141,7 @@ fn mixed_precision_makes_the_gradients_of_16_bits() {
         };
         let scale = f64::from(LOSS_SCALE);
         let errors = [distance(&got, &want, 1.0), distance(&got, &precise, scale), distance(&want, &precise, scale)];
-        eprintln!("{}: device to reference in 16 bits, to 32 bits, reference to 32 bits: {errors:?}", net.name);
+        eprintln!("{}: device to 16-bit reference, device to 32 bits, reference to 32 bits: {errors:?}", net.name);
         assert!(errors[2] < 0.1 && errors[1] < 1.3 * errors[2] && errors[1] > 1e-5, "{}: {errors:?}", net.name);
         let loss = |made: &[Tensor]| made[0].to_f64_vec()[0];
         assert!((loss(&got) / loss(&precise) - 1.0).abs() < 0.01);
@@ -156,7 +157,7 @@ fn stack(graph: &mut Graph) -> ValueId {
     graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec())
 }
 
-/// Pools instead of strides, as many networks made elsewhere have them; a batch norm.
+/// A network with pooling layers instead of strided convolutions, and a batch norm.
 fn pooled() -> Graph {
     let mut graph = Graph::new("pooled");
     let x = stack(&mut graph);
@@ -196,16 +197,16 @@ fn pooled() -> Graph {
 }
 
 #[test]
-fn a_network_with_pools_and_a_batch_norm() {
+fn a_network_with_pooling_and_a_batch_norm_matches_the_reference() {
     let (net, made) = step(&pooled(), &[2, 1, 4, 8, 12], DICE);
     assert_eq!(made.norms.len(), 1);
     compare("pooled", &net, &made, 2e-3);
 }
 
-/// Two convolutions that read rounded values, as a quantized network is taught. Scales are powers of two, so that sums are exact in
-/// any order and no value rounds another way.
+/// Two convolutions on fake-quantized values, as in quantization-aware training. Scales are powers of two, so that sums
+/// are exact in any order and no value is rounded differently.
 #[test]
-fn a_network_of_rounded_values() {
+fn a_fake_quantized_network_matches_the_reference() {
     let mut graph = Graph::new("rounded");
     let mut read = stack(&mut graph);
     for (name, from, to) in [("a", 1, 8), ("b", 8, 1)] {
@@ -222,12 +223,12 @@ fn a_network_of_rounded_values() {
     }
     graph.outputs.push(read);
     let (net, made) = step(&graph, &[2, 1, 4, 6, 8], LossKind::MeanSquared);
-    assert_eq!(made.parameters.len(), 2, "weights are taught through their rounding");
+    assert_eq!(made.parameters.len(), 2, "weights are trained through their rounding");
     compare("rounded", &net, &made, 1e-4);
 }
 
 #[test]
-fn optimizers() {
+fn optimizers_match_the_reference() {
     let Some(engine) = engine() else { return };
     let (net, made) = step(&pooled(), &[1, 1, 4, 8, 8], DICE);
     let values = made.values(&net).unwrap();
@@ -262,7 +263,7 @@ fn optimizers() {
     }
 }
 
-/// Convolution, instance norm, rectifier, convolution.
+/// Convolution, instance norm, leaky ReLU, convolution.
 fn small() -> Graph {
     let mut graph = Graph::new("small");
     let x = stack(&mut graph);
@@ -279,7 +280,7 @@ fn small() -> Graph {
     graph
 }
 
-/// Losses of some steps on one batch: what is bright in a stack is to be found.
+/// Returns the losses of some steps on one batch; the target is the bright voxels.
 fn curve(engine: &dyn Engine) -> Vec<f64> {
     let (net, made) = step(&small(), &[2, 1, 4, 12, 12], DICE);
     let update = update_graph(&made.parameters, Optimizer::default());
@@ -319,10 +320,10 @@ fn curve(engine: &dyn Engine) -> Vec<f64> {
 }
 
 #[test]
-fn a_loss_falls_as_it_does_on_the_processor() {
+fn the_loss_falls_as_on_the_cpu() {
     let Some(engine) = engine() else { return };
     let (got, want) = (curve(engine), curve(&CpuEngine::new()));
-    eprintln!("losses {got:.4?}, on the processor {want:.4?}");
+    eprintln!("losses {got:.4?}, on the CPU {want:.4?}");
     assert!(got[got.len() - 1] < 0.8 * got[0], "{got:?}");
     for (got, want) in got.iter().zip(&want) {
         assert!((got - want).abs() <= 2e-3 * want, "{got} instead of {want}");

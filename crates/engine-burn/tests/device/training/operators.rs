@@ -1,4 +1,4 @@
-//! One gradient against the reference, by family.
+//! Gradients of single operators, compared with the reference executor.
 
 use super::expected;
 use crate::{numbers, refusal, same_on, tensor};
@@ -18,8 +18,8 @@ fn input(graph: &mut Graph, name: &str, like: &Tensor) -> ValueId {
     graph.add_input(name, ElementType::F32, like.shape().iter().map(|n| Dim::Fixed(*n)).collect())
 }
 
-/// The graph of a gradient, with what goes in: first inputs move, the others are constants. `wanted` counts the gradients, from
-/// the first input on.
+/// Returns the graph of a gradient, and its inputs. The operator's first inputs are graph inputs, the others constants;
+/// `wanted` is the number of gradients, counted from the first input.
 fn gradient(op: Op, moving: &[Tensor], constants: &[Option<Tensor>], wanted: usize) -> (Graph, Vec<Tensor>) {
     let build = || {
         let mut graph = Graph::new("gradient");
@@ -49,7 +49,7 @@ fn same(what: &str, op: Op, moving: &[Tensor], constants: &[Option<Tensor>], wan
 }
 
 #[test]
-fn convolutions() {
+fn convolution_gradients_match_the_reference() {
     let conv = |what: &str, attrs: ConvAttrs, x: &[usize], w: &[usize]| {
         let moving = [tensor(x, 1), tensor(w, 2), tensor(&w[..1], 3)];
         same(what, Op::Conv(attrs), &moving, &[], 3);
@@ -73,15 +73,15 @@ fn convolutions() {
     conv("conv of images", ConvAttrs::same(&[3, 3]), &[2, 3, 6, 8], &[4, 3, 3, 3]);
 }
 
-/// Software Vulkan leaves long loops early, and sums of many numbers lose digits.
+/// Software Vulkan ends long loops early, and long sums lose accuracy.
 #[test]
-fn convolutions_of_many_voxels() {
+fn convolution_gradients_of_many_voxels_match_the_reference() {
     let moving = [tensor(&[1, 2, 24, 64, 50], 1), tensor(&[3, 2, 3, 3, 3], 2), tensor(&[3], 3)];
     same("conv of 76,800 voxels", Op::Conv(ConvAttrs::same(&[3; 3])), &moving, &[], 3);
 }
 
 #[test]
-fn activations() {
+fn activation_gradients_match_the_reference() {
     use Activation::*;
     let all = [
         Relu,
@@ -114,7 +114,7 @@ fn activations() {
 }
 
 #[test]
-fn normalisations() {
+fn norm_gradients_match_the_reference() {
     let moving = [tensor(&SHAPE, 1), tensor(&[4], 2), tensor(&[4], 3)];
     same("instance norm", Op::InstanceNormalization { epsilon: 1e-5 }, &moving, &[], 3);
     same("group norm", Op::GroupNormalization { groups: 2, epsilon: 1e-5 }, &moving, &[], 3);
@@ -137,11 +137,11 @@ fn normalisations() {
     ids.push(Some(graph.add_initializer("variance", variance)));
     let y = graph.push("y", Op::BatchNormalization { epsilon: 1e-5 }, &ids);
     graph.outputs.push(y);
-    same_on("batch norm that is taught, statistics fixed", &graph, &moving);
+    same_on("trained batch norm with fixed statistics", &graph, &moving);
 }
 
 #[test]
-fn pools() {
+fn pooling_gradients_match_the_reference() {
     let pool = |kernel: usize, stride: usize, pad: usize| PoolAttrs {
         kernel: vec![1, kernel, kernel],
         strides: vec![1, stride, stride],
@@ -152,7 +152,7 @@ fn pools() {
         column_major_indices: false,
     };
     let x = tensor(&[2, 3, 4, 7, 8], 1);
-    // Where several are the largest, the first one counts.
+    // With several equal maxima, the gradient goes to the first.
     let whole = x.as_f32().unwrap().iter().map(|v| (v * 1.5).round()).collect::<Vec<f32>>();
     let equal = Tensor::new(x.shape(), whole).unwrap();
     let padded = PoolAttrs { count_include_pad: true, ..pool(3, 2, 1) };
@@ -172,7 +172,7 @@ fn pools() {
 }
 
 #[test]
-fn resizing_and_moving() {
+fn resize_and_data_movement_gradients_match_the_reference() {
     let x = [tensor(&SHAPE, 1)];
     let scales = |s: &[f32]| vec![None, Some(Tensor::vector(s.to_vec()))];
     let up = scales(&[1.0, 1.0, 1.0, 2.0, 2.0]);
@@ -198,7 +198,7 @@ fn resizing_and_moving() {
 }
 
 #[test]
-fn losses() {
+fn losses_and_their_gradients_match_the_reference() {
     let shape = [2, 3, 4, 5, 6];
     let mut weight: Vec<f32> = numbers(240, 5).iter().map(|v| v.max(0.0)).collect();
     weight[..20].fill(0.0);
@@ -239,7 +239,7 @@ fn losses() {
 }
 
 #[test]
-fn conditions() {
+fn conditions_match_the_reference() {
     use cytoscope_graph::BinaryOp;
     let given = [tensor(&SHAPE, 1), tensor(&[4, 1, 1, 1], 2)];
     for op in [BinaryOp::Greater, BinaryOp::GreaterOrEqual, BinaryOp::Less, BinaryOp::LessOrEqual, BinaryOp::Equal] {
@@ -254,7 +254,7 @@ fn conditions() {
 }
 
 #[test]
-fn what_has_no_gradient_here_is_named() {
+fn unsupported_gradients_are_named() {
     let (graph, _) = gradient(Op::Tile, &[tensor(&[1, 2, 4], 1)], &[ints(&[1, 1, 2])], 1);
     let Some(why) = refusal(&graph) else { return };
     assert!(why.contains("wgpu") && why.contains("Tile") && why.contains("\"node\""), "{why}");

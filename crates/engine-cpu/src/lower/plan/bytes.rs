@@ -1,10 +1,10 @@
-//! Quantized tensors: which stay bytes, and which convolutions run on them.
+//! Plans quantized tensors: which stay bytes, and which convolutions run on them.
 
 use super::float::{exact_transpose, weight_shape};
-use super::{Dequantized, PlanKind, Planned, Planner, Ranged};
+use super::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::prepare::StoredWeight;
-use crate::step::{Affine, DynamicEnd, End, Term};
-use crate::window::{border, conv_shape, pool_shape, three};
+use crate::step::{Affine, DynamicScale, Epilogue, Term};
+use crate::window::{border, conv_shape, pool_shape, to_3d};
 use cytoscope_graph::{
     Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name, reference,
 };
@@ -12,12 +12,12 @@ use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed}
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{CHANNEL_BLOCK, KernelError};
 
-/// A step and the nodes it takes after its own.
-type Taken = Result<Option<(Planned, Vec<usize>)>, KernelError>;
+/// A plan and the following nodes that are fused into it.
+type FusedPlanResult = Result<Option<(KernelPlan, Vec<usize>)>, KernelError>;
 
 impl Planner<'_> {
-    /// Step and zero byte of a quantize or dequantize node with one scale to or from 8 bits.
-    fn parameters(&self, node: &Node, dtype: Option<ElementType>) -> Option<(f32, u8)> {
+    /// Returns scale and zero point of a per-tensor 8-bit quantize or dequantize node; `dtype` is the 8-bit type.
+    fn quantization(&self, node: &Node, dtype: Option<ElementType>) -> Option<(f32, u8)> {
         let [scale] = self.floats(node, 1)? else { return None };
         let zero = match node.input(2) {
             None => 0,
@@ -31,29 +31,29 @@ impl Planner<'_> {
         (scale.is_finite() && *scale > 0.0).then_some((*scale, u8::try_from(zero).ok()?))
     }
 
-    /// What a quantize node does, and its output.
+    /// Returns the quantizer of a quantize node, and its output.
     pub(super) fn quantizer(&self, node: &Node) -> Option<(Quantizer, ValueId)> {
         let Op::QuantizeLinear { block_size: 0, .. } = node.op else { return None };
         let output = node.output(0)?;
         self.layout(output)?;
-        let (scale, zero_point) = self.parameters(node, self.graph.value(output).dtype)?;
+        let (scale, zero_point) = self.quantization(node, self.graph.value(output).dtype)?;
         Some((Quantizer::new(scale, zero_point), output))
     }
 
-    /// Notes that a value is bytes with a scale. False if the node is no such dequantization.
+    /// Records that a dequantize node's output is stored as bytes. Returns false if the node cannot be treated so.
     pub(super) fn dequantize(&mut self, node: &Node) -> bool {
         let Op::DequantizeLinear { block_size: 0, .. } = node.op else { return false };
         let (Some(bytes), Some(output)) = (node.input(0), node.output(0)) else { return false };
-        if let Some(ranged) = node.input(1).and_then(|scale| self.range_of.get(&scale)).copied() {
-            let own = ranged.bytes == bytes && self.layout(output).is_some();
+        if let Some(dyn_dequantized) = node.input(1).and_then(|scale| self.range_by_scale.get(&scale)).copied() {
+            let own = dyn_dequantized.bytes == bytes && self.layout(output).is_some();
             if own {
-                self.ranged.insert(output, ranged);
+                self.dyn_dequantized.insert(output, dyn_dequantized);
             }
             return own;
         }
         let known = self.blocked.contains(&bytes) || self.inputs.contains(&bytes);
         let fits = self.layout(bytes).is_some() && self.layout(output).is_some() && known;
-        let Some((scale, zero_point)) = self.parameters(node, self.graph.value(bytes).dtype).filter(|_| fits) else {
+        let Some((scale, zero_point)) = self.quantization(node, self.graph.value(bytes).dtype).filter(|_| fits) else {
             return false;
         };
         if *self.zero_points.entry(bytes).or_insert(zero_point) != zero_point {
@@ -63,8 +63,8 @@ impl Planner<'_> {
         true
     }
 
-    /// A quantization by the range at run time, where only dequantize nodes of its own read it.
-    fn dynamic(&mut self, node: &Node, input: ValueId, output: ValueId) -> Option<Planned> {
+    /// Plans a `DynamicQuantizeLinear` node whose outputs are read only by the matching dequantize nodes.
+    fn dynamic(&mut self, node: &Node, input: ValueId, output: ValueId) -> Option<KernelPlan> {
         let (scale, zero) = (node.output(1)?, node.output(2)?);
         let readers = [output, scale, zero].map(|v| self.consumers.get(&v).cloned().unwrap_or_default());
         let own = |i: &usize| {
@@ -72,9 +72,9 @@ impl Planner<'_> {
             matches!(reader.op, Op::DequantizeLinear { .. })
                 && [reader.input(0), reader.input(1), reader.input(2)] == [Some(output), Some(scale), Some(zero)]
         };
-        let kept = [output, scale, zero].iter().any(|v| self.outputs.contains(v));
+        let is_graph_output = [output, scale, zero].iter().any(|v| self.outputs.contains(v));
         let (layout, _) = self.layout(input)?;
-        // Bytes of few channels are worth it for convolutions alone; one without a kernel on bytes reads floats made of them.
+        // With few channels, bytes pay off only if all readers are convolutions.
         let for_convolutions = |i: &usize| {
             let real = self.graph.nodes[*i].output(0);
             let next = real.and_then(|v| self.consumers.get(&v)).cloned().unwrap_or_default();
@@ -82,7 +82,7 @@ impl Planner<'_> {
             !next.is_empty() && next.iter().all(conv) && !real.is_some_and(|v| self.outputs.contains(&v))
         };
         let fits = self.integers
-            && !kept
+            && !is_graph_output
             && readers.iter().flatten().all(own)
             && (layout.block == CHANNEL_BLOCK || readers.iter().flatten().all(for_convolutions))
             && self.graph.value(input).dtype == Some(ElementType::F32)
@@ -93,13 +93,13 @@ impl Planner<'_> {
         }
         let ranges = self.ranges;
         self.ranges += 1;
-        self.range_of.insert(scale, Ranged { bytes: output, ranges });
+        self.range_by_scale.insert(scale, DynamicDequantized { bytes: output, ranges });
         self.zero_points.insert(output, 0);
         Some(self.on_bytes(node, PlanKind::DynamicQuantize(ranges), vec![input], output))
     }
 
-    /// A step on bytes for a node, if its inputs are bytes.
-    pub(super) fn bytes(&mut self, node: &Node) -> Taken {
+    /// Plans a node on bytes, if its inputs are stored as bytes.
+    pub(super) fn bytes(&mut self, node: &Node) -> FusedPlanResult {
         let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
         if node.op == Op::DynamicQuantizeLinear {
             return Ok(self.dynamic(node, input, output).map(|p| (p, Vec::new())));
@@ -115,16 +115,16 @@ impl Planner<'_> {
             Op::Concat { axis } => return Ok(self.concat_bytes(node, *axis)),
             _ => {}
         }
-        // What picks or maps single values gives bytes where bytes come in and go out.
+        // Operators that select or map single values stay in bytes if input and output are bytes.
         let Some(from) = self.dequantized.get(&input).copied() else { return Ok(None) };
         let Some((next, quantizer, result)) = self.next_quantize(output) else { return Ok(None) };
         let same = Quantizer::new(from.scale, from.zero_point) == quantizer;
         let kind = match &node.op {
-            Op::Activation(_) | Op::Unary(_) => self.table(node, from, quantizer).map(PlanKind::Translate),
+            Op::Activation(_) | Op::Unary(_) => self.lookup_table(node, from, quantizer).map(PlanKind::Translate),
             Op::MaxPool(attrs) if same => {
                 self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, pool_shape(attrs, &s)))
             }
-            Op::Resize(attrs) if same => self.resize(node, attrs, input, output).filter(picks),
+            Op::Resize(attrs) if same => self.resize(node, attrs, input, output).filter(is_nearest),
             Op::Pad { mode } if same && *mode != PadMode::Constant => self.pad(node, *mode, input),
             _ => None,
         };
@@ -134,12 +134,12 @@ impl Planner<'_> {
         }))
     }
 
-    fn on_bytes(&self, node: &Node, kind: PlanKind, inputs: Vec<ValueId>, output: ValueId) -> Planned {
-        Planned { kind, inputs, output, border: None, label: op_name(&node.op).to_owned(), macs: 0 }
+    fn on_bytes(&self, node: &Node, kind: PlanKind, inputs: Vec<ValueId>, output: ValueId) -> KernelPlan {
+        KernelPlan { kind, inputs, output, border: None, label: op_name(&node.op).to_owned(), macs: 0 }
     }
 
-    /// A quantization that nothing before could do on its way out.
-    fn quantize(&mut self, node: &Node, input: ValueId) -> Option<Planned> {
+    /// Plans a quantize node that could not be fused into the step before it.
+    fn quantize(&mut self, node: &Node, input: ValueId) -> Option<KernelPlan> {
         let (quantizer, output) = self.quantizer(node)?;
         self.zero_points.insert(output, quantizer.zero_point);
         if let Some(from) = self.dequantized.get(&input).copied() {
@@ -165,21 +165,24 @@ impl Planner<'_> {
         Some(self.on_bytes(node, kind, vec![input], output))
     }
 
-    /// The map of bytes that a function of one value becomes.
-    fn table(&self, node: &Node, from: Dequantized, to: Quantizer) -> Option<Box<[u8; 256]>> {
+    /// Returns an element-wise function as a table from byte to byte.
+    fn lookup_table(&self, node: &Node, from: Dequantized, to: Quantizer) -> Option<Box<[u8; 256]>> {
         byte_table(from, to, |values| reference::eval(&node.op, &[Some(values)], 1).ok()?.into_iter().next())
     }
 
-    /// Bytes and stored weight of a convolution's first two inputs, the weight as signed bytes.
-    fn integers(&self, node: &Node) -> Option<(Dequantized, Option<usize>, Vec<i8>, &StoredWeight)> {
+    /// Returns the operands of an int8 convolution: the input's bytes, its run-time quantization if any, the weights as
+    /// signed bytes, and the stored weight.
+    fn int8_operands(&self, node: &Node) -> Option<(Dequantized, Option<usize>, Vec<i8>, &StoredWeight)> {
         if !self.integers {
             return None;
         }
         let input = node.input(0)?;
-        // Bytes of run-time scale count in steps of 1 from 0 here; the rest is done at run time.
-        let ranged =
-            self.ranged.get(&input).map(|r| (Dequantized { bytes: r.bytes, scale: 1.0, zero_point: 0 }, r.ranges));
-        let (from, ranges) = match (self.dequantized.get(&input), ranged) {
+        // Run-time scale and zero point are 1 and 0 here; the actual ones are applied at run time.
+        let dyn_dequantized = self
+            .dyn_dequantized
+            .get(&input)
+            .map(|r| (Dequantized { bytes: r.bytes, scale: 1.0, zero_point: 0 }, r.ranges));
+        let (from, ranges) = match (self.dequantized.get(&input), dyn_dequantized) {
             (Some(from), _) => (*from, None),
             (None, Some((from, ranges))) => (from, Some(ranges)),
             (None, None) => return None,
@@ -194,13 +197,21 @@ impl Planner<'_> {
         Some((from, ranges, weights?, stored))
     }
 
-    fn conv_int8(&mut self, node: &Node, attrs: &ConvAttrs, activation: Option<Act>, residual: bool) -> Taken {
-        let Some((from, ranges, weights, stored)) = self.integers(node) else { return Ok(None) };
+    fn conv_int8(
+        &mut self,
+        node: &Node,
+        attrs: &ConvAttrs,
+        activation: Option<Act>,
+        residual: bool,
+    ) -> FusedPlanResult {
+        let Some((from, ranges, weights, stored)) = self.int8_operands(node) else { return Ok(None) };
         let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
         let (Some((in_layout, _)), Some((out_layout, _))) = (self.layout(from.bytes), self.layout(output)) else {
             return Ok(None);
         };
-        let (Some((activation, post)), Some(bias)) = (Self::epilogue(activation), self.optional_floats(node, 2)) else {
+        let (Some((activation, post)), Some(bias)) =
+            (Self::split_activation(activation), self.optional_floats(node, 2))
+        else {
             return Ok(None);
         };
         let lengths = self.spatial_lengths(input).unwrap_or_default();
@@ -219,27 +230,27 @@ impl Planner<'_> {
         let dynamic = ranges.map(|ranges| {
             let per_output = weights.len() / of.out_channels.max(1);
             let sum = |w: &[i8]| w.iter().map(|v| i32::from(*v)).sum::<i32>() as f32;
-            DynamicEnd { ranges, weight_sums: weights.chunks_exact(per_output.max(1)).map(sum).collect() }
+            DynamicScale { ranges, weight_sums: weights.chunks_exact(per_output.max(1)).map(sum).collect() }
         });
         let weights = PackedConvInt8::new(self.isa, &weights, from.zero_point, of, in_layout.block)?;
         let width = border(&shape, in_layout.dims, out_layout.dims);
-        let end = End {
+        let epilogue = Epilogue {
             scale: Some(scale),
             bias: bias.map(<[f32]>::to_vec),
             residual: residual.then_some(1),
             activation,
             dynamic,
-            ..End::default()
+            ..Epilogue::default()
         };
         let bytes = from.bytes;
         self.integer_convolutions += 1;
-        let planned = self.on_bytes(node, PlanKind::ConvInt8 { weights, shape, end, post }, inputs, output);
-        Ok(Some((Planned { border: Some((bytes, width)), label: "Conv int8".to_owned(), ..planned }, Vec::new())))
+        let planned = self.on_bytes(node, PlanKind::ConvInt8 { weights, shape, epilogue, post }, inputs, output);
+        Ok(Some((KernelPlan { border: Some((bytes, width)), label: "Conv int8".to_owned(), ..planned }, Vec::new())))
     }
 
-    fn conv_transpose_int8(&mut self, node: &Node) -> Taken {
+    fn conv_transpose_int8(&mut self, node: &Node) -> FusedPlanResult {
         let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
-        let Some((from, ranges, weights, stored)) = self.integers(node) else { return Ok(None) };
+        let Some((from, ranges, weights, stored)) = self.int8_operands(node) else { return Ok(None) };
         let Some(output) = node.output(0) else { return Ok(None) };
         let (Some((in_layout, _)), Some((out_layout, _)), Some(bias)) =
             (self.layout(from.bytes), self.layout(output), self.optional_floats(node, 2))
@@ -254,23 +265,24 @@ impl Planner<'_> {
             return Ok(None);
         }
         let Some(scale) = output_scales(stored, 1, from.scale, co) else { return Ok(None) };
-        let kernel = three(&attrs.kernel, 1);
+        let kernel = to_3d(&attrs.kernel, 1);
         if ranges.is_some() {
-            // The sum of the weights differs from tap to tap: computed in floats.
+            // The sum of the weights differs from tap to tap, so the zero point cannot be folded into the bias.
             return Ok(None);
         }
         let block = in_layout.block;
         let weights =
             Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, [ci, co], kernel, block)?;
-        let end = End { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..End::default() };
-        let kind = PlanKind::ConvTransposeInt8 { weights, end };
+        let epilogue = Epilogue { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..Epilogue::default() };
+        let kind = PlanKind::ConvTransposeInt8 { weights, epilogue };
         self.integer_convolutions += 1;
         let planned = self.on_bytes(node, kind, vec![from.bytes], output);
-        Ok(Some((Planned { label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))
+        Ok(Some((KernelPlan { label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))
     }
 
-    /// Along channels, of bytes to bytes: parts with the result's parameters lie in it, others are translated into it.
-    fn concat_bytes(&mut self, node: &Node, axis: i64) -> Option<(Planned, Vec<usize>)> {
+    /// Plans a concatenation of bytes along channels: parts with the output's quantization parameters are written in
+    /// place, others are converted by a table.
+    fn concat_bytes(&mut self, node: &Node, axis: i64) -> Option<(KernelPlan, Vec<usize>)> {
         let output = node.output(0)?;
         let rank = self.graph.value(output).shape.as_ref()?.len() as i64;
         if axis != 1 && axis + rank != 1 {
@@ -297,12 +309,12 @@ impl Planner<'_> {
     }
 }
 
-/// Whether a resampling only picks values.
-fn picks(kind: &PlanKind) -> bool {
+/// Returns whether a resize only selects voxels, without interpolation.
+fn is_nearest(kind: &PlanKind) -> bool {
     matches!(kind, PlanKind::Resize(tables) if tables.iter().flatten().all(|t| t.weight == 0.0))
 }
 
-/// The real value of one unit of a convolution's sums, by output channel.
+/// Returns the scale of an integer convolution's sums, by output channel.
 fn output_scales(stored: &StoredWeight, axis: usize, input_scale: f32, channels: usize) -> Option<Vec<f32>> {
     match stored.scales.as_slice() {
         [one] => Some(vec![input_scale * one; channels]),
@@ -311,7 +323,7 @@ fn output_scales(stored: &StoredWeight, axis: usize, input_scale: f32, channels:
     }
 }
 
-/// What each byte becomes by dequantizing, `f`, and quantizing.
+/// Returns the table that dequantizes each byte, applies `f`, and quantizes the result.
 fn byte_table(from: Dequantized, to: Quantizer, f: impl Fn(&Tensor) -> Option<Tensor>) -> Option<Box<[u8; 256]>> {
     let real = |q: u8| (f32::from(q) - f32::from(from.zero_point)) * from.scale;
     let values = f(&Tensor::vector((0..=255u8).map(real).collect::<Vec<f32>>()))?;

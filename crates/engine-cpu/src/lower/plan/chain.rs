@@ -1,21 +1,21 @@
-//! Normalisations with what follows them: one statistics pass (in the convolution before, where there is one), one apply pass
-//! with residual, activation, quantization and a final convolution to few channels.
+//! Plans normalisations with the nodes that follow: one statistics pass (fused into a preceding convolution), and one
+//! apply pass with residual, activation, quantization and a final 1×1×1 convolution to few channels.
 
 use super::kind::PlanHead;
-use super::{Plan, PlanKind, Planned, Planner, Waiting};
+use super::{KernelPlan, PendingTerm, Plan, PlanKind, Planner};
 use crate::step::{Affine, Term};
 use cytoscope_graph::{BinaryOp, Node, Op, Padding, ValueId, op_name};
 use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, Quantizer};
 
-/// 16-bit floats stay below this.
-const HALF_ROOM: f64 = 60_000.0;
+/// Largest magnitude stored as a 16-bit float, with a margin below the format's maximum of 65,504.
+const F16_LIMIT: f64 = 60_000.0;
 
-/// Values of fewer voxels are not kept as 16-bit floats: the memory is nothing, and where the voxels of a channel are all alike
-/// (as a single one is) a norm multiplies the rounding by 1 / √ε.
-const HALF_VOXELS: usize = 64;
+/// Values with fewer voxels are not stored as 16-bit floats: they save little memory, and if all voxels of a channel
+/// are equal (a single voxel always is), a norm amplifies the rounding error by 1 / √ε.
+const F16_MIN_VOXELS: usize = 64;
 
-/// A pass as far as it is known.
+/// A pass under construction.
 struct Chain {
     inputs: Vec<ValueId>,
     moments: Vec<(usize, usize)>,
@@ -24,49 +24,49 @@ struct Chain {
 }
 
 impl Chain {
-    fn add(&mut self, waiting: Waiting) {
+    fn add(&mut self, pending: PendingTerm) {
         let position = self.inputs.len();
-        self.inputs.push(waiting.input);
-        self.moments.extend(waiting.moments.map(|m| (position, m)));
-        self.terms.push(Term { slot: position, ..waiting.term });
+        self.inputs.push(pending.input);
+        self.moments.extend(pending.moments.map(|m| (position, m)));
+        self.terms.push(Term { slot: position, ..pending.term });
         if !self.label.is_empty() {
             self.label += ", ";
         }
-        self.label += &waiting.label;
+        self.label += &pending.label;
     }
 }
 
 impl Planner<'_> {
-    /// Plans an instance or group normalisation in blocks with what follows it. False if it is none.
+    /// Plans a blocked instance or group normalisation with the nodes that follow it. Returns false for other nodes.
     pub(super) fn chain(&mut self, index: usize, node: &Node) -> bool {
-        let Some(output) = self.normalises(node) else { return false };
-        let Some(waiting) = self.norm_term(node) else { return false };
+        let Some(output) = self.norm_output(node) else { return false };
+        let Some(pending) = self.norm_term(node) else { return false };
         let mut chain = Chain { inputs: Vec::new(), moments: Vec::new(), terms: Vec::new(), label: String::new() };
-        let mut taken = Vec::new();
+        let mut fused = Vec::new();
         let mut current = output;
         if let Some((next, other, sum)) = self.next_add(output) {
             let later = self.producers.get(&other).copied().filter(|p| *p > index && self.plans[*p].is_none());
-            let waits = later.is_some_and(|p| {
-                self.normalises(&self.graph.nodes[p]) == Some(other) && self.sole_consumer(other) == Some(next)
+            let other_is_later_norm = later.is_some_and(|p| {
+                self.norm_output(&self.graph.nodes[p]) == Some(other) && self.sole_consumer(other) == Some(next)
             });
-            if waits {
-                self.waiting.insert(output, waiting);
+            if other_is_later_norm {
+                self.pending.insert(output, pending);
                 self.plans[index] = Some(Plan::Absorbed);
                 return true;
             }
-            // The slot worked on in place comes first: an own float buffer rather than a plane or another's.
-            let first = match self.waiting.remove(&other) {
+            // The first term is overwritten in place: prefer a normalised float buffer over a plane or a plain tensor.
+            let first = match self.pending.remove(&other) {
                 Some(first) => first,
                 None => self.plain_term(other),
             };
-            let mut both = [first, waiting];
+            let mut both = [first, pending];
             both.sort_by_key(|w| (w.term.plane, matches!(w.term.affine, Affine::Fixed { .. })));
             both.into_iter().for_each(|w| chain.add(w));
             current = sum;
             chain.label += " + Add";
-            taken.push(next);
+            fused.push(next);
         } else {
-            chain.add(waiting);
+            chain.add(pending);
         }
         let mut activation = Activation::None;
         if let Some((next, act, output)) = self.next_leaky(current) {
@@ -74,7 +74,7 @@ impl Planner<'_> {
             current = output;
             chain.label += " + ";
             chain.label += op_name(&self.graph.nodes[next].op);
-            taken.push(next);
+            fused.push(next);
         }
         let mut quantizer = None;
         let mut head = None;
@@ -85,22 +85,22 @@ impl Planner<'_> {
             if let Some((dequantize, real)) = real
                 && let Some((conv, h, output)) = self.next_head(real, current)
             {
-                // The head's weights count in steps of the quantizer.
+                // The head reads quantized values, so the quantizer's scale goes into its weights.
                 let scale = 1.0 / q.inverse_scale;
                 let weights = h.weights.iter().map(|w| w * scale).collect();
                 head = Some(PlanHead { weights, ..h });
-                taken.extend([next, dequantize, conv]);
+                fused.extend([next, dequantize, conv]);
                 current = output;
                 chain.label += " + QuantizeLinear + Conv";
             } else {
-                taken.push(next);
+                fused.push(next);
                 current = bytes;
                 self.zero_points.insert(bytes, q.zero_point);
                 chain.label += " + QuantizeLinear";
             }
         } else if let Some((conv, h, output)) = self.next_head(current, current) {
             head = Some(h);
-            taken.push(conv);
+            fused.push(conv);
             current = output;
             chain.label += " + Conv";
         }
@@ -110,12 +110,12 @@ impl Planner<'_> {
         });
         let Chain { inputs, moments, terms, label } = chain;
         let kind = PlanKind::Chain { moments, terms, activation, quantizer, head };
-        self.settle(index, taken, Planned { kind, inputs, output: current, border: None, label, macs });
+        self.record(index, fused, KernelPlan { kind, inputs, output: current, border: None, label, macs });
         true
     }
 
-    /// The output of an instance or group normalisation in whole blocks with known parameters.
-    fn normalises(&self, node: &Node) -> Option<ValueId> {
+    /// Returns the output of an instance or group normalisation with constant parameters, in blocks of full width.
+    fn norm_output(&self, node: &Node) -> Option<ValueId> {
         norm_of(node, 1)?;
         let (input, output) = (node.input(0)?, node.output(0)?);
         let (layout, _) = self.layout(output)?;
@@ -126,13 +126,13 @@ impl Planner<'_> {
         fits.then_some(output)
     }
 
-    /// The term of a normalisation: where its input comes from, and how its moments are got.
-    fn norm_term(&mut self, node: &Node) -> Option<Waiting> {
+    /// Returns the term of a normalisation: where its input comes from, and how its moments are computed.
+    fn norm_term(&mut self, node: &Node) -> Option<PendingTerm> {
         let (input, gamma, beta) = (node.input(0)?, self.floats(node, 1)?.to_vec(), self.floats(node, 2)?.to_vec());
         let label = op_name(&node.op).to_owned();
         let channels = gamma.len();
         let (epsilon, groups) = norm_of(node, channels)?;
-        let waiting = |input: ValueId, moments: usize, own: bool, plane: bool, affine: Affine| Waiting {
+        let pending = |input: ValueId, moments: usize, own: bool, plane: bool, affine: Affine| PendingTerm {
             input,
             moments: own.then_some(moments),
             term: Term { slot: 0, plane, affine },
@@ -145,34 +145,34 @@ impl Planner<'_> {
             let moments = known.unwrap_or_else(|| self.new_moments());
             self.plane_moments.insert(plane, moments);
             let affine = Affine::PlaneNorm { moments, weights, gamma, beta, epsilon };
-            return Some(waiting(plane, moments, known.is_none(), true, affine));
+            return Some(pending(plane, moments, known.is_none(), true, affine));
         }
         if let Some(d) = self.dequantized.get(&input).copied() {
             let moments = self.new_moments();
             let factor = vec![1.0 / d.scale; channels];
             let affine = Affine::Norm { moments, gamma, beta, epsilon, factor, groups };
-            return Some(waiting(d.bytes, moments, true, false, affine));
+            return Some(pending(d.bytes, moments, true, false, affine));
         }
         let moments = self.new_moments();
         let (own, factor) = match self.moments_of_convolution(input, moments) {
             Some(factor) => (false, factor),
             None => (true, vec![1.0; channels]),
         };
-        Some(waiting(input, moments, own, false, Affine::Norm { moments, gamma, beta, epsilon, factor, groups }))
+        Some(pending(input, moments, own, false, Affine::Norm { moments, gamma, beta, epsilon, factor, groups }))
     }
 
-    /// A value as a term as it stands.
-    fn plain_term(&self, value: ValueId) -> Waiting {
+    /// Returns a value as an unscaled term.
+    fn plain_term(&self, value: ValueId) -> PendingTerm {
         let channels = self.layout(value).map_or(0, |(l, _)| l.channels);
         let (input, scale, shift) = match self.dequantized.get(&value) {
             Some(d) => (d.bytes, d.scale, -d.scale * f32::from(d.zero_point)),
             None => (value, 1.0, 0.0),
         };
         let affine = Affine::Fixed { scale: vec![scale; channels], shift: vec![shift; channels] };
-        Waiting { input, moments: None, term: Term { slot: 0, plane: false, affine }, label: String::new() }
+        PendingTerm { input, moments: None, term: Term { slot: 0, plane: false, affine }, label: String::new() }
     }
 
-    /// The addition that alone follows a value, its other operand, and its output.
+    /// Returns the addition that is the only consumer of a value, its other operand, and its output.
     fn next_add(&self, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
         let next = self.next(value)?;
         let node = &self.graph.nodes[next];
@@ -182,13 +182,14 @@ impl Planner<'_> {
         fits.then_some((next, other, node.output(0)?))
     }
 
-    /// If a value is a 1×1×1 convolution of one plane that nothing else reads: the plane and the weights. The convolution
-    /// need not be computed then.
+    /// If a value is a 1×1×1 convolution of one plane that nothing else reads, removes that convolution from the plan
+    /// and returns the plane and the weights.
     fn plane_convolution(&mut self, value: ValueId) -> Option<(ValueId, Vec<f32>)> {
         self.sole_consumer(value)?;
-        let at = *self.made_by.get(&value)?;
+        let at = *self.plan_of.get(&value)?;
         let Some(Plan::Kernel(planned)) = self.plans.get(at)?.as_ref() else { return None };
-        let (PlanKind::Conv { shape, end, .. } | PlanKind::ConvInt8 { shape, end, .. }) = &planned.kind else {
+        let (PlanKind::Conv { shape, epilogue, .. } | PlanKind::ConvInt8 { shape, epilogue, .. }) = &planned.kind
+        else {
             return None;
         };
         let plane = self.graph.nodes[at].input(0)?;
@@ -196,38 +197,41 @@ impl Planner<'_> {
         let plain = shape.kernel == [1; 3]
             && shape.stride == [1; 3]
             && shape.pad_before == [0; 3]
-            && end.activation == Activation::None
-            && end.residual.is_none()
-            && end.quantizer.is_none()
-            && planned.kind.ends()
+            && epilogue.activation == Activation::None
+            && epilogue.residual.is_none()
+            && epilogue.quantizer.is_none()
+            && planned.kind.epilogue_is_last()
             && (layout.channels, layout.block) == (1, 1);
         if !plain {
             return None;
         }
         let weights = self.floats(&self.graph.nodes[at], 1)?.to_vec();
         self.plans[at] = Some(Plan::Absorbed);
-        self.made_by.remove(&value);
+        self.plan_of.remove(&value);
         self.blocked.remove(&value);
         Some((plane, weights))
     }
 
-    /// Has the convolution that makes a value gather its moments on the way, if it can; gives the factors by which what is
-    /// stored differs from the value.
+    /// Lets the convolution that computes a value also compute its moments, if it can. Returns the factor of each
+    /// channel by which the stored values differ from the true ones.
     fn moments_of_convolution(&mut self, value: ValueId, moments: usize) -> Option<Vec<f32>> {
         let alone = self.sole_consumer(value).is_some();
         let (layout, _) = self.layout(value)?;
-        let at = *self.made_by.get(&value)?;
+        let at = *self.plan_of.get(&value)?;
         let Some(Plan::Kernel(planned)) = self.plans.get_mut(at)?.as_mut() else { return None };
-        if !planned.kind.ends() || layout.block != CHANNEL_BLOCK {
+        if !planned.kind.epilogue_is_last() || layout.block != CHANNEL_BLOCK {
             return None;
         }
         let range = match &planned.kind {
-            PlanKind::ConvInt8 { weights, end, .. }
-                if alone && end.residual.is_none() && end.dynamic.is_none() && layout.voxels() >= HALF_VOXELS =>
+            PlanKind::ConvInt8 { weights, epilogue, .. }
+                if alone
+                    && epilogue.residual.is_none()
+                    && epilogue.dynamic.is_none()
+                    && layout.voxels() >= F16_MIN_VOXELS =>
             {
-                let scale = end.scale.as_deref().unwrap_or_default();
-                let bias = end.bias.as_deref().unwrap_or_default();
-                let spread = weights.spread();
+                let scale = epilogue.scale.as_deref().unwrap_or_default();
+                let bias = epilogue.bias.as_deref().unwrap_or_default();
+                let spread = weights.max_abs_sums();
                 let greatest = spread.iter().zip(scale).map(|(s, m)| f64::from(*s) * f64::from(*m));
                 let greatest =
                     greatest.enumerate().map(|(c, g)| g + f64::from(bias.get(c).copied().unwrap_or(0.0).abs()));
@@ -236,25 +240,26 @@ impl Planner<'_> {
             PlanKind::ConvInt8 { .. } | PlanKind::Conv { .. } => None,
             _ => return None,
         };
-        let end = planned.kind.end()?;
-        if end.activation != Activation::None || end.quantizer.is_some() || end.moments.is_some() {
+        let epilogue = planned.kind.epilogue_mut()?;
+        if epilogue.activation != Activation::None || epilogue.quantizer.is_some() || epilogue.moments.is_some() {
             return None;
         }
-        end.moments = Some(moments);
+        epilogue.moments = Some(moments);
         let Some(greatest) = range else { return Some(vec![1.0; layout.channels]) };
-        // Sums cannot exceed `greatest`, so that this power of two keeps them within 16-bit floats.
+        // The sums cannot exceed `greatest`; this power of two keeps them within 16-bit floats.
         let factor: Vec<f32> = greatest
             .iter()
-            .map(|g| if *g > 0.0 { (HALF_ROOM / g).log2().floor().clamp(-100.0, 100.0).exp2() as f32 } else { 1.0 })
+            .map(|g| if *g > 0.0 { (F16_LIMIT / g).log2().floor().clamp(-100.0, 100.0).exp2() as f32 } else { 1.0 })
             .collect();
-        for values in [&mut end.scale, &mut end.bias].into_iter().flatten() {
+        for values in [&mut epilogue.scale, &mut epilogue.bias].into_iter().flatten() {
             values.iter_mut().zip(&factor).for_each(|(v, f)| *v *= f);
         }
         self.halves.insert(value);
         Some(factor)
     }
 
-    /// The 1×1×1 convolution to few channels that alone follows a value of the layout of `like`, and its output.
+    /// Returns the 1×1×1 convolution to few channels that is the only consumer of a value, and its output. `like` is a
+    /// value with the same layout.
     fn next_head(&self, value: ValueId, like: ValueId) -> Option<(usize, PlanHead, ValueId)> {
         let next = self.next(value)?;
         let node = &self.graph.nodes[next];
@@ -273,7 +278,7 @@ impl Planner<'_> {
         (plain && fits).then_some((next, PlanHead { channels: from.channels, weights, bias }, output))
     }
 
-    /// The quantization to bytes that alone follows a value, and its output.
+    /// Returns the quantize node that is the only consumer of a value, its quantizer and its output.
     pub(super) fn next_quantize(&self, value: ValueId) -> Option<(usize, Quantizer, ValueId)> {
         let next = self.next(value)?;
         let (quantizer, output) = self.quantizer(&self.graph.nodes[next])?;
@@ -281,7 +286,7 @@ impl Planner<'_> {
     }
 }
 
-/// ε and the number of groups of an instance or group normalisation of so many channels.
+/// Returns ε and the number of groups of an instance or group normalisation of `channels` channels.
 fn norm_of(node: &Node, channels: usize) -> Option<(f32, usize)> {
     match node.op {
         Op::InstanceNormalization { epsilon } => Some((epsilon, channels)),

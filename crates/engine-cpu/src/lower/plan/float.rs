@@ -1,8 +1,8 @@
-//! Float kernels for nodes as they stand.
+//! Plans single nodes on float kernels.
 
-use super::{PlanKind, Planned, Planner, Tried, leaky, unary};
-use crate::step::End;
-use crate::window::{border, conv_shape, pad_table, resize_tables, three};
+use super::{KernelPlan, PlanKind, PlanResult, Planner, leaky, unary};
+use crate::step::Epilogue;
+use crate::window::{border, conv_shape, pad_table, resize_tables, to_3d};
 use cytoscope_graph::{
     Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor,
     ValueId,
@@ -13,8 +13,8 @@ use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::resize::Tap;
 
 impl Planner<'_> {
-    /// What a kernel's epilogue does of a fused activation, and what is a step of its own, in place.
-    pub(super) fn epilogue(activation: Option<Act>) -> Option<(Activation, Option<Unary>)> {
+    /// Splits a fused activation into the kernel's epilogue and a separate in-place step.
+    pub(super) fn split_activation(activation: Option<Act>) -> Option<(Activation, Option<Unary>)> {
         match activation.map(|act| (leaky(act), unary(act))) {
             None => Some((Activation::None, None)),
             Some((Some(act), _)) => Some((act, None)),
@@ -23,15 +23,15 @@ impl Planner<'_> {
         }
     }
 
-    /// A convolution of floats with weights that are constant.
+    /// Plans a float convolution with constant weights.
     pub(super) fn conv(
         &self,
         node: &Node,
         attrs: &ConvAttrs,
         activation: Option<Act>,
         residual: bool,
-        whole: impl Fn(PlanKind) -> Planned,
-    ) -> Tried {
+        whole: impl Fn(PlanKind) -> KernelPlan,
+    ) -> PlanResult {
         let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
             return Ok(None);
         };
@@ -40,7 +40,9 @@ impl Planner<'_> {
         else {
             return Ok(None);
         };
-        let (Some((activation, post)), Some(bias)) = (Self::epilogue(activation), self.optional_floats(node, 2)) else {
+        let (Some((activation, post)), Some(bias)) =
+            (Self::split_activation(activation), self.optional_floats(node, 2))
+        else {
             return Ok(None);
         };
         let lengths = self.spatial_lengths(input).unwrap_or_default();
@@ -57,13 +59,13 @@ impl Planner<'_> {
         let weights = PackedConv::new(self.isa, weights, bias, of, in_layout.block)?;
         let width = border(&shape, in_layout.dims, out_layout.dims);
         let planar = out_layout.block == 1;
-        let end = End { residual: residual.then_some(1), activation, ..End::default() };
-        let kind = PlanKind::Conv { weights, shape, end, planar, post };
-        Ok(Some(Planned { inputs, border: Some((input, width)), ..whole(kind) }))
+        let epilogue = Epilogue { residual: residual.then_some(1), activation, ..Epilogue::default() };
+        let kind = PlanKind::Conv { weights, shape, epilogue, planar, post };
+        Ok(Some(KernelPlan { inputs, border: Some((input, width)), ..whole(kind) }))
     }
 
-    /// A transposed convolution whose kernel is its stride.
-    pub(super) fn conv_transpose(&self, node: &Node, whole: impl Fn(PlanKind) -> Planned) -> Tried {
+    /// Plans a transposed convolution whose kernel size equals its stride.
+    pub(super) fn conv_transpose(&self, node: &Node, whole: impl Fn(PlanKind) -> KernelPlan) -> PlanResult {
         let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
         let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
             return Ok(None);
@@ -77,9 +79,9 @@ impl Planner<'_> {
         if !exact_transpose(attrs, w.shape().len()) || ci != in_layout.channels || co != out_layout.channels {
             return Ok(None);
         }
-        let kernel = three(&attrs.kernel, 1);
+        let kernel = to_3d(&attrs.kernel, 1);
         let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, [ci, co], kernel, in_layout.block)?;
-        Ok(Some(whole(PlanKind::ConvTranspose { weights, end: End::default() })))
+        Ok(Some(whole(PlanKind::ConvTranspose { weights, epilogue: Epilogue::default() })))
     }
 
     pub(super) fn batch_norm(&self, node: &Node, epsilon: f32) -> Option<PlanKind> {
@@ -90,7 +92,8 @@ impl Planner<'_> {
         Some(PlanKind::Affine { scale: gain, shift })
     }
 
-    /// Two tensors of one shape, or a tensor and a constant number or number a channel.
+    /// Plans a binary operator on two tensors of the same shape, or on a tensor and a constant scalar or per-channel
+    /// vector.
     pub(super) fn binary(&self, op: BinaryOp, node: &Node, output: ValueId) -> Option<(PlanKind, Vec<ValueId>)> {
         let (a, b) = (node.input(0)?, node.input(1)?);
         let (layout, images) = self.layout(output)?;
@@ -106,10 +109,10 @@ impl Planner<'_> {
                     BinaryOp::Min => Binary::Min,
                     _ => return None,
                 };
-                let near = self.near(a) || self.near(b);
-                (near && same(a) && same(b)).then(|| (PlanKind::Binary(f), vec![a, b]))
+                let is_cheap_in_blocks = self.is_cheap_in_blocks(a) || self.is_cheap_in_blocks(b);
+                (is_cheap_in_blocks && same(a) && same(b)).then(|| (PlanKind::Binary(f), vec![a, b]))
             }
-            (None, Some(c)) if same(a) && self.near(a) => {
+            (None, Some(c)) if same(a) && self.is_cheap_in_blocks(a) => {
                 let c = per_channel(c, self.graph.value(output).shape.as_ref()?.len(), layout.channels)?;
                 let ones = vec![1.0; c.len()];
                 let zeros = vec![0.0; c.len()];
@@ -122,7 +125,7 @@ impl Planner<'_> {
                 };
                 Some((PlanKind::Affine { scale, shift }, vec![a]))
             }
-            (Some(c), None) if same(b) && self.near(b) => {
+            (Some(c), None) if same(b) && self.is_cheap_in_blocks(b) => {
                 let c = per_channel(c, self.graph.value(output).shape.as_ref()?.len(), layout.channels)?;
                 let (scale, shift) = match op {
                     BinaryOp::Add => (vec![1.0; c.len()], c),
@@ -138,7 +141,7 @@ impl Planner<'_> {
 
     pub(super) fn resize(&self, node: &Node, attrs: &ResizeAttrs, input: ValueId, output: ValueId) -> Option<PlanKind> {
         let (from, to) = (self.graph.value(input).fixed_shape()?, self.graph.value(output).fixed_shape()?);
-        // Scales that are worked out at run time are left to the reference executor.
+        // The reference executor handles scales that are computed at run time.
         let known = |i: usize| node.input(i).is_none_or(|id| self.graph.constant(id).is_some());
         if !known(2) || !known(3) {
             return None;
@@ -164,7 +167,7 @@ impl Planner<'_> {
         Some(PlanKind::Resize(Box::new(tables)))
     }
 
-    /// Along channels, where every part starts on a block and some part is blocked already.
+    /// Plans a concatenation along channels if every part starts at a block boundary and at least one part is blocked.
     pub(super) fn concat(&self, node: &Node, axis: i64) -> Option<(PlanKind, Vec<ValueId>)> {
         let output = node.output(0)?;
         let rank = self.graph.value(output).shape.as_ref()?.len() as i64;
@@ -173,7 +176,9 @@ impl Planner<'_> {
             return None;
         }
         let inputs: Vec<ValueId> = node.inputs.iter().copied().collect::<Option<_>>()?;
-        if !inputs.iter().any(|v| self.near(*v)) || inputs.iter().any(|v| self.graph.constant(*v).is_some()) {
+        if !inputs.iter().any(|v| self.is_cheap_in_blocks(*v))
+            || inputs.iter().any(|v| self.graph.constant(*v).is_some())
+        {
             return None;
         }
         let mut channels = 0;
@@ -194,7 +199,7 @@ impl Planner<'_> {
     }
 }
 
-/// Channels, taps and groups of a convolution's weight, where it fits its attributes.
+/// Returns the dimensions of a convolution's weight, or `None` if it does not match the attributes.
 pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]) -> Option<WeightShape> {
     let shape = weight.shape();
     if attrs.kernel.len() != lengths.len() || shape.len() != lengths.len() + 2 || attrs.group == 0 {
@@ -205,7 +210,7 @@ pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]
     Some(WeightShape { out_channels, in_channels: per_group.checked_mul(attrs.group)?, taps, groups: attrs.group })
 }
 
-/// Whether each input voxel of a transposed convolution makes voxels of its own.
+/// Returns whether the outputs of different input voxels do not overlap: kernel equals stride, no padding or dilation.
 pub(crate) fn exact_transpose(attrs: &ConvTransposeAttrs, weight_axes: usize) -> bool {
     let axes = attrs.kernel.len();
     attrs.group == 1
@@ -217,7 +222,7 @@ pub(crate) fn exact_transpose(attrs: &ConvTransposeAttrs, weight_axes: usize) ->
         && weight_axes == axes + 2
 }
 
-/// A constant as one number a channel: a scalar, or a shape of ones but for the channel axis.
+/// Returns a constant as one number per channel: a scalar, or a tensor that varies along the channel axis only.
 fn per_channel(constant: &Tensor, rank: usize, channels: usize) -> Option<Vec<f32>> {
     let values = constant.as_f32()?;
     if let [one] = values {

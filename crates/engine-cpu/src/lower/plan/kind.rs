@@ -1,36 +1,36 @@
-//! Parameters of a kernel step before slots are known: where a step names a slot, these name a position among
-//! [`Planned::inputs`].
+//! Parameters of a kernel step before slots are assigned: where a step has a slot, a plan has an index into
+//! [`KernelPlan::inputs`].
 
-use crate::step::{End, Kind, Term};
+use crate::step::{Epilogue, Kind, Term};
 use cytoscope_graph::ValueId;
 use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
 
-/// What becomes of a node.
+/// How a node is executed.
 pub(crate) enum Plan {
-    /// Part of another node's step, or nothing to do.
+    /// Fused into another node's step, or a no-op.
     Absorbed,
     /// Run by the reference executor.
     Reference,
     /// Run by a kernel.
-    Kernel(Box<Planned>),
+    Kernel(Box<KernelPlan>),
 }
 
-/// A node (with those it absorbed) as a kernel runs it.
-pub(crate) struct Planned {
+/// A node, with the nodes fused into it, as a kernel runs it.
+pub(crate) struct KernelPlan {
     pub kind: PlanKind,
-    /// Values read; the first is the one in-place work happens on.
+    /// Values that are read; the first is the one that is overwritten in place.
     pub inputs: Vec<ValueId>,
     pub output: ValueId,
-    /// The border an input needs.
+    /// An input that needs a border, and the border's width (Z, Y, X).
     pub border: Option<(ValueId, [usize; 3])>,
     pub label: String,
     pub macs: u64,
 }
 
-/// The final convolution of a pass.
+/// The 1×1×1 convolution at the end of a pass.
 pub(crate) struct PlanHead {
     pub channels: usize,
     pub weights: Vec<f32>,
@@ -42,25 +42,25 @@ pub(crate) enum PlanKind {
     Conv {
         weights: PackedConv,
         shape: ConvShape,
-        end: End,
+        epilogue: Epilogue,
         planar: bool,
         post: Option<Unary>,
     },
     ConvInt8 {
         weights: PackedConvInt8,
         shape: ConvShape,
-        end: End,
+        epilogue: Epilogue,
         post: Option<Unary>,
     },
     ConvTranspose {
         weights: Transposed<PackedConv>,
-        end: End,
+        epilogue: Epilogue,
     },
     ConvTransposeInt8 {
         weights: Transposed<PackedConvInt8>,
-        end: End,
+        epilogue: Epilogue,
     },
-    /// Moments of inputs (position, where they are kept), then one pass.
+    /// Computes moments of inputs (input position, moments index), then one pass.
     Chain {
         moments: Vec<(usize, usize)>,
         terms: Vec<Term>,
@@ -85,7 +85,7 @@ pub(crate) enum PlanKind {
     QuantizePlanes(Quantizer),
     DynamicQuantize(usize),
     Translate(Box<[u8; 256]>),
-    /// First block of each part; bytes that must be translated on the way have a table.
+    /// First channel block of each part; parts with other quantization parameters have a conversion table.
     Concat {
         blocks: Vec<usize>,
         tables: Vec<Option<Box<[u8; 256]>>>,
@@ -101,67 +101,69 @@ impl PlanKind {
         }
     }
 
-    /// The end of a convolution's sums, where there is one.
-    pub(crate) fn end(&mut self) -> Option<&mut End> {
+    /// Returns the epilogue of a convolution.
+    pub(crate) fn epilogue_mut(&mut self) -> Option<&mut Epilogue> {
         match self {
-            Self::Conv { end, .. }
-            | Self::ConvInt8 { end, .. }
-            | Self::ConvTranspose { end, .. }
-            | Self::ConvTransposeInt8 { end, .. } => Some(end),
+            Self::Conv { epilogue, .. }
+            | Self::ConvInt8 { epilogue, .. }
+            | Self::ConvTranspose { epilogue, .. }
+            | Self::ConvTransposeInt8 { epilogue, .. } => Some(epilogue),
             _ => None,
         }
     }
 
-    /// Whether the end is the last thing done.
-    pub(crate) fn ends(&self) -> bool {
+    /// Returns whether the epilogue is the step's last operation, so that more can be fused into it.
+    pub(crate) fn epilogue_is_last(&self) -> bool {
         match self {
-            Self::Conv { post, planar, end, .. } => post.is_none() && !(*planar && end.residual.is_some()),
+            Self::Conv { post, planar, epilogue, .. } => post.is_none() && !(*planar && epilogue.residual.is_some()),
             Self::ConvInt8 { post, .. } => post.is_none(),
             Self::ConvTranspose { .. } | Self::ConvTransposeInt8 { .. } => true,
             _ => false,
         }
     }
 
-    /// The steps, given the slots of the inputs and the output.
+    /// Returns the steps, given the slots of the inputs and the output.
     pub(crate) fn into_steps(self, inputs: &[usize], output: usize) -> Vec<Kind> {
         let Some(&input) = inputs.first() else { return Vec::new() };
         let second = inputs.get(1).copied();
-        let placed =
-            |end: End| End { residual: end.residual.and_then(|position| inputs.get(position)).copied(), ..end };
+        let with_slots = |epilogue: Epilogue| Epilogue {
+            residual: epilogue.residual.and_then(|position| inputs.get(position)).copied(),
+            ..epilogue
+        };
         match self {
-            Self::Conv { weights, shape, end, planar, post } => {
-                let mut steps = if planar && end.residual.is_some() {
-                    // Few channels: the kernel adds no residual there, so that is a step of its own.
+            Self::Conv { weights, shape, epilogue, planar, post } => {
+                let mut steps = if planar && epilogue.residual.is_some() {
+                    // The planar kernel cannot add a residual, so a separate step does.
                     let channels = weights.out_channels();
-                    let end = placed(end);
-                    let plain = End { residual: None, activation: Activation::None, ..end.clone() };
+                    let epilogue = with_slots(epilogue);
+                    let plain = Epilogue { residual: None, activation: Activation::None, ..epilogue.clone() };
                     vec![
-                        Kind::Conv { input, weights, shape, end: plain, output },
+                        Kind::Conv { input, weights, shape, epilogue: plain, output },
                         Kind::Affine {
                             input: output,
                             scale: vec![1.0; channels],
                             shift: vec![0.0; channels],
-                            residual: end.residual,
-                            activation: end.activation,
+                            residual: epilogue.residual,
+                            activation: epilogue.activation,
                             output,
                         },
                     ]
                 } else {
-                    vec![Kind::Conv { input, weights, shape, end: placed(end), output }]
+                    vec![Kind::Conv { input, weights, shape, epilogue: with_slots(epilogue), output }]
                 };
                 steps.extend(post.map(|f| Kind::Unary { f, input: output, output }));
                 steps
             }
-            Self::ConvInt8 { weights, shape, end, post } => {
-                let mut steps = vec![Kind::ConvInt8 { input, weights, shape, end: placed(end), output }];
+            Self::ConvInt8 { weights, shape, epilogue, post } => {
+                let mut steps = vec![Kind::ConvInt8 { input, weights, shape, epilogue: with_slots(epilogue), output }];
                 steps.extend(post.map(|f| Kind::Unary { f, input: output, output }));
                 steps
             }
-            Self::ConvTranspose { weights, end } => {
-                vec![Kind::ConvTranspose { input, weights, end: placed(end), output }]
+            Self::ConvTranspose { weights, epilogue } => {
+                vec![Kind::ConvTranspose { input, weights, epilogue: with_slots(epilogue), output }]
             }
-            Self::ConvTransposeInt8 { weights, end } => {
-                vec![Kind::ConvTransposeInt8 { input, weights, end: placed(end), output }]
+            Self::ConvTransposeInt8 { weights, epilogue } => {
+                vec![Kind::ConvTransposeInt8 { input, weights, epilogue: with_slots(epilogue), output }]
             }
             Self::Chain { moments, terms, activation, quantizer, head } => {
                 let slot = |position: usize| inputs.get(position).copied().unwrap_or(input);
@@ -196,7 +198,7 @@ impl PlanKind {
     }
 }
 
-impl Planned {
+impl KernelPlan {
     pub(crate) fn weight_bytes(&self) -> u64 {
         let bytes = match &self.kind {
             PlanKind::Conv { weights, .. } => weights.size_bytes(),

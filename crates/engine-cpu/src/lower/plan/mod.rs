@@ -1,4 +1,4 @@
-//! Which nodes our kernels take, and with what parameters.
+//! Decides which nodes run on kernels, and with what parameters.
 
 mod bytes;
 mod chain;
@@ -6,9 +6,9 @@ mod float;
 mod kind;
 
 pub(crate) use float::exact_transpose;
-pub(crate) use kind::{Plan, PlanKind, Planned};
+pub(crate) use kind::{KernelPlan, Plan, PlanKind};
 
-use crate::places::Places;
+use crate::placement::Placement;
 use crate::prepare::{Prepared, StoredWeight};
 use crate::step::Term;
 use cytoscope_engine::EngineError;
@@ -19,46 +19,46 @@ use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{Blocked, Isa, KernelError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A float value that is bytes with a scale.
+/// A float value that is stored as bytes with a constant scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Dequantized {
-    /// The bytes.
+    /// The stored bytes.
     pub bytes: ValueId,
-    /// Step of one byte.
+    /// Difference in value between neighbouring bytes.
     pub scale: f32,
-    /// The byte of 0 (signed types count from −128).
+    /// The byte that represents 0 (signed types are stored with an offset of 128).
     pub zero_point: u8,
 }
 
-/// A float value that is bytes with a scale found at run time.
+/// A float value that is stored as bytes with a scale computed at run time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Ranged {
-    /// The bytes.
+pub(crate) struct DynamicDequantized {
+    /// The stored bytes.
     pub bytes: ValueId,
-    /// Which quantization.
+    /// Index of the run-time quantization.
     pub ranges: usize,
 }
 
-/// Plans for every node, and what was found out on the way.
+/// The plans of all nodes, and properties of their values.
 pub(crate) struct Plans {
     pub nodes: Vec<Plan>,
-    /// Float values that exist as bytes.
+    /// Float values that are stored as bytes.
     pub dequantized: BTreeMap<ValueId, Dequantized>,
-    /// Float values that exist as bytes of run-time scale.
-    pub ranged: BTreeMap<ValueId, Ranged>,
-    /// Run-time quantizations.
+    /// Float values that are stored as bytes with a run-time scale.
+    pub dyn_dequantized: BTreeMap<ValueId, DynamicDequantized>,
+    /// Number of run-time quantizations.
     pub ranges: usize,
-    /// The byte of 0 of every value kept as bytes.
+    /// Zero point of every value stored as bytes.
     pub zero_points: BTreeMap<ValueId, u8>,
-    /// Values kept as 16-bit floats.
+    /// Values stored as 16-bit floats.
     pub halves: BTreeSet<ValueId>,
-    /// Moments kept while running.
+    /// Number of moments that a run stores.
     pub moments: usize,
-    /// Convolutions that run on integers.
+    /// Number of convolutions that run on integers.
     pub integer_convolutions: usize,
 }
 
-/// A plan for every node of a prepared graph; `integers` runs quantized convolutions on bytes.
+/// Plans every node of a prepared graph; with `integers`, quantized convolutions run on bytes.
 pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool, interrupt: &Interrupt) -> Result<Plans, EngineError> {
     let graph = &prepared.graph;
     let mut planner = Planner {
@@ -72,14 +72,14 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool, interrupt: &In
         outputs: graph.outputs.iter().copied().collect(),
         blocked: BTreeSet::new(),
         dequantized: BTreeMap::new(),
-        ranged: BTreeMap::new(),
-        range_of: BTreeMap::new(),
+        dyn_dequantized: BTreeMap::new(),
+        range_by_scale: BTreeMap::new(),
         ranges: 0,
         zero_points: BTreeMap::new(),
         halves: BTreeSet::new(),
         plans: graph.nodes.iter().map(|_| None).collect(),
-        made_by: BTreeMap::new(),
-        waiting: BTreeMap::new(),
+        plan_of: BTreeMap::new(),
+        pending: BTreeMap::new(),
         plane_moments: BTreeMap::new(),
         moments: 0,
         integer_convolutions: 0,
@@ -87,13 +87,13 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool, interrupt: &In
     for index in 0..graph.nodes.len() {
         interrupt.check()?;
         if planner.plans[index].is_none() {
-            planner.place(index).map_err(internal)?;
+            planner.plan_node(index).map_err(internal)?;
         }
     }
     Ok(Plans {
         nodes: planner.plans.into_iter().map(|p| p.unwrap_or(Plan::Reference)).collect(),
         dequantized: planner.dequantized,
-        ranged: planner.ranged,
+        dyn_dequantized: planner.dyn_dequantized,
         ranges: planner.ranges,
         zero_points: planner.zero_points,
         halves: planner.halves,
@@ -106,7 +106,7 @@ fn internal(error: KernelError) -> EngineError {
     EngineError::Internal { place: "packing weights".to_owned(), reason: error.to_string() }
 }
 
-/// ReLU and leaky ReLU as the kernels' epilogue.
+/// Returns ReLU and leaky ReLU as a kernel epilogue, `None` for other activations.
 fn leaky(activation: Act) -> Option<Activation> {
     match activation {
         Act::Relu => Some(Activation::Leaky { slope: 0.0 }),
@@ -127,8 +127,8 @@ fn unary(activation: Act) -> Option<Unary> {
     })
 }
 
-/// A term of a pass that waits for the other one: its input, moments to be taken of it, and the term.
-struct Waiting {
+/// A term of a sum whose other term is not planned yet: its input, the moments to compute of it, and the term.
+struct PendingTerm {
     input: ValueId,
     moments: Option<usize>,
     term: Term,
@@ -142,32 +142,32 @@ struct Planner<'a> {
     integers: bool,
     consumers: BTreeMap<ValueId, Vec<usize>>,
     producers: BTreeMap<ValueId, usize>,
-    /// Of the graph.
+    /// Inputs of the graph.
     inputs: BTreeSet<ValueId>,
-    /// Of the graph.
+    /// Outputs of the graph.
     outputs: BTreeSet<ValueId>,
     blocked: BTreeSet<ValueId>,
     dequantized: BTreeMap<ValueId, Dequantized>,
-    ranged: BTreeMap<ValueId, Ranged>,
-    /// Scale values of run-time quantizations.
-    range_of: BTreeMap<ValueId, Ranged>,
+    dyn_dequantized: BTreeMap<ValueId, DynamicDequantized>,
+    /// Run-time quantizations by their scale output.
+    range_by_scale: BTreeMap<ValueId, DynamicDequantized>,
     ranges: usize,
     zero_points: BTreeMap<ValueId, u8>,
     halves: BTreeSet<ValueId>,
     plans: Vec<Option<Plan>>,
-    /// The plan that makes a value.
-    made_by: BTreeMap<ValueId, usize>,
-    waiting: BTreeMap<ValueId, Waiting>,
+    /// Index of the plan that computes a value.
+    plan_of: BTreeMap<ValueId, usize>,
+    pending: BTreeMap<ValueId, PendingTerm>,
     plane_moments: BTreeMap<ValueId, usize>,
     moments: usize,
     integer_convolutions: usize,
 }
 
-type Tried = Result<Option<Planned>, KernelError>;
+type PlanResult = Result<Option<KernelPlan>, KernelError>;
 
 impl<'a> Planner<'a> {
     fn layout(&self, value: ValueId) -> Option<(Blocked, usize)> {
-        Places::plain_layout(self.graph, value)
+        Placement::plain_layout(self.graph, value)
     }
 
     fn constant(&self, node: &Node, input: usize) -> Option<&'a Tensor> {
@@ -178,7 +178,8 @@ impl<'a> Planner<'a> {
         self.constant(node, input)?.as_f32()
     }
 
-    /// An optional constant of floats: `None` if it is there but no constant.
+    /// Returns an optional float constant: `Some(None)` if the input is absent, `None` if it is present but not
+    /// constant.
     #[allow(clippy::option_option)]
     fn optional_floats(&self, node: &Node, input: usize) -> Option<Option<&'a [f32]>> {
         if node.input(input).is_none() { Some(None) } else { self.floats(node, input).map(Some) }
@@ -188,15 +189,15 @@ impl<'a> Planner<'a> {
         self.graph.value(value).fixed_shape()?.get(2..).map(<[usize]>::to_vec)
     }
 
-    /// Whether a value is, or can cheaply be, in blocks.
-    fn near(&self, value: ValueId) -> bool {
+    /// Returns whether a value is in blocked form, or can be brought into it cheaply.
+    fn is_cheap_in_blocks(&self, value: ValueId) -> bool {
         self.blocked.contains(&value)
             || self.dequantized.contains_key(&value)
-            || self.ranged.contains_key(&value)
+            || self.dyn_dequantized.contains_key(&value)
             || (self.inputs.contains(&value) && self.layout(value).is_some_and(|(l, _)| l.channels == 1))
     }
 
-    /// The only consumer of a value that is no graph output.
+    /// Returns the only consumer of a value that is not a graph output.
     fn sole_consumer(&self, value: ValueId) -> Option<usize> {
         match self.consumers.get(&value).map(Vec::as_slice) {
             Some([one]) if !self.outputs.contains(&value) => Some(*one),
@@ -204,7 +205,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The only consumer, if it has no plan yet.
+    /// Returns the only consumer, if it has no plan yet.
     fn next(&self, value: ValueId) -> Option<usize> {
         self.sole_consumer(value).filter(|i| self.plans.get(*i).is_some_and(Option::is_none))
     }
@@ -214,8 +215,8 @@ impl<'a> Planner<'a> {
         self.moments - 1
     }
 
-    /// Plans a node, with those it takes in.
-    fn place(&mut self, index: usize) -> Result<(), KernelError> {
+    /// Plans a node together with the nodes fused into it.
+    fn plan_node(&mut self, index: usize) -> Result<(), KernelError> {
         let graph = self.graph;
         let node = &graph.nodes[index];
         if self.dequantize(node) {
@@ -225,39 +226,39 @@ impl<'a> Planner<'a> {
         if self.chain(index, node) {
             return Ok(());
         }
-        let (planned, mut taken) = match self.bytes(node)? {
-            Some((planned, taken)) => (Some(planned), taken),
-            None => (self.node(node)?, Vec::new()),
+        let (planned, mut fused) = match self.bytes(node)? {
+            Some((planned, fused)) => (Some(planned), fused),
+            None => (self.float_kernel(node)?, Vec::new()),
         };
         let Some(mut planned) = planned else {
             self.plans[index] = Some(Plan::Reference);
             return Ok(());
         };
         planned.macs = analysis::node_macs(graph, node).unwrap_or(0);
-        self.absorb(&mut planned, &mut taken);
-        self.settle(index, taken, planned);
+        self.absorb(&mut planned, &mut fused);
+        self.record(index, fused, planned);
         Ok(())
     }
 
-    /// Keeps a plan at the last of the nodes it took.
-    fn settle(&mut self, index: usize, taken: Vec<usize>, planned: Planned) {
+    /// Stores a plan at the last of the nodes that it covers; the others are absorbed.
+    fn record(&mut self, index: usize, fused: Vec<usize>, planned: KernelPlan) {
         self.blocked.insert(planned.output);
         let mut at = index;
-        for next in taken {
+        for next in fused {
             self.plans[at] = Some(Plan::Absorbed);
             at = next;
         }
-        self.made_by.insert(planned.output, at);
+        self.plan_of.insert(planned.output, at);
         self.plans[at] = Some(Plan::Kernel(Box::new(planned)));
     }
 
-    /// A step for a node, if there is a kernel for it as it stands.
-    fn node(&self, node: &Node) -> Tried {
+    /// Returns the float kernel plan of a node, if there is one.
+    fn float_kernel(&self, node: &Node) -> PlanResult {
         let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
         if node.outputs.iter().skip(1).any(Option::is_some) || self.layout(output).is_none() {
             return Ok(None);
         }
-        let whole = |kind: PlanKind| Planned {
+        let whole = |kind: PlanKind| KernelPlan {
             kind,
             inputs: vec![input],
             output,
@@ -265,14 +266,14 @@ impl<'a> Planner<'a> {
             label: op_name(&node.op).to_owned(),
             macs: 0,
         };
-        let seed = self.layout(input).is_some()
+        let is_float_input = self.layout(input).is_some()
             && self.graph.constant(input).is_none()
             && self.graph.value(input).dtype == Some(cytoscope_graph::ElementType::F32);
-        let follows = seed && self.near(input);
+        let is_cheap = is_float_input && self.is_cheap_in_blocks(input);
         if let Op::Binary(op) = &node.op {
-            return Ok(self.binary(*op, node, output).map(|(kind, inputs)| Planned { inputs, ..whole(kind) }));
+            return Ok(self.binary(*op, node, output).map(|(kind, inputs)| KernelPlan { inputs, ..whole(kind) }));
         }
-        if !seed {
+        if !is_float_input {
             return Ok(None);
         }
         Ok(match &node.op {
@@ -292,10 +293,10 @@ impl<'a> Planner<'a> {
                 })
             }
             Op::BatchNormalization { epsilon } => self.batch_norm(node, *epsilon).map(whole),
-            Op::Activation(act) if follows => unary(*act).map(|f| whole(PlanKind::Unary(f))),
-            Op::Unary(UnaryOp::Abs) if follows => Some(whole(PlanKind::Unary(Unary::Abs))),
-            Op::Unary(UnaryOp::Neg) if follows => Some(whole(PlanKind::Unary(Unary::Neg))),
-            Op::Identity if follows => Some(whole(PlanKind::Unary(Unary::Affine { gain: 1.0, offset: 0.0 }))),
+            Op::Activation(act) if is_cheap => unary(*act).map(|f| whole(PlanKind::Unary(f))),
+            Op::Unary(UnaryOp::Abs) if is_cheap => Some(whole(PlanKind::Unary(Unary::Abs))),
+            Op::Unary(UnaryOp::Neg) if is_cheap => Some(whole(PlanKind::Unary(Unary::Neg))),
+            Op::Identity if is_cheap => Some(whole(PlanKind::Unary(Unary::Affine { gain: 1.0, offset: 0.0 }))),
             Op::MaxPool(attrs) => self
                 .spatial_lengths(input)
                 .map(|s| whole(PlanKind::Pool(Pool::Max, crate::window::pool_shape(attrs, &s)))),
@@ -306,41 +307,42 @@ impl<'a> Planner<'a> {
             }),
             Op::Resize(attrs) => self.resize(node, attrs, input, output).map(whole),
             Op::Pad { mode } => self.pad(node, *mode, input).map(whole),
-            Op::Concat { axis } => self.concat(node, *axis).map(|(kind, inputs)| Planned { inputs, ..whole(kind) }),
+            Op::Concat { axis } => self.concat(node, *axis).map(|(kind, inputs)| KernelPlan { inputs, ..whole(kind) }),
             _ => None,
         })
     }
 
-    /// Takes a following (leaky) rectifier and quantization into a step that can do them on the way out.
-    fn absorb(&mut self, planned: &mut Planned, taken: &mut Vec<usize>) {
+    /// Fuses a following (leaky) ReLU and quantization into a step whose epilogue can apply them.
+    fn absorb(&mut self, planned: &mut KernelPlan, fused: &mut Vec<usize>) {
         if let PlanKind::PlanarNorm { activation, .. } = &mut planned.kind {
             if let Some((next, act, output)) = self.next_leaky(planned.output) {
                 *activation = act;
-                self.take(planned, taken, next, output);
+                self.fuse(planned, fused, next, output);
             }
             return;
         }
-        if !planned.kind.ends() {
+        if !planned.kind.epilogue_is_last() {
             return;
         }
-        let plain = planned.kind.end().is_some_and(|e| e.activation == Activation::None && e.quantizer.is_none());
+        let plain =
+            planned.kind.epilogue_mut().is_some_and(|e| e.activation == Activation::None && e.quantizer.is_none());
         if plain && let Some((next, act, output)) = self.next_leaky(planned.output) {
-            if let Some(end) = planned.kind.end() {
-                end.activation = act;
+            if let Some(epilogue) = planned.kind.epilogue_mut() {
+                epilogue.activation = act;
             }
-            self.take(planned, taken, next, output);
+            self.fuse(planned, fused, next, output);
         }
-        let open = planned.kind.end().is_some_and(|e| e.quantizer.is_none());
-        if open && let Some((next, quantizer, output)) = self.next_quantize(planned.output) {
-            if let Some(end) = planned.kind.end() {
-                end.quantizer = Some(quantizer);
+        let unquantized = planned.kind.epilogue_mut().is_some_and(|e| e.quantizer.is_none());
+        if unquantized && let Some((next, quantizer, output)) = self.next_quantize(planned.output) {
+            if let Some(epilogue) = planned.kind.epilogue_mut() {
+                epilogue.quantizer = Some(quantizer);
             }
             self.zero_points.insert(output, quantizer.zero_point);
-            self.take(planned, taken, next, output);
+            self.fuse(planned, fused, next, output);
         }
     }
 
-    /// The (leaky) rectifier that alone follows a value.
+    /// Returns the (leaky) ReLU that is the only consumer of a value: node, activation and output.
     fn next_leaky(&self, value: ValueId) -> Option<(usize, Activation, ValueId)> {
         let next = self.next(value)?;
         let node = &self.graph.nodes[next];
@@ -348,10 +350,10 @@ impl<'a> Planner<'a> {
         Some((next, leaky(act)?, node.output(0)?))
     }
 
-    fn take(&self, planned: &mut Planned, taken: &mut Vec<usize>, next: usize, output: ValueId) {
+    fn fuse(&self, planned: &mut KernelPlan, fused: &mut Vec<usize>, next: usize, output: ValueId) {
         planned.output = output;
         planned.label += " + ";
         planned.label += op_name(&self.graph.nodes[next].op);
-        taken.push(next);
+        fused.push(next);
     }
 }

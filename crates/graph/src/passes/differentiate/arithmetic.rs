@@ -1,4 +1,4 @@
-//! Rules of functions of one and two elements, of reductions and of matrix products.
+//! Differentiation rules of unary and binary functions, reductions and matrix products.
 
 use super::Backward;
 use super::rules::{Gradients, grad};
@@ -55,8 +55,8 @@ impl Backward<'_> {
         Ok(Some(self.binary(name, BinaryOp::Mul, g, slope)))
     }
 
-    /// With n the gradient where x is not above 0, and p the rest of it: x gets p + slope · n, the slope the sums of
-    /// x · n.
+    /// With n the gradient where x ≤ 0 and p the remaining gradient: dx = p + slope · n, and the slope's gradient is
+    /// the sum of x · n.
     pub(super) fn prelu_rule(
         &mut self,
         x: ValueId,
@@ -82,12 +82,12 @@ impl Backward<'_> {
         Ok(found)
     }
 
-    /// Sums to the shape of a slope: by way of the sums by channel where it has one value or one a channel, as engines
-    /// have kernels for those.
+    /// Sums to the shape of a slope. For one value or one value per channel, this goes through the channel sums, for
+    /// which engines have kernels.
     fn slope_sums(&mut self, wanted: &[bool], name: &str, product: ValueId, slope: ValueId) -> Result<ValueId> {
         let (full, shape) = (self.shape(product)?, self.shape(slope)?);
         let (count, channels) = (shape.iter().product::<usize>(), full.get(1).copied().unwrap_or(0));
-        // The slope's axis that lies at the channels.
+        // The slope's axis that is aligned with the channels.
         let at = (shape.len() + 1).checked_sub(full.len());
         let by_channel = count == channels && at.and_then(|at| shape.get(at)) == Some(&channels);
         let sums = if full.len() > 1 && (count == 1 || by_channel) {
@@ -183,7 +183,7 @@ impl Backward<'_> {
             Some(id) => {
                 let list = self.graph.constant(id).and_then(|t| t.to_i64_vec());
                 Some(list.ok_or_else(|| {
-                    GraphError::unsupported("the derivative of a reduction over axes made at run time")
+                    GraphError::unsupported("the derivative of a reduction over axes computed at run time")
                 })?)
             }
         };
@@ -229,25 +229,25 @@ impl Backward<'_> {
         if sa.len() < 2 || sb.len() < 2 {
             return Err(GraphError::unsupported("the derivative of MatMul of a vector"));
         }
-        let turned = |me: &mut Self, id: ValueId, shape: &[usize]| {
+        let transposed = |me: &mut Self, id: ValueId, shape: &[usize]| {
             let rank = shape.len();
             let mut perm: Vec<usize> = (0..rank).collect();
             perm.swap(rank - 1, rank - 2);
             let mut shape = shape.to_vec();
             shape.swap(rank - 1, rank - 2);
-            let made = me.graph.push(grad(name), Op::Transpose { perm }, &[Some(id)]);
-            me.set_shape(made, &shape, id);
-            made
+            let result = me.graph.push(grad(name), Op::Transpose { perm }, &[Some(id)]);
+            me.set_shape(result, &shape, id);
+            result
         };
         let sg = self.shape(g)?;
-        let (at, bt) = (turned(self, a, &sa), turned(self, b, &sb));
+        let (at, bt) = (transposed(self, a, &sa), transposed(self, b, &sb));
         let product = |me: &mut Self, p: ValueId, q: ValueId, shape: &[usize]| -> Result<ValueId> {
-            let made = me.graph.push(grad(name), Op::MatMul, &[Some(p), Some(q)]);
+            let result = me.graph.push(grad(name), Op::MatMul, &[Some(p), Some(q)]);
             let mut full = sg.clone();
             let rank = full.len();
             full[rank - 2..].copy_from_slice(&shape[shape.len() - 2..]);
-            me.set_shape(made, &full, p);
-            me.sum_to(name, made, shape)
+            me.set_shape(result, &full, p);
+            me.sum_to(name, result, shape)
         };
         let da = product(self, g, bt, &sa)?;
         let db = product(self, at, g, &sb)?;

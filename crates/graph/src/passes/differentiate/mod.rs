@@ -1,7 +1,8 @@
-//! Differentiation: the gradient of a scalar by chosen values, as more nodes of the same graph.
+//! Reverse-mode differentiation: the gradient of a scalar with respect to chosen values, as additional nodes of the
+//! same graph.
 //!
-//! Nodes are gone through from the last to the first; each operator has one rule ([`rules`]) that says, in graph operators, what
-//! the gradient of its output is worth to its inputs. Only what lies between the chosen values and the scalar is differentiated.
+//! Nodes are visited from last to first. Each operator has one rule ([`rules`]) that expresses the gradients of its
+//! inputs by the gradient of its output. Only nodes between the chosen values and the scalar are differentiated.
 
 mod arithmetic;
 mod rules;
@@ -13,13 +14,13 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::op::{BinaryOp, Op};
 use crate::tensor::Tensor;
 
-/// Appends the gradient of the scalar `of` by each of `by`, and gives the gradients' values in the order of `by` (`None` where the
-/// scalar does not depend on it). Shapes must have been inferred, all of them fixed. `seed` is what the scalar's own gradient is
-/// taken to be: a value of its shape, or 1.
+/// Appends the gradient of the scalar `of` with respect to each value of `by` and returns the gradients in the order of
+/// `by` (`None` if the scalar does not depend on the value). All shapes must have been inferred and fixed. `seed` is
+/// the gradient of the scalar itself: a value of its shape, or 1.
 ///
 /// # Errors
-/// [`GraphError::UnsupportedOp`] naming an operator between `by` and the scalar that has no derivative here;
-/// [`GraphError::Misused`] if a shape on the way is not known.
+/// [`GraphError::UnsupportedOp`], naming an operator between `by` and the scalar whose derivative is not implemented;
+/// [`GraphError::Misused`] if a shape between them is unknown.
 pub fn differentiate(
     graph: &mut Graph,
     of: ValueId,
@@ -52,17 +53,17 @@ pub fn differentiate(
     Ok(by.iter().map(|id| backward.total(*id)).collect())
 }
 
-/// Gradients under construction.
+/// State of the backward pass.
 struct Backward<'g> {
     graph: &'g mut Graph,
-    /// Values whose gradient matters.
+    /// Values whose gradients are needed.
     active: BTreeSet<ValueId>,
-    /// What was found so far of each value's gradient: its sum.
+    /// Terms of each value's gradient found so far; the gradient is their sum.
     parts: BTreeMap<ValueId, Vec<ValueId>>,
 }
 
 impl Backward<'_> {
-    /// The sum of what was found of a value's gradient.
+    /// Returns the sum of the terms found so far.
     fn total(&mut self, id: ValueId) -> Option<ValueId> {
         let parts = self.parts.get(&id)?.clone();
         let mut sum = *parts.first()?;
@@ -100,7 +101,7 @@ impl Backward<'_> {
         Ok(())
     }
 
-    /// Notes that a gradient, if nothing is known of it yet, has the shape and type of the value it belongs to.
+    /// Gives a gradient without a shape the shape and type of the value it belongs to.
     fn shape_like(&mut self, gradient: ValueId, of: ValueId) {
         if self.graph.value(gradient).shape.is_none()
             && let Some(shape) = self.graph.value(of).fixed_shape()
@@ -112,7 +113,11 @@ impl Backward<'_> {
     fn shape(&self, id: ValueId) -> Result<Vec<usize>> {
         let value = self.graph.value(id);
         value.fixed_shape().ok_or_else(|| {
-            GraphError::misused(format!("shape of \"{}\"", value.name), "unknown", "known lengths to differentiate by")
+            GraphError::misused(
+                format!("shape of \"{}\"", value.name),
+                "unknown",
+                "known axis lengths, which differentiation needs",
+            )
         })
     }
 }

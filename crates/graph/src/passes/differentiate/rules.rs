@@ -1,4 +1,4 @@
-//! One rule an operator: what the gradient of its output is worth to its inputs.
+//! One rule per operator, which expresses the gradients of its inputs by the gradient of its output.
 
 use super::Backward;
 use crate::error::{GraphError, Result};
@@ -9,11 +9,11 @@ use crate::op::{Activation, BinaryOp, Op, PadMode, ReduceOp, UnaryOp};
 use crate::reference::moves_only;
 use crate::tensor::{ElementType, Tensor};
 
-/// The gradient of each input of a node, where it has one.
+/// The gradient of each input of a node, if it has one.
 pub(super) type Gradients = Vec<Option<ValueId>>;
 
 impl Backward<'_> {
-    /// The gradient of each input of `node`, as far as `wanted`.
+    /// Returns the gradients of the inputs of `node`, at least of those marked in `wanted`.
     pub(super) fn rule(&mut self, node: &Node, dy: &[Option<ValueId>], wanted: &[bool]) -> Result<Gradients> {
         let need = |i: usize| node.input(i).ok_or_else(|| GraphError::misused("inputs", format!("none at {i}"), "one"));
         let name = node.output(0).map(|id| self.graph.value(id).name.clone()).unwrap_or_default();
@@ -30,7 +30,7 @@ impl Backward<'_> {
         let x = need(0)?;
         Ok(match &node.op {
             Op::ConvTranspose(a) => {
-                // The adjoint of a transposed convolution is the convolution it is named after.
+                // The adjoint of a transposed convolution is the corresponding convolution.
                 let lengths = self.shape(x)?;
                 let geometry = a.geometry(lengths.get(2..).unwrap_or_default())?;
                 let before: Vec<usize> = geometry
@@ -38,7 +38,9 @@ impl Backward<'_> {
                     .iter()
                     .map(|b| usize::try_from(*b))
                     .collect::<std::result::Result<_, _>>()
-                    .map_err(|_| GraphError::unsupported("the derivative of ConvTranspose with zeros put in front"))?;
+                    .map_err(|_| {
+                        GraphError::unsupported("the derivative of ConvTranspose with zeros inserted in front")
+                    })?;
                 let after = conv_after(a, lengths.get(2..).unwrap_or_default(), &geometry.output, &before)?;
                 let conv = ConvAttrs {
                     kernel: a.kernel.clone(),
@@ -59,7 +61,7 @@ impl Backward<'_> {
                 vec![dx, dw, db]
             }
             Op::Activation(a @ (Activation::Relu | Activation::LeakyRelu { .. })) => {
-                // The sign of y tells as much as that of x, and y is kept anyway; but for a slope below 0.
+                // y has the same sign as x unless the slope is negative, and y is kept in memory anyway.
                 let falls = matches!(a, Activation::LeakyRelu { alpha } if *alpha < 0.0);
                 let seen = node.output(0).filter(|_| !falls).unwrap_or(x);
                 self.vjp(&name, node.op.clone(), &[Some(seen)], g, wanted)
@@ -162,7 +164,7 @@ impl Backward<'_> {
             Op::Gemm { alpha, beta, trans_a, trans_b } => {
                 let (a, b) = (x, need(1)?);
                 let gemm = |alpha: f32, trans_a: bool, trans_b: bool| Op::Gemm { alpha, beta: 0.0, trans_a, trans_b };
-                // y = αA′B′: dA′ = α·g·B′ᵀ, and its transpose where A is given transposed.
+                // y = αA′B′: dA′ = α·g·B′ᵀ, transposed if A is passed transposed.
                 let da = if *trans_a {
                     self.graph.push(grad(&name), gemm(*alpha, *trans_b, true), &[Some(b), Some(g)])
                 } else {
@@ -195,7 +197,7 @@ impl Backward<'_> {
         })
     }
 
-    /// A node for the vector-Jacobian product of `op`, with outputs only where they are wanted.
+    /// Adds a node for the vector-Jacobian product of `op`, with outputs only where they are wanted.
     pub(super) fn vjp(
         &mut self,
         name: &str,
@@ -233,7 +235,7 @@ impl Backward<'_> {
         }
     }
 
-    /// A constant of the type of `like`.
+    /// Adds a scalar constant with the type of `like`.
     pub(super) fn scalar(&mut self, value: f64, like: ValueId) -> Result<ValueId> {
         let dtype = self.graph.value(like).dtype.unwrap_or(ElementType::F32);
         let tensor = Tensor::new(Vec::new(), vec![value])?.cast(dtype);
@@ -244,42 +246,42 @@ impl Backward<'_> {
         self.graph.add_initializer("gradient.axes", Tensor::vector(values))
     }
 
-    /// A function of two values whose result has the shape they broadcast to.
+    /// Adds a binary operator whose result has the broadcast shape.
     pub(super) fn binary(&mut self, name: &str, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
         let shapes = (self.graph.value(a).fixed_shape(), self.graph.value(b).fixed_shape());
-        let made = self.graph.push(grad(name), Op::Binary(op), &[Some(a), Some(b)]);
+        let result = self.graph.push(grad(name), Op::Binary(op), &[Some(a), Some(b)]);
         if let (Some(s), Some(t)) = shapes
             && let Ok(shape) = crate::infer::rules::broadcast(&s, &t)
         {
-            self.set_shape(made, &shape, a);
+            self.set_shape(result, &shape, a);
         }
-        made
+        result
     }
 
     pub(super) fn unary(&mut self, name: &str, op: UnaryOp, x: ValueId) -> ValueId {
         let shape = self.graph.value(x).fixed_shape();
-        let made = self.graph.push(grad(name), Op::Unary(op), &[Some(x)]);
+        let result = self.graph.push(grad(name), Op::Unary(op), &[Some(x)]);
         if let Some(shape) = shape {
-            self.set_shape(made, &shape, x);
+            self.set_shape(result, &shape, x);
         }
-        made
+        result
     }
 
     pub(super) fn reshape(&mut self, name: &str, x: ValueId, shape: &[usize]) -> Result<ValueId> {
         let target = self.ints(shape.iter().map(|n| *n as i64).collect());
-        let made = self.graph.push(grad(name), Op::Reshape { allow_zero: true }, &[Some(x), Some(target)]);
-        self.set_shape(made, shape, x);
-        Ok(made)
+        let result = self.graph.push(grad(name), Op::Reshape { allow_zero: true }, &[Some(x), Some(target)]);
+        self.set_shape(result, shape, x);
+        Ok(result)
     }
 
     pub(super) fn expand(&mut self, name: &str, x: ValueId, shape: &[usize]) -> Result<ValueId> {
         let target = self.ints(shape.iter().map(|n| *n as i64).collect());
-        let made = self.graph.push(grad(name), Op::Expand, &[Some(x), Some(target)]);
-        self.set_shape(made, shape, x);
-        Ok(made)
+        let result = self.graph.push(grad(name), Op::Expand, &[Some(x), Some(target)]);
+        self.set_shape(result, shape, x);
+        Ok(result)
     }
 
-    /// A reduction over `axes` that keeps them with length 1.
+    /// Adds a reduction over `axes` that keeps them with length 1.
     pub(super) fn reduce(&mut self, name: &str, kind: ReduceOp, x: ValueId, axes: &[i64]) -> Result<ValueId> {
         let mut shape = self.shape(x)?;
         for axis in axes {
@@ -290,12 +292,12 @@ impl Backward<'_> {
         }
         let list = self.ints(axes.to_vec());
         let op = Op::Reduce { kind, keep_dims: true, noop_with_empty_axes: false };
-        let made = self.graph.push(grad(name), op, &[Some(x), Some(list)]);
-        self.set_shape(made, &shape, x);
-        Ok(made)
+        let result = self.graph.push(grad(name), op, &[Some(x), Some(list)]);
+        self.set_shape(result, &shape, x);
+        Ok(result)
     }
 
-    /// Sums what was broadcast, so that a gradient gets the shape of what it belongs to.
+    /// Sums a gradient over broadcast axes, so that it has the shape of the value it belongs to.
     pub(super) fn sum_to(&mut self, name: &str, g: ValueId, shape: &[usize]) -> Result<ValueId> {
         let full = self.shape(g)?;
         if full == shape {
@@ -310,7 +312,7 @@ impl Backward<'_> {
         if front == 0 { Ok(sum) } else { self.reshape(name, sum, shape) }
     }
 
-    /// Sums by channel, where input `i` wants them.
+    /// Sums per channel, if the gradient of input `i` is wanted.
     pub(super) fn channel_sums(
         &mut self,
         wanted: &[bool],
@@ -338,7 +340,7 @@ impl Backward<'_> {
                     let shape = self.shape(*output)?;
                     self.expand(name, zero, &shape)?
                 }
-                (None, None) => return Err(GraphError::unsupported("the derivative of a Split with parts left out")),
+                (None, None) => return Err(GraphError::unsupported("the derivative of a Split with unused outputs")),
             }));
         }
         let whole = self.graph.push(grad(name), Op::Concat { axis }, &parts);
@@ -374,7 +376,7 @@ impl Backward<'_> {
         Ok(found)
     }
 
-    /// Batch norm with fixed statistics: an affine map by channel.
+    /// Batch norm with fixed statistics: an affine map per channel.
     fn frozen_batch_norm(
         &mut self,
         node: &Node,
@@ -416,12 +418,12 @@ impl Backward<'_> {
     }
 }
 
-/// The name of a gradient's node.
+/// Returns the name of a gradient node.
 pub(super) fn grad(name: &str) -> String {
     format!("{name}.gradient")
 }
 
-/// Zeros after the input of the convolution that a transposed one undoes, so that it gives `lengths` again.
+/// Returns the trailing zero padding with which the convolution that a transposed one inverts returns `lengths`.
 fn conv_after(
     a: &crate::ConvTransposeAttrs,
     lengths: &[usize],

@@ -1,38 +1,39 @@
-//! Making channels alike before they share one scale: a channel is multiplied where it is made and divided where it is read, which
-//! changes nothing in floats (cross-layer equalization; Nagel et al. 2019, "Data-free quantization through weight equalization
-//! and bias correction").
+//! Cross-layer equalization: channels are brought to similar ranges before they share one scale. A channel is
+//! multiplied where it is produced and divided where it is read, which leaves the float network unchanged (Nagel et al.
+//! 2019, "Data-free quantization through weight equalization and bias correction").
 //!
-//! It holds wherever only functions with f(s·x) = s·f(x) for s > 0 lie between: ReLU, LeakyReLU, sums, pools, resizing,
-//! concatenation. What makes a channel is a convolution (plain or transposed) or an instance norm with constant parameters.
+//! This is valid if all functions in between satisfy f(s·x) = s·f(x) for s > 0: ReLU, LeakyReLU, sums, pools, resizing,
+//! concatenation. Channels are produced by a convolution (plain or transposed) or an instance norm with constant
+//! parameters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::layers::survey;
+use super::layers::quantizable_layers;
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::op::{Activation, BinaryOp, CoordinateMode, Op};
 use crate::tensor::Tensor;
 
-/// Values whose channel c is multiplied by one factor without changing what the graph computes.
+/// Values whose channel c can be multiplied by a common factor without changing what the graph computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain {
     /// The values.
     pub values: Vec<ValueId>,
-    /// Their channels (axis 1).
+    /// Their number of channels (axis 1).
     pub channels: usize,
-    /// Nodes that make them out of constants that can be multiplied.
-    makers: Vec<usize>,
-    /// Convolutions that read them, and the input channel at which theirs begin.
+    /// Nodes that produce them from constants that can be scaled.
+    producers: Vec<usize>,
+    /// Convolutions that read them, with the input channel at which their channels begin.
     readers: Vec<(usize, usize)>,
 }
 
-/// What is known while domains are looked for.
+/// State of the search for domains.
 struct Search<'g> {
     graph: &'g Graph,
     parent: Vec<usize>,
-    /// Values that cannot be multiplied.
-    barred: BTreeSet<ValueId>,
-    /// Parts of concatenations and where their channels begin.
+    /// Values that must not be scaled.
+    excluded: BTreeSet<ValueId>,
+    /// Inputs of concatenations and the output channel at which each begins.
     parts: BTreeMap<ValueId, Vec<(ValueId, usize)>>,
 }
 
@@ -56,23 +57,23 @@ impl Search<'_> {
         self.graph.value(id).shape.as_ref()?.get(1)?.fixed()
     }
 
-    fn bar(&mut self, ids: impl IntoIterator<Item = ValueId>) {
-        self.barred.extend(ids);
+    fn exclude(&mut self, ids: impl IntoIterator<Item = ValueId>) {
+        self.excluded.extend(ids);
     }
 
-    /// The values that lie side by side in `id`, each with its first channel.
-    fn spread(&self, id: ValueId, offset: usize, depth: usize, to: &mut Vec<(ValueId, usize)>) {
+    /// Collects the values concatenated in `id`, each with its first channel.
+    fn collect_parts(&self, id: ValueId, offset: usize, depth: usize, to: &mut Vec<(ValueId, usize)>) {
         match self.parts.get(&id) {
             Some(parts) if depth < 64 => {
-                parts.iter().for_each(|(part, at)| self.spread(*part, offset + at, depth + 1, to));
+                parts.iter().for_each(|(part, at)| self.collect_parts(*part, offset + at, depth + 1, to));
             }
             _ => to.push((id, offset)),
         }
     }
 }
 
-/// The values that a node passes on, scaled as it finds them; `None` if it does something else.
-fn passes_on(search: &Search<'_>, node: &Node) -> Option<Vec<ValueId>> {
+/// Returns the inputs that a node passes on with their scale; `None` for any other node.
+fn scale_preserving_inputs(search: &Search<'_>, node: &Node) -> Option<Vec<ValueId>> {
     let same_shape = |a: ValueId, b: ValueId| {
         let shape = |id: ValueId| search.graph.value(id).shape.clone().filter(|s: &Vec<Dim>| s.len() > 1);
         shape(a).is_some_and(|s| Some(s) == shape(b))
@@ -95,16 +96,16 @@ fn passes_on(search: &Search<'_>, node: &Node) -> Option<Vec<ValueId>> {
     }
 }
 
-/// Every domain of a prepared graph that convolutions with constant weights read.
+/// Returns every domain of a prepared graph that is read by convolutions with constant weights.
 pub fn domains(graph: &Graph) -> Vec<Domain> {
-    let convolutions: BTreeSet<usize> = survey(graph).layers.iter().map(|l| l.node).collect();
+    let convolutions: BTreeSet<usize> = quantizable_layers(graph).layers.iter().map(|l| l.node).collect();
     let mut search = Search {
         graph,
         parent: (0..graph.values.len()).collect(),
-        barred: graph.inputs.iter().chain(&graph.outputs).chain(graph.initializers.keys()).copied().collect(),
+        excluded: graph.inputs.iter().chain(&graph.outputs).chain(graph.initializers.keys()).copied().collect(),
         parts: BTreeMap::new(),
     };
-    let mut makers: Vec<(ValueId, usize)> = Vec::new();
+    let mut producers: Vec<(ValueId, usize)> = Vec::new();
     let mut readers: Vec<(ValueId, usize)> = Vec::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         let inputs: Vec<ValueId> = node.inputs.iter().flatten().copied().collect();
@@ -113,22 +114,22 @@ pub fn domains(graph: &Graph) -> Vec<Domain> {
             |at: usize| node.input(at).is_none_or(|id| graph.constant(id).is_some_and(|t| t.as_f32().is_some()));
         if convolutions.contains(&index) && constant(2) {
             readers.extend(node.input(0).map(|id| (id, index)));
-            makers.extend(outputs.first().map(|id| (*id, index)));
+            producers.extend(outputs.first().map(|id| (*id, index)));
         } else if matches!(node.op, Op::InstanceNormalization { .. }) && constant(1) && constant(2) {
-            // It takes the scale of what it reads away: nothing is gained by changing that.
-            search.bar(node.input(0));
-            makers.extend(outputs.first().map(|id| (*id, index)));
-        } else if let Some(passed) = passes_on(&search, node) {
+            // An instance norm removes the scale of its input, so scaling that input has no effect.
+            search.exclude(node.input(0));
+            producers.extend(outputs.first().map(|id| (*id, index)));
+        } else if let Some(passed) = scale_preserving_inputs(&search, node) {
             for id in passed {
                 outputs.iter().for_each(|o| search.join(id, *o));
             }
-        } else if let Some(offsets) = side_by_side(&search, node) {
+        } else if let Some(offsets) = concatenated_channels(&search, node) {
             search.parts.extend(outputs.first().map(|id| (*id, offsets)));
         } else {
-            search.bar(inputs.into_iter().chain(outputs));
+            search.exclude(inputs.into_iter().chain(outputs));
         }
     }
-    // A concatenation that anything but a convolution or another concatenation looks into is left alone.
+    // A concatenation is not scaled if anything but a convolution or another concatenation reads it.
     let mut members: BTreeMap<usize, usize> = BTreeMap::new();
     for index in 0..graph.values.len() {
         *members.entry(search.root(ValueId(index as u32))).or_default() += 1;
@@ -136,20 +137,20 @@ pub fn domains(graph: &Graph) -> Vec<Domain> {
     let together: BTreeSet<ValueId> = search.parts.keys().copied().collect();
     for id in together {
         let alone = members.get(&search.root(id)) == Some(&1);
-        if !alone || search.barred.contains(&id) {
+        if !alone || search.excluded.contains(&id) {
             let mut parts = Vec::new();
-            search.spread(id, 0, 0, &mut parts);
-            search.bar(parts.into_iter().map(|(part, _)| part));
-            // Nor can what its values go into: nothing makes them there.
-            search.bar([id]);
+            search.collect_parts(id, 0, 0, &mut parts);
+            search.exclude(parts.into_iter().map(|(part, _)| part));
+            // Concatenations that contain it cannot be scaled either, because no producer node can apply the factor.
+            search.exclude([id]);
         }
     }
-    collect(&search, &makers, &readers)
+    collect(&search, &producers, &readers)
 }
 
-/// The parts of a concatenation of channels, each with its first channel.
-fn side_by_side(search: &Search<'_>, node: &Node) -> Option<Vec<(ValueId, usize)>> {
-    super::groups::moves(search.graph, node).filter(|_| matches!(node.op, Op::Concat { .. }))?;
+/// Returns the inputs of a concatenation along the channels, each with its first channel.
+fn concatenated_channels(search: &Search<'_>, node: &Node) -> Option<Vec<(ValueId, usize)>> {
+    super::groups::moved_inputs(search.graph, node).filter(|_| matches!(node.op, Op::Concat { .. }))?;
     let mut at = 0;
     let mut parts = Vec::new();
     for id in node.inputs.iter().flatten() {
@@ -159,17 +160,17 @@ fn side_by_side(search: &Search<'_>, node: &Node) -> Option<Vec<(ValueId, usize)
     Some(parts)
 }
 
-fn collect(search: &Search<'_>, makers: &[(ValueId, usize)], readers: &[(ValueId, usize)]) -> Vec<Domain> {
-    let barred: BTreeSet<usize> = search.barred.iter().map(|id| search.root(*id)).collect();
+fn collect(search: &Search<'_>, producers: &[(ValueId, usize)], readers: &[(ValueId, usize)]) -> Vec<Domain> {
+    let excluded: BTreeSet<usize> = search.excluded.iter().map(|id| search.root(*id)).collect();
     let mut found: BTreeMap<usize, Domain> = BTreeMap::new();
-    for &(id, node) in makers {
+    for &(id, node) in producers {
         let Some(channels) = search.channels(id) else { continue };
-        let empty = || Domain { values: Vec::new(), channels, makers: Vec::new(), readers: Vec::new() };
-        found.entry(search.root(id)).or_insert_with(empty).makers.push(node);
+        let empty = || Domain { values: Vec::new(), channels, producers: Vec::new(), readers: Vec::new() };
+        found.entry(search.root(id)).or_insert_with(empty).producers.push(node);
     }
     for &(id, node) in readers {
         let mut parts = Vec::new();
-        search.spread(id, 0, 0, &mut parts);
+        search.collect_parts(id, 0, 0, &mut parts);
         for (part, offset) in parts {
             if let Some(domain) = found.get_mut(&search.root(part)) {
                 domain.readers.push((node, offset));
@@ -185,14 +186,14 @@ fn collect(search: &Search<'_>, makers: &[(ValueId, usize)], readers: &[(ValueId
     let whole = |d: &Domain| d.values.iter().all(|id| search.channels(*id) == Some(d.channels));
     found
         .into_iter()
-        .filter(|(root, d)| !barred.contains(root) && !d.readers.is_empty() && whole(d))
+        .filter(|(root, d)| !excluded.contains(root) && !d.readers.is_empty() && whole(d))
         .map(|(_, d)| d)
         .collect()
 }
 
-/// Tells the output and input channel of each element of a convolution's weight.
+/// Maps each element of a convolution's weight to its output and input channel.
 #[derive(Clone, Copy)]
-struct Taps {
+struct WeightIndex {
     transposed: bool,
     rows: usize,
     columns: usize,
@@ -200,7 +201,7 @@ struct Taps {
     group: usize,
 }
 
-impl Taps {
+impl WeightIndex {
     fn of(node: &Node, shape: &[usize]) -> Option<Self> {
         let (transposed, group) = match &node.op {
             Op::Conv(a) => (false, a.group),
@@ -212,31 +213,33 @@ impl Taps {
         Some(Self { transposed, rows, columns: columns.max(1), taps: taps.max(1), group: group.max(1) })
     }
 
-    /// Output and input channel of element `index`.
+    /// Returns the output and input channel of element `index`.
     fn channels(self, index: usize) -> (usize, usize) {
         let row = index / (self.columns * self.taps);
         let column = index / self.taps % self.columns;
-        let across = row / (self.rows / self.group).max(1) * self.columns + column;
-        if self.transposed { (across, row) } else { (row, across) }
+        let other_channel = row / (self.rows / self.group).max(1) * self.columns + column;
+        if self.transposed { (other_channel, row) } else { (row, other_channel) }
     }
 }
 
 impl Domain {
-    /// For each channel, how much the convolutions that read it make of it: the largest |w| on it relative to the largest |w| of
-    /// the same output channel, between 0 and 1.
+    /// Returns the influence of each channel on the convolutions that read it: the largest |w| of the channel relative
+    /// to the largest |w| of the same output channel, between 0 and 1.
     pub fn weight_shares(&self, graph: &Graph) -> Vec<f32> {
         let mut shares = vec![0.0f32; self.channels];
         for &(index, offset) in &self.readers {
             let Some(node) = graph.nodes.get(index) else { continue };
             let Some(weight) = node.input(1).and_then(|id| graph.constant(id)) else { continue };
-            let (Some(taps), Some(values)) = (Taps::of(node, weight.shape()), weight.as_f32()) else { continue };
+            let (Some(weight_index), Some(values)) = (WeightIndex::of(node, weight.shape()), weight.as_f32()) else {
+                continue;
+            };
             let mut largest: BTreeMap<usize, f32> = BTreeMap::new();
             for (i, w) in values.iter().enumerate() {
-                let held = largest.entry(taps.channels(i).0).or_default();
+                let held = largest.entry(weight_index.channels(i).0).or_default();
                 *held = held.max(w.abs());
             }
             for (i, w) in values.iter().enumerate() {
-                let (out, read) = taps.channels(i);
+                let (out, read) = weight_index.channels(i);
                 let whole = largest.get(&out).copied().unwrap_or(0.0);
                 if let Some(share) = read.checked_sub(offset).and_then(|c| shares.get_mut(c))
                     && whole > 0.0
@@ -248,14 +251,14 @@ impl Domain {
         shares
     }
 
-    /// Multiplies the values' channels by `factors`, and divides where they are read: what the graph computes stays the same, up to
-    /// rounding in floats.
+    /// Multiplies the channels by `factors` where they are produced and divides them where they are read. The graph
+    /// computes the same values, up to float rounding.
     ///
     /// # Errors
-    /// [`GraphError::Misused`] if there is not one positive, finite factor a channel.
+    /// [`GraphError::Misused`] unless there is one positive, finite factor per channel.
     pub fn multiply(&self, graph: &mut Graph, factors: &[f32]) -> Result<()> {
-        let sound = factors.len() == self.channels && factors.iter().all(|f| f.is_normal() && *f > 0.0);
-        if !sound {
+        let valid = factors.len() == self.channels && factors.iter().all(|f| f.is_normal() && *f > 0.0);
+        if !valid {
             return Err(GraphError::misused(
                 "factors of channels",
                 format!("{factors:?}"),
@@ -263,26 +266,28 @@ impl Domain {
             ));
         }
         let factor = |channel: usize| factors.get(channel).copied().unwrap_or(1.0);
-        for &index in &self.makers {
+        for &index in &self.producers {
             let Some(node) = graph.nodes.get(index) else { continue };
-            let taps = node.input(1).and_then(|id| graph.constant(id)).and_then(|w| Taps::of(node, w.shape()));
-            match taps {
-                Some(taps) => {
-                    replace(graph, index, 1, |i| factor(taps.channels(i).0))?;
-                    replace(graph, index, 2, factor)?;
+            let weight_index =
+                node.input(1).and_then(|id| graph.constant(id)).and_then(|w| WeightIndex::of(node, w.shape()));
+            match weight_index {
+                Some(weight_index) => {
+                    scale_constant(graph, index, 1, |i| factor(weight_index.channels(i).0))?;
+                    scale_constant(graph, index, 2, factor)?;
                 }
                 None => {
-                    replace(graph, index, 1, factor)?;
-                    replace(graph, index, 2, factor)?;
+                    scale_constant(graph, index, 1, factor)?;
+                    scale_constant(graph, index, 2, factor)?;
                 }
             }
         }
         for &(index, offset) in &self.readers {
             let Some(node) = graph.nodes.get(index) else { continue };
-            let taps = node.input(1).and_then(|id| graph.constant(id)).and_then(|w| Taps::of(node, w.shape()));
-            let Some(taps) = taps else { continue };
-            replace(graph, index, 1, |i| {
-                let channel = taps.channels(i).1.checked_sub(offset).filter(|c| *c < factors.len());
+            let weight_index =
+                node.input(1).and_then(|id| graph.constant(id)).and_then(|w| WeightIndex::of(node, w.shape()));
+            let Some(weight_index) = weight_index else { continue };
+            scale_constant(graph, index, 1, |i| {
+                let channel = weight_index.channels(i).1.checked_sub(offset).filter(|c| *c < factors.len());
                 channel.map_or(1.0, |c| 1.0 / factor(c))
             })?;
         }
@@ -290,19 +295,19 @@ impl Domain {
     }
 }
 
-/// Multiplies a node's constant input, element by element; one that other nodes read too is copied first.
-fn replace(graph: &mut Graph, index: usize, input: usize, by: impl Fn(usize) -> f32) -> Result<()> {
+/// Scales a node's constant input element by element; a constant with other readers is copied first.
+fn scale_constant(graph: &mut Graph, index: usize, input: usize, by: impl Fn(usize) -> f32) -> Result<()> {
     let Some(id) = graph.nodes.get(index).and_then(|n| n.input(input)) else { return Ok(()) };
     let Some(tensor) = graph.constant(id) else { return Ok(()) };
     let Some(values) = tensor.as_f32() else { return Ok(()) };
     let values: Vec<f32> = values.iter().enumerate().map(|(i, v)| v * by(i)).collect();
-    let made = Tensor::new(tensor.shape(), values)?;
+    let scaled = Tensor::new(tensor.shape(), values)?;
     let readers = graph.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).filter(|r| **r == id).count();
     if readers == 1 && !graph.outputs.contains(&id) {
-        graph.initializers.insert(id, made.into());
+        graph.initializers.insert(id, scaled.into());
         return Ok(());
     }
-    let own = graph.add_initializer(format!("{}_equalized", graph.value(id).name), made);
+    let own = graph.add_initializer(format!("{}_equalized", graph.value(id).name), scaled);
     if let Some(slot) = graph.nodes.get_mut(index).and_then(|n| n.inputs.get_mut(input)) {
         *slot = Some(own);
     }

@@ -1,4 +1,4 @@
-//! Which tensors share one scale.
+//! Groups of tensors that share one scale.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,24 +6,25 @@ use super::layers::Layer;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::{Op, ResizeMode};
 
-/// Tensors that are quantized with one scale and zero point.
+/// Tensors that are quantized with a common scale and zero point.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Those whose values are new: their ranges decide the group's.
+    /// Tensors with newly computed values; their ranges determine the group's range.
     pub sources: Vec<ValueId>,
-    /// Those made by moving values of the group.
+    /// Tensors whose values are moved from other tensors of the group.
     pub moved: Vec<ValueId>,
 }
 
 impl Group {
-    /// All its tensors.
+    /// Iterates over all tensors of the group.
     pub fn tensors(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.sources.iter().chain(&self.moved).copied()
     }
 }
 
-/// The inputs of a node that only moves or picks values of what it reads, so that bytes can pass; `None` for any other.
-pub(super) fn moves(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> {
+/// Returns the inputs of a node that only moves or selects values and therefore can run on bytes; `None` for any other
+/// node.
+pub(super) fn moved_inputs(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> {
     let inputs = match &node.op {
         Op::Concat { axis } => {
             let rank = node.output(0).and_then(|id| graph.value(id).shape.as_ref()).map(Vec::len)?;
@@ -41,10 +42,10 @@ pub(super) fn moves(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> {
     inputs.iter().all(|id| graph.constant(*id).is_none()).then_some(inputs)
 }
 
-/// The groups of what these layers read, in the order of their first tensors.
+/// Returns the groups of the tensors that these layers read, in the order of their first tensors.
 pub fn groups(graph: &Graph, layers: &[Layer]) -> Vec<Group> {
     let producers = graph.producers();
-    // Each tensor's group by the tensor that stands for it.
+    // Union-find over the tensors: each one's parent.
     let mut parent: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     fn root(parent: &BTreeMap<ValueId, ValueId>, mut id: ValueId) -> ValueId {
         while let Some(&up) = parent.get(&id).filter(|up| **up != id) {
@@ -56,8 +57,8 @@ pub fn groups(graph: &Graph, layers: &[Layer]) -> Vec<Group> {
     let mut open: Vec<ValueId> = layers.iter().map(|l| l.input).collect();
     while let Some(id) = open.pop() {
         parent.entry(id).or_insert(id);
-        let maker = producers.get(&id).and_then(|i| graph.nodes.get(*i));
-        let Some(inputs) = maker.and_then(|node| moves(graph, node)) else { continue };
+        let producer = producers.get(&id).and_then(|i| graph.nodes.get(*i));
+        let Some(inputs) = producer.and_then(|node| moved_inputs(graph, node)) else { continue };
         if !moved.insert(id) {
             continue;
         }

@@ -1,0 +1,293 @@
+//! Reports the progress of a running job, at a rate that a window can draw.
+
+use super::live::LiveFile;
+use super::{DeviceInUse, JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_SPANS_PER_JOB, MAX_SPANS_PER_SECOND, Reply};
+use crate::predict::{LiveSink, LiveVolume};
+use crate::{Event, JobErrorKind};
+use cytoscope_profile::{Recorder, SpanRecord, Stage, StageTotal};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Minimum time between two messages with progress or live regions.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+/// Time between two stage tables.
+const STAGES_EVERY: Duration = Duration::from_millis(250);
+/// Time between two memory messages.
+const MEMORY_EVERY: Duration = Duration::from_millis(500);
+/// Maximum number of spans considered for one message.
+const SPANS_AT_ONCE: usize = 16_384;
+/// Maximum number of memory marks in one message.
+const MARKS_AT_ONCE: usize = 256;
+
+/// The worker's standard output; writes whole lines from any thread.
+pub(super) struct ReplyWriter(Mutex<Box<dyn Write + Send>>);
+
+impl ReplyWriter {
+    pub(super) fn new(out: impl Write + Send + 'static) -> Self {
+        Self(Mutex::new(Box::new(out)))
+    }
+
+    /// Writes a reply. If the pipe is closed, the reply is dropped; standard input ends then, too.
+    pub(super) fn send(&self, reply: &Reply) {
+        let text = serde_json::to_string(reply).or_else(|error| {
+            // Paths may contain bytes that are not valid Unicode.
+            let sentence = format!("the reply cannot be written as JSON: {error}");
+            serde_json::to_string(&match reply.ends() {
+                Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, sentence },
+                None => Reply::Fault { sentence },
+            })
+        });
+        if let Ok(mut text) = text {
+            text.push('\n');
+            let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        }
+    }
+
+    pub(super) fn fault(&self, sentence: impl Into<String>) {
+        self.send(&Reply::Fault { sentence: sentence.into() });
+    }
+}
+
+/// Reports the progress of one job.
+pub(super) struct ProgressReporter {
+    line: Arc<ReplyWriter>,
+    id: JobId,
+    recorder: Recorder,
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The stage that was reported last.
+    stage: String,
+    progress_at: Instant,
+    /// Progress that was not sent yet.
+    progress: Option<Event>,
+    device: Option<DeviceInUse>,
+    live: Option<LiveFile>,
+    /// Number of live arrays created so far.
+    live_count: usize,
+    regions: Vec<LiveRegion>,
+    regions_at: Instant,
+    stages: Vec<StageTotal>,
+    stages_at: Instant,
+    memory_at: Instant,
+    spans: Cursor,
+}
+
+/// Position in the recorder's spans and marks up to which they were sent.
+#[derive(Default)]
+struct Cursor {
+    spans: usize,
+    marks: usize,
+    sent: usize,
+    /// Number of spans that may be sent now: the unused part of the limit per second.
+    allowed: f64,
+    left_out: u64,
+}
+
+impl ProgressReporter {
+    pub(super) fn new(line: Arc<ReplyWriter>, id: JobId, recorder: Recorder, folder: PathBuf) -> Self {
+        let now = Instant::now();
+        let state = State {
+            stage: String::new(),
+            progress_at: now,
+            progress: None,
+            device: None,
+            live: None,
+            live_count: 0,
+            regions: Vec::new(),
+            regions_at: now,
+            stages: Vec::new(),
+            stages_at: now,
+            memory_at: now,
+            // A short job sends all its spans at its end.
+            spans: Cursor { allowed: MAX_SPANS_PER_SECOND as f64, ..Cursor::default() },
+        };
+        Self { line, id, recorder, folder, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles an event of the job.
+    pub(super) fn event(&self, event: &Event) {
+        let mut state = self.state();
+        match event {
+            Event::Progress { stage, done, total, .. } => {
+                let same = state.stage == *stage;
+                if same && done < total && state.progress_at.elapsed() < TICK {
+                    state.progress = Some(event.clone());
+                    return;
+                }
+                if same {
+                    state.progress = None;
+                }
+                self.send_progress(&mut state);
+                state.stage = stage.to_string();
+                state.progress = Some(event.clone());
+                self.send_progress(&mut state);
+            }
+            other => {
+                if let Event::Device { id, name, why } = other {
+                    state.device = Some(DeviceInUse { id: *id, name: name.clone(), why: why.clone() });
+                }
+                self.send_progress(&mut state);
+                self.line.send(&Reply::Progress { id: self.id, event: other.clone() });
+            }
+        }
+    }
+
+    fn send_progress(&self, state: &mut State) {
+        if let Some(event) = state.progress.take() {
+            state.progress_at = Instant::now();
+            self.line.send(&Reply::Progress { id: self.id, event });
+        }
+    }
+
+    fn send_regions(&self, state: &mut State) {
+        let regions = std::mem::take(&mut state.regions);
+        let Some(live) = state.live.as_ref().filter(|_| !regions.is_empty()) else { return };
+        self.line.send(&Reply::Live {
+            id: self.id,
+            input: live.input.clone(),
+            time: live.time,
+            path: live.path.clone(),
+            channels: live.channels,
+            shape_zyx: live.shape,
+            regions,
+        });
+        state.regions_at = Instant::now();
+    }
+
+    /// Sends the messages that are due; called every [`TICK`].
+    pub(super) fn tick(&self) {
+        let mut state = self.state();
+        if state.progress_at.elapsed() >= TICK {
+            self.send_progress(&mut state);
+        }
+        if state.regions_at.elapsed() >= TICK {
+            self.send_regions(&mut state);
+        }
+        if state.stages_at.elapsed() >= STAGES_EVERY {
+            self.send_stages(&mut state);
+        }
+        if state.memory_at.elapsed() >= MEMORY_EVERY {
+            state.memory_at = Instant::now();
+            self.send_memory(&state);
+        }
+    }
+
+    /// Sends all remaining messages, before the job's end is reported. Returns the live array, which outlives the job.
+    pub(super) fn finish(&self) -> Option<LiveFile> {
+        let mut state = self.state();
+        self.send_progress(&mut state);
+        self.send_regions(&mut state);
+        self.send_stages(&mut state);
+        self.send_memory(&state);
+        state.live.take()
+    }
+
+    fn send_memory(&self, state: &State) {
+        self.line.send(&Reply::Memory {
+            resident_bytes: cytoscope_profile::resident_bytes().unwrap_or(0),
+            peak_resident_bytes: cytoscope_profile::peak_resident_bytes().unwrap_or(0),
+            device: state.device.clone(),
+        });
+    }
+
+    fn send_stages(&self, state: &mut State) {
+        let limit = MAX_SPANS_PER_SECOND as f64;
+        state.spans.allowed = (state.spans.allowed + limit * state.stages_at.elapsed().as_secs_f64()).min(limit);
+        state.stages_at = Instant::now();
+        let totals = self.recorder.totals();
+        if totals == state.stages {
+            return;
+        }
+        let ended: u64 = totals.iter().map(|t| t.count).sum();
+        let recorded = usize::try_from(ended.saturating_sub(self.recorder.dropped_spans())).unwrap_or(usize::MAX);
+        self.line.send(&Reply::Stages { id: self.id, totals: totals.clone() });
+        state.stages = totals;
+        let max = state.spans.allowed as usize;
+        let (spans, left_out) = state.spans.next(&self.recorder, recorded, max);
+        state.spans.allowed -= spans.len() as f64;
+        let marks = self.recorder.memory_marks_since(state.spans.marks, MARKS_AT_ONCE);
+        state.spans.marks += marks.len();
+        if !spans.is_empty() || !marks.is_empty() {
+            let dropped = left_out + self.recorder.dropped_spans();
+            self.line.send(&Reply::Spans { id: self.id, spans, marks, dropped });
+        }
+    }
+}
+
+impl Cursor {
+    /// Returns the next spans to send, at most `max`, of the `recorded` ones; and how many were left out so far.
+    fn next(&mut self, recorder: &Recorder, recorded: usize, max: usize) -> (Vec<SpanRecord>, u64) {
+        // Only the newest spans are considered.
+        let from = self.spans.max(recorded.saturating_sub(SPANS_AT_ONCE));
+        let mut left_out = from - self.spans;
+        let mut spans = recorder.spans_since(from, SPANS_AT_ONCE);
+        self.spans = from + spans.len();
+        let max = max.min(MAX_SPANS_PER_JOB.saturating_sub(self.sent));
+        if spans.len() > max {
+            left_out += spans.len() - max;
+            // Tiles and stages precede operators, and long spans precede short ones.
+            spans.sort_by(|a, b| {
+                let minor = |s: &SpanRecord| s.stage == Stage::Op;
+                minor(a).cmp(&minor(b)).then(b.duration_us.total_cmp(&a.duration_us))
+            });
+            spans.truncate(max);
+        }
+        spans.sort_by(|a, b| a.start_us.total_cmp(&b.start_us));
+        self.sent += spans.len();
+        self.left_out += left_out as u64;
+        (spans, self.left_out)
+    }
+}
+
+impl LiveSink for ProgressReporter {
+    fn begin(&self, volume: &LiveVolume<'_>) {
+        let mut state = self.state();
+        self.send_regions(&mut state);
+        state.live = None;
+        let path = self.folder.join(format!("live-{}-{}.f32", self.id, state.live_count));
+        state.live_count += 1;
+        match LiveFile::create(&path, volume) {
+            Ok(live) => state.live = Some(live),
+            Err(error) => self.report_live_error(&error),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.state().regions_at.elapsed() >= TICK
+    }
+
+    fn tile(&self, start_zyx: [usize; 3], size_zyx: [usize; 3], values: &[f32]) {
+        let mut state = self.state();
+        let Some(live) = &state.live else { return };
+        let region = LiveRegion { start_zyx, size_zyx };
+        if let Err(error) = live.write(region, values) {
+            state.live = None;
+            state.regions.clear();
+            return self.report_live_error(&error);
+        }
+        if !state.regions.contains(&region) {
+            state.regions.push(region);
+        }
+        if state.regions.len() >= MAX_LIVE_REGIONS || state.regions_at.elapsed() >= TICK {
+            self.send_regions(&mut state);
+        }
+    }
+}
+
+impl ProgressReporter {
+    /// Reports that the prediction cannot be shown while it runs; the prediction itself continues.
+    fn report_live_error(&self, why: &std::io::Error) {
+        let message = format!("the live view of the prediction is not available: {why}; the results are not affected");
+        self.line.send(&Reply::Progress { id: self.id, event: Event::Note { message } });
+    }
+}

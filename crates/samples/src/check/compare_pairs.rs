@@ -1,0 +1,157 @@
+//! Checks that compare the pairs with each other.
+
+use super::CheckOptions;
+use super::inspect_pair::PairInspection;
+use crate::dataset::{Dataset, Part, Problem, Task};
+use std::collections::BTreeMap;
+
+/// Relative difference up to which the voxel sizes of image and target are equal, since files round them.
+const SAME_VOXEL_TOLERANCE: f64 = 0.01;
+/// Relative difference of voxel sizes between files above which there is a warning.
+const VOXEL_SPREAD_TOLERANCE: f64 = 0.1;
+
+/// Compares the pairs. Problems of a pair are added to its inspection, others to `problems`.
+pub(crate) fn compare(
+    dataset: &Dataset,
+    options: &CheckOptions,
+    inspections: &mut [PairInspection],
+    problems: &mut Vec<Problem>,
+) {
+    check_voxel_sizes(dataset, inspections, problems);
+    find_copies(inspections);
+    if dataset.task == Task::Segmentation {
+        if dataset.labels_are_classes {
+            let problem = "dataset.json declares the labels as classes, so objects of the same class are not separated";
+            let next_step = "choose a foreground target, or give each object its own label";
+            problems.push(Problem::warning(&dataset.root, problem, next_step));
+        }
+        if !options.semantic {
+            find_masks(inspections);
+        }
+        find_few_objects(inspections);
+    }
+}
+
+fn differs(a: f64, b: f64, tolerance: f64) -> bool {
+    (a - b).abs() > tolerance * a.abs().max(b.abs())
+}
+
+fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], problems: &mut Vec<Problem>) {
+    let unknown =
+        |inspection: &PairInspection| inspection.finished && inspection.summary.voxel_um.iter().any(Option::is_none);
+    let (missing, seen) =
+        (inspections.iter().filter(|l| unknown(l)).count(), inspections.iter().filter(|l| l.finished).count());
+    let next_step = "set data.voxel_um in the settings, or set it in Fiji (Image > Properties) and save";
+    if missing > 0 && missing == seen {
+        let problem = format!("no file states a voxel size ({seen} pairs), so lengths are in voxels");
+        problems.push(Problem::warning(&dataset.root, problem, next_step));
+    } else {
+        for inspection in inspections.iter_mut().filter(|l| unknown(l)) {
+            let file = inspection.summary.image.clone();
+            inspection.add(Problem::warning(&file, "it states no voxel size, but other files do", next_step));
+        }
+    }
+    for inspection in inspections.iter_mut().filter(|l| l.finished) {
+        let [image, target] = inspection.voxels_um;
+        let axes = [(image.z, target.z), (image.y, target.y), (image.x, target.x)];
+        let both = axes.into_iter().filter_map(|(i, t)| Some((i?, t?)));
+        if let Some((i, t)) = both.into_iter().find(|(i, t)| differs(*i, *t, SAME_VOXEL_TOLERANCE)) {
+            let problem = format!("its voxel size is {t} µm and that of its image {i} µm; the latter is used");
+            let file = inspection.summary.target.clone();
+            inspection.add(Problem::warning(&file, problem, "correct the voxel size of the wrong file"));
+        }
+    }
+    let known: Vec<[f64; 3]> = inspections
+        .iter()
+        .filter_map(|l| match l.summary.voxel_um {
+            [Some(z), Some(y), Some(x)] => Some([z, y, x]),
+            _ => None,
+        })
+        .collect();
+    for (a, axis) in ["Z", "Y", "X"].into_iter().enumerate() {
+        let min = known.iter().map(|v| v[a]).fold(f64::INFINITY, f64::min);
+        let max = known.iter().map(|v| v[a]).fold(0.0, f64::max);
+        if max > 0.0 && differs(min, max, VOXEL_SPREAD_TOLERANCE) {
+            let problem = format!("voxel sizes range from {min} to {max} µm along {axis}");
+            let next_step = "set voxel_um in the settings, to which all images are resampled";
+            problems.push(Problem::warning(&dataset.root, problem, next_step));
+            break;
+        }
+    }
+}
+
+/// Finds identical images. They are errors if they belong to different parts of the data, or have identical targets.
+fn find_copies(inspections: &mut [PairInspection]) {
+    let mut first: BTreeMap<[u8; 32], usize> = BTreeMap::new();
+    // Training pairs come first, so that copies in other parts are excluded instead.
+    let mut order: Vec<usize> = (0..inspections.len()).collect();
+    order.sort_by_key(|i| inspections.get(*i).map(|l| l.summary.part.unwrap_or(Part::Train)));
+    for i in order {
+        let Some(hash) = inspections.get(i).and_then(|l| l.image_hash) else { continue };
+        let Some(earlier) = first.get(&hash).copied() else {
+            first.insert(hash, i);
+            continue;
+        };
+        let Some((name, file, part, target)) = inspections
+            .get(earlier)
+            .map(|l| (l.summary.name.clone(), l.summary.image.clone(), l.summary.part, l.target_hash))
+        else {
+            continue;
+        };
+        let Some(inspection) = inspections.get_mut(i) else { continue };
+        inspection.summary.same_image_as = Some(name.clone());
+        let (own, same_target) = (inspection.summary.image.clone(), inspection.target_hash == target);
+        if inspection.summary.part != part {
+            let problem =
+                format!("it has the same voxels as {} ({name}), which is in another part of the data", file.display());
+            let next_step = "keep it in one part only: training images must not be used for validation or testing";
+            inspection.add(Problem::error(&own, problem, next_step));
+        } else {
+            let problem = format!("it has the same voxels as {} ({name})", file.display());
+            inspection.add(if same_target {
+                Problem::error(&own, problem + ", and so does its target", "remove one of them")
+            } else {
+                let next_step = "keep the better target; until then, both pairs are on the same side of the split";
+                Problem::warning(&own, problem + ", with another target", next_step)
+            });
+        }
+    }
+}
+
+/// Finds files with a single label: masks if all files are like that, otherwise perhaps files with one object.
+fn find_masks(inspections: &mut [PairInspection]) {
+    let seen = inspections.iter().filter(|l| l.summary.objects.is_some_and(|n| n > 0)).count();
+    let single = inspections.iter().filter(|l| l.only_label.is_some()).count();
+    for inspection in inspections.iter_mut() {
+        let Some(label) = inspection.only_label else { continue };
+        let file = inspection.summary.target.clone();
+        let next_step = "give each object its own label (in Fiji: MorphoLibJ > Connected Components Labeling), or \
+                    choose a foreground target";
+        let problem = format!("all of its objects have the label {label}, so they cannot be separated");
+        inspection.add(if single == seen && label_is_mask(label) {
+            Problem::error(&file, problem, next_step)
+        } else {
+            Problem::warning(&file, format!("it has only one label, {label}"), next_step)
+        });
+    }
+}
+
+/// Returns whether a label is a usual foreground value of masks.
+fn label_is_mask(label: u32) -> bool {
+    [1, 255, 65_535].contains(&label)
+}
+
+fn find_few_objects(inspections: &mut [PairInspection]) {
+    let mut counts: Vec<usize> = inspections.iter().filter_map(|l| l.summary.objects).filter(|n| *n > 0).collect();
+    counts.sort_unstable();
+    let Some(median) = counts.get(counts.len() / 2).copied() else { return };
+    for inspection in inspections.iter_mut() {
+        let Some(count) = inspection.summary.objects.filter(|n| *n > 0) else { continue };
+        if counts.len() >= 3 && count * 10 < median {
+            let problem = format!("it has {count} objects, but the other pairs about {median}");
+            let file = inspection.summary.target.clone();
+            let next_step = "check that all objects are labelled: unlabelled objects are trained as background";
+            inspection.add(Problem::warning(&file, problem, next_step));
+        }
+    }
+}

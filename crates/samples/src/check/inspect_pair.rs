@@ -1,0 +1,375 @@
+//! Check of a single pair.
+
+use super::{CheckOptions, Intensities, PairSummary, problem_from_error};
+use crate::dataset::{ImageRef, Pair, Problem, Task};
+use crate::error::SamplesError;
+use crate::objects::{Indexer, LabelCode, MAX_LABEL, ObjectIndex};
+use crate::stack::{Role, Stack, open_image};
+use cytoscope_formats::Image;
+use cytoscope_volume::statistics::Moments;
+use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
+use sha2::{Digest, Sha256};
+
+/// Result of the check of a pair.
+#[derive(Debug, Clone)]
+pub(crate) struct PairInspection {
+    pub summary: PairSummary,
+    pub problems: Vec<Problem>,
+    /// Voxel sizes of image and target.
+    pub voxels_um: [VoxelSize; 2],
+    /// Hash of the image's shape, data type and voxels, by which copies are found.
+    pub image_hash: Option<[u8; 32]>,
+    /// As `image_hash`, of the target.
+    pub target_hash: Option<[u8; 32]>,
+    /// The label of a target with only one label.
+    pub only_label: Option<u32>,
+    /// Whether the check was completed.
+    pub finished: bool,
+}
+
+/// Maximum number of voxels that percentiles are computed from.
+const PERCENTILE_VOXELS: u64 = 4 << 20;
+
+impl PairInspection {
+    /// Returns the result for a pair that has not been checked.
+    pub fn none(pair: &Pair) -> Self {
+        Self {
+            summary: PairSummary {
+                name: pair.name.clone(),
+                image: pair.image.path.clone(),
+                target: pair.target.path.clone(),
+                part: pair.part,
+                shape_zyx: [0; 3],
+                image_dtype: None,
+                target_dtype: None,
+                voxel_um: [None; 3],
+                intensities: None,
+                target_intensities: None,
+                objects: None,
+                median_diameter_um: None,
+                median_extent_um: None,
+                foreground_share: None,
+                same_image_as: None,
+                usable: false,
+            },
+            problems: Vec::new(),
+            voxels_um: [VoxelSize::default(); 2],
+            image_hash: None,
+            target_hash: None,
+            only_label: None,
+            finished: false,
+        }
+    }
+
+    pub fn add(&mut self, problem: Problem) {
+        self.problems.push(problem.of_pair(&self.summary.name));
+    }
+}
+
+/// Checks a pair: opens both files, compares their metadata and reads every voxel once.
+pub(crate) fn inspect(pair: &Pair, task: Task, options: &CheckOptions) -> PairInspection {
+    let mut inspection = PairInspection::none(pair);
+    let open = |reference: &ImageRef, role: Role| -> Result<(Stack, Image), SamplesError> {
+        let image = open_image(reference)?;
+        Ok((Stack::of(reference, role, &image)?, image))
+    };
+    let image = open(&pair.image, Role::Image).map_err(|e| inspection.add(problem_from_error(&e, &pair.image.path)));
+    let target =
+        open(&pair.target, Role::Target).map_err(|e| inspection.add(problem_from_error(&e, &pair.target.path)));
+    let (Ok((image, image_file)), Ok((target, target_file))) = (image, target) else { return inspection };
+    inspection.voxels_um = [image.voxel_um, target.voxel_um];
+    let summary = &mut inspection.summary;
+    summary.shape_zyx = image.zyx;
+    (summary.image_dtype, summary.target_dtype) = (Some(image.dtype), Some(target.dtype));
+    let (i, t) = (image.voxel_um, target.voxel_um);
+    let files = [i.z.or(t.z), i.y.or(t.y), i.x.or(t.x)];
+    summary.voxel_um =
+        std::array::from_fn(|a| pair.voxel_um.map(|v| v[a]).or(files[a]).filter(|v| v.is_finite() && *v > 0.0));
+    let [z, y, x] = summary.voxel_um;
+    if let Err(implausible) = (VoxelSize { z, y, x }).check() {
+        let next_step = "set it in Fiji (Image > Properties) and save, or set data.voxel_um in the settings";
+        inspection.add(Problem::error(&pair.image.path, implausible.to_string(), next_step));
+    }
+    if !check_shapes(&mut inspection, &image, &target) {
+        return inspection;
+    }
+    check_missing_planes(&mut inspection, &image_file);
+    check_missing_planes(&mut inspection, &target_file);
+    match measure_intensities(&image, &image_file) {
+        Ok((about, hash, non_finite)) => {
+            inspection.image_hash = Some(hash);
+            inspection.summary.intensities = Some(about);
+            add_intensity_problems(&mut inspection, &image, &about, non_finite, "image");
+        }
+        Err(e) => return with_error(inspection, e, &image),
+    }
+    match task {
+        Task::LabelFree => match measure_intensities(&target, &target_file) {
+            Ok((about, hash, non_finite)) => {
+                inspection.target_hash = Some(hash);
+                inspection.summary.target_intensities = Some(about);
+                add_intensity_problems(&mut inspection, &target, &about, non_finite, "target");
+            }
+            Err(e) => return with_error(inspection, e, &target),
+        },
+        Task::Segmentation => match measure_labels(&target, &target_file, options) {
+            Ok(seen) => {
+                inspection.target_hash = Some(seen.hash);
+                add_label_problems(&mut inspection, &target, &seen, options);
+            }
+            Err(e) => return with_error(inspection, e, &target),
+        },
+    }
+    if inspection.image_hash == inspection.target_hash {
+        let next_step = "choose the labels or the stain, not a copy of the image (for channels of one file, change \
+                    data.target_channel in the settings)";
+        inspection.add(Problem::error(&target.image.path, "it has the same voxels as its image", next_step));
+    }
+    inspection.finished = true;
+    inspection
+}
+
+fn with_error(mut inspection: PairInspection, error: SamplesError, stack: &Stack) -> PairInspection {
+    inspection.add(problem_from_error(&error, &stack.image.path));
+    inspection
+}
+
+fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) -> bool {
+    if image.zyx != target.zyx {
+        let problem = format!("its shape Z, Y, X is {:?}, but that of its image {:?}", target.zyx, image.zyx);
+        let (mut a, mut b) = (image.zyx, target.zyx);
+        a.sort_unstable();
+        b.sort_unstable();
+        let next_step = if a == b {
+            "the axes seem to be in another order: save both with the same axes, or set data.axes in the settings"
+        } else {
+            "choose the target of this image, or resample one of them"
+        };
+        inspection.add(Problem::error(&target.image.path, problem, next_step));
+        return false;
+    }
+    if image.zyx[0] == 1 {
+        let problem = "it is a single plane, which is used as a stack of one slice";
+        let next_step = "use stacks to train for 3-D images; patches will be one slice thick";
+        inspection.add(Problem::warning(&image.image.path, problem, next_step));
+    }
+    true
+}
+
+fn check_missing_planes(inspection: &mut PairInspection, file: &Image) {
+    let meta = file.meta();
+    if meta.missing_planes > 0 {
+        let problem = format!("{} of its planes are missing and are read as zeros", meta.missing_planes);
+        inspection.add(Problem::warning(&meta.path, problem, "add the missing files of the image, or export it again"));
+    }
+}
+
+/// Reads a stack once. Returns its intensity statistics, a hash of its voxels and the number of voxels that are not
+/// finite.
+fn measure_intensities(stack: &Stack, file: &Image) -> Result<(Intensities, [u8; 32], u64), SamplesError> {
+    let mut moments = Moments::default();
+    let mut hash = hasher(stack);
+    let (mut non_finite, mut seen, mut kept) = (0u64, 0u64, Vec::new());
+    // The step must not divide the row length, otherwise the sampled voxels would be from a few columns.
+    let mut step = stack.voxels().div_ceil(PERCENTILE_VOXELS) | 1;
+    while step > 1 && (stack.zyx[2] as u64).is_multiple_of(step) {
+        step += 2;
+    }
+    let mut brightest = (f64::NEG_INFINITY, 0u64);
+    for (start, size) in stack.slabs() {
+        let samples = stack.read(file, start, size)?;
+        moments.add(&samples);
+        hash.update(samples.as_bytes());
+        with_samples!(&samples, v => sample_values(v, &mut seen, step, &mut kept, &mut non_finite, &mut brightest));
+    }
+    kept.sort_unstable_by(f32::total_cmp);
+    let at = |p: f64| {
+        let i = (p / 100.0 * kept.len().saturating_sub(1) as f64).round() as usize;
+        kept.get(i).map_or(0.0, |v| f64::from(*v))
+    };
+    let share = brightest.1 as f64 / stack.voxels().max(1) as f64;
+    // Largest values of cameras: 255, 1023, 4095, 65535, …
+    let is_camera_max =
+        !stack.dtype.is_float() && moments.max >= 255.0 && ((moments.max + 1.0) as u64).is_power_of_two();
+    let about = Intensities {
+        min: moments.min,
+        max: moments.max,
+        mean: moments.mean,
+        std: moments.variance().sqrt(),
+        percentiles: [at(1.0), at(50.0), at(99.0)],
+        saturated_share: if is_camera_max { share } else { 0.0 },
+    };
+    Ok((about, hash.finalize().into(), non_finite))
+}
+
+/// Adds every `step`-th value to `kept`, counts values that are not finite, and updates the maximum and its count.
+fn sample_values<E: Element>(
+    values: &[E],
+    seen: &mut u64,
+    step: u64,
+    kept: &mut Vec<f32>,
+    non_finite: &mut u64,
+    brightest: &mut (f64, u64),
+) {
+    for v in values {
+        let value = v.to_f64();
+        if value.is_finite() {
+            if seen.is_multiple_of(step) {
+                kept.push(v.to_f32());
+            }
+            if value > brightest.0 {
+                *brightest = (value, 1);
+            } else if value == brightest.0 {
+                brightest.1 += 1;
+            }
+        } else {
+            *non_finite += 1;
+        }
+        *seen += 1;
+    }
+}
+
+fn hasher(stack: &Stack) -> Sha256 {
+    let mut hash = Sha256::new();
+    hash.update(stack.dtype.name());
+    stack.zyx.iter().for_each(|n| hash.update((*n as u64).to_le_bytes()));
+    hash
+}
+
+fn add_intensity_problems(
+    inspection: &mut PairInspection,
+    stack: &Stack,
+    about: &Intensities,
+    non_finite: u64,
+    what: &str,
+) {
+    let file = &stack.image.path;
+    if non_finite > 0 {
+        let problem = format!("{non_finite} of its {} voxels are NaN or infinite", stack.voxels());
+        let next_step = "they are replaced by the darkest value; export the file again if they are unexpected";
+        if non_finite == stack.voxels() {
+            inspection.add(Problem::error(file, "none of its voxels is finite", "export the file again"));
+            return;
+        }
+        inspection.add(Problem::warning(file, problem, next_step));
+    }
+    if about.max <= about.min {
+        let problem = format!("all voxels of this {what} are {}", about.min);
+        let channel = stack.role.channel_setting();
+        let next_step =
+            format!("change {channel} or data.time in the settings if the data are in another channel or time point");
+        inspection.add(Problem::error(file, problem, next_step));
+    } else if about.saturated_share > 0.01 {
+        let problem = format!(
+            "{:.1} % of its voxels have the maximum value {}: the image is overexposed",
+            about.saturated_share * 100.0,
+            about.max
+        );
+        inspection.add(Problem::warning(file, problem, "acquire it with less light, or use the data before clipping"));
+    }
+}
+
+/// Statistics of a label image.
+struct LabelStats {
+    index: ObjectIndex,
+    hash: [u8; 32],
+    fractional: u64,
+    negative: u64,
+    above: u64,
+}
+
+fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result<LabelStats, SamplesError> {
+    let mut hash = hasher(stack);
+    let code = LabelCode::new(options.ignore_label, stack.dtype);
+    let window = stack.zyx.map(|n| 0..n);
+    let mut indexer = Indexer::default();
+    let (mut fractional, mut negative, mut above) = (0u64, 0u64, 0u64);
+    let ignored = code.ignored();
+    for (start, size) in stack.slabs() {
+        let samples = stack.read(file, start, size)?;
+        hash.update(samples.as_bytes());
+        with_samples!(&samples, v => count_invalid_labels(v, ignored, &mut fractional, &mut negative, &mut above));
+        // Non-integer values could be as many labels as voxels, and the pair is excluded anyway.
+        if fractional == 0 {
+            indexer.add(&stack.image.path, start, size, &samples, &window, &code)?;
+        }
+    }
+    Ok(LabelStats { index: indexer.finish(), hash: hash.finalize().into(), fractional, negative, above })
+}
+
+fn count_invalid_labels<E: Element>(
+    values: &[E],
+    ignored: f64,
+    fractional: &mut u64,
+    negative: &mut u64,
+    above: &mut u64,
+) {
+    if matches!(Samples::zeros(E::DTYPE, 0), Samples::U8(_) | Samples::U16(_)) {
+        return;
+    }
+    for v in values {
+        let v = v.to_f64();
+        if v == ignored {
+            continue;
+        }
+        *fractional += u64::from(v != v.trunc());
+        *negative += u64::from(v < 0.0);
+        *above += u64::from(v > f64::from(MAX_LABEL));
+    }
+}
+
+fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &LabelStats, options: &CheckOptions) {
+    let file = &stack.image.path;
+    if seen.fractional > 0 {
+        let problem = format!("{} of its voxels are not integers, so it is not a label image", seen.fractional);
+        let next_step = "choose the label image, or convert a probability map to labels first (cytoscope segment)";
+        inspection.add(Problem::error(file, problem, next_step));
+        return;
+    }
+    if seen.above > 0 {
+        let problem =
+            format!("{} of its voxels have labels above {MAX_LABEL}, which are not distinguished", seen.above);
+        inspection.add(Problem::error(
+            file,
+            problem,
+            "renumber the labels from 1 (in scikit-image: relabel_sequential)",
+        ));
+    }
+    if seen.negative > 0 {
+        let problem = format!("{} of its voxels are negative, which counts as background", seen.negative);
+        inspection.add(Problem::warning(
+            file,
+            problem,
+            "set data.ignore_label in the settings if that is the meaning of the value",
+        ));
+    }
+    let index = &seen.index;
+    let known = index.voxels - index.ignored;
+    let um: [f64; 3] = inspection.summary.voxel_um.map(|v| v.unwrap_or(1.0));
+    inspection.summary.objects = Some(index.objects.len());
+    inspection.summary.foreground_share = Some(index.foreground as f64 / known.max(1) as f64);
+    inspection.summary.median_diameter_um = index.median_diameter_um(um);
+    inspection.summary.median_extent_um = median_extent_um(index, um);
+    if known == 0 {
+        let problem = "all of its voxels have the ignore label";
+        inspection.add(Problem::error(file, problem, "label some objects, or remove the pair"));
+    } else if index.objects.is_empty() {
+        let problem = "it has no label but background";
+        inspection.add(Problem::warning(file, problem, "remove the pair, unless the image contains no objects"));
+    }
+    if let [only] = index.objects.as_slice()
+        && !options.semantic
+    {
+        inspection.only_label = Some(only.label);
+    }
+}
+
+fn median_extent_um(index: &ObjectIndex, um: [f64; 3]) -> Option<[f64; 3]> {
+    let mut out = [0.0; 3];
+    for (a, out) in out.iter_mut().enumerate() {
+        let mut extents: Vec<u32> = index.objects.iter().map(|o| o.high[a] - o.low[a] + 1).collect();
+        extents.sort_unstable();
+        *out = f64::from(*extents.get(extents.len() / 2)?) * um[a];
+    }
+    Some(out)
+}

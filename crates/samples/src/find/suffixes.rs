@@ -1,0 +1,210 @@
+//! Pairs by the suffixes and prefixes of their names: `x.tif` and `x_masks.tif`, `x_raw.tif` and `x_labels.tif`,
+//! `img3d.tif` and `mask3d.tif`.
+
+use super::names::{file_name, holds_objects, is_image, stem, strip_prefix_ignoring_case, strip_suffix_ignoring_case};
+use super::{Listing, SearchResults};
+use crate::dataset::{Convention, Part, Problem, Task};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Suffixes and prefixes of file names, in order of preference.
+struct NamePatterns {
+    /// Suffixes of images; an image may also have none.
+    image: &'static [&'static str],
+    /// Suffixes of targets.
+    target: &'static [&'static str],
+    /// Prefixes of images and their targets.
+    prefixes: &'static [(&'static str, &'static str)],
+}
+
+const SEGMENTATION: NamePatterns = NamePatterns {
+    image: &["_raw", "_img", "_image", "_im", "_0000", "-raw", "-img", ".raw"],
+    target: &[
+        "_labels_clean",
+        "_label_clean",
+        "_masks",
+        "_mask",
+        "_labels",
+        "_label",
+        "_lbl",
+        "_gt",
+        "_seg",
+        "_segmentation",
+        "_groundtruth",
+        "_cp_masks",
+        "-masks",
+        "-mask",
+        "-labels",
+        "-label",
+        ".labels",
+    ],
+    prefixes: &[
+        ("img", "mask"),
+        ("image", "mask"),
+        ("img", "label"),
+        ("image", "label"),
+        ("raw", "label"),
+        ("raw", "mask"),
+        ("raw", "gt"),
+    ],
+};
+
+const LABEL_FREE: NamePatterns = NamePatterns {
+    image: &[
+        "_bf",
+        "_brightfield",
+        "_phase",
+        "_dic",
+        "_transmitted",
+        "_trans",
+        "_input",
+        "_raw",
+        "_bright",
+        "-bf",
+        "-phase",
+    ],
+    target: &["_fluo", "_fluor", "_fluorescence", "_signal", "_target", "_stain", "_gt", "-fluo", "-fluor", "-signal"],
+    prefixes: &[("brightfield", "signal"), ("bf", "fluo"), ("phase", "fluor"), ("phase", "fluo"), ("input", "target")],
+};
+
+/// Suffixes of files that programs write beside images, and that are not for training.
+const DERIVED_FILES: [&str; 6] = ["_flows", "_cp_outlines", "_outlines", "_cp_output", "_probability", "_prediction"];
+
+fn name_patterns(task: Task) -> &'static NamePatterns {
+    match task {
+        Task::Segmentation => &SEGMENTATION,
+        Task::LabelFree => &LABEL_FREE,
+    }
+}
+
+/// Returns the stem without the longest suffix that fits, and the rank of the suffix; `None` if none fits.
+fn strip_suffix<'a>(stem: &'a str, suffixes: &[&str]) -> Option<(usize, &'a str)> {
+    // For example `_labels_clean` rather than none, `_cp_masks` rather than `_masks`.
+    let fits =
+        suffixes.iter().enumerate().filter_map(|(rank, e)| Some((e.len(), rank, strip_suffix_ignoring_case(stem, e)?)));
+    fits.max_by_key(|(len, ..)| *len).map(|(_, rank, rest)| (rank, rest))
+}
+
+/// Returns the stem without any image or target suffix, which an image and its target have in common.
+pub(crate) fn common_stem(stem: &str, task: Task) -> &str {
+    let patterns = name_patterns(task);
+    let target = strip_suffix(stem, patterns.target).map(|(_, rest)| rest);
+    target.or_else(|| strip_suffix(stem, patterns.image).map(|(_, rest)| rest)).unwrap_or(stem)
+}
+
+/// Adds the pairs of one folder, and a problem for each file without a counterpart. Returns the number of pairs.
+pub(crate) fn search(listing: &Listing, task: Task, part: Option<Part>, found: &mut SearchResults) -> usize {
+    let patterns = name_patterns(task);
+    let mut targets: BTreeMap<String, Vec<(usize, PathBuf)>> = BTreeMap::new();
+    let mut images: Vec<PathBuf> = Vec::new();
+    let mut pickles: Vec<PathBuf> = Vec::new();
+    for file in listing.files.iter().filter(|f| is_image(f)) {
+        let stem = stem(file);
+        if DERIVED_FILES.iter().any(|e| strip_suffix_ignoring_case(&stem, e).is_some()) {
+            continue;
+        }
+        if holds_objects(file) {
+            pickles.push(file.clone());
+        } else if let Some((rank, rest)) = strip_suffix(&stem, patterns.target) {
+            targets.entry(rest.to_lowercase()).or_default().push((rank, file.clone()));
+        } else {
+            images.push(file.clone());
+        }
+    }
+    // Images with a suffix take precedence over those without: x_raw.tif before x.tif.
+    let mut image_keys: Vec<(usize, String, PathBuf)> = Vec::new();
+    for file in images {
+        let stem = stem(&file);
+        match strip_suffix(&stem, patterns.image) {
+            Some((rank, rest)) => {
+                image_keys.push((rank, rest.to_lowercase(), file.clone()));
+                image_keys.push((patterns.image.len() + 1, stem.to_lowercase(), file));
+            }
+            None => image_keys.push((patterns.image.len(), stem.to_lowercase(), file)),
+        }
+    }
+    image_keys.sort();
+    let mut paired: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    let mut unpaired_images: Vec<PathBuf> = Vec::new();
+    for (_, key, file) in &image_keys {
+        if paired.contains_key(file) {
+            continue;
+        }
+        let Some(mut candidates) = targets.remove(key) else { continue };
+        candidates.sort();
+        let mut candidates = candidates.into_iter();
+        if let Some((_, best)) = candidates.next() {
+            for (_, other) in candidates {
+                let problem =
+                    format!("{} also has the target {}, which is used instead", file_name(file), file_name(&best));
+                let next_step = "keep only one of them";
+                found.problems.push(Problem::warning(&other, problem, next_step));
+            }
+            paired.insert(file.clone(), best);
+        }
+    }
+    unpaired_images.extend(image_keys.iter().map(|w| w.2.clone()).filter(|f| !paired.contains_key(f)));
+    unpaired_images.sort();
+    unpaired_images.dedup();
+    let mut unpaired_targets: Vec<PathBuf> = targets.into_values().flatten().map(|(_, f)| f).collect();
+    pair_by_prefixes(patterns, &mut unpaired_images, &mut unpaired_targets, &mut paired);
+    let count = paired.len();
+    for (image, target) in paired {
+        found.add_convention(Convention::Suffixes);
+        let stem = stem(&image);
+        let name = strip_suffix(&stem, patterns.image).map_or(stem.as_str(), |(_, rest)| rest).to_owned();
+        found.add(&name, &image, &target, part, 1.0);
+        pickles.retain(|p| common_stem(&self::stem(p), task) != name);
+    }
+    for file in pickles {
+        let next_step = match task {
+            Task::Segmentation => "export masks as TIFF (in Cellpose: File > Save masks as PNG/tif, or --save_tif)",
+            Task::LabelFree => "save it as a numeric array, or as TIFF",
+        };
+        let problem = "this .npy file contains Python objects, which are not loaded because they can execute code";
+        unpaired_images.retain(|f| common_stem(&stem(f), task) != common_stem(&stem(&file), task));
+        found.problems.push(Problem::warning(&file, problem, next_step));
+    }
+    let (image_word, target_word) = match task {
+        Task::Segmentation => ("_raw (or nothing)", "_masks or _labels"),
+        Task::LabelFree => ("_bf", "_fluo"),
+    };
+    for file in unpaired_images {
+        let next_step = format!("add its target, named with {target_word}, or remove the image");
+        found.problems.push(Problem::warning(&file, "this image has no target", next_step));
+    }
+    for file in unpaired_targets {
+        let next_step = format!("add its image, named with {image_word}, or remove the target");
+        found.problems.push(Problem::warning(&file, "this target has no image", next_step));
+    }
+    count
+}
+
+/// Pairs the remaining files by prefix: `img3d` and `mask3d`.
+fn pair_by_prefixes(
+    patterns: &NamePatterns,
+    unpaired_images: &mut Vec<PathBuf>,
+    unpaired_targets: &mut Vec<PathBuf>,
+    paired: &mut BTreeMap<PathBuf, PathBuf>,
+) {
+    for (prefix, target_prefix) in patterns.prefixes {
+        let mut by_rest: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for file in unpaired_images.iter().chain(unpaired_targets.iter()) {
+            if let Some(rest) = strip_prefix_ignoring_case(&stem(file), target_prefix) {
+                by_rest.insert(rest.to_lowercase(), file.clone());
+            }
+        }
+        for file in unpaired_images.clone() {
+            let Some(target) =
+                strip_prefix_ignoring_case(&stem(&file), prefix).and_then(|r| by_rest.remove(&r.to_lowercase()))
+            else {
+                continue;
+            };
+            if target != file {
+                unpaired_images.retain(|f| *f != file && *f != target);
+                unpaired_targets.retain(|f| *f != target);
+                paired.insert(file, target);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The end of a training run: tuning of segmentation settings, the package, quantization, and scores of both networks.
+
+use crate::checkpoint::TrainState;
+use crate::curves;
+use crate::error::io_error;
+use crate::history::StepPoint;
+use crate::job::{ChosenNetwork, Quantized, TrainReport};
+use crate::package::{self, Description, Example};
+use crate::previews::{self, Thumbnail};
+use crate::qat::QatTrainer;
+use crate::train::{LoopOutcome, Training};
+use crate::tuning::{self, TuneEffort};
+use crate::validator::{Scores, calibration_file};
+use cytoscope_engine::Precision;
+use cytoscope_graph::package::Package;
+use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
+use cytoscope_pipeline::{Context, JobError};
+use cytoscope_samples::TargetKind;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::folder::Replaced;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Attempts to quantize, in order: calibration alone, then quantization-aware training, then tighter accuracy budgets,
+/// which keep more layers in floats.
+const ATTEMPTS: [(QuantizeMode, f64); 4] = [
+    (QuantizeMode::Static, ACCURACY_BUDGET),
+    (QuantizeMode::Qat, ACCURACY_BUDGET * 0.6),
+    (QuantizeMode::Static, ACCURACY_BUDGET / 2.0),
+    (QuantizeMode::Static, ACCURACY_BUDGET / 4.0),
+];
+/// Maximum decrease of the score that quantization may cause.
+const INT8_LOSS: f64 = 0.005;
+/// Fraction of the time left after training that tuning of segmentation settings may take.
+const TUNING_SHARE: f64 = 0.3;
+
+/// Returns the time at which `share` of the time from now until `end` has passed.
+fn deadline_for_share(end: Instant, share: f64) -> Instant {
+    let now = Instant::now();
+    now + end.saturating_duration_since(now).mul_f64(share)
+}
+
+/// The package to save at the output path, still in the checkpoint folder.
+struct FinalPackage {
+    path: PathBuf,
+    /// Scores of the int8 network, if there is one and a validation set.
+    int8: Option<Scores>,
+    quantized: Option<Quantized>,
+}
+
+impl FinalPackage {
+    fn float_only(path: &Path) -> Self {
+        Self { path: path.to_owned(), int8: None, quantized: None }
+    }
+}
+
+impl Training<'_> {
+    /// Tunes the segmentation settings, writes the package, quantizes it and scores both networks.
+    pub(crate) fn finalize(&mut self, outcome: LoopOutcome) -> Result<TrainReport, JobError> {
+        let LoopOutcome { state, before, parameters } = outcome;
+        let (before, thumbnails_before) = before.map_or((None, Vec::new()), |b| (Some(b.untuned), b.thumbnails));
+        let context = self.context;
+        let end = self.deadline(&state);
+        // Without a validation set, the final network is used.
+        let best = if self.validator.is_empty() { state.step } else { state.best.map_or(0, |(_, step)| step) };
+        let verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
+        let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
+        if verdict == ChosenNetwork::Start {
+            context.note("No trained network scored better than the start model, which is kept.");
+        }
+        let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
+        if self.tunes_segmentation() {
+            context.note("Tuning the segmentation settings.");
+            let channel = package::seed_channel(self.start.target);
+            let maps = tuning::predict_maps(&context.cancel, self.devices, &self.validator, &chosen, channel, None)?;
+            let until = end.map(|end| deadline_for_share(end, TUNING_SHARE));
+            let found =
+                tuning::tune(&context.cancel, &self.validator, &maps, &self.segment, TuneEffort::Thorough, until)?;
+            if found.share < 1.0 {
+                context.note("Not all segmentation settings were tried, to stay within the time budget.");
+            }
+            self.segment = found.options;
+        }
+        let name = package::package_name(&self.job.out);
+        let metric = match self.start.target {
+            TargetKind::Regression => "Pearson",
+            TargetKind::Semantic => "Dice",
+            _ => "mean of F1 at IoU 0.5 and 0.7",
+        };
+        let float = self.folder.path.join("float");
+        self.write_candidate(&graph, &float)?;
+        let (mut after, mut thumbnails) = (None, Vec::new());
+        if !self.validator.is_empty() {
+            let mut on_case = |case: usize, made: &[f32]| thumbnails.push(self.previews.thumbnail(case, made));
+            let precision = Some(Precision::F32);
+            after = Some(self.validator.score_with(
+                &context.cancel,
+                self.devices,
+                &float,
+                precision,
+                None,
+                &mut on_case,
+            )?);
+        }
+        let record = self.record(&state, before.as_ref(), parameters);
+        let examples = self.examples(before.as_ref(), &thumbnails_before, after.as_ref(), &thumbnails);
+        let card = self.card(&name, &state, before.as_ref(), parameters, metric, &examples);
+        let curves = curves::svg(&state.history, metric).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
+        let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
+        package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
+        let floor = before.as_ref().map(|b| b.score).filter(|_| verdict == ChosenNetwork::Trained);
+        let packed = self.quantize(&float, after.as_ref(), floor, &state)?;
+        self.save_package(&packed.path)?;
+        let last: Vec<&StepPoint> = state.history.steps.iter().rev().take(100).collect();
+        let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
+        Ok(TrainReport {
+            out: self.job.out.clone(),
+            verdict,
+            metric: metric.to_owned(),
+            before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
+            after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
+            after_int8: packed.int8.map(|s| s.scores).unwrap_or_default(),
+            quantized: packed.quantized,
+            pairs_before: before.map(|s| s.pairs).unwrap_or_default(),
+            pairs_after: after.map(|s| s.pairs).unwrap_or_default(),
+            steps: state.step,
+            epoch_steps: self.epoch_steps,
+            batch: self.batch * self.config.accumulate,
+            patch_zyx: self.patch,
+            parameters,
+            train_pairs: self.train_pairs.len(),
+            validation_pairs: self.validation.len(),
+            seconds: self.seconds(&state),
+            step_secs: mean(|p| p.step_secs),
+            stalled_secs: mean(|p| p.stalled_secs),
+            peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
+            device: self.engine.device().name.clone(),
+            history: state.history,
+        })
+    }
+
+    fn record(&self, state: &TrainState, before: Option<&Scores>, parameters: usize) -> serde_json::Value {
+        json!({
+            "program": format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
+            "from": self.start.name,
+            "seed": self.job.seed,
+            "steps": state.step,
+            "epoch_steps": self.epoch_steps,
+            "batch": self.batch * self.config.accumulate,
+            "patch_zyx": self.patch,
+            "parameters": parameters,
+            "train": self.train_pairs.iter().map(|p| &p.name).collect::<Vec<_>>(),
+            "validation": self.validator.cases.iter().map(|c| &c.name).collect::<Vec<_>>(),
+            "before": before.map(|s| &s.scores),
+            "best": state.best.map(|(score, step)| json!({"score": score, "step": step})),
+            "rescues": state.rollbacks,
+            "seconds": self.seconds(state),
+            "settings": self.config,
+            "history": state.history,
+        })
+    }
+
+    fn card(
+        &self,
+        name: &str,
+        state: &TrainState,
+        before: Option<&Scores>,
+        parameters: usize,
+        metric: &str,
+        examples: &[Example],
+    ) -> String {
+        let mut summary = vec![
+            ("start model".to_owned(), self.start.name.clone()),
+            ("trainable parameters".to_owned(), parameters.to_string()),
+            ("training pairs".to_owned(), self.train_pairs.len().to_string()),
+            ("validation pairs".to_owned(), self.validation.len().to_string()),
+            ("steps".to_owned(), state.step.to_string()),
+            ("patch".to_owned(), format!("{} x {:?} voxels", self.batch, self.patch)),
+        ];
+        if let Some(v) = self.voxel_um {
+            summary.push(("voxel size".to_owned(), format!("{} x {} x {} µm", v[0], v[1], v[2])));
+        }
+        if let Some(before) = before {
+            summary.push(("score of the start model".to_owned(), format!("{:.4}", before.score)));
+        }
+        if let Some((score, step)) = state.best {
+            summary.push(("best score".to_owned(), format!("{score:.4} at step {step}")));
+        }
+        let legend = self.previews.legend(before.is_some());
+        package::card(name, &summary, &state.history, metric, &legend, examples)
+    }
+
+    /// Returns the example images of the card: the pairs with the best, the median and the worst score.
+    fn examples(
+        &self,
+        before: Option<&Scores>,
+        thumbnails_before: &[Option<Thumbnail>],
+        after: Option<&Scores>,
+        thumbnails: &[Option<Thumbnail>],
+    ) -> Vec<Example> {
+        let Some(after) = after else { return Vec::new() };
+        let mut made = Vec::new();
+        for (case, which) in previews::examples(&after.pairs) {
+            let thumbnail = |all: &[Option<Thumbnail>]| all.get(case).cloned().flatten();
+            let start = thumbnail(thumbnails_before);
+            let trained = thumbnail(thumbnails);
+            let png = trained.and_then(|trained| self.previews.example_png(case, start.as_ref(), &trained));
+            let (Some(png), Some(place), Some(pair)) = (png, self.previews.caption(case), after.pairs.get(case)) else {
+                continue;
+            };
+            let score = match before.and_then(|b| b.pairs.get(case)) {
+                Some(start) => format!("{:.3} before, {:.3} after", start.score, pair.score),
+                None => format!("{:.3}", pair.score),
+            };
+            let caption = format!("{which}: {place}; score {score}");
+            made.push(Example { file: format!("example_{}.png", made.len()), png, caption });
+        }
+        made
+    }
+
+    /// Adds an int8 network to the package if that costs no accuracy: its score must not fall below `floor`, the score
+    /// of the start model. Stops when the time budget is exceeded.
+    fn quantize(
+        &self,
+        float: &Path,
+        after: Option<&Scores>,
+        floor: Option<f64>,
+        state: &TrainState,
+    ) -> Result<FinalPackage, JobError> {
+        if self.job.without_int8 {
+            return Ok(FinalPackage::float_only(float));
+        }
+        let end = self.deadline(state);
+        let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
+        let cancel = self.overtime_cancel(state);
+        self.context.note("Quantizing the network.");
+        let out = self.folder.path.join("int8");
+        let quiet = Context { cancel: cancel.clone(), ..Context::default() };
+        let mut calibrate: Vec<PathBuf> = Vec::new();
+        let step = self.train_pairs.len().div_ceil(8).max(1);
+        for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
+            calibrate.push(calibration_file(pair, self.folder.path.join(format!("calibration{i}.tif")))?);
+        }
+        // Minutes that an attempt takes apart from training, as measured in the first attempt.
+        let mut overhead_mins = 0.0;
+        for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
+            if left().is_some_and(|m| m <= 0.0) {
+                self.context.note("No time is left for quantization.");
+                break;
+            }
+            let started = Instant::now();
+            let teacher = QatTrainer {
+                minutes: left().map(|m| m - overhead_mins),
+                threads: self.job.threads,
+                ..QatTrainer::default()
+            };
+            let job = QuantizeJob {
+                model: float.display().to_string(),
+                out: out.clone(),
+                mode,
+                calibrate: calibrate.clone(),
+                accuracy_budget: budget,
+                keep_float: Default::default(),
+                without_float: false,
+                overwrite: Overwrite::Refuse,
+            };
+            let scored = job.run_with(&quiet, Some(&teacher)).and_then(|report| {
+                let quantized = Quantized {
+                    float_bytes: report.float_bytes,
+                    int8_bytes: report.int8_bytes,
+                    tile_shape: report.tile_shape,
+                    tile_times: report.tile_times,
+                };
+                let Some(after) = after else { return Ok((true, None, quantized)) };
+                let int8 = self.validator.score(&cancel, self.devices, &out, Some(Precision::Int8))?;
+                let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
+                if !accurate {
+                    self.context.note(format!(
+                        "The int8 network {}with an accuracy budget of {budget} lowers the score from {:.4} to {:.4}.",
+                        if mode == QuantizeMode::Qat { "after quantization-aware training " } else { "" },
+                        after.score,
+                        int8.score
+                    ));
+                }
+                Ok((accurate, Some(int8), quantized))
+            });
+            if attempt == 0 {
+                overhead_mins = started.elapsed().as_secs_f64() / 60.0;
+            }
+            match scored {
+                Ok((true, int8, quantized)) => return Ok(FinalPackage { path: out, int8, quantized: Some(quantized) }),
+                Ok((false, ..)) => {}
+                Err(JobError::Cancelled) if self.context.cancel.is_cancelled() => return Err(JobError::Cancelled),
+                Err(JobError::Cancelled) => {
+                    self.context.note("Quantization was stopped, to stay within the time budget.");
+                    break;
+                }
+                Err(error) => {
+                    let sentence =
+                        format!("The package has only the float network, because quantization failed: {error}");
+                    self.context.note(sentence);
+                    return Ok(FinalPackage::float_only(float));
+                }
+            }
+        }
+        self.context.note("The package has only the float network.");
+        Ok(FinalPackage::float_only(float))
+    }
+
+    /// Saves the package at the output path.
+    fn save_package(&self, package: &Path) -> Result<(), JobError> {
+        let out = &self.job.out;
+        if let Some(parent) = out.parent().filter(|p| !p.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent).map_err(io_error(parent))?;
+        }
+        let shown = package.display().to_string();
+        let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
+        match cytoscope_pipeline::packages::save(&package, out, self.job.overwrite)? {
+            Replaced::MovedTo(aside) => {
+                self.context.note(format!(
+                    "The previous contents of {} were moved to {}.",
+                    out.display(),
+                    aside.display()
+                ));
+            }
+            Replaced::Nothing | Replaced::Ours => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Report of problems of the training data: a short summary as notes, and the whole list in a file.
+
+use cytoscope_pipeline::{Context, user_folder};
+use cytoscope_samples::{Problem, summary};
+use cytoscope_storage::StorageError;
+use std::path::{Path, PathBuf};
+
+/// Maximum number of lines of the summary; more problems than that are grouped by kind.
+pub(crate) const LINES: usize = 8;
+/// Folder of the lists, below the user's data folder.
+const FOLDER: &str = "data-checks";
+
+/// Reports the problems of the data in `root` as notes. If there are more than [`LINES`], all of them are also listed
+/// in `file`, by default in the user's data folder. Returns the path of the list, or `None` if none was written.
+pub(crate) fn report(context: &Context, root: &Path, problems: &[Problem], file: Option<&Path>) -> Option<PathBuf> {
+    for line in summary::summary(problems, LINES) {
+        context.note(line);
+    }
+    let listed = list(root, problems, file)?;
+    match listed {
+        Ok(path) => {
+            context.note(format!("All {} problems of the data are listed in {}.", problems.len(), path.display()));
+            Some(path)
+        }
+        Err(error) => {
+            context.note(format!("The list of all {} problems could not be written: {error}", problems.len()));
+            None
+        }
+    }
+}
+
+/// Writes the list if there are more than [`LINES`] problems. Returns `None` if there are fewer, or no folder for the
+/// list is known.
+pub(crate) fn list(root: &Path, problems: &[Problem], file: Option<&Path>) -> Option<Result<PathBuf, StorageError>> {
+    if problems.len() <= LINES {
+        return None;
+    }
+    let path = file.map(Path::to_owned).or_else(|| default_path(root))?;
+    let lines: Vec<String> = problems.iter().map(summary::line).collect();
+    let text = format!("{} problems of the training data in {}\n\n{}\n", lines.len(), root.display(), lines.join("\n"));
+    if let Some(folder) = path.parent() {
+        // An error appears when the file is written.
+        let _ = std::fs::create_dir_all(folder);
+    }
+    Some(cytoscope_storage::write::atomic_write(&path, text.as_bytes()).map(|()| path))
+}
+
+/// Returns the default path of the list for the data in `root`: its name and a hash of its absolute path.
+fn default_path(root: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    let hash: String =
+        cytoscope_engine::select::fingerprint(absolute.as_os_str().as_encoded_bytes()).chars().take(8).collect();
+    let name = absolute.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    Some(user_folder()?.join(FOLDER).join(format!("{name}-{hash}.txt")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use cytoscope_samples::Severity;
+
+    #[test]
+    fn many_problems_are_listed_in_a_file_and_few_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deep/list.txt");
+        let problem = |i: usize| Problem {
+            file: PathBuf::from(format!("/data/odd{i}.czi")),
+            pair: None,
+            severity: Severity::Warning,
+            sentence: "this kind of image is not read".to_owned(),
+            next_step: "save it as TIFF".to_owned(),
+        };
+        let problems: Vec<Problem> = (0..300).map(problem).collect();
+        let context = Context::default();
+        assert_eq!(report(&context, Path::new("/data"), &problems[..LINES], Some(&file)), None);
+        assert!(!file.exists());
+        assert_eq!(report(&context, Path::new("/data"), &problems, Some(&file)).as_ref(), Some(&file));
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("300 problems of the training data in /data\n"), "{text}");
+        assert!((0..300).all(|i| text.contains(&format!("/data/odd{i}.czi: this kind of image is not read; save"))));
+        // A second report replaces the list.
+        report(&context, Path::new("/data"), &problems[..20], Some(&file)).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 22);
+        // A list that cannot be written is no error.
+        assert_eq!(report(&context, Path::new("/data"), &problems, Some(&file.join("below/a/file"))), None);
+        let [one, other] = ["/data/a", "/data/b"].map(|root| default_path(Path::new(root)));
+        assert!(one != other || one.is_none());
+    }
+}

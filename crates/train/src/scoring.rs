@@ -1,0 +1,247 @@
+//! Validation of the network during training: scores, previews and the best checkpoint.
+
+use crate::budget::Extent;
+use crate::checkpoint::TrainState;
+use crate::history::ValidationPoint;
+use crate::package;
+use crate::previews::{Previews, Thumbnail};
+use crate::step::Stepper;
+use crate::train::Training;
+use crate::tuning::{self, TuneEffort};
+use crate::validator::{Scores, Validator};
+use cytoscope_engine::Precision;
+use cytoscope_graph::package::{PACKAGE_KIND, Package};
+use cytoscope_graph::{Graph, passes};
+use cytoscope_pipeline::{Event, JobError};
+use cytoscope_samples::TargetKind;
+use serde_json::json;
+use std::path::Path;
+use std::time::Instant;
+
+/// Scores that differ by less than this are considered equal.
+const SCORE_NOISE: f64 = 0.01;
+
+/// Scores of a network on the validation pairs.
+pub(crate) struct ScoredNetwork {
+    /// Scores with the current segmentation settings.
+    pub(crate) untuned: Scores,
+    /// Scores with the segmentation settings tuned for this network.
+    pub(crate) tuned: Scores,
+    /// Prediction of each pair with the current settings, if requested.
+    pub(crate) thumbnails: Vec<Option<Thumbnail>>,
+    /// Prediction of the pair that is shown during training, with the tuned settings.
+    pub(crate) live: Option<Thumbnail>,
+    /// Fraction of pairs and settings that were evaluated: 1, unless the validation ran out of time.
+    pub(crate) share: f64,
+    /// Duration in seconds.
+    pub(crate) secs: f64,
+}
+
+/// How a validation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ValidationOutcome {
+    /// The scores are reported and recorded.
+    Done,
+    /// The job was cancelled; the validation is still due.
+    Cancelled,
+    /// The validation ran out of time and will be repeated on fewer voxels; it is still due.
+    TimedOut,
+}
+
+impl Training<'_> {
+    /// Writes a temporary package of a network that is validated.
+    pub(crate) fn write_candidate(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
+        let description = self.describe(json!({}), String::from("# In training\n"), "in training".to_owned());
+        if graph.outputs.len() == 1 {
+            return package::write(&description, graph, to);
+        }
+        // Outputs for deep supervision are only needed in training.
+        let mut first = graph.clone();
+        first.outputs.truncate(1);
+        passes::eliminate_dead(&mut first);
+        package::write(&description, &first, to)
+    }
+
+    /// Returns whether segmentation settings are tuned on the validation pairs.
+    pub(crate) fn tunes_segmentation(&self) -> bool {
+        let target = self.start.target;
+        let instances = target.of_labels() && target != TargetKind::Semantic;
+        instances && self.config.segment.is_none() && !self.validator.is_empty()
+    }
+
+    /// Scores a network on the validation pairs; with a thumbnail of each prediction if `show`. Stops early if it takes
+    /// more than its part of the time budget.
+    pub(crate) fn score(&self, graph: &Graph, show: bool) -> Result<ScoredNetwork, JobError> {
+        let started = Instant::now();
+        let path = self.folder.path.join("candidate");
+        self.write_candidate(graph, &path)?;
+        let scored = if self.tunes_segmentation() {
+            self.score_tuned(&path, started, show)
+        } else {
+            self.score_untuned(&path, started)
+        };
+        // If it cannot be removed, the next candidate replaces it.
+        let _ = cytoscope_storage::folder::remove_finished(&path, PACKAGE_KIND);
+        scored.map(|scored| ScoredNetwork { secs: started.elapsed().as_secs_f64(), ..scored })
+    }
+
+    /// Scores with segmentation settings tuned for this network.
+    fn score_tuned(&self, model: &Path, started: Instant, show: bool) -> Result<ScoredNetwork, JobError> {
+        let cancel = &self.context.cancel;
+        let limit = self.budget().validation_timeout();
+        let channel = package::seed_channel(self.start.target);
+        let until = limit.map(|limit| started + limit / 2);
+        let maps = tuning::predict_maps(cancel, self.devices, &self.validator, model, channel, until)?;
+        let until = limit.map(|limit| started + limit);
+        let found = tuning::tune(cancel, &self.validator, &maps, &self.segment, TuneEffort::Quick, until)?;
+        let mut thumbnails = vec![None; if show { self.validator.cases.len() } else { 0 }];
+        for (map, to) in maps.iter().zip(&mut thumbnails) {
+            *to = self.previews.thumbnail(map.case(), &map.labels(&self.segment)?);
+        }
+        let live = match maps.iter().find(|map| Some(map.case()) == self.previews.live_case()) {
+            Some(map) => self.previews.thumbnail(map.case(), &map.labels(&found.options)?),
+            None => None,
+        };
+        // Prediction takes about as long as the tuning of settings.
+        let share = maps.len() as f64 / self.validator.cases.len().max(1) as f64 * (0.5 + 0.5 * found.share);
+        Ok(ScoredNetwork { untuned: found.given, tuned: found.best, thumbnails, live, share, secs: 0.0 })
+    }
+
+    /// Scores with the current segmentation settings, or without segmentation.
+    fn score_untuned(&self, model: &Path, started: Instant) -> Result<ScoredNetwork, JobError> {
+        let mut thumbnails = Vec::new();
+        let mut on_case = |case: usize, made: &[f32]| thumbnails.push(self.previews.thumbnail(case, made));
+        let until = self.budget().validation_timeout().map(|limit| started + limit);
+        let (cancel, precision) = (&self.context.cancel, Some(Precision::F32));
+        let scores = self.validator.score_with(cancel, self.devices, model, precision, until, &mut on_case)?;
+        let live = self.previews.live_case().and_then(|case| thumbnails.get(case)?.clone());
+        let share = scores.pairs.len() as f64 / self.validator.cases.len().max(1) as f64;
+        Ok(ScoredNetwork { untuned: scores.clone(), tuned: scores, thumbnails, live, share, secs: 0.0 })
+    }
+
+    /// Adds a validation to the history and reports it as an event.
+    pub(crate) fn record_validation(&self, state: &mut TrainState, scores: &Scores, best: bool) {
+        let point = ValidationPoint { step: state.step, score: scores.score, scores: scores.scores.clone(), best };
+        state.history.validations.push(point);
+        self.context.emit(&Event::Validated {
+            step: state.step,
+            score: scores.score,
+            scores: scores.scores.clone(),
+            best,
+        });
+    }
+
+    /// Writes the preview of a prediction and reports it. Training continues if the file cannot be written.
+    pub(crate) fn write_preview(&self, step: u64, live: Option<&Thumbnail>) {
+        let Some((case, live)) = self.previews.live_case().zip(live) else { return };
+        let Some((png, caption)) = self.previews.live_png(case, live).zip(self.previews.caption(case)) else { return };
+        let path = self.folder.preview();
+        if cytoscope_storage::write::atomic_write(&path, &png).is_ok() {
+            self.context.emit(&Event::ValidationPreview { step, path, caption });
+        }
+    }
+
+    /// Scores the current network and saves it if it is the best. If that took too long for the time budget, later
+    /// validations use fewer voxels, and `before` and the best network are scored again.
+    pub(crate) fn validate(
+        &mut self,
+        state: &mut TrainState,
+        stepper: &Stepper,
+        before: &mut Option<ScoredNetwork>,
+    ) -> Result<ValidationOutcome, JobError> {
+        let graph = stepper.folded()?;
+        let scored = match self.score(&graph, false) {
+            Err(JobError::Cancelled) => return Ok(ValidationOutcome::Cancelled),
+            other => other?,
+        };
+        state.add_validation_time(scored.secs);
+        let smaller = self.budget().shrink(self.validator.extent(), scored.secs, scored.share);
+        if let Some(extent) = smaller.filter(|_| scored.share < 1.0) {
+            return match self.shrink_validation(state, extent, before) {
+                Ok(()) => Ok(ValidationOutcome::TimedOut),
+                Err(JobError::Cancelled) => Ok(ValidationOutcome::Cancelled),
+                Err(error) => Err(error),
+            };
+        }
+        let scores = scored.tuned;
+        let better = state.peak.is_none_or(|peak| scores.score > peak);
+        // Scores on few files are noisy: of equally good networks, the one trained longer is kept.
+        let near = state.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
+        let best = better || (near && state.start_score.is_none_or(|start| scores.score > start));
+        if best {
+            self.write_candidate(&graph, &self.folder.best(state.step))?;
+            state.best = Some((scores.score, state.step));
+        }
+        self.record_validation(state, &scores, best);
+        self.write_preview(state.step, scored.live.as_ref());
+        state.peak = Some(state.peak.map_or(scores.score, |peak| peak.max(scores.score)));
+        state.validations_since_best = if better { 0 } else { state.validations_since_best + 1 };
+        match smaller.map_or(Ok(()), |extent| self.shrink_validation(state, extent, before)) {
+            Ok(()) => Ok(ValidationOutcome::Done),
+            Err(JobError::Cancelled) => Ok(ValidationOutcome::Cancelled),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Validates on fewer pairs, or crops of them, from now on, and scores the start model and the best network again.
+    /// If that fails, a resumed run validates as before.
+    pub(crate) fn shrink_validation(
+        &mut self,
+        state: &mut TrainState,
+        extent: Extent,
+        before: &mut Option<ScoredNetwork>,
+    ) -> Result<(), JobError> {
+        let volume = |validator: &Validator| validator.voxels().iter().map(|v| *v as f64).sum::<f64>();
+        let had = volume(&self.validator);
+        let sentence = self.limit_validation(extent)?;
+        state.validation_secs *= volume(&self.validator) / had.max(1.0);
+        self.rescore(state, before)?;
+        state.extent = Some(extent);
+        let sentence = format!("{sentence} from step {} on, to stay within the time budget.", state.step);
+        self.context.note(sentence.clone());
+        state.history.notes.push(sentence);
+        Ok(())
+    }
+
+    /// Changes the pairs, or crops of them, to validate on; returns the beginning of a sentence that describes it.
+    pub(crate) fn limit_validation(&mut self, extent: Extent) -> Result<String, JobError> {
+        let had = self.validator.extent();
+        self.validator = self.validator.resized(extent)?;
+        self.previews = Previews::of(&self.validator, self.start.target);
+        let now = self.validator.extent();
+        let part = if now.voxels < had.voxels { " and a crop of each" } else { "" };
+        Ok(format!("Validation uses {} of {} pairs{part}", now.cases, self.validation.len()))
+    }
+
+    /// Scores the start model and the best network again, if they have a score: the validation images have changed.
+    pub(crate) fn rescore(&self, state: &mut TrainState, before: &mut Option<ScoredNetwork>) -> Result<(), JobError> {
+        let start = if before.is_some() || state.start_score.is_some() {
+            Some(self.score(&self.start.graph, true)?)
+        } else {
+            None
+        };
+        let score = start.as_ref().map(|scored| scored.tuned.score);
+        let best = match state.best.filter(|_| !self.validator.is_empty()) {
+            None => None,
+            Some((_, 0)) if score.is_some() => score.map(|score| (score, 0)),
+            Some((_, step)) => {
+                let path = if step == 0 { self.folder.start() } else { self.folder.best(step) };
+                let kept = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
+                let scored = self.score(&kept.graph, false)?;
+                state.add_validation_time(scored.secs);
+                Some((scored.tuned.score, step))
+            }
+        };
+        if let Some(scored) = start {
+            state.add_validation_time(scored.secs);
+            state.start_score = score;
+            *before = Some(scored);
+        }
+        if let Some((score, step)) = best {
+            state.best = Some((score, step));
+            state.peak = Some(score);
+            state.validations_since_best = 0;
+        }
+        Ok(())
+    }
+}

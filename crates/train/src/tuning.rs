@@ -1,0 +1,208 @@
+//! Segmentation settings: defaults, and tuning by the score on the validation pairs.
+
+use crate::validator::{Scores, Validator};
+use cytoscope_objects::components::Connectivity;
+use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{CancelToken, JobError, Output};
+use cytoscope_samples::TargetKind;
+use std::path::Path;
+use std::time::Instant;
+
+/// Returns the initial segmentation settings for a target; `small_object_um3` is the minimum object volume in µm³.
+pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> SegmentOptions {
+    let height = match target {
+        TargetKind::Instances | TargetKind::Distance { .. } => Some(Height::Seeds),
+        TargetKind::Boundary { .. } => Some(Height::Distance),
+        _ => None,
+    };
+    SegmentOptions {
+        smooth_um: 0.0,
+        threshold: Threshold::Fixed(0.5),
+        fill_holes: true,
+        height,
+        height_smooth_um: if target == TargetKind::Semantic { 0.0 } else { 0.8 },
+        seed_height: 0.1,
+        connectivity: Connectivity::Faces,
+        min_volume_um3: small_object_um3.unwrap_or(0.0),
+        min_peak: 0.0,
+        drop_border: false,
+    }
+}
+
+/// Returns the model's own settings with the minimum object volume lowered, if necessary, so that no typical object is
+/// dropped. `small_object_um3` is a tenth of the typical volume.
+pub(crate) fn fit_to_objects(own: &SegmentOptions, small_object_um3: Option<f64>) -> SegmentOptions {
+    let max = small_object_um3.map_or(f64::INFINITY, |small| 3.0 * small);
+    SegmentOptions { min_volume_um3: own.min_volume_um3.min(max), ..own.clone() }
+}
+
+/// The maps that a network predicts for a validation pair.
+pub(crate) struct Maps {
+    foreground: Vec<f32>,
+    seeds: Vec<f32>,
+    shape: [usize; 3],
+    voxel_um: [f64; 3],
+    /// Object diameter relative to the model's nominal diameter.
+    scale: f64,
+    case: usize,
+}
+
+impl Maps {
+    /// Returns the labels that the segmentation settings give.
+    pub(crate) fn labels(&self, options: &SegmentOptions) -> Result<Vec<f32>, JobError> {
+        let mut foreground = self.foreground.clone();
+        let options = options.scaled(self.scale);
+        let (labels, _) = segment_in_place(&mut foreground, Some(&self.seeds), self.shape, self.voxel_um, &options)?;
+        Ok(labels.into_iter().map(|l| l as f32).collect())
+    }
+
+    /// Returns the index of the validation pair.
+    pub(crate) fn case(&self) -> usize {
+        self.case
+    }
+}
+
+/// How many settings are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TuneEffort {
+    /// One pass over the most important settings, to compare networks during training.
+    Quick,
+    /// Two passes over all settings.
+    Thorough,
+}
+
+/// Predicts the maps of the validation pairs; after `until`, no further pair is started. `seed_channel` is the channel
+/// that separates touching objects.
+pub(crate) fn predict_maps(
+    cancel: &CancelToken,
+    devices: &Devices,
+    validator: &Validator,
+    model: &Path,
+    seed_channel: usize,
+    until: Option<Instant>,
+) -> Result<Vec<Maps>, JobError> {
+    let mut maps = Vec::new();
+    for case in 0..validator.cases.len() {
+        if !maps.is_empty() && until.is_some_and(|at| Instant::now() >= at) {
+            break;
+        }
+        let (values, shape) = validator.predict(cancel, devices, model, case, Output::Maps, None)?;
+        let Some((_, shape_zyx)) = validator.truth(case) else { continue };
+        let voxels: usize = shape_zyx.iter().product();
+        let channels =
+            if shape.len() == 4 { shape.first().copied().unwrap_or(1) } else { values.len() / voxels.max(1) };
+        let channel = |c: usize| values.get(c * voxels..(c + 1) * voxels).map(<[f32]>::to_vec).unwrap_or_default();
+        let seeds = channel(seed_channel.min(channels.saturating_sub(1)));
+        let (voxel_um, scale) = (validator.voxel_um(case), validator.scale(case));
+        maps.push(Maps { foreground: channel(0), seeds, shape: shape_zyx, voxel_um, scale, case });
+    }
+    Ok(maps)
+}
+
+/// Result of tuning.
+pub(crate) struct TuneResult {
+    /// Settings with the best score.
+    pub options: SegmentOptions,
+    /// Scores of the initial settings.
+    pub given: Scores,
+    /// Scores of [`TuneResult::options`].
+    pub best: Scores,
+    /// Fraction of the candidates that were tried; 1 if there was time for all.
+    pub share: f64,
+}
+
+/// Tunes the settings on the validation pairs, one setting at a time (coordinate search) starting from `initial`. After
+/// `until`, no further candidates are tried.
+pub(crate) fn tune(
+    cancel: &CancelToken,
+    validator: &Validator,
+    maps: &[Maps],
+    initial: &SegmentOptions,
+    effort: TuneEffort,
+    until: Option<Instant>,
+) -> Result<TuneResult, JobError> {
+    let (mut tried, mut left_out) = (1, 0);
+    let mut best = initial.clone();
+    let given = scores_of(validator, maps, &best)?;
+    let mut scores = given.clone();
+    for round in 0..2 {
+        let before = scores.score;
+        for at in 0..candidates(initial, &best, effort).len() {
+            // Candidates change one setting of the best settings so far.
+            for candidate in candidates(initial, &best, effort).swap_remove(at) {
+                if cancel.is_cancelled() {
+                    return Err(JobError::Cancelled);
+                }
+                if candidate == best {
+                    continue;
+                }
+                if until.is_some_and(|at| Instant::now() >= at) {
+                    left_out += 1;
+                    continue;
+                }
+                tried += 1;
+                let found = scores_of(validator, maps, &candidate)?;
+                if found.score > scores.score + 1e-9 {
+                    (best, scores) = (candidate, found);
+                }
+            }
+        }
+        if effort == TuneEffort::Quick || (round == 0 && scores.score <= before) {
+            break;
+        }
+    }
+    Ok(TuneResult { options: best, given, best: scores, share: f64::from(tried) / f64::from(tried + left_out) })
+}
+
+/// Returns, for each setting, the settings with its candidate values.
+fn candidates(initial: &SegmentOptions, now: &SegmentOptions, effort: TuneEffort) -> Vec<Vec<SegmentOptions>> {
+    let with = |change: &dyn Fn(&mut SegmentOptions)| {
+        let mut made = now.clone();
+        change(&mut made);
+        made
+    };
+    let mut all = Vec::new();
+    if effort == TuneEffort::Quick {
+        if matches!(now.threshold, Threshold::Fixed(_)) {
+            all.push([0.4, 0.5, 0.6].map(|t| with(&|o| o.threshold = Threshold::Fixed(t))).to_vec());
+        }
+        if now.height == Some(Height::Seeds) {
+            all.push([0.05, 0.1, 0.2].map(|h| with(&|o| o.seed_height = h)).to_vec());
+        }
+        all.push([0.0, 0.8, 0.9].map(|p| with(&|o| o.min_peak = p)).to_vec());
+        return all;
+    }
+    if matches!(now.threshold, Threshold::Fixed(_)) {
+        all.push([0.3, 0.4, 0.5, 0.6, 0.7].map(|t| with(&|o| o.threshold = Threshold::Fixed(t))).to_vec());
+    }
+    if now.height == Some(Height::Seeds) {
+        all.push([0.03, 0.06, 0.1, 0.15, 0.2, 0.3].map(|h| with(&|o| o.seed_height = h)).to_vec());
+        all.push([0.0, 0.5, 0.8, 1.2, 1.8].map(|s| with(&|o| o.height_smooth_um = s)).to_vec());
+    } else if now.height.is_some() {
+        all.push([0.25, 0.5, 1.0, 1.5].map(|h| with(&|o| o.seed_height = h)).to_vec());
+        all.push([0.5, 1.0, 2.0].map(|s| with(&|o| o.height_smooth_um = s)).to_vec());
+    }
+    all.push([0.0, 0.7, 0.8, 0.9].map(|p| with(&|o| o.min_peak = p)).to_vec());
+    let min_volume = initial.min_volume_um3;
+    all.push([0.0, 0.5, 1.0, 2.0, 3.0].map(|f| with(&|o| o.min_volume_um3 = f * min_volume)).to_vec());
+    all
+}
+
+/// Scores the labels that the settings give on all validation pairs.
+fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
+    let labels = maps.iter().map(|map| Ok((map.case, map.labels(options)?)));
+    validator.score_labels(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_minimum_volume_is_lowered_for_data_with_small_objects() {
+        let own = SegmentOptions { min_volume_um3: 300.0, ..SegmentOptions::default() };
+        let min_volume = |small| fit_to_objects(&own, small).min_volume_um3;
+        assert_eq!((min_volume(None), min_volume(Some(150.0)), min_volume(Some(20.0))), (300.0, 300.0, 60.0));
+    }
+}

@@ -1,0 +1,597 @@
+//! Scores of a network through the prediction pipeline: stacks are predicted in tiles, segmented and compared with the
+//! ground truth.
+
+use crate::budget::Extent;
+use crate::crop::{crop, crop_window};
+use crate::error::io_error;
+use cytoscope_engine::Precision;
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_objects::diameter;
+use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
+use cytoscope_objects::regression::regression;
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{CancelToken, Context, DiameterRequest, JobError, Output, PredictJob};
+use cytoscope_profile::Recorder;
+use cytoscope_samples::{ImageRef, Pair, TargetKind};
+use cytoscope_storage::{Overwrite, folder};
+use cytoscope_volume::{Array, Axes, Axis, Region, Samples};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Kind of the folder that validation predicts into, as stored in its marker file.
+const SCRATCH_KIND: &str = "scratch";
+
+/// Scores of one pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairScore {
+    /// Name of the pair.
+    pub name: String,
+    /// The score that networks are compared by; higher is better.
+    pub score: f64,
+    /// All scores, by name.
+    pub scores: BTreeMap<String, f64>,
+}
+
+/// Scores of a network on the validation pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// The score that networks are compared by, over all pairs; higher is better: the mean of F1 at IoU 0.5 and 0.7 for
+    /// objects, Dice for foreground, Pearson's correlation for a stain.
+    pub score: f64,
+    /// All scores over all pairs, by name.
+    pub scores: BTreeMap<String, f64>,
+    /// Scores of each pair.
+    pub pairs: Vec<PairScore>,
+}
+
+/// A validation pair, with its image as a file that contains nothing else.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub name: String,
+    pub image: PathBuf,
+    truth: Truth,
+    voxel_um: Option<[f64; 3]>,
+    /// Median object diameter in µm (in voxels if the voxel size is unknown), for models with a nominal diameter.
+    diameter: Option<f64>,
+}
+
+#[derive(Debug, Clone)]
+struct Truth(Arc<Stack>);
+
+/// Replaces values that are not finite by the smallest finite value, as in training.
+fn replace_non_finite(values: &mut [f32]) {
+    let darkest = values.iter().copied().filter(|v| v.is_finite()).fold(f32::INFINITY, f32::min);
+    let darkest = if darkest.is_finite() { darkest } else { 0.0 };
+    values.iter_mut().filter(|v| !v.is_finite()).for_each(|v| *v = darkest);
+}
+
+/// Predicts and scores the validation pairs.
+pub(crate) struct Validator {
+    pub cases: Vec<Case>,
+    /// All validation pairs; `cases` are some of them.
+    pairs: Vec<Pair>,
+    target: TargetKind,
+    folder: PathBuf,
+    /// Voxel size along Z, Y, X in µm of files that state none.
+    assumed_um: [f64; 3],
+    threads: usize,
+    /// Ignore label, whose voxels are not compared.
+    ignored: Option<f32>,
+    diameters: Diameters,
+}
+
+/// Options of a [`Validator`].
+#[derive(Debug)]
+pub(crate) struct ValidatorOptions {
+    /// Maximum number of pairs that are predicted; they are spread evenly over all pairs.
+    pub max_cases: usize,
+    pub target: TargetKind,
+    /// Folder for cropped images and predictions.
+    pub folder: PathBuf,
+    /// Voxel size of the model along Z, Y, X in µm.
+    pub model_um: Option<[f64; 3]>,
+    /// Threads of the engine; 0 uses all cores.
+    pub threads: usize,
+    /// Ignore label, whose voxels are not compared.
+    pub ignored: Option<i64>,
+    pub diameters: Diameters,
+}
+
+/// Object diameters, by which images are scaled to the diameter a model was trained at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Diameters {
+    /// Nominal object diameter of the model in µm; `None` for no scaling.
+    pub nominal_um: Option<f64>,
+    /// Object diameter of all cases in µm (in voxels if the voxel size is unknown); by default measured on the true
+    /// labels of each case.
+    pub given_um: Option<f64>,
+}
+
+/// Maximum number of voxels of a case; of larger stacks, the middle is validated.
+const MAX_CASE_VOXELS: usize = 16 << 20;
+/// Maximum number of slices of a cropped case.
+const MAX_CASE_SLICES: usize = 64;
+
+/// Values in order Z, Y, X, and the shape.
+pub(crate) type Stack = (Vec<f32>, [usize; 3]);
+
+/// Reads one image of a file, cropped to a window.
+pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::Window>) -> Result<Stack, JobError> {
+    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let file = open(&image.path, &options)?;
+    let meta = file.meta();
+    let mut region = Region::whole(&meta.shape_full);
+    let pick = |axis: Axis| meta.axes_full.position(axis);
+    let samples = pick(Axis::S).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
+    let channel = image.channel.unwrap_or(0);
+    for (axis, at) in [(Axis::T, image.time.unwrap_or(0)), (Axis::C, channel / samples), (Axis::S, channel % samples)] {
+        if let Some(i) = pick(axis) {
+            region = region.with_range(i, at, 1);
+        }
+    }
+    if let Some(window) = window {
+        for (a, axis) in [Axis::Z, Axis::Y, Axis::X].into_iter().enumerate() {
+            if let Some(i) = pick(axis) {
+                region = region.with_range(i, window.start_zyx[a], window.size_zyx[a]);
+            }
+        }
+    }
+    let size = |axis: Axis| pick(axis).and_then(|i| region.size.get(i)).copied().unwrap_or(1);
+    let shape = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
+    let array = file.read(0, &region)?;
+    Ok((array.into_samples().to_f32(), shape))
+}
+
+/// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
+fn middle_window(image: &ImageRef) -> Result<Option<cytoscope_samples::Window>, JobError> {
+    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let file = open(&image.path, &options)?;
+    let meta = file.meta();
+    let shape = [Axis::Z, Axis::Y, Axis::X]
+        .map(|axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1));
+    let voxels = |s: [usize; 3]| s.iter().fold(1usize, |n, v| n.saturating_mul(*v));
+    if voxels(shape) <= MAX_CASE_VOXELS {
+        return Ok(None);
+    }
+    let mut size_zyx = [shape[0].min(MAX_CASE_SLICES), shape[1], shape[2]];
+    while voxels(size_zyx) > MAX_CASE_VOXELS {
+        let longer = if size_zyx[1] >= size_zyx[2] { 1 } else { 2 };
+        size_zyx[longer] = size_zyx[longer].div_ceil(2);
+    }
+    let start_zyx = std::array::from_fn(|a| (shape[a] - size_zyx[a]) / 2);
+    Ok(Some(cytoscope_samples::Window { start_zyx, size_zyx }))
+}
+
+fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) -> Result<(), JobError> {
+    let axes: Axes = "ZYX".parse()?;
+    let array = Array::new(axes, shape.to_vec(), Samples::F32(values))?;
+    let mut spec = WriteSpec::of(&array, Container::ImageJ);
+    if let Some([z, y, x]) = voxel_um {
+        spec.voxel_size_um = cytoscope_volume::VoxelSize::new_um(z, y, x);
+    }
+    write_array(path, &array, &spec)?;
+    Ok(())
+}
+
+/// Returns the voxel size of a pair along Z, Y, X in µm: that of the pair, or else that of its image file.
+fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
+    if pair.voxel_um.is_some() {
+        return Ok(pair.voxel_um);
+    }
+    let options = OpenOptions { series: pair.image.series, ..OpenOptions::default() };
+    Ok(open(&pair.image.path, &options)?.meta().voxel_size_um.zyx())
+}
+
+/// Returns whether the file contains only this image.
+fn is_whole_file(image: &ImageRef) -> bool {
+    image.channel.is_none() && image.time.is_none() && image.series == 0 && image.axes.is_none()
+}
+
+/// Returns a file that contains only the image of a pair: its own file, or one that is written to `to`.
+fn single_image_file(
+    pair: &Pair,
+    window: Option<cytoscope_samples::Window>,
+    voxel_um: Option<[f64; 3]>,
+    to: PathBuf,
+) -> Result<PathBuf, JobError> {
+    if window.is_none() && is_whole_file(&pair.image) {
+        return Ok(pair.image.path.clone());
+    }
+    write_f32(&to, read_zyx(&pair.image, window)?, voxel_um)?;
+    Ok(to)
+}
+
+/// Returns a file for calibration as [`single_image_file`] does, with the middle of very large stacks.
+pub(crate) fn calibration_file(pair: &Pair, to: PathBuf) -> Result<PathBuf, JobError> {
+    if pair.window.is_none() && is_whole_file(&pair.image) {
+        return Ok(pair.image.path.clone());
+    }
+    single_image_file(pair, pair.window.or(middle_window(&pair.image)?), voxel_um(pair)?, to)
+}
+
+impl Validator {
+    /// Opens the pairs, and crops large ones.
+    pub(crate) fn new(pairs: &[Pair], options: ValidatorOptions) -> Result<Self, JobError> {
+        let ValidatorOptions { max_cases, target, folder, model_um, threads, ignored, diameters } = options;
+        std::fs::create_dir_all(&folder).map_err(io_error(&folder))?;
+        let empty = Self {
+            cases: Vec::new(),
+            pairs: pairs.to_vec(),
+            target,
+            folder,
+            // With a nominal diameter, the diameters of files without a voxel size are in voxels.
+            assumed_um: model_um.filter(|_| diameters.nominal_um.is_none()).unwrap_or([1.0; 3]),
+            threads,
+            ignored: ignored.filter(|_| target.of_labels()).map(|label| label as f32),
+            diameters,
+        };
+        empty.resized(Extent { cases: max_cases, voxels: usize::MAX })
+    }
+
+    /// Returns a validator with another number of pairs, or crops of them.
+    pub(crate) fn resized(&self, extent: Extent) -> Result<Self, JobError> {
+        // Spread evenly. A reduced set does not start with the first pair, which often has the fewest objects.
+        let step = self.pairs.len().div_ceil(extent.cases.max(1)).max(1);
+        let first = if extent.voxels == usize::MAX { 0 } else { (step - 1) / 2 };
+        let mut cases = Vec::new();
+        for (i, pair) in self.pairs.iter().skip(first).step_by(step).enumerate() {
+            cases.push(self.case(pair, i, extent.voxels)?);
+        }
+        Ok(Self {
+            cases,
+            pairs: self.pairs.clone(),
+            target: self.target,
+            folder: self.folder.clone(),
+            assumed_um: self.assumed_um,
+            threads: self.threads,
+            ignored: self.ignored,
+            diameters: self.diameters,
+        })
+    }
+
+    /// Prepares a pair, cropped to at most `max_voxels` voxels.
+    fn case(&self, pair: &Pair, number: usize, max_voxels: usize) -> Result<Case, JobError> {
+        let mut window = pair.window.or(middle_window(&pair.image)?);
+        let voxel_um = voxel_um(pair)?;
+        let mut truth = read_zyx(&pair.target, window)?;
+        replace_non_finite(&mut truth.0);
+        let diameter = self.diameter(&truth, voxel_um);
+        if let Some(inside) = crop_window(&truth, voxel_um.unwrap_or(self.assumed_um), self.ignored, max_voxels) {
+            truth = crop(&truth, &inside);
+            let origin = window.map_or([0; 3], |w| w.start_zyx);
+            let start_zyx = std::array::from_fn(|a| origin[a] + inside.start_zyx[a]);
+            window = Some(cytoscope_samples::Window { start_zyx, ..inside });
+        }
+        let image = single_image_file(pair, window, voxel_um, self.folder.join(format!("case{number}.tif")))?;
+        Ok(Case { name: pair.name.clone(), image, truth: Truth(Arc::new(truth)), voxel_um, diameter })
+    }
+
+    /// Returns the object diameter of a case: the given one, or else the median of its true labels; `None` without a
+    /// nominal diameter.
+    fn diameter(&self, truth: &Stack, voxel_um: Option<[f64; 3]>) -> Option<f64> {
+        self.diameters.nominal_um?;
+        let measured = || median_diameter(truth, self.ignored, voxel_um.unwrap_or(self.assumed_um));
+        self.diameters.given_um.or_else(measured)
+    }
+
+    /// Returns the number of cases and of voxels.
+    pub(crate) fn extent(&self) -> Extent {
+        let voxels = self.cases.iter().map(|c| c.truth.0.0.len()).max().unwrap_or(0);
+        Extent { cases: self.cases.len(), voxels }
+    }
+
+    /// Returns the number of voxels of each case.
+    pub(crate) fn voxels(&self) -> Vec<usize> {
+        self.cases.iter().map(|c| c.truth.0.0.len()).collect()
+    }
+
+    /// Returns the number of voxels of the network's size per voxel of a file, averaged over the cases.
+    pub(crate) fn magnification(&self, model_um: Option<[f64; 3]>) -> f64 {
+        let Some(model_um) = model_um else { return 1.0 };
+        let volume = |um: [f64; 3]| um.iter().product::<f64>();
+        let cases = self.cases.iter().enumerate().filter_map(|(i, case)| Some((self.scale(i), case.voxel_um?)));
+        let known = cases.map(|(scale, um)| volume(um) / (volume(model_um) * scale.powi(3)));
+        let all: Vec<f64> = known.filter(|m| m.is_finite() && *m > 0.0).collect();
+        if all.is_empty() { 1.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
+    }
+
+    /// Returns the object diameter of a case relative to the nominal diameter.
+    pub(crate) fn scale(&self, case: usize) -> f64 {
+        let diameter = self.cases.get(case).and_then(|c| c.diameter);
+        diameter.zip(self.diameters.nominal_um).map_or(1.0, |(diameter, nominal)| diameter / nominal)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cases.is_empty()
+    }
+
+    /// Predicts a case. Returns the values and the shape of the labels, the stain or the maps (C, Z, Y, X if several
+    /// channels).
+    pub(crate) fn predict(
+        &self,
+        cancel: &CancelToken,
+        devices: &Devices,
+        model: &Path,
+        case: usize,
+        output: Output,
+        precision: Option<Precision>,
+    ) -> Result<(Vec<f32>, Vec<usize>), JobError> {
+        let case = self.cases.get(case).ok_or_else(|| crate::error::wrong_use("no such validation pair"))?;
+        let out = self.folder.join("prediction");
+        let quiet = Context { cancel: cancel.clone(), recorder: Recorder::totals_only(), ..Context::default() };
+        let job = PredictJob {
+            inputs: vec![case.image.clone()],
+            model: model.display().to_string(),
+            out: out.clone(),
+            device: "cpu".to_owned(),
+            precision,
+            tiles: Default::default(),
+            outputs: BTreeSet::from([output]),
+            channel: None,
+            time: None,
+            series: 0,
+            axes: None,
+            voxel_um: case.voxel_um,
+            diameter: case.diameter.map_or(DiameterRequest::Auto, DiameterRequest::Given),
+            memory_budget_bytes: None,
+            resume: false,
+            threads: self.threads,
+            overwrite: Overwrite::Refuse,
+        };
+        // If the folder of an earlier prediction cannot be removed, its files are overwritten.
+        let _ = folder::remove_working(&out, SCRATCH_KIND);
+        folder::create_working(&out, SCRATCH_KIND)?;
+        let outcome = job.run(&quiet, devices)?;
+        if let Some(failure) = outcome.failed.first() {
+            return Err(JobError::Mismatch {
+                path: failure.input.clone(),
+                problem: failure.sentence.clone(),
+                next_step: "correct the pair, or remove it from the data".to_owned(),
+            });
+        }
+        let file = outcome.done.iter().flat_map(|r| &r.outputs).find(|p| p.extension().is_some_and(|e| e == "tif"));
+        let file =
+            file.ok_or_else(|| crate::error::wrong_use("the prediction of a validation pair wrote no file"))?.clone();
+        let array = open(&file, &OpenOptions::default())?.read_all()?;
+        let axes: Vec<Axis> = array.axes().iter().collect();
+        let shape = array.shape().to_vec();
+        let values = array.into_samples().to_f32();
+        // If this fails, the folder is removed before the next prediction.
+        let _ = folder::remove_working(&out, SCRATCH_KIND);
+        // Maps of several channels are written Z, C, Y, X.
+        match (axes.as_slice(), shape.as_slice()) {
+            ([Axis::Z, Axis::C, Axis::Y, Axis::X], [nz, nc, ny, nx]) => {
+                let plane = ny * nx;
+                let mut reordered = Vec::with_capacity(values.len());
+                for c in 0..*nc {
+                    for z in 0..*nz {
+                        let at = (z * nc + c) * plane;
+                        reordered.extend_from_slice(values.get(at..at + plane).unwrap_or_default());
+                    }
+                }
+                Ok((reordered, vec![*nc, *nz, *ny, *nx]))
+            }
+            _ => Ok((values, shape)),
+        }
+    }
+
+    /// Scores a model on all cases.
+    pub(crate) fn score(
+        &self,
+        cancel: &CancelToken,
+        devices: &Devices,
+        model: &Path,
+        precision: Option<Precision>,
+    ) -> Result<Scores, JobError> {
+        self.score_with(cancel, devices, model, precision, None, &mut |_, _| {})
+    }
+
+    /// Scores a model as [`Validator::score`] does, but starts no further case after `until`. `on_case` is called with
+    /// the prediction (labels or stain) of each case.
+    pub(crate) fn score_with(
+        &self,
+        cancel: &CancelToken,
+        devices: &Devices,
+        model: &Path,
+        precision: Option<Precision>,
+        until: Option<Instant>,
+        on_case: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Scores, JobError> {
+        let output = if self.target.of_labels() { Output::Labels } else { Output::Maps };
+        let in_time = |i: &usize| *i == 0 || until.is_none_or(|at| Instant::now() < at);
+        self.score_labels((0..self.cases.len()).take_while(in_time).map(|i| {
+            if cancel.is_cancelled() {
+                return Err(JobError::Cancelled);
+            }
+            let made = self.predict(cancel, devices, model, i, output, precision)?.0;
+            on_case(i, &made);
+            Ok((i, made))
+        }))
+    }
+
+    /// Scores predictions (labels or stain), each given with the index of its case.
+    pub(crate) fn score_labels(
+        &self,
+        labels: impl Iterator<Item = Result<(usize, Vec<f32>), JobError>>,
+    ) -> Result<Scores, JobError> {
+        let mut all = Tally::default();
+        let mut pairs = Vec::with_capacity(self.cases.len());
+        for made in labels {
+            let (at, found) = made?;
+            let Some(case) = self.cases.get(at) else { continue };
+            let (truth, shape) = case.truth.0.as_ref();
+            let one = match self.ignored.filter(|label| truth.contains(label)) {
+                None => self.compare(truth, &found, *shape)?,
+                Some(label) => {
+                    let seen = |values: &[f32]| -> Vec<f32> {
+                        values.iter().zip(truth).map(|(v, t)| if *t == label { 0.0 } else { *v }).collect()
+                    };
+                    self.compare(&seen(truth), &seen(&found), *shape)?
+                }
+            };
+            let (score, scores) = one.scores(self.target);
+            pairs.push(PairScore { name: case.name.clone(), score, scores });
+            all.add(one);
+        }
+        let (score, scores) = all.scores(self.target);
+        Ok(Scores { score, scores, pairs })
+    }
+
+    fn compare(&self, truth: &[f32], found: &[f32], shape: [usize; 3]) -> Result<Tally, JobError> {
+        let mut tally = Tally::default();
+        match self.target {
+            TargetKind::Regression => tally.regressions.push(regression(truth, found, shape)?),
+            TargetKind::Semantic => {
+                for (t, f) in truth.iter().zip(found) {
+                    let (t, f) = (*t > 0.0, *f > 0.0);
+                    tally.voxels[0] += u64::from(t && f);
+                    tally.voxels[1] += u64::from(t) + u64::from(f);
+                }
+            }
+            _ => tally.matchings.push(matchings(truth, found)?),
+        }
+        Ok(tally)
+    }
+
+    /// Returns the ground truth of a case and its shape Z, Y, X.
+    pub(crate) fn truth(&self, case: usize) -> Option<(&[f32], [usize; 3])> {
+        self.cases.get(case).map(|c| (c.truth.0.0.as_slice(), c.truth.0.1))
+    }
+
+    /// Returns the voxel size of a case along Z, Y, X in µm.
+    pub(crate) fn voxel_um(&self, case: usize) -> [f64; 3] {
+        self.cases.get(case).and_then(|c| c.voxel_um).unwrap_or(self.assumed_um)
+    }
+}
+
+/// Returns the median object diameter in µm of labels given as floats.
+fn median_diameter((labels, shape): &Stack, ignored: Option<f32>, voxel: [f64; 3]) -> Option<f64> {
+    let mut objects: BTreeMap<u32, (u64, [usize; 3], [usize; 3])> = BTreeMap::new();
+    let plane = (shape[1] * shape[2]).max(1);
+    for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l >= 1.0 && Some(**l) != ignored) {
+        let at = [i / plane, i / shape[2].max(1) % shape[1].max(1), i % shape[2].max(1)];
+        let (voxels, low, high) = objects.entry(*label as u32).or_insert((0, at, at));
+        *voxels += 1;
+        *low = std::array::from_fn(|a| low[a].min(at[a]));
+        *high = std::array::from_fn(|a| high[a].max(at[a]));
+    }
+    let sizes = objects.into_values().map(|(voxels, low, high)| (voxels, diameter::is_cut(low, high, *shape)));
+    diameter::median(sizes.collect(), voxel)
+}
+
+/// Matches labels with true labels. Both are integers stored as floats; values below 1 are background.
+fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
+    let labels = |v: &[f32]| -> Vec<u32> { v.iter().map(|l| if *l >= 1.0 { *l as u32 } else { 0 }).collect() };
+    let mut overlaps = Overlaps::new();
+    overlaps.add(&labels(truth), &labels(found))?;
+    Ok(overlaps.matching(&THRESHOLDS))
+}
+
+/// Sums from which the scores are computed.
+#[derive(Default)]
+struct Tally {
+    matchings: Vec<Vec<Matching>>,
+    regressions: Vec<cytoscope_objects::regression::Regression>,
+    /// Number of voxels in the intersection, and sum of the voxels of both masks.
+    voxels: [u64; 2],
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.matchings.extend(other.matchings);
+        self.regressions.extend(other.regressions);
+        self.voxels = [0, 1].map(|i| self.voxels[i] + other.voxels[i]);
+    }
+
+    fn scores(&self, target: TargetKind) -> (f64, BTreeMap<String, f64>) {
+        match target {
+            TargetKind::Regression => {
+                let mean = |f: fn(&cytoscope_objects::regression::Regression) -> Option<f64>| {
+                    let all: Vec<f64> = self.regressions.iter().filter_map(f).filter(|v| v.is_finite()).collect();
+                    if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
+                };
+                let pearson = mean(|r| r.pearson);
+                let scores = [("pearson", pearson), ("psnr_db", mean(|r| r.psnr_db)), ("ssim", mean(|r| r.ssim))];
+                (pearson, scores.map(|(n, v)| (n.to_owned(), v)).into())
+            }
+            TargetKind::Semantic => {
+                let dice = 2.0 * self.voxels[0] as f64 / self.voxels[1].max(1) as f64;
+                (dice, BTreeMap::from([("dice".to_owned(), dice)]))
+            }
+            _ => {
+                let (mut scores, mut deciding) = (BTreeMap::new(), Vec::new());
+                for (i, threshold) in THRESHOLDS.iter().enumerate() {
+                    let parts: Vec<Matching> = self.matchings.iter().filter_map(|m| m.get(i).cloned()).collect();
+                    let f1 = Matching::pooled(&parts).map_or(0.0, |m| m.f1);
+                    scores.insert(format!("f1@{threshold}"), f1);
+                    if i < 2 {
+                        deciding.push(f1);
+                    }
+                }
+                (deciding.iter().sum::<f64>() / deciding.len().max(1) as f64, scores)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn voxels_with_the_ignore_label_do_not_change_the_score() {
+        // A row of two objects, followed by voxels with the ignore label.
+        let truth = vec![1.0, 1.0, 0.0, 2.0, 2.0, 0.0, 255.0, 255.0];
+        let case = Case {
+            name: "row".to_owned(),
+            image: PathBuf::new(),
+            truth: Truth(Arc::new((truth, [1, 1, 8]))),
+            voxel_um: None,
+            diameter: None,
+        };
+        let validator = |target, ignored| Validator {
+            cases: vec![case.clone()],
+            pairs: Vec::new(),
+            target,
+            folder: PathBuf::new(),
+            assumed_um: [1.0; 3],
+            threads: 1,
+            ignored,
+            diameters: Diameters::default(),
+        };
+        let found = vec![1.0, 1.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0];
+        for target in [TargetKind::Instances, TargetKind::Semantic] {
+            let score = |v: &Validator| v.score_labels(std::iter::once(Ok((0, found.clone())))).unwrap().score;
+            assert!(score(&validator(target, None)) < 0.95);
+            assert_eq!(score(&validator(target, Some(255.0))), 1.0);
+            assert!(score(&validator(target, Some(2.0))) < 0.95, "another label");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let ignoring = |target| {
+            let options = ValidatorOptions {
+                max_cases: 1,
+                target,
+                folder: folder.path().join("v"),
+                model_um: None,
+                threads: 1,
+                ignored: Some(255),
+                diameters: Diameters::default(),
+            };
+            Validator::new(&[], options).unwrap().ignored
+        };
+        assert_eq!(ignoring(TargetKind::Semantic), Some(255.0));
+        assert_eq!(ignoring(TargetKind::Regression), None, "a stain has no labels");
+    }
+
+    #[test]
+    fn values_that_are_not_finite_become_the_darkest_value() {
+        let mut stain = [3.0, f32::NAN, -2.0, f32::INFINITY];
+        replace_non_finite(&mut stain);
+        assert_eq!(stain, [3.0, -2.0, -2.0, -2.0]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Every control has a name for screen readers and can be reached with the keyboard.
+
+use crate::fixture::{Fixture, sees};
+use crate::gestures;
+use cytoscope_ui::command::Command;
+use eframe::egui::Key;
+use eframe::egui::accesskit::Role;
+use egui_kittest::kittest::{NodeT, Queryable, by};
+
+/// Roles and positions of the controls on screen without a name.
+fn unnamed(fixture: &Fixture) -> Vec<String> {
+    let controls = [
+        Role::Button,
+        Role::CheckBox,
+        Role::ComboBox,
+        Role::Link,
+        Role::RadioButton,
+        Role::Slider,
+        Role::SpinButton,
+        Role::TextInput,
+    ];
+    let all = fixture.window.query_all(by());
+    let found = all.filter(|n| controls.contains(&n.accesskit_node().role()));
+    let bare = found.filter(|n| n.accesskit_node().label().is_none_or(|l| l.trim().is_empty()));
+    bare.map(|n| format!("{:?} at {:?}", n.accesskit_node().role(), n.rect())).collect()
+}
+
+/// Asserts that all controls on screen have a name.
+pub fn check(fixture: &Fixture, what: &str) {
+    let bare = unnamed(fixture);
+    assert!(bare.is_empty(), "{what}: {bare:?}; on screen: {}", fixture.on_screen());
+}
+
+#[test]
+fn every_control_has_a_name() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    check(&fixture, "empty");
+    fixture.click("Open the sample");
+    fixture.settle();
+    check(&fixture, "the sample");
+    fixture.click("More");
+    check(&fixture, "more of a channel");
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("objects", |w| sees(w, " objects in "));
+    fixture.settle();
+    check(&fixture, "predicted");
+    fixture.click("Objects");
+    fixture.window.run_steps(4);
+    check(&fixture, "objects");
+    for plot in ["Histogram", "Scatter"] {
+        fixture.click(plot);
+        fixture.window.run_steps(4);
+        check(&fixture, plot);
+    }
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.window.run_steps(6);
+    check(&fixture, "profiler");
+    for view in ["Operators", "Memory"] {
+        fixture.click(view);
+        fixture.window.run_steps(4);
+        check(&fixture, view);
+    }
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.window.state_mut().send(Command::ToggleRuler);
+    fixture.window.run_steps(4);
+    check(&fixture, "line profile");
+    for (command, what) in [
+        (Command::Screenshot, "Save picture"),
+        (Command::Shortcuts, "Keyboard shortcuts"),
+        (Command::About, "About"),
+        (Command::Palette, "palette"),
+    ] {
+        fixture.window.state_mut().send(command);
+        fixture.window.run_steps(4);
+        check(&fixture, what);
+        fixture.window.key_press(Key::Escape);
+        fixture.window.run_steps(4);
+    }
+    fixture.click("Axes…");
+    fixture.window.run_steps(4);
+    check(&fixture, "axes");
+}
+
+#[test]
+fn every_correction_control_has_a_name() {
+    let fixture = gestures::correcting_sample();
+    check(&fixture, "correcting");
+}
+
+#[test]
+fn tab_reaches_the_main_button_and_enter_presses_it() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    for _ in 0..40 {
+        fixture.window.key_press(Key::Tab);
+        fixture.window.run_steps(2);
+        let focused = fixture.window.query_all_by_label("Open the sample").any(|n| n.is_focused());
+        if focused {
+            fixture.window.key_press(Key::Enter);
+            fixture.window.run_steps(2);
+            fixture.settle();
+            return;
+        }
+    }
+    panic!("Tab does not reach the button");
+}

@@ -1,0 +1,122 @@
+//! A window in a temporary folder, without a display.
+
+use cytoscope_train::TrainConfig;
+use cytoscope_ui::{Workbench, WorkbenchOptions};
+use eframe::egui::accesskit::Role;
+use egui_kittest::Harness;
+use egui_kittest::kittest::{NodeT, Queryable, by};
+use null_renderer::NullRenderer;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+#[path = "null_renderer.rs"]
+mod null_renderer;
+
+/// Longest wait for anything, on a slow machine.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A window and the temporary folder with its files and settings.
+pub struct Fixture {
+    pub folder: tempfile::TempDir,
+    pub window: Harness<'static, Workbench>,
+}
+
+impl Fixture {
+    /// Opens an empty window, which offers a copy of the bundled sample.
+    pub fn new() -> Self {
+        Self::with(|_| Vec::new())
+    }
+
+    /// Opens a window with the files that `make` writes into the folder and returns.
+    pub fn with(make: impl FnOnce(&Path) -> Vec<PathBuf>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let files = make(folder.path());
+        Self { window: window(folder.path(), files), folder }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Steps the window until `is` holds; panics after [`TIMEOUT`] with what is on screen.
+    pub fn until(&mut self, what: &str, is: impl Fn(&Harness<'static, Workbench>) -> bool) {
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            self.window.step();
+            if is(&self.window) {
+                return;
+            }
+            assert!(Instant::now() < end, "timed out waiting for {what}; on screen: {}", self.on_screen());
+            std::thread::sleep(Duration::from_millis(4));
+        }
+    }
+
+    /// Steps the window until the stack on screen is fully loaded.
+    pub fn settle(&mut self) {
+        self.until("a stack", |w| w.state().document().is_some());
+        self.until("a complete picture", |w| w.state().is_settled());
+        self.window.run_steps(3);
+    }
+
+    /// Scrolls the widget with this name into view and clicks it; plain labels with the same text are skipped.
+    pub fn click(&mut self, name: &str) {
+        let found = |w: &Harness<'static, Workbench>| {
+            w.query_all_by_label(name).any(|n| n.accesskit_node().role() != Role::Label)
+        };
+        self.until(name, found);
+        for scroll in [true, false] {
+            let node = self.window.query_all_by_label(name).find(|n| n.accesskit_node().role() != Role::Label);
+            match node {
+                Some(node) if scroll => node.scroll_to_me(),
+                Some(node) => node.click(),
+                None => panic!("{name} disappeared; on screen: {}", self.on_screen()),
+            }
+            self.window.run_steps(8);
+        }
+    }
+
+    /// Whether this text is somewhere on screen.
+    pub fn sees(&self, text: &str) -> bool {
+        sees(&self.window, text)
+    }
+
+    /// All names and texts on screen, for failure messages.
+    pub fn on_screen(&self) -> String {
+        let words = |n: egui_kittest::Node<'_>| {
+            let node = n.accesskit_node();
+            node.label().or_else(|| node.value()).unwrap_or_default()
+        };
+        let all: Vec<String> = self.window.query_all(by()).map(words).filter(|w| !w.is_empty()).collect();
+        all.join(" | ")
+    }
+}
+
+/// Whether this text is somewhere on screen.
+pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
+    window.query_all_by_label_contains(text).next().is_some()
+}
+
+/// Opens a window whose engine process is the real program.
+pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
+    window_with(home, files, TrainConfig::default())
+}
+
+/// Opens a window with other default training settings.
+pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) -> Harness<'static, Workbench> {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data");
+    let sample = home.join("sample/nuclei_raw.tif");
+    std::fs::create_dir_all(home.join("sample")).unwrap();
+    std::fs::copy(samples.join("nuclei_raw.tif"), &sample).unwrap();
+    let options = WorkbenchOptions {
+        files,
+        program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))),
+        settings_path: Some(home.join("settings/settings.json")),
+        sample: Some(sample),
+        train_config,
+    };
+    Harness::builder()
+        .with_size([1360.0, 860.0])
+        .with_step_dt(1.0 / 60.0)
+        .renderer(NullRenderer)
+        .build_eframe(move |cc| Workbench::new(&cc.egui_ctx, options))
+}

@@ -1,0 +1,181 @@
+//! Viewing: slices, keys, layers, commands, themes.
+
+use crate::fixture::{Fixture, sees, window};
+use cytoscope_ui::document::{Document, Role};
+use eframe::egui::{Key, Modifiers};
+use egui_kittest::kittest::Queryable;
+
+#[test]
+fn keys_move_through_the_stack_and_views_share_one_crosshair() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let cursor = |fixture: &Fixture| fixture.window.state().document().unwrap().cursor;
+    let [z, y, x] = cursor(&fixture);
+    fixture.window.key_press(Key::PageUp);
+    fixture.window.run_steps(2);
+    assert_eq!(cursor(&fixture), [z + 1, y, x]);
+    assert!(fixture.sees(&format!("XY view, slice {} of 32", z + 2)), "{}", fixture.on_screen());
+    // A click in the XY view moves the crosshair in the others.
+    let view = fixture.window.get_by_label_contains("XY view").rect();
+    fixture.window.get_by_label_contains("XY view").click();
+    fixture.settle();
+    let [_, y, x] = cursor(&fixture);
+    assert!(view.width() > 100.0 && y.abs_diff(80) <= 1 && x.abs_diff(80) <= 1, "the middle: {y} {x}");
+    assert!(fixture.sees(&format!("XZ view, slice {} of 160", y + 1)), "{}", fixture.on_screen());
+    assert!(fixture.sees(&format!("YZ view, slice {} of 160", x + 1)), "{}", fixture.on_screen());
+    // The view has the focus now: arrow keys move inside the slice.
+    fixture.window.key_press(Key::ArrowRight);
+    fixture.window.key_press_modifiers(Modifiers::SHIFT, Key::ArrowDown);
+    fixture.window.run_steps(3);
+    assert_eq!(cursor(&fixture), [z + 1, y + 10, x + 1]);
+}
+
+#[test]
+fn palette_runs_commands() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+    fixture.window.run_steps(3);
+    fixture.window.get_by_label("Command").type_text("sample");
+    fixture.window.run_steps(3);
+    fixture.window.key_press(Key::Enter);
+    fixture.settle();
+    assert!(fixture.window.query_by_label("Command").is_none(), "it has closed");
+    for (letters, title) in [("shortcuts", "Keyboard shortcuts"), ("about", "Cytoscope")] {
+        fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+        fixture.window.run_steps(3);
+        fixture.window.get_by_label("Command").type_text(letters);
+        fixture.window.run_steps(3);
+        fixture.window.key_press(Key::Enter);
+        fixture.until(title, |w| sees(w, title));
+        fixture.click("Close");
+    }
+}
+
+#[test]
+fn settings_persist_across_windows() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let dark = |fixture: &Fixture| fixture.window.ctx.theme() == eframe::egui::Theme::Dark;
+    // The order is system, light, dark.
+    for _ in 0..2 {
+        fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+        fixture.window.run_steps(2);
+    }
+    assert!(dark(&fixture));
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+    fixture.window.run_steps(3);
+    assert!(!dark(&fixture));
+    fixture.click("Show profiler");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    fixture.window.run_steps(3);
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, Vec::new());
+    fixture.window.run_steps(3);
+    assert_eq!(fixture.window.state().settings().theme, cytoscope_ui::theme::ThemeChoice::Light);
+    assert!(fixture.sees("Time and memory of each job"), "{}", fixture.on_screen());
+    // The recent file is listed.
+    fixture.click("nuclei_raw.tif");
+    fixture.settle();
+}
+
+#[test]
+fn comparison_colours_load_with_the_layers_panel_hidden() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::Num1);
+    fixture.window.run_steps(3);
+    assert!(!fixture.sees("Layers"), "{}", fixture.on_screen());
+    let truth = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    for role in [Role::Truth, Role::Labels] {
+        let overlay = Document::overlay(&truth, role, [32, 160, 160], None).unwrap();
+        fixture.window.state_mut().document_mut().unwrap().put(overlay);
+    }
+    fixture.until("colours", |w| {
+        let document = w.state().document();
+        [Role::Truth, Role::Labels]
+            .into_iter()
+            .all(|r| document.and_then(|d| d.of_role(r)).is_some_and(|o| o.labels.colors.is_some()))
+    });
+}
+
+#[test]
+fn swipe_uploads_each_slice_with_and_without_labels() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let truth = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    fixture.window.state_mut().compare_with(&truth);
+    fixture.until("the truth", |w| w.state().document().is_some_and(|d| d.of_role(Role::Truth).is_some()));
+    fixture.window.key_press(Key::S);
+    fixture.window.step();
+    fixture.settle();
+    // Textures are uploaded when a slice changes, with and without labels, and not otherwise.
+    let fonts = eframe::egui::TextureId::default();
+    let sent =
+        |fixture: &Fixture| fixture.window.output().textures_delta.set.iter().filter(|(id, _)| *id != fonts).count();
+    fixture.window.run_steps(5);
+    assert_eq!(sent(&fixture), 0);
+    fixture.window.key_press(Key::PageUp);
+    let mut total = 0;
+    for _ in 0..200 {
+        fixture.window.step();
+        total += sent(&fixture);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(total, 2, "the slice, and the slice without labels");
+}
+
+#[test]
+fn keys_step_through_time_points_and_slices_play() {
+    let mut fixture = Fixture::with(|folder| {
+        // The value of a voxel is 100 t + z.
+        let values: Vec<u8> = (0..3 * 5 * 20 * 30).map(|i| (100 * (i / 3000) + i / 600 % 5) as u8).collect();
+        let array = cytoscope_volume::Array::new("TZYX".parse().unwrap(), vec![3, 5, 20, 30], values).unwrap();
+        let path = folder.join("series.tif");
+        let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::ImageJ);
+        cytoscope_formats::write_array(&path, &array, &spec).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    let at = |fixture: &Fixture| {
+        let document = fixture.window.state().document().unwrap();
+        (document.time, document.cursor[0])
+    };
+    assert_eq!(at(&fixture), (0, 2));
+    fixture.window.key_press(Key::CloseBracket);
+    fixture.window.run_steps(2);
+    fixture.settle();
+    assert_eq!(at(&fixture), (1, 2));
+    let middle = fixture.window.get_by_label_contains("XY view").rect().center();
+    fixture.window.hover_at(middle);
+    fixture.until("the value of the second time point", |w| sees(w, "value 102"));
+    for _ in 0..4 {
+        fixture.window.key_press(Key::CloseBracket);
+        fixture.window.run_steps(2);
+    }
+    assert_eq!(at(&fixture), (2, 2), "there are three");
+    fixture.window.key_press(Key::OpenBracket);
+    fixture.window.run_steps(2);
+    assert_eq!(at(&fixture), (1, 2));
+    // Playing loops through all slices.
+    fixture.window.key_press(Key::Space);
+    let mut seen = std::collections::BTreeSet::new();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while seen.len() < 5 {
+        assert!(std::time::Instant::now() < end, "only {seen:?} were played");
+        fixture.window.step();
+        seen.insert(at(&fixture).1);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fixture.window.key_press(Key::Space);
+    fixture.window.run_steps(2);
+    let stopped = at(&fixture);
+    std::thread::sleep(std::time::Duration::from_millis(250));
+    fixture.window.run_steps(5);
+    assert_eq!(at(&fixture), stopped);
+}

@@ -1,0 +1,409 @@
+//! The Training page: progress, curves and log.
+
+use super::{colored, icon_text_button, page_header};
+use crate::app::Workbench;
+use crate::panels::{seconds, weak};
+use crate::theme;
+use crate::training::run::{Run, RunState};
+use crate::training::shown::ValidationPicture;
+use crate::work::{JobState, JobView};
+use cytoscope_samples::Task;
+use eframe::egui::{self, RichText, Ui, vec2};
+use egui_phosphor::regular as icon;
+use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points};
+
+/// Height of a plot in points.
+const PLOT: f32 = 210.0;
+/// Width of the picture beside the plots in points.
+const PICTURE: f32 = 210.0;
+/// Minimum page width for the picture beside the plots.
+const BESIDE_FROM: f32 = 780.0;
+/// Number of log lines shown, newest first.
+const SHOWN_NOTES: usize = 60;
+/// Number of loss points that the displayed figures average over.
+const RECENT: usize = 20;
+
+/// Means over the newest points: loss, seconds per step, and the share of that time spent waiting for data.
+fn recent(run: &Run) -> Option<(f64, f64, f64)> {
+    let points: Vec<_> = run.history.steps.iter().rev().take(RECENT).collect();
+    let n = points.len() as f64;
+    let mean = |f: fn(&cytoscope_train::StepPoint) -> f64| points.iter().map(|p| f(p)).sum::<f64>() / n;
+    let step = mean(|p| p.step_secs);
+    (n > 0.0).then(|| (mean(|p| p.loss), step, mean(|p| p.stalled_secs) / step.max(1e-9)))
+}
+
+/// Current phase as text, and progress from 0 to 1.
+fn phase(run: &Run, job: Option<&JobView>) -> (String, f32) {
+    let progress = run.step() as f32 / run.steps.max(1) as f32;
+    match (&run.state, job) {
+        (RunState::Paused, _) => ("Paused".to_owned(), progress),
+        (RunState::Failed(_), _) => ("Failed".to_owned(), progress),
+        (RunState::Pausing(_), _) => ("Pausing: saving a checkpoint".to_owned(), progress),
+        (RunState::Finishing(_), _) => ("Finishing: writing the best network".to_owned(), progress),
+        (RunState::Stopping(_), _) => ("Stopping…".to_owned(), progress),
+        (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
+        (_, Some(job)) if job.progress.stage == "check" => ("Checking the data".to_owned(), job.progress.share()),
+        _ if run.steps == 0 => ("Measuring the time per step".to_owned(), 0.0),
+        _ if run.step() >= run.steps => ("Finalizing: postprocessing, test, int8".to_owned(), 1.0),
+        _ => ("Training".to_owned(), progress),
+    }
+}
+
+impl Workbench {
+    pub(super) fn training_progress_page(&mut self, ui: &mut Ui) {
+        page_header(ui, &format!("Training {}", self.wizard.plan.name), "");
+        let job = self.training_job().cloned();
+        let (what, share) = phase(&self.wizard.run, job.as_ref());
+        ui.horizontal_wrapped(|ui| {
+            if self.wizard.run.job().is_some() {
+                ui.spinner();
+            }
+            ui.label(RichText::new(what).strong().size(15.0));
+        });
+        ui.add(egui::ProgressBar::new(share).desired_height(10.0));
+        self.figures(ui);
+        ui.add_space(theme::GAP);
+        self.run_buttons(ui);
+        if let RunState::Failed(reason) = &self.wizard.run.state {
+            let color = theme::bad(ui.visuals());
+            colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
+            let text = if self.wizard.run.steps > 0 {
+                "The last checkpoint is kept: continue from it, or stop and start over."
+            } else {
+                "No step was completed: change the data or the start model, or try again."
+            };
+            weak(ui, text);
+        }
+        if let Some(note) = self.wizard.run.notes.iter().find(|n| n.contains("steps are planned")) {
+            weak(ui, note);
+        } else if let Some(note) = self.wizard.run.notes.last() {
+            weak(ui, note);
+        }
+        self.curves(ui, true);
+        self.log(ui);
+        if self.wizard.run.job().is_some() {
+            // Keeps the times up to date between events.
+            ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
+        }
+    }
+
+    fn figures(&self, ui: &mut Ui) {
+        let run = &self.wizard.run;
+        if run.steps == 0 {
+            return;
+        }
+        ui.horizontal_wrapped(|ui| {
+            ui.spacing_mut().item_spacing.x = 26.0;
+            let mut figure = |name: &str, value: String| {
+                ui.vertical(|ui| {
+                    ui.label(RichText::new(name).weak().size(11.5));
+                    ui.label(RichText::new(value).size(16.0));
+                });
+            };
+            figure("Step", format!("{} of {}", run.step(), run.steps));
+            if let Some((loss, step, stalled)) = recent(run) {
+                let left = run.steps.saturating_sub(run.step()) as f64 * step;
+                if matches!(run.state, RunState::Running(_)) && left > 0.0 {
+                    figure("Remaining", seconds(left));
+                }
+                figure("Time per step", seconds(step));
+                figure("Waiting for data", format!("{:.0} %", stalled * 100.0));
+                figure("Loss", format!("{loss:.3}"));
+            }
+            let best = run.history.validations.iter().rev().find(|v| v.best);
+            if let Some(best) = best {
+                figure("Best validation score", format!("{:.3} at step {}", best.score, best.step));
+            }
+        });
+    }
+
+    fn run_buttons(&mut self, ui: &mut Ui) {
+        ui.horizontal_wrapped(|ui| match self.wizard.run.state.clone() {
+            RunState::Running(_) => {
+                if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
+                    self.pause_training();
+                }
+                self.finish_button(ui);
+                self.stop_button(ui);
+            }
+            RunState::Finishing(_) => self.stop_button(ui),
+            RunState::Failed(_) if self.wizard.run.steps == 0 => {
+                if super::primary_button(ui, true, icon::ARROW_LEFT, "Change settings").clicked() {
+                    self.stop_training();
+                }
+                if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
+                    self.continue_training();
+                }
+            }
+            RunState::Paused | RunState::Failed(_) => {
+                if super::primary_button(ui, self.options.program.is_some(), icon::PLAY, "Continue training").clicked()
+                {
+                    self.continue_training();
+                }
+                self.finish_button(ui);
+                self.stop_button(ui);
+            }
+            RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
+        });
+    }
+
+    /// Draws the button that ends training with the best network, enabled once a step is done.
+    fn finish_button(&mut self, ui: &mut Ui) {
+        let may = self.wizard.run.step() > 0 && self.options.program.is_some();
+        let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
+            .on_hover_text("Ends training now and writes the best network so far.")
+            .on_disabled_hover_text("No step is completed yet.");
+        if response.clicked() {
+            self.finish_training();
+        }
+    }
+
+    fn stop_button(&mut self, ui: &mut Ui) {
+        if !self.wizard.run.confirm_discard {
+            if icon_text_button(ui, true, icon::STOP, "Stop…").clicked() {
+                self.wizard.run.confirm_discard = true;
+            }
+            return;
+        }
+        ui.label("Discard this training run?");
+        if icon_text_button(ui, true, icon::TRASH, "Discard training run").clicked() {
+            self.stop_training();
+        }
+        if icon_text_button(ui, true, icon::ARROW_U_UP_LEFT, "Cancel").clicked() {
+            self.wizard.run.confirm_discard = false;
+        }
+    }
+
+    /// Draws loss and validation scores over steps and, if `pictured`, the output on a validation image.
+    pub(super) fn curves(&mut self, ui: &mut Ui, with_picture: bool) {
+        let task = self.wizard.plan.task;
+        let picture = self.wizard.run.shown.as_mut().filter(|_| with_picture).map(|shown| shown.texture(ui.ctx()));
+        let run = &self.wizard.run;
+        if run.history.steps.is_empty() && run.history.validations.is_empty() {
+            return;
+        }
+        ui.add_space(theme::GAP);
+        let wide = ui.available_width() > 620.0;
+        // On narrow pages the picture goes below the plots.
+        let beside = picture.is_some() && ui.available_width() > BESIDE_FROM;
+        let plots_width = ui.available_width() - if beside { PICTURE + 16.0 } else { 0.0 };
+        let width = if wide { (plots_width - 16.0) / 2.0 } else { plots_width };
+        let mut log = self.wizard.log_loss;
+        let layout = if wide { egui::Layout::left_to_right(egui::Align::Min) } else { *ui.layout() };
+        let height = PLOT + if beside { 84.0 } else { 30.0 };
+        ui.allocate_ui_with_layout(vec2(ui.available_width(), height), layout, |ui| {
+            ui.spacing_mut().item_spacing = vec2(16.0, 4.0);
+            for loss in [true, false] {
+                ui.allocate_ui(vec2(width, PLOT + 30.0), |ui| {
+                    ui.vertical(|ui| {
+                        ui.set_width(width);
+                        ui.horizontal(|ui| {
+                            ui.set_min_height(26.0);
+                            let name = if loss { "Loss" } else { "Validation score" };
+                            ui.label(RichText::new(name).strong());
+                            if loss {
+                                ui.checkbox(&mut log, "Logarithmic");
+                            }
+                        });
+                        if loss { loss_plot(ui, run, log) } else { score_plot(ui, run) }
+                    });
+                });
+            }
+            if let (Some(texture), Some(shown), true) = (&picture, &run.shown, beside) {
+                ui.allocate_ui(vec2(PICTURE, height), |ui| {
+                    ui.vertical(|ui| {
+                        ui.set_width(PICTURE);
+                        validation_picture(ui, shown, texture, task);
+                    });
+                });
+            }
+        });
+        if let (Some(texture), Some(shown), false) = (&picture, &run.shown, beside) {
+            ui.add_space(theme::GAP);
+            validation_picture(ui, shown, texture, task);
+        }
+        self.wizard.log_loss = log;
+    }
+
+    fn log(&self, ui: &mut Ui) {
+        let notes = &self.wizard.run.notes;
+        if notes.is_empty() {
+            return;
+        }
+        ui.add_space(theme::GAP);
+        egui::CollapsingHeader::new("Log").show(ui, |ui| {
+            for note in notes.iter().rev().take(SHOWN_NOTES) {
+                weak(ui, note);
+            }
+        });
+    }
+}
+
+/// Draws a validation image with ground truth and prediction.
+fn validation_picture(ui: &mut Ui, shown: &ValidationPicture, texture: &egui::TextureHandle, task: Task) {
+    ui.horizontal(|ui| {
+        ui.set_min_height(26.0);
+        ui.label(RichText::new("Validation image").strong());
+    });
+    let [width, height] = shown.size().map(|n| n as f32);
+    let scale = (PICTURE / width).min(PLOT / height);
+    let response = ui
+        .add(egui::Image::new((texture.id(), vec2(width, height) * scale)).corner_radius(egui::CornerRadius::same(4)));
+    name_plot(&response, format!("Network output on a validation image: {}", shown.caption));
+    ui.horizontal_wrapped(|ui| {
+        ui.spacing_mut().item_spacing = vec2(6.0, 2.0);
+        let mut key = |color: egui::Color32, name: &str| {
+            let (place, _) = ui.allocate_exact_size(vec2(10.0, 10.0), egui::Sense::hover());
+            ui.painter().rect_filled(place, 2.0, color);
+            ui.label(RichText::new(name).size(12.0));
+            ui.add_space(4.0);
+        };
+        match task {
+            Task::Segmentation => {
+                key(theme::TRUE_OUTLINE, "true");
+                key(theme::FOUND_OUTLINE, "predicted");
+            }
+            Task::LabelFree => _ = ui.label(RichText::new("Left: true stain, right: predicted stain").size(12.0)),
+        }
+    });
+    let step = shown.step.map(|step| format!("after step {step}"));
+    let parts: Vec<String> = Some(shown.caption.clone()).filter(|c| !c.is_empty()).into_iter().chain(step).collect();
+    weak(ui, parts.join(", "));
+}
+
+fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
+    let distance = mark_distance(end as f64);
+    let marks = move |input: GridInput| {
+        // Marks outside the plot would be drawn over its neighbour.
+        let first = (input.bounds.0 / distance).ceil().max(0.0) as u64;
+        let last = (input.bounds.1 / distance).floor().max(0.0) as u64;
+        (first..=last.min(first.saturating_add(100)))
+            .map(|i| GridMark { value: i as f64 * distance, step_size: distance })
+            .collect()
+    };
+    Plot::new(name.to_owned())
+        .x_grid_spacer(marks)
+        .height(PLOT)
+        .allow_scroll(false)
+        .allow_drag(false)
+        .allow_zoom(false)
+        .allow_boxed_zoom(false)
+        .include_x(0.0)
+        .y_axis_min_width(36.0)
+        .x_axis_label("Step")
+}
+
+fn loss_plot(ui: &mut Ui, run: &Run, log: bool) {
+    let value = |v: f64| if log { v.max(1e-12).log10() } else { v };
+    let points: Vec<[f64; 2]> = run.history.steps.iter().map(|p| [p.step as f64, value(p.loss)]).collect();
+    let shown = move |v: f64| if log { power(v) } else { number(v) };
+    let mut plot = plot("loss", run.step()).y_axis_formatter(move |mark, _| shown(mark.value));
+    if !log {
+        plot = plot.include_y(0.0);
+    }
+    let smooth = smoothed(&points);
+    let response = plot.show(ui, |plot| {
+        plot.line(Line::new("loss", PlotPoints::from(points)).color(theme::ACCENT.gamma_multiply(0.45)).width(1.0));
+        plot.line(Line::new("smoothed", PlotPoints::from(smooth)).color(theme::ACCENT).width(2.0));
+    });
+    let last = run.history.steps.last().map_or_else(String::new, |p| format!(", {:.3} at step {}", p.loss, p.step));
+    name_plot(&response.response, format!("Loss curve{last}"));
+}
+
+fn score_plot(ui: &mut Ui, run: &Run) {
+    let validations = &run.history.validations;
+    let mut names: Vec<&String> = validations.iter().flat_map(|v| v.scores.keys()).collect();
+    names.sort();
+    names.dedup();
+    // Scores in dB do not fit on the axis from 0 to 1, and only two of the F1 thresholds are shown.
+    let decides = |n: &str| !n.starts_with("f1@") || n == "f1@0.5" || n == "f1@0.7";
+    names.retain(|n| !n.ends_with("_db") && decides(n));
+    let of = |f: &dyn Fn(&cytoscope_train::ValidationPoint) -> Option<f64>| -> Vec<[f64; 2]> {
+        validations.iter().filter_map(|v| Some([v.step as f64, f(v)?])).collect()
+    };
+    let score = of(&|v| Some(v.score));
+    let single = names.len() < 2;
+    let mut plot = plot("scores", run.steps).include_y(0.0).include_y(1.0);
+    if run.steps > 0 {
+        plot = plot.include_x(run.steps as f64);
+    }
+    if !single {
+        plot = plot.legend(Legend::default().position(egui_plot::Corner::RightBottom));
+    }
+    let best = validations.iter().rev().find(|v| v.best).map(|v| [v.step as f64, v.score]);
+    let lines: Vec<(String, Vec<[f64; 2]>)> =
+        names.iter().map(|n| (super::results::score_name(n), of(&|v| v.scores.get(*n).copied()))).collect();
+    let response = plot.show(ui, |plot| {
+        if !single {
+            for (i, (name, points)) in lines.into_iter().enumerate() {
+                let color = theme::series_color(i);
+                plot.line(Line::new(name, PlotPoints::from(points)).color(color).width(1.0));
+            }
+        }
+        plot.line(Line::new("Selection metric", PlotPoints::from(score.clone())).color(theme::ACCENT).width(2.2));
+        plot.points(Points::new("Selection metric", PlotPoints::from(score)).color(theme::ACCENT).radius(2.5));
+        if let Some(best) = best {
+            plot.points(Points::new("", PlotPoints::from(vec![best])).color(theme::BEST).radius(5.0));
+        }
+    });
+    let last = validations.last().map_or_else(String::new, |v| format!(", {:.3} at step {}", v.score, v.step));
+    name_plot(&response.response, format!("Validation score curve{last}"));
+}
+
+fn name_plot(response: &egui::Response, name: String) {
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
+}
+
+/// Moving average over a window that grows with the curve.
+fn smoothed(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
+    let reach = (points.len() / 24).max(1);
+    (0..points.len())
+        .map(|i| {
+            let around = points.get(i.saturating_sub(reach)..(i + reach + 1).min(points.len())).unwrap_or_default();
+            let mean = around.iter().map(|p| p[1]).sum::<f64>() / around.len().max(1) as f64;
+            [points.get(i).map_or(0.0, |p| p[0]), mean]
+        })
+        .collect()
+}
+
+fn number(v: f64) -> String {
+    if v.abs() >= 10.0 {
+        return format!("{v:.0}");
+    }
+    let text = format!("{v:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Distance between axis marks that gives three or four marks up to `end`.
+fn mark_distance(end: f64) -> f64 {
+    let rough = (end / 4.0).max(1.0);
+    let decade = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|d| *d >= rough).unwrap_or(rough).max(1.0)
+}
+
+/// Formats 10 to the power of `v`.
+fn power(v: f64) -> String {
+    let value = 10f64.powf(v);
+    if value >= 0.01 { number((value * 1000.0).round() / 1000.0) } else { format!("{value:.0e}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smoothing_keeps_the_length_of_curves() {
+        let points: Vec<[f64; 2]> = (0..100).map(|i| [f64::from(i), if i % 2 == 0 { 1.0 } else { 3.0 }]).collect();
+        let smooth = smoothed(&points);
+        assert_eq!(smooth.len(), 100);
+        assert!(smooth.iter().skip(4).take(90).all(|p| (p[1] - 2.0).abs() < 0.3));
+        assert!(smoothed(&[]).is_empty());
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([0.0, 0.5, 2.0, 20.0].map(number), ["0", "0.5", "2", "20"]);
+        assert_eq!([3.0, 40.0, 900.0, 1500.0].map(mark_distance), [1.0, 10.0, 500.0, 500.0]);
+        assert_eq!(power(-1.0), "0.1");
+    }
+}

@@ -1,0 +1,107 @@
+//! Results of the wizard's worker threads.
+
+use super::models::Saving;
+use super::shown::ValidationPicture;
+use super::{Wizard, file_name, shown};
+use crate::app::Workbench;
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_train::CheckpointSummary;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A result of a worker thread.
+pub(crate) enum ThreadResult {
+    /// Curves of the last checkpoint of a run.
+    Kept(Option<CheckpointSummary>),
+    /// Output of the running training on a validation image.
+    Picture(Option<ValidationPicture>),
+    /// Example pictures of the trained model, and the path of its package.
+    Examples(Vec<ValidationPicture>, PathBuf),
+    /// A start model chosen as a file.
+    Start(Box<ModelCard>),
+    /// The trained model was saved, or why not.
+    Saved(Result<PathBuf, String>),
+    /// A replaced model was saved, or why not; and its path in the training folder.
+    RetiredModelSaved(Result<PathBuf, String>, PathBuf),
+    /// A model was exported, or why not.
+    Exported(Result<PathBuf, String>),
+}
+
+impl Wizard {
+    /// Runs slow work on a thread; `None` if no thread can be started.
+    pub(crate) fn spawn(&self, work: impl FnOnce() -> ThreadResult + Send + 'static) -> Option<JoinHandle<()>> {
+        let (sender, wake) = (self.result_sender.clone(), Arc::clone(&self.wake));
+        let spawned = std::thread::Builder::new().name("training".to_owned()).spawn(move || {
+            let _ = sender.send(work());
+            wake();
+        });
+        spawned.ok()
+    }
+
+    /// Reads curves and picture of the run to be continued.
+    pub(super) fn load_checkpoint(&mut self) {
+        if let Some(job) = self.plan.job.clone() {
+            if let Some(picture) = job.preview_path() {
+                self.spawn(move || ThreadResult::Picture(ValidationPicture::read(&picture, None, String::new())));
+            }
+            self.spawn(move || ThreadResult::Kept(job.checkpoint_summary()));
+        }
+    }
+
+    /// Reads the example pictures of the trained model.
+    pub(super) fn load_examples(&mut self) {
+        self.examples.clear();
+        if let Some(out) = self.report.as_ref().map(|report| report.out.clone()) {
+            self.spawn(move || ThreadResult::Examples(shown::examples(&out), out));
+        }
+    }
+}
+
+impl Workbench {
+    pub(super) fn handle_result(&mut self, result: ThreadResult) {
+        match result {
+            ThreadResult::Kept(Some(kept)) => self.wizard.run.prepend(kept),
+            ThreadResult::Kept(None) => {}
+            // A picture of a run that has ended is ignored.
+            ThreadResult::Picture(Some(shown)) if self.wizard.plan.job.is_some() => self.wizard.run.set_picture(shown),
+            ThreadResult::Picture(_) => {}
+            ThreadResult::Examples(examples, out) => {
+                if self.wizard.report.as_ref().is_some_and(|report| report.out == out) {
+                    self.wizard.examples = examples;
+                }
+            }
+            ThreadResult::Start(card) => self.handle_start_model(card),
+            ThreadResult::Saved(Ok(path)) => {
+                self.notify_saved(&path);
+                self.wizard.plan.saved = Some(path);
+                self.wizard.saving = Saving::No;
+            }
+            ThreadResult::Saved(Err(reason)) => {
+                self.wizard.saving = Saving::No;
+                self.notifications.error("The model was not saved", reason);
+            }
+            ThreadResult::RetiredModelSaved(Ok(path), _) => self.notify_saved(&path),
+            ThreadResult::RetiredModelSaved(Err(reason), training_path) => {
+                let title = format!("{} was not saved", file_name(&training_path));
+                let reason = reason.trim_end_matches('.');
+                self.notifications
+                    .error(title, format!("{reason}. The model is still in {}.", training_path.display()));
+            }
+            ThreadResult::Exported(Ok(path)) => {
+                self.wizard.saving = Saving::No;
+                self.notifications.success(format!("Saved {}", file_name(&path)), path.display().to_string());
+            }
+            ThreadResult::Exported(Err(reason)) => {
+                self.wizard.saving = Saving::No;
+                self.notifications.error("The model was not exported", reason);
+            }
+        }
+    }
+
+    /// Shows a notification about a saved model and reloads the list of models.
+    fn notify_saved(&mut self, path: &Path) {
+        self.notifications.success(format!("{} was added to your models", file_name(path)), path.display().to_string());
+        self.work.request_lists();
+    }
+}
